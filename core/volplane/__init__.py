@@ -1,68 +1,77 @@
-"""Volplane: a storage control plane for Kubernetes. These are the names that an author of a backend needs."""
+"""Volplane: a storage control plane for Kubernetes. These are the names that an author of a backend needs.
 
-from volplane.assets import (
-    Absent,
-    AccessMode,
-    Asset,
-    AssetPage,
-    Attachment,
-    Capacity,
-    Done,
-    Erased,
-    InProgress,
-    ListedAsset,
-    Ownership,
-    PodScrub,
-    Segment,
-    Snapshot,
-    VolumeMode,
-    VolumeSource,
-)
-from volplane.errors import (
-    AlreadyExists,
-    AttachedElsewhere,
-    BackendError,
-    Declined,
-    InvalidArgument,
-    NotFound,
-    PermissionDenied,
-    ResourceExhausted,
-    Throttled,
-    Unavailable,
-    Unsupported,
-    VolplaneError,
-    VolumeInUse,
-)
-from volplane.fence import Fence
-from volplane.hookspecs import BackendSpec, hookimpl
-from volplane.requests import (
-    AdoptRequest,
-    AttachRequest,
-    CapacityRequest,
-    ClaimIdentity,
-    Context,
-    DeleteRequest,
-    DeleteSnapshotRequest,
-    DescribeRequest,
-    DetachRequest,
-    ExpandRequest,
-    FindRequest,
-    HookRequest,
-    ListRequest,
-    ModifyRequest,
-    NodeIdentity,
-    OwnsRequest,
-    ProbeRequest,
-    ProvisionRequest,
-    RecycleRequest,
-    SnapshotRequest,
-    StartRequest,
-    StopRequest,
-    ValidateRequest,
-    VolumeIdentity,
-)
-from volplane.schemas import DriverInfo, Parameter, ParameterKind, ParameterSchema
-from volplane.secret import Secret, redacted
+Each is imported when it is first asked for: the command line needs none of them to start, and to end at Ctrl-C.
+"""
+
+from importlib import import_module
+
+TYPE_CHECKING = False
+"""True for type checkers, as `typing.TYPE_CHECKING`, whose module takes longer to import than all of this."""
+
+if TYPE_CHECKING:
+    from volplane.assets import (
+        Absent,
+        AccessMode,
+        Asset,
+        AssetPage,
+        Attachment,
+        Capacity,
+        Done,
+        Erased,
+        InProgress,
+        ListedAsset,
+        Ownership,
+        PodScrub,
+        Segment,
+        Snapshot,
+        VolumeMode,
+        VolumeSource,
+    )
+    from volplane.errors import (
+        AlreadyExists,
+        AttachedElsewhere,
+        BackendError,
+        Declined,
+        InvalidArgument,
+        NotFound,
+        PermissionDenied,
+        ResourceExhausted,
+        Throttled,
+        Unavailable,
+        Unsupported,
+        VolplaneError,
+        VolumeInUse,
+    )
+    from volplane.fence import Fence
+    from volplane.hookspecs import BackendSpec, hookimpl
+    from volplane.requests import (
+        AdoptRequest,
+        AttachRequest,
+        CapacityRequest,
+        ClaimIdentity,
+        Context,
+        DeleteRequest,
+        DeleteSnapshotRequest,
+        DescribeRequest,
+        DetachRequest,
+        ExpandRequest,
+        FindRequest,
+        HookRequest,
+        ListRequest,
+        ModifyRequest,
+        NodeIdentity,
+        OwnsRequest,
+        ProbeRequest,
+        ProvisionRequest,
+        RecycleRequest,
+        SnapshotRequest,
+        StartRequest,
+        StopRequest,
+        ValidateRequest,
+        VolumeIdentity,
+    )
+    from volplane.schemas import DriverInfo, Parameter, ParameterKind, ParameterSchema
+    from volplane.secret import Secret, redacted
 
 __all__ = [
     "Absent",
@@ -128,3 +137,22 @@ __all__ = [
     "hookimpl",
     "redacted",
 ]
+
+_HOMES = ("assets", "errors", "fence", "hookspecs", "requests", "schemas", "secret")
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return import_module(f"{__name__}.{name}")
+    if name in __all__:
+        for home in _HOMES:
+            module = import_module(f"{__name__}.{home}")
+            if hasattr(module, name):
+                value: object = getattr(module, name)
+                globals()[name] = value
+                return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,8 +1,48 @@
-"""`python -m volplane` is the command `volplane`."""
+"""Where the command `volplane` starts, also as `python -m volplane`.
 
+Until everything is imported, Ctrl-C ends the process at once, without a word. `volplane.cli.main` runs the command.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
 import sys
+import threading
 
-from volplane.cli.main import main
+__all__ = ["INTERRUPTED", "main"]
+
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit code after Ctrl-C, as shells have it."""
+
+
+def main() -> None:
+    """Run the command line of this process, and end it."""
+    signal.signal(signal.SIGINT, _end)
+    sys.unraisablehook = _lost
+    from volplane.cli.main import main as run_command  # noqa: PLC0415 - after the handler is in place
+
+    try:
+        code = run_command()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    # From here on there is nothing to clean up that the end of the process does not.
+    signal.signal(signal.SIGINT, _end)
+    sys.exit(code)
+
+
+def _lost(lost: sys.UnraisableHookArgs) -> None:
+    """Send the SIGINT again, a moment later, that came within a finalizer: Python drops exceptions there."""
+    if issubclass(lost.exc_type, KeyboardInterrupt):
+        main_thread = threading.main_thread().ident or 0
+        threading.Timer(0.01, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(lost)
+
+
+def _end(_number: int, _frame: object) -> None:
+    os._exit(INTERRUPTED)
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
-__all__ = ["escaped_json", "nearest", "one_line", "sanitize"]
+__all__ = ["age_text", "escaped_json", "nearest", "one_line", "sanitize", "size_text", "why_unusable"]
 
 _OBEYED = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """What JSON need not escape, though a terminal obeys it."""
@@ -42,6 +45,53 @@ def nearest(word: str, known: Iterable[str]) -> str:
     if close:
         return f"; did you mean {lowered[close[0]]!r}?"
     return f"; known: {', '.join(names)}" if names else "; there are none"
+
+
+def size_text(size: int | None) -> str:
+    """A size in bytes with the largest unit that keeps two digits or more: "64Mi", "1.5Gi"; "-" if it is not known."""
+    if size is None:
+        return "-"
+    number, unit = float(size), ""
+    for larger in ("Ki", "Mi", "Gi", "Ti", "Pi"):
+        if number < 1024:
+            break
+        number, unit = number / 1024, larger
+    return f"{number:.1f}".removesuffix(".0") + unit
+
+
+def age_text(seconds: float | None) -> str:
+    """A time as kubectl shows ages: "45s", "12m", "5h", "3d"; "-" if it is not known."""
+    if seconds is None:
+        return "-"
+    for unit, length, most in (("s", 1, 120), ("m", 60, 120), ("h", 3600, 48)):
+        if seconds < length * most:
+            return f"{max(0, seconds) // length:.0f}{unit}"
+    return f"{seconds // 86400:.0f}d"
+
+
+def why_unusable(error: OSError) -> str:
+    """Why a file or directory cannot be used, and what its user can do: the end of a message that names it."""
+    reason = error.strerror or str(error) or type(error).__name__
+    where = error.filename2 or error.filename
+    at = f" ({os.fsdecode(where)})" if isinstance(where, str | bytes) else ""
+    advice = _ADVICE.get(error.errno or 0, "give another one")
+    return f"{reason}{at}; {advice}"
+
+
+_ADVICE: Mapping[int, str] = MappingProxyType(
+    {
+        errno.EACCES: "give one that this user may use, or change its rights",
+        errno.EPERM: "give one that this user may use, or change its rights",
+        errno.EROFS: "give one on a file system that can be written",
+        errno.ENOSPC: "free some space there, or give one elsewhere",
+        errno.EDQUOT: "free some space there, or give one elsewhere",
+        errno.ENOENT: "check its spelling, or make what is missing",
+        errno.ENOTDIR: "a part of this path is a file; give one beneath directories",
+        errno.EISDIR: "give a file",
+        errno.EEXIST: "give another one, or remove what is there",
+        errno.EMFILE: "let the process open more files (ulimit -n)",
+    }
+)
 
 
 def _escaped(found: re.Match[str]) -> str:

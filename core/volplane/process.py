@@ -11,6 +11,7 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from importlib.metadata import version
 from random import Random
 
@@ -33,6 +34,7 @@ from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.kinds import LEASES
 from volplane.kube.leases import LeaseLock
+from volplane.kube.unreachable import refused
 from volplane.operations import OperationState
 from volplane.state.cluster_state import Settings
 from volplane.state.naming import node_hash
@@ -287,17 +289,23 @@ class ControllerProcess:
                 sealer = await ensure_sealer(self._client, self._options.namespace)
             except ApiUnavailable as error:
                 if error.status == 401 and loop.time() >= impatient:
-                    raise _refused_at_start(error) from error
+                    raise self._refused_at_start(error) from error
                 self._trouble = str(error)
                 if loop.time() >= warned + WARN_INTERVAL:
                     warned = loop.time()
                     log.warning("waiting for the API server, trying again every %g s: %s", PREPARE_FAILED.first, error)
                 await asyncio.sleep(PREPARE_FAILED.delay(asked=error.retry_after))
             except ApiError as error:
-                raise _refused_at_start(error) from error
+                raise self._refused_at_start(error) from error
             else:
                 self._trouble = ""
                 return cluster_id, sealer
+
+    def _refused_at_start(self, error: ApiError) -> ConfigurationError:
+        """The error for a person, who has to change credentials or rights."""
+        if error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            return ConfigurationError(str(refused(self._client.server, error)))
+        return ConfigurationError(f"the API server refuses what every start needs ({error.status}): {error}")
 
     async def _lead(self, cluster_id: str, sealer: Sealer, leadership: Leadership, stop: asyncio.Event) -> None:
         """One term of leadership: build a control plane, run it until `stop` or the end of the Lease, shut it down."""
@@ -401,15 +409,6 @@ class ControllerProcess:
 def _problem(status: DriverStatus) -> str:
     state = "hung" if status.hung else status.state
     return f"driver {status.name} is {state}: {status.error}"
-
-
-def _refused_at_start(error: ApiError) -> ConfigurationError:
-    """The error for a person, who has to change credentials or rights."""
-    if error.status == 401:
-        return ConfigurationError(f"the API server does not accept these credentials (401): {error}")
-    return ConfigurationError(
-        f"the API server refuses what every start needs ({error.status}): {error}; `volplane manifests` has the rights"
-    )
 
 
 def _exit_hard() -> None:

@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,11 @@ DEFINITIONS = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 CONTRACT = FOR_AUTHORS[:7]
 
 
+@cache
+def parsed(name: str) -> ast.Module:
+    return ast.parse(MODULES[name].read_text("utf-8"))
+
+
 def exported(module: ast.Module) -> list[str] | None:
     for statement in module.body:
         if isinstance(statement, ast.Assign) and [ast.unparse(name) for name in statement.targets] == ["__all__"]:
@@ -55,7 +61,7 @@ def defined(module: ast.Module) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_what_a_module_exports_exists(name: str) -> None:
-    tree = ast.parse(MODULES[name].read_text("utf-8"))
+    tree = parsed(name)
     names = exported(tree)
     if names is None:
         assert not list(defined(tree)), "a module with public names lists them in __all__"
@@ -69,7 +75,7 @@ def test_what_a_module_exports_exists(name: str) -> None:
     "name", [name for name in MODULES if name.startswith(FOR_AUTHORS) and not name.startswith("volplane_embedded")]
 )
 def test_every_exported_class_and_function_for_authors_says_what_it_promises(name: str) -> None:
-    tree = ast.parse(MODULES[name].read_text("utf-8"))
+    tree = parsed(name)
     names = exported(tree) or []
     silent = [
         statement.name
@@ -81,13 +87,13 @@ def test_every_exported_class_and_function_for_authors_says_what_it_promises(nam
 
 @pytest.mark.parametrize("name", MODULES)
 def test_every_module_with_code_says_what_it_is_about(name: str) -> None:
-    tree = ast.parse(MODULES[name].read_text("utf-8"))
+    tree = parsed(name)
     assert not tree.body or ast.get_docstring(tree)
 
 
 @pytest.mark.parametrize("name", CONTRACT)
 def test_every_public_name_of_the_contract_is_exported_by_its_module(name: str) -> None:
-    tree = ast.parse(MODULES[name].read_text("utf-8"))
+    tree = parsed(name)
     assert sorted(set(defined(tree)) - set(exported(tree) or [])) == []
 
 

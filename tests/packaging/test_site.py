@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 FETCHED = re.compile(
     r"""<(?:script|img|iframe)[^>]*\ssrc="(?:https?:)?//[^"]*"|<link[^>]*\shref="(?:https?:)?//[^"]*"|"""
@@ -21,6 +23,7 @@ def build(into: Path) -> Path:
     return into / "site"
 
 
+@pytest.mark.soak
 def test_two_builds_are_equal_and_fetch_nothing(tmp_path: Path) -> None:
     first, second = build(tmp_path / "first"), build(tmp_path / "second")
     files = sorted(str(path.relative_to(first)) for path in first.rglob("*") if path.is_file())

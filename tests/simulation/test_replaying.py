@@ -26,14 +26,14 @@ def test_a_seed_runs_alike_twice(scenario: str) -> None:
 
 
 def test_seeds_differ() -> None:
-    assert len({simulate(Trial(generate(seed))).trace.digest() for seed in range(8)}) == 8
+    assert len({simulate(Trial(generate(seed))).trace.digest() for seed in range(4)}) == 4
 
 
 def test_a_seed_runs_alike_where_sets_are_ordered_otherwise() -> None:
     code = (
         "from volplane_testing.simulation.schedule import generate\n"
         "from volplane_testing.simulation.run import Trial, simulate\n"
-        "print([simulate(Trial(generate(seed))).trace.digest() for seed in range(5)])\n"
+        "print([simulate(Trial(generate(seed))).trace.digest() for seed in range(2)])\n"
     )
     told = {
         subprocess.run(
@@ -45,25 +45,19 @@ def test_a_seed_runs_alike_where_sets_are_ordered_otherwise() -> None:
         ).stdout
         for hashes in ("1", "2")
     }
-    assert told == {f"{[simulate(Trial(generate(seed))).trace.digest() for seed in range(5)]}\n"}
+    assert told == {f"{[simulate(Trial(generate(seed))).trace.digest() for seed in range(2)]}\n"}
 
 
-def test_shortening_keeps_the_violation_and_leaves_something_out() -> None:
+def test_shortening_leaves_out_all_that_the_violation_does_not_need() -> None:
     seed, invariant = CAUGHT[BUG]
     with planted(BUG):
         whole = simulate(Trial(generate(seed)))
         short = shrink(whole)
-    assert short.violation is not None
-    assert short.violation.invariant == invariant
-    assert set(short.done) < set(whole.done)
-    assert set(short.fired) <= set(whole.fired)
-    assert len(short.trace.entries) < len(whole.trace.entries)
-
-
-def test_nothing_of_a_shortened_run_can_be_left_out() -> None:
-    seed, invariant = CAUGHT[BUG]
-    with planted(BUG):
-        short = shrink(simulate(Trial(generate(seed))))
+        assert short.violation is not None
+        assert short.violation.invariant == invariant
+        assert set(short.done) < set(whole.done)
+        assert set(short.fired) <= set(whole.fired)
+        assert len(short.trace.entries) < len(whole.trace.entries)
         for number in short.done:
             without = simulate(Trial(generate(seed), frozenset(short.done) - {number}, frozenset(short.fired)))
             assert without.violation is None or without.violation.invariant != invariant

@@ -15,13 +15,13 @@ import typer
 
 from volplane.cli.controller_client import ControllerAddress, get_answer, lease_holder
 from volplane.cli.drain_steps import Drain, Leftover
+from volplane.cli.framework.cluster import cluster_client
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import DEFAULT_NAMESPACE, Kubeconfig, OurNamespace, OutputFormat
 from volplane.cli.framework.output import Output
 from volplane.errors import VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
-from volplane.kube.http_transport import HttpTransport
 from volplane.reclaim.drain import Held
 
 __all__ = ["register"]
@@ -87,9 +87,7 @@ async def _drain(
     console: Console, kubeconfig: Path | None, work: Drain, address: str, *, mode: str, yes: bool
 ) -> tuple[Sequence[Held], Sequence[Leftover]]:
     """What was held, and what is held still after it was to be released or deleted."""
-    transport = await HttpTransport.connect(kubeconfig)
-    client = Client(transport)
-    try:
+    async with cluster_client(kubeconfig) as client:
         held = await work.find(client)
         _table(console, held)
         if not held:
@@ -110,8 +108,6 @@ async def _drain(
             console.note(f"what they were is left on the disks of {work.node}: erase these before they are used again")
         _report(console, left)
         return held, left
-    finally:
-        await transport.close()
 
 
 def _table(console: Console, held: Sequence[Held]) -> None:

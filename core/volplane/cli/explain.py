@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from volplane.cli.controller_client import ControllerAddress, get_answer, lease_holder
+from volplane.cli.framework.cluster import cluster_client
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import (
     DEFAULT_NAMESPACE,
@@ -25,7 +26,6 @@ from volplane.cli.framework.output import Output
 from volplane.controller.config import DEFAULT_CONTROLLERS, Configuration, parse_controllers, read_configuration
 from volplane.errors import ApiError, ConfigurationError
 from volplane.kube.client import Client
-from volplane.kube.http_transport import HttpTransport
 from volplane.kube.kinds import ATTACHMENTS, PODS
 from volplane.messages import nearest
 from volplane.process import Options
@@ -138,32 +138,22 @@ class _Asker:
         given: list[Mapping[str, Any]] = [answer for answer in answers if answer is not None]
         if len(given) == len(keys):
             return given, ()
-        transport = await HttpTransport.connect(self.kubeconfig)
-        try:
-            client = Client(transport)
+        async with cluster_client(self.kubeconfig) as client:
             seen = await read_control_plane(client, self.configuration, self.options)
             told: list[Mapping[str, Any]] = [asdict(seen.explain(subject, key)) for key in keys]
             note = _leader_note(await _leader(client, self.options.namespace), self.address)
             return told, (note, *seen.doubts)
-        finally:
-            await transport.close()
 
     async def _attachment(self, name: str) -> Mapping[str, Any]:
-        transport = await HttpTransport.connect(self.kubeconfig)
-        try:
-            attachment = await Client(transport).find(ATTACHMENTS, name)
+        async with cluster_client(self.kubeconfig) as client:
+            attachment = await client.find(ATTACHMENTS, name)
             return _absent("attachment", name) if attachment is None else asdict(explain_attachment(attachment))
-        finally:
-            await transport.close()
 
     async def _claims(self, pod: str) -> list[str] | None:
         """Keys of the claims that a pod mounts; None without the pod."""
-        transport = await HttpTransport.connect(self.kubeconfig)
-        try:
-            found = await Client(transport).find(PODS, pod)
+        async with cluster_client(self.kubeconfig) as client:
+            found = await client.find(PODS, pod)
             return None if found is None else list(claims_of_pod(found))
-        finally:
-            await transport.close()
 
 
 def _absent(kind: str, name: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from volplane.cli.controller_client import ControllerAddress, get_answer, post_a
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import OutputFormat
 from volplane.cli.framework.output import Output
+from volplane.messages import age_text, size_text
 
 __all__ = ["register"]
 
@@ -20,6 +21,7 @@ BAD = frozenset({"orphan", "ghost"})
 MOST_ROWS = 50
 POLL_SECONDS = 0.5
 FIX_SECONDS = 120.0
+CHECK_SECONDS = 120.0
 
 Report = Mapping[str, Any]
 
@@ -31,6 +33,9 @@ def register(app: typer.Typer) -> None:
 
 def leaks(
     *,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check now, and wait for the result, instead of showing the last one.")
+    ] = False,
     fix: Annotated[
         bool, typer.Option("--fix", help="Delete orphans that two checks, five minutes apart or more, have found.")
     ] = False,
@@ -39,14 +44,14 @@ def leaks(
     output: OutputFormat = Output.TEXT,
     http: ControllerAddress = "127.0.0.1:9809",
 ) -> None:
-    """Show orphans, ghosts, drifted and foreign assets, as the running controller last found them.
+    """Show orphans, ghosts, drifted and foreign assets, as the running controller last found them, or finds them now.
 
     An orphan carries our marks, but no volume and no claim refers to it. A ghost is a volume whose asset is gone. A
     drifted asset differs from its volume. Foreign assets belong to others and are never touched. The controller checks
-    every ten minutes. Exit code 1 if there are orphans or ghosts.
+    every ten minutes, and when --check asks it to. Exit code 1 if there are orphans or ghosts.
     """
     console = Console()
-    report = asyncio.run(_report(console, http, {"driver": driver, "handle": handle}, fix=fix))
+    report = asyncio.run(_report(console, http, {"driver": driver, "handle": handle}, check=check, fix=fix))
     if output is Output.TEXT:
         _show(console, report, fixed=fix)
     else:
@@ -55,8 +60,10 @@ def leaks(
         raise typer.Exit(1)
 
 
-async def _report(console: Console, address: str, only: Mapping[str, str], *, fix: bool) -> Report:
+async def _report(console: Console, address: str, only: Mapping[str, str], *, check: bool, fix: bool) -> Report:
     chosen = {name: value for name, value in only.items() if value}
+    if check:
+        await _check(console, address, only["driver"])
     report = require_answer(await get_answer(address, "/leaks"), address)
     if fix:
         report = require_answer(await post_action(address, "/leaks/fix", chosen), address)
@@ -64,6 +71,29 @@ async def _report(console: Console, address: str, only: Mapping[str, str], *, fi
     else:
         report = {**report, "repairs": []}
     return _only(report, chosen)
+
+
+async def _check(console: Console, address: str, driver: str) -> None:
+    """Have all drivers checked, or one, and wait at most CHECK_SECONDS for it."""
+    query = {"driver": driver} if driver else {}
+    targets: Mapping[str, int] = require_answer(await post_action(address, "/leaks/check", query), address)
+    if not targets:
+        console.warning("no driver can be checked now; the reasons stand below")
+        return
+    left = set(targets)
+    with console.progress("checking", total=len(targets)) as bar:
+        until = asyncio.get_running_loop().time() + CHECK_SECONDS
+        while left and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(POLL_SECONDS)
+            report = require_answer(await get_answer(address, "/leaks"), address)
+            attempts = {each["driver"]: each["attempts"] for each in report["drivers"]}
+            running = {name for name in left if attempts.get(name, targets[name]) < targets[name]}
+            bar.advance(len(left) - len(running))
+            left = running
+    if left:
+        console.warning(
+            f"still being checked after {CHECK_SECONDS:.0f} s: {', '.join(sorted(left))}; what follows is from before"
+        )
 
 
 async def _finished(console: Console, address: str, report: Report) -> Report:
@@ -124,13 +154,15 @@ def _findings(console: Console, findings: Iterable[Mapping[str, Any]]) -> None:
             each["driver"],
             each["handle"] or "-",
             each["volume"] or "-",
+            size_text(each["capacity_bytes"]),
+            age_text(each["age_seconds"]),
             each["first_seen"],
             "yes" if each["confirmed"] else "no",
             each["detail"],
         )
         for each in ordered[:MOST_ROWS]
     ]
-    console.table(("VERDICT", "DRIVER", "HANDLE", "VOLUME", "FIRST SEEN", "CONFIRMED", "DETAIL"), rows)
+    console.table(("VERDICT", "DRIVER", "HANDLE", "VOLUME", "SIZE", "AGE", "FIRST SEEN", "CONFIRMED", "DETAIL"), rows)
     if len(ordered) > MOST_ROWS:
         console.note(f"and {len(ordered) - MOST_ROWS} more; -o json shows all")
 

@@ -8,8 +8,10 @@ when its command is called; `volplane --help` imports none. After a change to op
 Exit codes:
 - 0: the command returns or raises `typer.Exit(0)`. 1: it has reported a problem and raises `typer.Exit(1)`.
 - 1 for any `VolplaneError`, alone or inside an `ExceptionGroup`, with one line `error: …` on stderr.
-- 2 for wrong usage (from typer itself, or `raise typer.BadParameter(…)`). Ctrl-C: 130.
+- 2 for wrong usage (from typer itself, or `raise typer.BadParameter(…)`).
+- 130 after Ctrl-C, at any moment of any command, without a word. A command that serves ends in order first.
 - SIGTERM before the command handles it (`volplane.cli.framework.eventloop`): 0 for services, else 143.
+- 1 without a word if nobody reads the output any more; 1 with one line if a file cannot be read or written.
 - 1 for any other exception, which is a bug, with one line on stderr; `volplane --debug …` adds the traceback.
 
 Text for people goes through `volplane.cli.framework.console.Console`. Options that several commands share are in
@@ -18,20 +20,24 @@ Text for people goes through `volplane.cli.framework.console.Console`. Options t
 
 from __future__ import annotations
 
+import errno
 import importlib
 import logging
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeGuard
 
 import typer
 
 from volplane.cli.framework.console import Console
 from volplane.errors import ConfigurationError, VolplaneError
+from volplane.messages import why_unusable
 
 __all__ = ["COMMANDS", "application", "main"]
 
@@ -70,24 +76,58 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
 SERVICES = frozenset({"run", "dev", "apiserver"})
 """Commands that run until SIGTERM; for them SIGTERM is success."""
 
+OF_FILES: Final = frozenset(
+    {
+        errno.EACCES,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.EMFILE,
+        errno.ENOENT,
+        errno.ENAMETOOLONG,
+        errno.ENFILE,
+        errno.ENOSPC,
+        errno.ENOTDIR,
+        errno.EPERM,
+        errno.EROFS,
+    }
+)
+"""Errors that the user, not the program, can mend."""
+
 log = logging.getLogger("volplane.cli")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code. argv: without the program's name; None = the process's own."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    console = Console()
+    _open_closed_streams()
     _exit_on_sigterm(0 if SERVICES.intersection(arguments) else 128 + signal.SIGTERM)
     try:
-        application(arguments)(args=arguments, prog_name="volplane")
+        app = application(arguments)
+        _interrupt_on_sigint()
+        app(args=arguments, prog_name="volplane")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     except Exception as failure:
         log.debug("the command failed", exc_info=failure)
-        for message in _messages(failure):
-            console.error(message)
-        return 1
+        return _report(Console(), list(_leaves(failure)))
     return 0
+
+
+def _open_closed_streams() -> None:
+    """Whoever closed stdout or stderr wants no output."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - until the process ends
+
+
+def _interrupt_on_sigint() -> None:
+    """Raise KeyboardInterrupt on SIGINT: until now it ended the process (see `volplane.__main__`)."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _exit_on_sigterm(code: int) -> None:
@@ -170,15 +210,32 @@ def _root(
         logs.configure(verbosity=2)
 
 
-def _messages(failure: BaseException) -> Iterator[str]:
-    """One sentence per exception: of VolplaneErrors if there are any, else of all."""
-    leaves = list(_leaves(failure))
-    expected = [leaf for leaf in leaves if isinstance(leaf, VolplaneError)]
-    if expected:
-        yield from dict.fromkeys(str(leaf) for leaf in expected)
-        return
-    for leaf in leaves:
-        yield f"unexpected {type(leaf).__name__}: {leaf} (this is a bug; `volplane --debug` shows where it happened)"
+def _report(console: Console, failures: Sequence[BaseException]) -> int:
+    """Say why the command fails: VolplaneErrors if there are any, else files that cannot be used, else bugs."""
+    expected = [str(failure) for failure in failures if isinstance(failure, VolplaneError)]
+    if not expected and any(isinstance(failure, BrokenPipeError) for failure in failures):
+        # The interpreter writes what is left when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    expected = expected or [_about_file(failure) for failure in failures if _is_about_file(failure)]
+    for message in dict.fromkeys(expected or map(_about_bug, failures)):
+        console.error(message)
+    return 1
+
+
+def _is_about_file(failure: BaseException) -> TypeGuard[OSError]:
+    """Whether rights, space or names on this machine are the reason."""
+    return isinstance(failure, OSError) and failure.errno in OF_FILES
+
+
+def _about_file(failure: OSError) -> str:
+    where = failure.filename2 or failure.filename
+    what = os.fsdecode(where) if isinstance(where, str | bytes) else "a file or the output"
+    return f"{what} cannot be used: {why_unusable(failure)}"
+
+
+def _about_bug(failure: BaseException) -> str:
+    return f"unexpected {type(failure).__name__}: {failure} (this is a bug; `volplane --debug` shows where it happened)"
 
 
 def _leaves(failure: BaseException) -> Iterator[BaseException]:

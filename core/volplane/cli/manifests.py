@@ -28,6 +28,7 @@ from volplane.controller.config import (
     parse_controllers,
 )
 from volplane.errors import ConfigurationError
+from volplane.messages import why_unusable
 
 __all__ = ["documents", "register"]
 
@@ -67,7 +68,8 @@ def manifests(
         str, typer.Option(metavar="IMAGE", help="Image with volplane and the backends; default volplane:VERSION.")
     ] = "",
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="Configuration file to put into the ConfigMap.")
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="Configuration file to put into the ConfigMap.", readable=False),
     ] = None,
 ) -> None:
     """Print the namespace, service account, roles, configuration, network policies and Deployment of the controllers.
@@ -92,8 +94,10 @@ def manifests(
 def _read(path: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"--config {path}: cannot be read: {error}") from None
+    except OSError as error:
+        raise ConfigurationError(f"--config {path}: cannot be read: {why_unusable(error)}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"--config {path}: is not UTF-8 text: {error.reason} at byte {error.start}") from None
     parse_configuration(text, str(path))
     return text
 

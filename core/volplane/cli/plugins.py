@@ -41,7 +41,7 @@ _EXAMPLES: Final = (
 
 Config = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="Configuration file whose drivers to show.", dir_okay=False),
+    typer.Option("--config", metavar="FILE", help="Configuration file whose drivers to show.", readable=False),
 ]
 
 

@@ -11,11 +11,10 @@ from typing import Any
 import typer
 
 from volplane.cli.controller_client import ControllerAddress, get_answer
+from volplane.cli.framework.cluster import cluster_client
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import Kubeconfig, OutputFormat
 from volplane.cli.framework.output import Output
-from volplane.kube.client import Client
-from volplane.kube.http_transport import HttpTransport
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
 
@@ -64,13 +63,9 @@ def status(
 async def _read(kubeconfig: Path | None, address: str) -> tuple[Mapping[str, Any] | None, list[Volume], list[Claim]]:
     """What the controller answers, if one does, and the cluster's volumes and claims."""
     answer = await get_answer(address, "/status")
-    transport = await HttpTransport.connect(kubeconfig)
-    try:
-        client = Client(transport)
+    async with cluster_client(kubeconfig) as client:
         claims = (await client.list(CLAIMS)).items
         return answer, list((await client.list(VOLUMES)).items), list(claims)
-    finally:
-        await transport.close()
 
 
 def _drivers(console: Console, answer: Mapping[str, Any] | None, address: str) -> None:

@@ -32,7 +32,7 @@ import yaml
 
 from volplane.controller.scrub_template import template_flaws
 from volplane.errors import ConfigurationError
-from volplane.messages import nearest
+from volplane.messages import nearest, why_unusable
 
 __all__ = [
     "ALL_CONTROLLERS",
@@ -165,7 +165,8 @@ def parse_controllers(text: str) -> frozenset[str]:
     known = ", ".join(ALL_CONTROLLERS)
     for name in chosen:
         if name not in ALL_CONTROLLERS:
-            raise ConfigurationError(f'--controllers: "{name}" is no controller; valid are {known}, or all alone')
+            near = nearest(name, ("all", *ALL_CONTROLLERS))
+            raise ConfigurationError(f'--controllers: "{name}" is no controller{near}; give {known}, or all alone')
     if not chosen:
         raise ConfigurationError(f"--controllers is empty; name some of {known}, or all")
     return frozenset(chosen)
@@ -190,7 +191,7 @@ def read_configuration(path: Path) -> Configuration:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise ConfigurationError(f"{path}: cannot be read: {why_unusable(error)}") from None
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path}: is not UTF-8 text: {error.reason} at byte {error.start}") from None
     return parse_configuration(text, str(path))

@@ -58,6 +58,11 @@ class Client:
         self._decoder = AnswerDecoder(self._breaker, metrics)
 
     @property
+    def server(self) -> str:
+        """The address of the API server, for people; "" in this process."""
+        return getattr(self._transport, "server", "")
+
+    @property
     def deadline(self) -> float:
         """Seconds that the longest call can take."""
         return self._deadline

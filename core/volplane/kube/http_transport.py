@@ -21,6 +21,7 @@ import yarl
 from volplane.errors import ApiUnavailable
 from volplane.kube.credentials import Credentials, Identity
 from volplane.kube.transport import LineStream, Response
+from volplane.kube.unreachable import silent, unreachable
 
 if TYPE_CHECKING:
     from volplane.kube.kubeconfig import ServerSettings
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["HttpTransport"]
 
 _CONNECTIONS = 200
+_CONNECT_SECONDS = 10.0
 _LARGEST_READ = 2**20
 _LOOK_SECONDS = 30.0
 """How long a watch that was refused waits for other credentials."""
@@ -95,7 +97,7 @@ class HttpTransport:
                 headers=_complete(headers, identity),
                 data=body,
                 ssl=identity.tls,
-                timeout=aiohttp.ClientTimeout(total=left),
+                timeout=aiohttp.ClientTimeout(total=left, sock_connect=min(left, _CONNECT_SECONDS)),
                 allow_redirects=False,
                 **self._extra,
             )
@@ -105,11 +107,13 @@ class HttpTransport:
         used = self._credentials.identity
         try:
             return await self._credentials.authorized(exchange, seconds=seconds)
+        except aiohttp.ConnectionTimeoutError:
+            raise self._no_answer(method, path, min(seconds, _CONNECT_SECONDS)) from None
         except TimeoutError:
-            raise ApiUnavailable(f"{method} {path} had no answer within {seconds:.3g} s", status=0) from None
+            raise self._no_answer(method, path, seconds) from None
         except (aiohttp.ClientError, OSError) as error:
             await self._after_failure(used, error, seconds)
-            raise ApiUnavailable(f"{method} {path} failed: {_plain(error)}", status=0) from error
+            raise unreachable(self.server, f"{method} {path}", error) from error
 
     async def _after_failure(self, used: Identity, error: BaseException, seconds: float) -> None:
         """Look for a new certificate if it may have been refused in the handshake: the next call finds it.
@@ -124,7 +128,7 @@ class HttpTransport:
     async def stream(
         self, path: str, *, query: Mapping[str, str], headers: Mapping[str, str], quiet: float
     ) -> AsyncIterator[LineStream]:
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=min(quiet, 30.0), sock_read=quiet)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=min(quiet, _CONNECT_SECONDS), sock_read=quiet)
         used = self._credentials.identity
         try:
             answer = await self._session.request(
@@ -137,10 +141,10 @@ class HttpTransport:
                 **self._extra,
             )
         except TimeoutError:
-            raise ApiUnavailable(f"GET {path} had no answer within {quiet:.3g} s", status=0) from None
+            raise self._no_answer("GET", path, quiet) from None
         except (aiohttp.ClientError, OSError) as error:
             await self._after_failure(used, error, _LOOK_SECONDS)
-            raise ApiUnavailable(f"GET {path} failed: {_plain(error)}", status=0) from error
+            raise unreachable(self.server, f"GET {path}", error) from error
         try:
             if answer.status == 401:
                 await self._credentials.renewed(used, seconds=_LOOK_SECONDS)
@@ -152,6 +156,10 @@ class HttpTransport:
         self._keeping.cancel()
         self._credentials.close()
         await self._session.close()
+
+    def _no_answer(self, method: str, path: str, seconds: float) -> ApiUnavailable:
+        why = silent(f"{seconds:.3g} s")
+        return ApiUnavailable(f"the API server {self.server}: {method} {path}: {why}", status=0)
 
     def _url(self, path: str, query: Mapping[str, str]) -> yarl.URL:
         url = self._base.with_path(self._prefix + path)

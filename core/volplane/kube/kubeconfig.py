@@ -22,6 +22,7 @@ from kubernetes.aio.config.kube_config import KubeConfigLoader, KubeConfigMerger
 from volplane.errors import ConfigurationError
 from volplane.kube.credentials import Identity
 from volplane.kube.exec_plugin import ExecCredential, run_plugin
+from volplane.messages import why_unusable
 
 __all__ = ["ServerSettings", "connection_settings"]
 
@@ -55,8 +56,10 @@ async def connection_settings(
 def _chosen(kubeconfig: Path | None) -> tuple[str | None, str]:
     """(path or paths of kubeconfig files; None for in-cluster), and what to call it in a message."""
     if kubeconfig is not None:
-        if not kubeconfig.exists():
-            raise ConfigurationError(f"--kubeconfig {kubeconfig}: no such file")
+        try:
+            kubeconfig.stat()
+        except OSError as error:
+            raise ConfigurationError(f"--kubeconfig {kubeconfig} cannot be read: {why_unusable(error)}") from None
         return str(kubeconfig), f"--kubeconfig {kubeconfig}"
     if value := os.environ.get("KUBECONFIG"):
         return value, f"KUBECONFIG={value}"
@@ -178,6 +181,8 @@ class _File(_Reader):
             if (file := self._loader.token_file()) and plugin is None and not configuration.api_key.get("BearerToken"):
                 raise ConfigurationError(f"{self._named}: tokenFile {file} is empty; it may not be written yet")
             return self._taken(configuration, self._plugin)
+        except OSError as error:
+            raise ConfigurationError(f"no API server to talk to: {self._named}: {why_unusable(error)}") from error
         except _BROKEN as error:
             raise ConfigurationError(f"no API server to talk to: {self._named}: {_plain(error)}") from error
 

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
 from volplane.backoff import LEAK_CHECK_FAILED, LEAK_CHECK_WITHOUT_DRIVER
 from volplane.controller import logs
+from volplane.controller.actions import warning
 from volplane.controller.metrics import Metrics
 from volplane.drivers.view import DriverView
 from volplane.errors import VolplaneError
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import segments_of
 from volplane.kube import names
+from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Volume
 from volplane.leaks.comparison import Comparison, Finding, Observations, Verdict
 from volplane.leaks.listing import assets_of, feed_cached, feed_live, findings_of, paced
+from volplane.messages import nearest
 from volplane.state.cluster_state import ClusterState
 
 __all__ = ["INTERVAL", "CheckStatus", "LeakCheck"]
@@ -37,10 +41,11 @@ log = logging.getLogger(__name__)
 class CheckStatus:
     """How far the check of a driver is. ended: loop time of the last complete check; error: why the last one failed.
 
-    can_list: None = not known yet.
+    can_list: None = not known yet. attempts: how many checks have ended, complete or not.
     """
 
     driver: str
+    attempts: int = 0
     can_list: bool | None = None
     ended: float | None = None
     error: str = ""
@@ -66,6 +71,9 @@ class LeakCheck:
         self._node_name = node_name
         self._metrics = metrics
         self._status = {name: CheckStatus(driver=name) for name in sorted(drivers)}
+        self._wanted = {name: asyncio.Event() for name in self._status}
+        """Set: somebody waits for a check of this driver."""
+        self._running: set[str] = set()
         self._warned: set[tuple[str, str, str, str]] = set()
 
     @property
@@ -75,6 +83,22 @@ class LeakCheck:
     def status(self) -> tuple[CheckStatus, ...]:
         """Every driver's check, by name."""
         return tuple(self._status.values())
+
+    def request(self, driver: str = "") -> Mapping[str, int]:
+        """Check this driver, or all of them, at once instead of at the next turn.
+
+        Returns driver -> the attempts after which a check that began later than now has ended, for all drivers that can
+        be checked. Raises VolplaneError for a driver that there is not.
+        """
+        if driver and driver not in self._status:
+            raise VolplaneError(f"there is no driver {driver!r}{nearest(driver, self._status)}")
+        targets: dict[str, int] = {}
+        for name, status in self._status.items():
+            view = self._cluster.drivers.get(name)
+            if driver in ("", name) and view is not None and view.supports("list_assets"):
+                self._wanted[name].set()
+                targets[name] = status.attempts + (2 if name in self._running else 1)
+        return targets
 
     async def run(self) -> None:
         """Check every driver now and then, until cancelled. Starts once the caches are synced."""
@@ -89,18 +113,26 @@ class LeakCheck:
             while True:
                 driver = self._cluster.drivers.get(name)
                 if driver is None:
-                    await asyncio.sleep(LEAK_CHECK_WITHOUT_DRIVER.delay())
+                    await self._pause(name, LEAK_CHECK_WITHOUT_DRIVER.delay())
                     continue
                 if not driver.supports("list_assets"):
                     self._status[name] = CheckStatus(driver=name, can_list=False)
                     return
                 if await self.check(driver):
-                    await asyncio.sleep(INTERVAL * self._random.uniform(1.0, 1.0 + JITTER))
+                    await self._pause(name, INTERVAL * self._random.uniform(1.0, 1.0 + JITTER))
                 else:
-                    await asyncio.sleep(LEAK_CHECK_FAILED.delay(random=self._random))
+                    await self._pause(name, LEAK_CHECK_FAILED.delay(random=self._random))
+
+    async def _pause(self, name: str, seconds: float) -> None:
+        """Wait for the next turn, or for somebody who wants a check now."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wanted[name].wait()
 
     async def check(self, driver: DriverView) -> bool:
         """One check; whether it was complete. What an incomplete one saw counts for nothing."""
+        self._wanted[driver.name].clear()
+        self._running.add(driver.name)
         try:
             await self._check(driver)
         except VolplaneError as error:
@@ -111,11 +143,15 @@ class LeakCheck:
             log.exception("the leak check failed")
         else:
             return True
+        finally:
+            self._running.discard(driver.name)
         return False
 
     def _failed(self, name: str, why: str) -> None:
         before = self._status[name]
-        self._status[name] = CheckStatus(driver=name, can_list=True, ended=before.ended, error=why)
+        self._status[name] = CheckStatus(
+            driver=name, attempts=before.attempts + 1, can_list=True, ended=before.ended, error=why
+        )
         if self._metrics is not None:
             self._metrics.leak_checked(name, None)
 
@@ -154,7 +190,12 @@ class LeakCheck:
 
     def _learn(self, name: str, findings: list[Finding], began: float, ended: float) -> None:
         fresh = self.observations.add(name, findings, began=began, ended=ended)
-        self._status[name] = CheckStatus(driver=name, can_list=True, ended=asyncio.get_running_loop().time())
+        self._status[name] = CheckStatus(
+            driver=name,
+            attempts=self._status[name].attempts + 1,
+            can_list=True,
+            ended=asyncio.get_running_loop().time(),
+        )
         for finding in fresh:
             if finding.verdict is not Verdict.FOREIGN:
                 log.info("%s: %s (it counts if the next check finds it too)", _told(finding), finding.detail)
@@ -172,7 +213,29 @@ class LeakCheck:
         }
         for key in confirmed.keys() - self._warned:
             log.warning("%s: %s", _told(confirmed[key]), confirmed[key].detail)
+        for finding in confirmed.values():
+            if finding.verdict is Verdict.GHOST:
+                self._tell(finding)
         self._warned = {key for key in self._warned if key[1] != name} | confirmed.keys()
+
+    def _tell(self, ghost: Finding) -> None:
+        """Say on the volume and on its claim that the asset is gone: at every check the same event, which is counted.
+
+        The reason is the one that external-health-monitor of CSI gives.
+        """
+        volume = self._cluster.volumes.get(ghost.volume)
+        if volume is None:
+            return
+        what = f"asset {ghost.handle}" if ghost.handle else "the asset"
+        text = (
+            f"{what} of volume {volume.name} is not on the backend of driver {ghost.driver}: its data cannot be "
+            "reached; restore the asset, or delete the claim"
+        )
+        self._deps.recorder.record(warning(VOLUMES, volume, "VolumeConditionAbnormal", text))
+        reference = volume.spec.claim_ref
+        claim = self._cluster.claims.get(f"{reference.namespace}/{reference.name}") if reference is not None else None
+        if claim is not None and reference is not None and reference.uid in ("", None, claim.uid):
+            self._deps.recorder.record(warning(CLAIMS, claim, "VolumeConditionAbnormal", text))
 
     def settled(self, finding: Finding) -> None:
         """A finding has been repaired."""

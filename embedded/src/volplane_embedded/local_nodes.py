@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 
 from volplane.controller.steps import Steps
 from volplane.errors import ApiError
@@ -44,7 +45,7 @@ class LocalNodes:
     count: how many (`node-1`, `node-2`, ...), unless `names` lists them. state_dir: holds volumes and logs of pods over
     a restart; no other process may use it. hidden: directories and files that no container may see, besides state_dir.
     now: wall time, aware, UTC. disks: where mocked clouds show their disks; None: csi volumes cannot be mounted.
-    exports: NFS exports of this machine.
+    exports: NFS exports of this machine. labels: node -> labels besides those of every node.
     """
 
     def __init__(
@@ -59,12 +60,14 @@ class LocalNodes:
         hidden: Sequence[Path] = (),
         disks: Path | None = None,
         exports: Sequence[LocalExport] = (),
+        labels: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     ) -> None:
         self.names = tuple(names) or tuple(node_names(count))
         self._client = client
         self._state_dir = state_dir.absolute()
         self._hidden = (self._state_dir, *hidden, *([disks] if disks is not None else []))
         self._exports = exports
+        self._labels = labels
         self._disks = AttachedDisks(client, disks)
         self._now = now
         self._random = random
@@ -89,7 +92,7 @@ class LocalNodes:
         scheduled = EventRecorder(self._client, "default-scheduler", instance=self.names[0], now=self._now)
         ran = EventRecorder(self._client, "volplane-node", instance=self.names[0], now=self._now)
         controlled = EventRecorder(self._client, "ephemeral_volume", instance=self.names[0], now=self._now)
-        nodes = NodeRegistration(self._client, self.names, exists=self._exists, now=self._now)
+        nodes = NodeRegistration(self._client, self.names, exists=self._exists, now=self._now, labels=self._labels)
         async with Sandboxes() as sandboxes, asyncio.TaskGroup() as tasks:
             self._agent = Kubelet(self._dependencies(sandboxes, ran), self.names)
             ephemeral = EphemeralVolumes(self._client, self._informers, recorder=controlled)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 
 from volplane import Absent, BackendError, Erased, InvalidArgument, PermissionDenied, ResourceExhausted, Unavailable
 from volplane_nfs.ganesha.bus import ExportManager
+from volplane_nfs.markers import VolumeMarker
 from volplane_nfs.nfs4 import Address, Client, NfsError
 from volplane_nfs.nfs4.files import root_handle
 from volplane_nfs.testing import GaneshaServer, why_no_ganesha
@@ -83,6 +85,40 @@ def test_an_export_is_made_and_ends_with_its_volume(ganesha: GaneshaServer, expo
     assert not reachable(ganesha, path)
     assert not file.exists()
     assert exporting.find(made[0]) == Absent()
+
+
+def test_a_demand_goes_on_with_a_deletion_that_stopped_before_the_export_ended(
+    ganesha: GaneshaServer, exporting: Site
+) -> None:
+    made = exporting.provision()
+    _begin_deletion(ganesha, made[0].name)
+    with pytest.raises(Unavailable, match="is being deleted"):
+        exporting.provision(made[0])
+    again = exporting.provision(made[0])
+    assert reachable(ganesha, again[1].source.fields["path"])
+    [_] = [each for each in ganesha.exports.iterdir() if made[0].name in each.read_text()]
+    exporting.delete(exporting.volume(again))
+    assert [each for each in ganesha.exports.iterdir() if made[0].name in each.read_text()] == []
+
+
+def test_an_export_that_is_made_beside_a_deletion_ends_again(ganesha: GaneshaServer, exporting: Site) -> None:
+    """The deletion looked for the export before it was there."""
+    made = exporting.provision()
+    path = made[1].source.fields["path"]
+    control = ganesha.data / ".volplane"
+    marker = VolumeMarker.decode(os.fsencode((control / "volumes" / made[0].name).readlink()))
+    _begin_deletion(ganesha, made[0].name)
+    [share] = exporting.backend._shares.all
+    with pytest.raises(Unavailable, match="is being deleted"):
+        share.work("export", lambda handles: exporting.backend._exports.ensure(share, handles, marker))
+    assert not reachable(ganesha, path)
+    exporting.delete(exporting.volume(made))
+
+
+def _begin_deletion(server: GaneshaServer, name: str) -> None:
+    """The first step of a deletion, as a process does it that dies after it."""
+    control = server.data / ".volplane"
+    (control / "volumes" / name).rename(control / "deleting" / f"{name}@1")
 
 
 def test_a_host_that_is_no_client_cannot_reach_the_export(ganesha: GaneshaServer, exporting: Site) -> None:

@@ -38,6 +38,7 @@ from volplane_nfs.nfs4.files import (
     names,
     read_attributes,
     read_file,
+    rename,
     walk,
     write_file,
 )
@@ -217,6 +218,25 @@ def test_a_deleted_volume_leaves_neither_marker_nor_parents(site: Site, client: 
         below = directory_handle(client, control, (name,))
         assert below is not None
         assert names(client, below) == []
+
+
+def test_a_demand_goes_on_with_a_deletion_that_nobody_finishes(site: Site, client: Client, root: bytes) -> None:
+    made = site.provision()
+    grow(client, _handle(client, root, made[1]), width=2, depth=1)
+    begin_deletion(client, root, made[0].name)
+    with pytest.raises(Unavailable, match="is being deleted"):
+        site.provision(made[0])
+    assert site.provision(made[0])[1] == made[1]
+    assert names(client, _handle(client, root, made[1])) == []
+
+
+def begin_deletion(client: Client, root: bytes, name: str) -> None:
+    """Do the first step of a deletion, as a process does that dies after it."""
+    below = {each: directory_handle(client, root, (b".volplane", each)) for each in (b"volumes", b"deleting")}
+    volumes, deleting = below[b"volumes"], below[b"deleting"]
+    assert volumes is not None
+    assert deleting is not None
+    client.compound(*rename(volumes, name.encode(), deleting, f"{name}@1".encode()))
 
 
 def _handle(client: Client, root: bytes, asset: Asset) -> bytes:

@@ -71,9 +71,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
             each.stop(signal.SIGKILL)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_says_where_the_kubeconfig_is_and_stops_with_0(
-    start: Callable[..., Running], tmp_path: Path, number: signal.Signals
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_it_says_where_the_kubeconfig_is_and_stops_in_order(
+    start: Callable[..., Running], tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     running = start("--memory")
     assert running.said[0].startswith("serving https://127.0.0.1:")
@@ -82,7 +82,7 @@ def test_it_says_where_the_kubeconfig_is_and_stops_with_0(
     kubeconfig = tmp_path / "volplane.kubeconfig"
     assert stat.S_IMODE(kubeconfig.stat().st_mode) == 0o600
     assert ask(kubeconfig, "GET", "/api/v1/namespaces/default")["kind"] == "Namespace"
-    assert running.stop(number) == (0, "")
+    assert running.stop(number) == (code, "")
 
 
 def test_what_was_acknowledged_is_there_after_a_kill(start: Callable[..., Running], tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -34,10 +35,21 @@ def test_the_first_signal_asks_to_stop(number: signal.Signals) -> None:
 
     before = signal.getsignal(number)
     try:
-        eventloop.run(main)
+        with pytest.raises(KeyboardInterrupt) if number is signal.SIGINT else contextlib.nullcontext():
+            eventloop.run(main)
     finally:
         signal.signal(number, before)
     assert seen == ["stopped in order"]
+
+
+def test_what_fails_in_the_end_after_ctrl_c_is_no_error() -> None:
+    async def main(stop: asyncio.Event) -> None:
+        signal.raise_signal(signal.SIGINT)
+        await stop.wait()
+        raise LookupError("the other half was stopped first")
+
+    with pytest.raises(KeyboardInterrupt):
+        eventloop.run(main)
 
 
 def test_the_second_signal_ends_a_process_that_hangs() -> None:
@@ -48,7 +60,7 @@ def test_the_second_signal_ends_a_process_that_hangs() -> None:
             process.send_signal(signal.SIGTERM)
             if line == "stopping\n":
                 break
-        assert process.wait(timeout=10) == -signal.SIGTERM
+        assert process.wait(timeout=10) == 128 + signal.SIGTERM
 
 
 def test_what_main_raises_is_raised() -> None:

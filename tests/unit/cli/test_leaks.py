@@ -19,6 +19,13 @@ from volplane.controller.action_token import DIRECTORY_VARIABLE
 from volplane.controller.http import HttpAddress, Pages, serve_pages
 from volplane.errors import VolplaneError
 
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("volplane.cli.leaks.POLL_SECONDS", 0.01)
+
+
 Answers = Mapping[str, Callable[[Mapping[str, str]], Any]]
 
 
@@ -65,6 +72,9 @@ def finding(verdict: str, handle: str = "h", *, confirmed: bool = True, **fields
         "name": handle,
         "volume": "",
         "detail": "why",
+        "capacity_bytes": 64 * 2**20,
+        "created_at": "2025-12-29T00:00:00Z",
+        "age_seconds": 259_200,
         "first_seen": "2026-01-01T00:00:00Z",
         "seconds": 700.0,
         "confirmed": confirmed,
@@ -73,7 +83,7 @@ def finding(verdict: str, handle: str = "h", *, confirmed: bool = True, **fields
 
 
 def report(*findings: Any, repairs: Any = (), drivers: Any = None) -> dict[str, Any]:
-    checked = {"driver": "d", "can_list": True, "checked_at": "2026-01-01T00:10:00Z", "error": ""}
+    checked = {"driver": "d", "can_list": True, "checked_at": "2026-01-01T00:10:00Z", "error": "", "attempts": 7}
     return {
         "grace_seconds": 300.0,
         "drivers": drivers or [checked],
@@ -95,8 +105,45 @@ def test_orphans_and_ghosts_are_a_failure(verdict: str, code: int, capsys: pytes
     with controller({"/leaks": lambda _: report(finding(verdict))}) as address:
         assert main(["leaks", "--http", address]) == code
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split() == [verdict, "d", "h", "-", "2026-01-01T00:00:00Z", "yes", "why"]
+    assert lines[1].split() == [verdict, "d", "h", "-", "64Mi", "3d", "2026-01-01T00:00:00Z", "yes", "why"]
     assert ("`volplane leaks --fix` deletes them" in lines) == (verdict == "orphan")
+
+
+def test_a_wide_table_puts_its_widest_columns_below_each_row(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "pvc-3cbfdc90-6c2c-4d0c-a9ac-c22dade88819"
+    wide = finding("ghost", f"data-{name}", volume=name, driver="hostpath.volplane.dev", detail="gone " * 20)
+    with controller({"/leaks": lambda _: report(wide, finding("orphan"))}) as address:
+        assert main(["leaks", "--http", address]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == ["VERDICT", "DRIVER", "SIZE", "AGE", "FIRST", "SEEN", "CONFIRMED"]
+    assert f"    handle: data-{name}" in lines
+    assert f"    volume: {name}" in lines
+    assert "\n".join(lines).count("gone") == 20
+
+
+def test_a_check_can_be_had_now(capsys: pytest.CaptureFixture[str]) -> None:
+    """The second check ends only after some questions."""
+    asked: list[Mapping[str, str]] = []
+    attempts = iter([7, 8, 9, 9])
+
+    def request(query: Mapping[str, str]) -> Any:
+        asked.append(query)
+        return {"d": 9}
+
+    def answer(_: Mapping[str, str]) -> Any:
+        number = next(attempts)
+        found = [finding("orphan")] if number == 9 else []
+        checked = {"driver": "d", "can_list": True, "checked_at": "t", "error": "", "attempts": number}
+        return report(*found, drivers=[checked])
+
+    with controller({"/leaks": answer}, {"/leaks/check": request}) as address:
+        assert main(["leaks", "--check", "--driver", "d", "--http", address]) == 1
+    assert [dict(each) for each in asked] == [{"driver": "d"}]
+    assert "orphan" in capsys.readouterr().out
 
 
 def test_the_worst_comes_first_and_what_is_not_confirmed_is_said(capsys: pytest.CaptureFixture[str]) -> None:

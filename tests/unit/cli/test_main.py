@@ -1,3 +1,5 @@
+import errno
+import os
 import signal
 import subprocess
 import sys
@@ -92,6 +94,87 @@ def test_a_command_that_is_stopped_before_it_began_ends_in_order(
         assert frame.main(["example"]) == code
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+IMPORTING = """
+import os, signal, sys, types
+from volplane import __main__ as start
+{body}
+sys.argv = ["volplane", "example"]
+start.main()
+"""
+AT_AN_IMPORT = """
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "volplane.messages":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+sys.modules.pop("volplane.messages", None)
+"""
+IN_A_FINALIZER = """
+from volplane.cli import main as frame
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        sum(range(10))
+def body():
+    import time
+    Finalized()
+    time.sleep(60)
+module = types.ModuleType("volplane.cli.example")
+module.register = lambda app: app.command("example")(body)
+sys.modules["volplane.cli.example"] = module
+frame.COMMANDS = {"example": frame.Command("")}
+"""
+AT_THE_END = """
+from volplane.cli import main as frame
+frame.main = lambda: 0
+import atexit
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
+"""
+
+
+@pytest.mark.parametrize("body", [AT_AN_IMPORT, IN_A_FINALIZER, AT_THE_END])
+def test_ctrl_c_is_silent_and_130_whatever_python_does_at_the_moment(body: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", IMPORTING.format(body=body)], capture_output=True, text=True, check=False, timeout=30
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+def test_a_file_that_may_not_be_used_is_no_bug(command: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    command(raising(PermissionError(errno.EACCES, "Permission denied", "/var/lib/x")))
+    assert frame.main(["example"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: /var/lib/x cannot be used: Permission denied")
+    assert "bug" not in err
+    assert err.count("\n") == 1
+
+
+def test_output_that_nobody_reads_ends_a_command_without_a_word() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as nobody:
+        ended = subprocess.run(
+            [sys.executable, "-m", "volplane", "manifests"],
+            stdout=nobody,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=30,
+        )
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
+def test_closed_streams_are_no_bug() -> None:
+    ended = subprocess.run(
+        ["/bin/sh", "-c", '"$0" -m volplane manifests >&-', sys.executable],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_help_lists_every_command_and_imports_none(command: Install, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from volplane import AssetPage, Unavailable
-from volplane.errors import ApiUnavailable
+from volplane.errors import ApiUnavailable, VolplaneError
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES
 from volplane.leaks.check import INTERVAL
-from volplane_testing import Answer, FailBefore
+from volplane_testing import Answer, FailBefore, Slow
 
 Tell = Callable[[Any], Any]
 ROUND = INTERVAL * 1.1 + 1
@@ -79,6 +79,50 @@ async def test_a_volume_whose_asset_is_gone_is_a_ghost(cluster: Any, shelf: Any)
     shelf.assets.clear()
     await asyncio.sleep(ROUND)
     assert cluster.found() == [("ghost", f"shelf/pvc-{uid}")]
+
+
+async def test_that_an_asset_is_gone_is_one_event_on_the_volume_and_one_on_its_claim(cluster: Any, shelf: Any) -> None:
+    await cluster.make_class()
+    uid = await cluster.claim()
+    await asyncio.sleep(5)
+    shelf.assets.clear()
+    await asyncio.sleep(ROUND)
+    assert [event for event in cluster.events if event.reason == "VolumeConditionAbnormal"] == []
+    await asyncio.sleep(3 * ROUND)
+    events = [event for event in cluster.events if event.reason == "VolumeConditionAbnormal"]
+    assert {(event.kind.kind, event.about.name, event.type) for event in events} == {
+        ("PersistentVolume", f"pvc-{uid}", "Warning"),
+        ("PersistentVolumeClaim", "data", "Warning"),
+    }
+    (text,) = {event.message for event in events}
+    assert f"asset shelf/pvc-{uid} of volume pvc-{uid} is not on the backend of driver shelf.example.com" in text
+    assert len(events) > 2  # the recorder folds them into one with a count
+
+
+async def test_a_check_that_is_asked_for_begins_at_once(cluster: Any, shelf: Any) -> None:
+    await asyncio.sleep(1)
+    before = cluster.check.status()[0].attempts
+    shelf.put("u1", cluster="here")
+    assert cluster.check.request() == {"shelf.example.com": before + 1}
+    await asyncio.sleep(1)
+    assert cluster.found() == [("orphan", "shelf/pvc-u1")]
+    assert cluster.check.status()[0].attempts == before + 1
+
+
+async def test_a_check_that_runs_already_is_not_taken_for_the_one_asked_for(cluster: Any, hooks: Any) -> None:
+    await asyncio.sleep(1)
+    before = cluster.check.status()[0].attempts
+    hooks.fail("list_assets", Slow(before=5))
+    cluster.check.request()
+    await asyncio.sleep(1)
+    assert cluster.check.request("shelf.example.com") == {"shelf.example.com": before + 2}
+    await asyncio.sleep(10)
+    assert cluster.check.status()[0].attempts == before + 2
+
+
+async def test_a_driver_that_there_is_not_cannot_be_checked(cluster: Any) -> None:
+    with pytest.raises(VolplaneError, match=r"no driver 'shelf\.example\.co'; did you mean 'shelf\.example\.com'\?"):
+        cluster.check.request("shelf.example.co")
 
 
 async def test_an_asset_that_shrank_has_drifted(cluster: Any, shelf: Any) -> None:

@@ -9,7 +9,9 @@ else: each text is one line, in which nothing is left that a terminal obeys.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -38,6 +40,8 @@ COLOURS: Mapping[str, str] = MappingProxyType(
 )
 """Colour of a phase; one that is not listed has none."""
 
+GAP = "   "
+NARROWEST = 40
 ERASE_LINE = "\r\x1b[2K"
 
 
@@ -52,6 +56,7 @@ class Console:
         self._err = sys.stderr if err is None else err
         self._colour_out = _can_colour(self._out) if colour is None else colour
         self._colour_err = _can_colour(self._err) if colour is None else colour
+        self._width = max(NARROWEST, shutil.get_terminal_size().columns)
 
     def line(self, text: str = "") -> None:
         """A line of the result."""
@@ -80,16 +85,35 @@ class Console:
         self._write(f"  {kind:<7} {sanitize(name):<41} {shown} {sanitize(detail)}".rstrip())
 
     def table(self, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Columns as wide as their widest cell. Cells that are phases are coloured."""
+        """Columns as wide as their widest cell. Cells that are phases are coloured.
+
+        If that is wider than the terminal, or than 80 columns in a pipe, the widest columns leave the table: their
+        cells stand below each row, under the header's name, and no word is cut.
+        """
         lines = [[sanitize(cell) for cell in row] for row in rows]
         widths = [max(len(row[column]) for row in [list(headers), *lines]) for column in range(len(headers))]
-        heads = "   ".join(f"{header:<{width}}" for header, width in zip(headers, widths, strict=True)).rstrip()
-        self._write(self._styled(heads, bold=True))
+        across = _columns_that_fit(widths, self._width)
+        heads = (f"{headers[column]:<{widths[column]}}" for column in across)
+        self._write(self._styled(GAP.join(heads).rstrip(), bold=True))
         for row in lines:
-            cells = [
-                self._styled(f"{cell:<{width}}", fg=COLOURS.get(cell)) for cell, width in zip(row, widths, strict=True)
-            ]
-            self._write("   ".join(cells).rstrip())
+            cells = [self._styled(f"{row[column]:<{widths[column]}}", fg=COLOURS.get(row[column])) for column in across]
+            self._write(GAP.join(cells).rstrip())
+            for column, header in enumerate(headers):
+                if column not in across and row[column] not in ("", "-"):
+                    self._below(header, row[column])
+
+    def _below(self, header: str, cell: str) -> None:
+        """A cell that has no column of its own, on lines below its row."""
+        lead = f"    {header.lower()}: "
+        for line in textwrap.wrap(
+            cell,
+            self._width,
+            initial_indent=lead,
+            subsequent_indent="      ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        ):
+            self._write(line)
 
     def data(self, value: object, output: Output) -> None:
         """A result for programs: JSON or YAML of anything that msgspec can encode, never coloured."""
@@ -192,6 +216,15 @@ class Progress:
         count = "" if self._total is None and not self._done else f" {self._done}"
         of = "" if self._total is None else f"/{self._total}"
         return sanitize(f"{self._what}{count}{of}{f'  {self._detail}' if self._detail else ''}")
+
+
+def _columns_that_fit(widths: Sequence[int], width: int) -> list[int]:
+    """Columns of a table that is not wider than `width`: without the widest ones, but never without the first."""
+    across = list(range(len(widths)))
+    while len(across) > 1 and sum(widths[column] for column in across) + len(GAP) * (len(across) - 1) > width:
+        # Of equally wide ones the last goes.
+        across.remove(max(across[1:], key=lambda column: (widths[column], column)))
+    return across
 
 
 def _can_colour(stream: TextIO) -> bool:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from volplane.binding.matching import capacity_of
 from volplane.controller.http import HttpAddress, Pages, serve_pages
 from volplane.controlplane import ControlPlane
 from volplane.errors import VolplaneError
 from volplane.leaks.adoption import Adoptable
 from volplane.leaks.check import CheckStatus
-from volplane.leaks.comparison import GRACE_SECONDS, Finding
+from volplane.leaks.comparison import GRACE_SECONDS, NANOS, Finding
 from volplane.operations.dispatcher import OneShotStatus
 from volplane.process import ControllerProcess
 
 __all__ = ["HttpAddress", "serve_endpoints"]
+
+RFC_3339 = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @asynccontextmanager
@@ -35,7 +38,12 @@ async def serve_endpoints(address: HttpAddress, process: ControllerProcess) -> A
             "/leaks": answers.leaks,
             "/adopt": answers.adoptions,
         },
-        actions={"/leaks/fix": answers.fix, "/adopt": answers.adopt, "/adopt/plan": answers.plan_adoption},
+        actions={
+            "/leaks/check": answers.check,
+            "/leaks/fix": answers.fix,
+            "/adopt": answers.adopt,
+            "/adopt/plan": answers.plan_adoption,
+        },
     )
     async with serve_pages(address, pages) as url:
         yield url
@@ -90,6 +98,10 @@ class _Answers:
         plane.leak_repair.start(query.get("driver", ""), query.get("handle", ""))
         return await self.leaks({})
 
+    async def check(self, query: Mapping[str, str]) -> Any:
+        """Start a check of all drivers, or only of ?driver=; driver -> attempts after which it has ended."""
+        return (await self._leading()).leak_check.request(query.get("driver", ""))
+
     async def plan_adoption(self, query: Mapping[str, str]) -> Any:
         """What `adopt` with the same query would do."""
         plane = await self._leading()
@@ -115,7 +127,13 @@ def _progress(status: OneShotStatus) -> dict[str, str]:
 def _check(status: CheckStatus, plane: ControlPlane) -> dict[str, Any]:
     checked_at = None if status.ended is None else _wall(status.ended, plane)
     error = status.error or plane.state.drivers.broken(status.driver)
-    return {"driver": status.driver, "can_list": status.can_list, "checked_at": checked_at, "error": error}
+    return {
+        "driver": status.driver,
+        "can_list": status.can_list,
+        "checked_at": checked_at,
+        "attempts": status.attempts,
+        "error": error,
+    }
 
 
 def _finding(finding: Finding, plane: ControlPlane) -> dict[str, Any]:
@@ -128,9 +146,29 @@ def _finding(finding: Finding, plane: ControlPlane) -> dict[str, Any]:
         "name": finding.asset.name if finding.asset is not None else "",
         "volume": finding.volume,
         "detail": finding.detail,
+        **_measured(finding, plane),
         "first_seen": _wall(first, plane),
         "seconds": round(asyncio.get_running_loop().time() - first, 1),
         "confirmed": observations.confirmed(finding),
+    }
+
+
+def _measured(finding: Finding, plane: ControlPlane) -> dict[str, Any]:
+    """Size and age of the asset; of a ghost those of its volume. None: not known."""
+    size, created = None, None
+    volume = plane.volumes.get(finding.volume)
+    if finding.asset is not None:
+        size = finding.asset.capacity_bytes
+        if finding.asset.created_at is not None:
+            created = datetime.fromtimestamp(finding.asset.created_at, UTC)
+    elif volume is not None:
+        size = -(-capacity_of(volume) // NANOS)
+        with suppress(ValueError):
+            created = datetime.fromisoformat(volume.metadata.creation_timestamp or "")
+    return {
+        "capacity_bytes": size,
+        "created_at": created.strftime(RFC_3339) if created is not None else None,
+        "age_seconds": round((plane.state.now() - created).total_seconds()) if created is not None else None,
     }
 
 
@@ -143,4 +181,4 @@ def _adoptable(adoptable: Adoptable) -> dict[str, Any]:
 def _wall(moment: float, plane: ControlPlane) -> str:
     """RFC 3339 of a loop time."""
     when = plane.state.now() - timedelta(seconds=asyncio.get_running_loop().time() - moment)
-    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return when.strftime(RFC_3339)

@@ -1,10 +1,11 @@
-"""The event loop of a command: uvloop if it is installed; SIGTERM and SIGINT set an event."""
+"""The event loop of a command: uvloop if it is installed; SIGTERM and SIGINT set an event, a second one is final."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import importlib.util
+import os
 import signal
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 
 __all__ = ["run"]
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 YOUNG = 20_000
 """Allocations less deallocations between two collections of the youngest generation; Python's default is 700."""
 
@@ -19,10 +21,19 @@ YOUNG = 20_000
 def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
     """Run `main(stop)` to its end. `stop` is set by the first SIGTERM or SIGINT; a second one ends the process at once.
 
-    The loop is uvloop where the extra `speed` is installed. Raises what `main` raises.
+    The loop is uvloop where the extra `speed` is installed. Raises KeyboardInterrupt once `main` has ended after a
+    SIGINT, else what `main` raises.
     """
-    with _rare_collection(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_with_signals(main))
+    received: list[signal.Signals] = []
+    try:
+        with _rare_collection(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_with_signals(main, received))
+    except Exception as failure:
+        if signal.SIGINT in received:
+            raise KeyboardInterrupt from failure
+        raise
+    if signal.SIGINT in received:
+        raise KeyboardInterrupt
 
 
 @contextmanager
@@ -47,21 +58,28 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-async def _with_signals(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+async def _with_signals(
+    main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], received: list[signal.Signals]
+) -> None:
+    """received: takes in the first signal that comes."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    signals = (signal.SIGTERM, signal.SIGINT)
 
-    def stopped() -> None:
+    def stopped(number: signal.Signals) -> None:
+        received.append(number)
         stop.set()
-        for number in signals:
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)
+        for each in SIGNALS:
+            loop.remove_signal_handler(each)
+            signal.signal(each, _end)
 
-    for number in signals:
-        loop.add_signal_handler(number, stopped)
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stopped, number)
     try:
         await main(stop)
     finally:
-        for number in signals:
+        for number in SIGNALS:
             loop.remove_signal_handler(number)
+
+
+def _end(number: int, _frame: object) -> None:
+    os._exit(128 + number)

@@ -29,10 +29,11 @@ __all__ = [
 DEFAULT_NAMESPACE: Final = "volplane-system"
 
 
+# `readable=False` everywhere: what is wrong with a path is said where it is used, in one line with what to do.
 DataDirectory = Annotated[
     Path | None,
     typer.Option(
-        "--data", metavar="DIR", help="Keep everything in this directory, safe against a crash.", file_okay=False
+        "--data", metavar="DIR", help="Keep everything in this directory, safe against a crash.", readable=False
     ),
 ]
 InMemory = Annotated[bool, typer.Option("--memory", help="Keep everything in memory only. This is the default.")]
@@ -40,16 +41,29 @@ Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
 KubeconfigOut = Annotated[
     Path | None,
-    typer.Option("--kubeconfig-out", metavar="FILE", help="Where to write the kubeconfig with the token (mode 0600)."),
+    typer.Option(
+        "--kubeconfig-out",
+        metavar="FILE",
+        help="Where to write the kubeconfig with the token (mode 0600).",
+        readable=False,
+    ),
 ]
 Kubeconfig = Annotated[
     Path | None,
-    typer.Option("--kubeconfig", metavar="FILE", help="Which cluster; else KUBECONFIG, ~/.kube/config or in-cluster."),
+    typer.Option(
+        "--kubeconfig",
+        metavar="FILE",
+        help="Which cluster; else KUBECONFIG, ~/.kube/config or in-cluster.",
+        readable=False,
+    ),
 ]
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
-        "--config", metavar="FILE", help="Drivers and their options, YAML. Else every backend that needs none."
+        "--config",
+        metavar="FILE",
+        help="Drivers and their options, YAML. Else every backend that needs none.",
+        readable=False,
     ),
 ]
 Controllers = Annotated[

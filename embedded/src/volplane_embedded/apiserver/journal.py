@@ -43,7 +43,7 @@ class SqliteJournal:
     """
 
     def __init__(self, directory: Path) -> None:
-        """Raises DataDirInUse, also for a directory that cannot be written or holds another format."""
+        """Raises OSError for a directory that cannot be written, DataDirInUse for one that holds something else."""
         self._lock = _lock(directory)
         try:
             self._connection = _open(directory / "store.db")
@@ -127,12 +127,9 @@ class SqliteJournal:
 
 def _lock(directory: Path) -> int:
     """A descriptor that holds the directory's lock. The kernel releases it when the process ends."""
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _make_private(directory)
-        descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as why:
-        raise DataDirInUse(f"data directory {directory} cannot be used: {why}") from None
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make_private(directory)
+    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -18,6 +18,7 @@ from volplane_embedded.cli.embedded_server import (
     is_loopback,
     server_settings,
 )
+from volplane_embedded.cli.failed_start import undone_unless_started
 
 __all__ = ["register"]
 
@@ -58,10 +59,12 @@ def apiserver(
 
 async def _serve(settings: ServerSettings, disabled: frozenset[str], stop: asyncio.Event) -> None:
     console = Console()
-    async with embedded_server(settings, disabled_admission=disabled) as embedded:
-        _print_introduction(console, settings, embedded)
-        await stop.wait()
-    console.note("stopped")
+    directories = [settings.data] if settings.data is not None else []
+    with undone_unless_started([settings.kubeconfig], directories) as started:
+        async with embedded_server(settings, disabled_admission=disabled) as embedded:
+            started()
+            _print_introduction(console, settings, embedded)
+            await stop.wait()
 
 
 def _print_introduction(console: Console, settings: ServerSettings, embedded: EmbeddedServer) -> None:

@@ -79,7 +79,8 @@ async def _run(console: Console, stop: asyncio.Event, backend: Backend) -> None:
         settings = ServerSettings(data=None, host="127.0.0.1", port=0, kubeconfig=directory / "kubeconfig")
         directories = Directories.beneath(directory)
         with demo_storage(backend.value, directory / "server", directories.volumes) as storage:
-            await _walk(console, stop, settings, directories, storage)
+            if not await _walk(console, stop, settings, directories, storage):
+                return
     console.line()
     console.done(f"everything was as it should be, after {time.monotonic() - begun:.1f} s")
     console.line()
@@ -91,7 +92,8 @@ async def _run(console: Console, stop: asyncio.Event, backend: Backend) -> None:
 
 async def _walk(
     console: Console, stop: asyncio.Event, settings: ServerSettings, directories: Directories, storage: DemoStorage
-) -> None:
+) -> bool:
+    """Run the demo; whether it came to its end before `stop`."""
     exports = [storage.export] if storage.export is not None else []
     async with development_cluster(settings, storage.configuration, directories, nodes=1, exports=exports) as cluster:
         demo_run = asyncio.ensure_future(_within_limit(Demo(console, cluster, storage)))
@@ -100,8 +102,10 @@ async def _walk(
         stopped.cancel()
         if not demo_run.done():
             demo_run.cancel()
-            raise DemoFailed("interrupted")
+            await asyncio.wait({demo_run})
+            return False
         demo_run.result()
+        return True
 
 
 async def _within_limit(demo_run: Demo) -> None:

@@ -4,30 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.endpoints import HttpAddress, serve_endpoints
-from volplane.cli.framework.options import DataDirectory, Host, InMemory, KubeconfigOut, Port, Verbose
+from volplane.cli.framework.options import (
+    ConfigFile,
+    DataDirectory,
+    Host,
+    InMemory,
+    KubeconfigOut,
+    Port,
+    Verbose,
+)
 from volplane.controller import logs
 from volplane.controller.config import Configuration, read_configuration
-from volplane_embedded.cli.development_cluster import (
-    DEFAULT_DRIVER,
-    DevelopmentCluster,
-    Directories,
-    development_cluster,
-)
-from volplane_embedded.cli.embedded_server import ServerSettings, server_settings
+from volplane.drivers.status import DriverStatus
+from volplane.errors import ConfigurationError
+from volplane_embedded.cli.development_cluster import DevelopmentCluster, Directories, development_cluster
+from volplane_embedded.cli.embedded_server import ServerSettings, make_directory, server_settings
+from volplane_embedded.cli.failed_start import undone_unless_started
+from volplane_embedded.cli.node_labels import NodeLabels, parse_node_labels
 from volplane_embedded.kubelet.local_exports import LocalExport
+from volplane_embedded.kubelet.node_status import node_names
 
 __all__ = ["register"]
+
+DRIVER_SECONDS = 10.0
+"""How long the introduction waits for drivers that start."""
 
 
 def register(app: typer.Typer) -> None:
@@ -43,27 +54,30 @@ def dev(
     port: Port = 6443,
     kubeconfig_out: KubeconfigOut = None,
     nodes: Annotated[int, typer.Option(min=1, max=100, help="How many nodes run pods; all are this machine.")] = 1,
+    node_label: NodeLabels = None,
     distributed: Annotated[
         bool,
         typer.Option(
-            "--distributed",
-            help="Each node has storage of its own, and a process as `volplane run --node-name`.",
+            "--distributed", help="Each node has storage of its own, and a process as `volplane run --node-name`."
         ),
     ] = False,
     volumes: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Root of the default driver's volumes; else beneath --data, or temporary."),
+        typer.Option(
+            metavar="DIR",
+            help="Root of the default driver's volumes; else beneath --data, or temporary.",
+            readable=False,
+        ),
     ] = None,
     disks: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
             help="Where a mocked cloud that runs with the same option shows its disks, for pods with attached volumes.",
+            readable=False,
         ),
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="Drivers and their options, YAML.")
-    ] = None,
+    config: ConfigFile = None,
     nfs_export: Annotated[
         list[str] | None,
         typer.Option(
@@ -89,22 +103,38 @@ def dev(
     logs.log_stray_errors()
     settings = server_settings(data=data, memory=memory, host=host, port=port, kubeconfig_out=kubeconfig_out)
     configuration = read_configuration(config) if config is not None else Configuration()
-    address = HttpAddress.parse("--http", http)
-    exports = [LocalExport.parse(text) for text in nfs_export or ()]
-    with _directories(data, volumes) as made:
-        directories = replace(made, disks=disks.resolve() if disks is not None else None)
-        eventloop.run(
-            lambda stop: _serve(
-                settings,
-                configuration,
-                directories,
-                nodes=nodes,
-                distributed=distributed,
-                exports=exports,
-                address=address,
-                stop=stop,
-            )
-        )
+    if volumes is not None and configuration.drivers is not None:
+        raise ConfigurationError(f"--volumes is of the default driver, and {config} names the drivers: leave one out")
+    plan = _Plan(
+        settings=settings,
+        configuration=configuration,
+        nodes=nodes,
+        distributed=distributed,
+        labels=parse_node_labels(node_label or (), node_names(nodes)),
+        exports=tuple(LocalExport.parse(text) for text in nfs_export or ()),
+        address=HttpAddress.parse("--http", http),
+    )
+    given = [each for each in (data, volumes, disks) if each is not None]
+    with undone_unless_started([settings.kubeconfig], given) as started:
+        for option, directory in (("--volumes", volumes), ("--disks", disks)):
+            if directory is not None:
+                make_directory(directory, option)
+        with _directories(data, volumes) as made:
+            directories = replace(made, disks=disks.resolve() if disks is not None else None)
+            eventloop.run(lambda stop: _serve(plan, directories, started, stop))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What the options say, checked."""
+
+    settings: ServerSettings
+    configuration: Configuration
+    nodes: int
+    distributed: bool
+    labels: Mapping[str, Mapping[str, str]]
+    exports: Sequence[LocalExport]
+    address: HttpAddress
 
 
 @contextmanager
@@ -119,39 +149,58 @@ def _directories(data: Path | None, volumes: Path | None) -> Iterator[Directorie
         yield Directories(volumes=volumes.resolve() if volumes else beneath.volumes, pods=beneath.pods)
 
 
-async def _serve(
-    settings: ServerSettings,
-    configuration: Configuration,
-    directories: Directories,
-    *,
-    nodes: int,
-    distributed: bool,
-    exports: Sequence[LocalExport],
-    address: HttpAddress,
-    stop: asyncio.Event,
-) -> None:
-    console = Console()
+async def _serve(plan: _Plan, directories: Directories, started: Callable[[], None], stop: asyncio.Event) -> None:
     async with (
         development_cluster(
-            settings, configuration, directories, nodes=nodes, exports=exports, distributed=distributed
+            plan.settings,
+            plan.configuration,
+            directories,
+            nodes=plan.nodes,
+            exports=plan.exports,
+            labels=plan.labels,
+            distributed=plan.distributed,
         ) as cluster,
-        serve_endpoints(address, cluster.process),
+        serve_endpoints(plan.address, cluster.process),
     ):
-        _print_introduction(console, settings, cluster, nodes, distributed=distributed)
+        await _wait_for_drivers(cluster, stop)
+        started()
+        if not stop.is_set():
+            _print_introduction(Console(), plan, cluster)
         await stop.wait()
-    console.note("stopped")
 
 
-def _print_introduction(
-    console: Console, settings: ServerSettings, cluster: DevelopmentCluster, nodes: int, *, distributed: bool
-) -> None:
-    embedded = cluster.embedded
-    console.line(f"serving {embedded.url} with {nodes} node{'s' if nodes > 1 else ''}")
+async def _wait_for_drivers(cluster: DevelopmentCluster, stop: asyncio.Event) -> None:
+    """Wait until no driver is starting any more, at most DRIVER_SECONDS."""
+    processes = (cluster.process, *cluster.instances)
+    working = asyncio.gather(*(each.wait_working() for each in processes))
+    tasks: set[asyncio.Future[Any]] = {working, asyncio.ensure_future(stop.wait())}
+    try:
+        await asyncio.wait(tasks, timeout=DRIVER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _print_introduction(console: Console, plan: _Plan, cluster: DevelopmentCluster) -> None:
+    settings, embedded = plan.settings, cluster.embedded
+    console.line(f"serving {embedded.url} with {plan.nodes} node{'s' if plan.nodes > 1 else ''}")
     console.line(f"objects in {settings.data}" if settings.data else "objects in memory only; --data DIR keeps them")
-    where = "; each node has a directory and a process of its own" if distributed else ""
-    console.line(f"volumes of driver {DEFAULT_DRIVER} in {cluster.directories.volumes}{where}")
+    drivers = [driver for each in (cluster.process, *cluster.instances) for driver in each.driver_status()]
+    for number, driver in enumerate(drivers, 1):
+        in_directory = plan.configuration.drivers is None
+        place = cluster.directories.volumes / f"node-{number}" if plan.distributed else cluster.directories.volumes
+        where = f" in {place}" if in_directory else f", of backend {driver.backend}"
+        console.line(f"{'volumes of ' if in_directory else ''}driver {driver.name}{where}{_trouble(driver)}")
+    if not drivers:
+        console.warning(
+            'no driver, so nothing provisions: pip install "volplane[hostpath]", or name drivers in --config'
+        )
     console.line(f"kubeconfig {embedded.kubeconfig}")
     console.line()
     console.note("Try:")
     console.line(f"  {embedded.kubectl('get nodes,storageclasses,persistentvolumes,persistentvolumeclaims -A')}")
     console.note("Ctrl-C stops it.")
+
+
+def _trouble(driver: DriverStatus) -> str:
+    return "" if driver.healthy else f": {driver.state}{f', {driver.error}' if driver.error else ''}"

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 
 from volplane.controller.clock import SystemClock
 from volplane.controller.config import NODE_CONTROLLERS, Configuration, DriverSettings
 from volplane.controller.metrics import Metrics
+from volplane.drivers.discovery import InstalledPlugins
 from volplane.errors import ConfigurationError
 from volplane.kube.client import Client
 from volplane.process import ControllerProcess, Options
-from volplane_embedded.cli.embedded_server import EmbeddedServer, ServerSettings, embedded_server
+from volplane_embedded.cli.embedded_server import EmbeddedServer, ServerSettings, embedded_server, make_directory
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_embedded.kubelet.local_exports import LocalExport
 from volplane_embedded.local_nodes import LocalNodes
 
 __all__ = ["DEFAULT_DRIVER", "DevelopmentCluster", "Directories", "development_cluster", "with_default_driver"]
 
+DEFAULT_BACKEND = "hostpath"
 DEFAULT_DRIVER = "hostpath.volplane.dev"
 
 
@@ -44,10 +47,13 @@ class Directories:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevelopmentCluster:
-    """A running development cluster. client: the client of its controllers, in process."""
+    """A running development cluster. instances: the processes of nodes, where storage is distributed. client: that of its
+    controllers, in process.
+    """
 
     embedded: EmbeddedServer
     process: ControllerProcess
+    instances: Sequence[ControllerProcess]
     client: Client
     directories: Directories
 
@@ -55,7 +61,7 @@ class DevelopmentCluster:
 def with_default_driver(
     configuration: Configuration, directories: Directories, nodes: int, *, distributed: bool = False
 ) -> Configuration:
-    """Without `drivers` in the configuration: one hostpath driver under `directories.volumes`.
+    """Without `drivers` in the configuration: one hostpath driver in `directories.volumes`, if hostpath is installed.
 
     All nodes of a development cluster are this machine: with several, its volumes are shared by them, unless the driver
     is distributed. Raises ConfigurationError for distributed drivers of the file: they would share one root.
@@ -66,11 +72,13 @@ def with_default_driver(
         )
     if configuration.drivers is not None:
         return configuration
+    if DEFAULT_BACKEND not in InstalledPlugins().names("backend"):
+        return replace(configuration, drivers=())
     where: dict[str, object] = {"node_name": "node-1"} if nodes == 1 or distributed else {"shared": True}
     options = {"root": str(directories.volumes), "create_root": True, **where}
     driver = DriverSettings(
         name=DEFAULT_DRIVER,
-        backend="hostpath",
+        backend=DEFAULT_BACKEND,
         options=options,
         distributed=distributed,
         where="the default driver",
@@ -94,17 +102,18 @@ async def development_cluster(
     *,
     nodes: int,
     exports: Sequence[LocalExport] = (),
+    labels: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     distributed: bool = False,
 ) -> AsyncIterator[DevelopmentCluster]:
     """Run the cluster until the block ends, then stop pods, controllers and server in this order.
 
-    exports: NFS exports of this machine, whose volumes pods get by a bind. distributed: a process of its own serves the
-    volumes of each node, as `volplane run --node-name` does.
+    exports: NFS exports of this machine, whose volumes pods get by a bind. labels: node -> more labels.
+    distributed: a process of its own serves the volumes of each node, as `volplane run --node-name` does.
     Raises ConfigurationError for settings that cannot be used, ExceptionGroup if a part fails.
     """
     async with embedded_server(settings) as embedded:
         # The server has made the data directory, or refused it: nothing may lie in it before.
-        directories.pods.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(directories.pods, "the directory of the pods")
         client = Client(InProcessTransport(embedded.server))
         clock = SystemClock()
         # No pod may read the token, the kubeconfig or the database.
@@ -118,6 +127,7 @@ async def development_cluster(
             hidden=hidden,
             disks=directories.disks,
             exports=exports,
+            labels=labels,
         )
         embedded.server.log_source = local.log_source
         options = Options(leader_elect=False)
@@ -138,7 +148,9 @@ async def development_cluster(
             agents = group.create_task(local.run(), name="nodes")
             controllers = [group.create_task(each.run(stop), name="controllers") for each in (process, *instances)]
             try:
-                yield DevelopmentCluster(embedded=embedded, process=process, client=client, directories=directories)
+                yield DevelopmentCluster(
+                    embedded=embedded, process=process, instances=instances, client=client, directories=directories
+                )
             finally:
                 stop.set()
                 agents.cancel()

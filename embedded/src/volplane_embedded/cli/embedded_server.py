@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from volplane.errors import ConfigurationError
+from volplane.messages import why_unusable
 from volplane_embedded.apiserver.certificates import Certificate, ensure_certificate, server_context
 from volplane_embedded.apiserver.http import serve
 from volplane_embedded.apiserver.journal import DataDirInUse, SqliteJournal
@@ -22,7 +23,7 @@ from volplane_embedded.apiserver.kubeconfig import ensure_token, write_kubeconfi
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.apiserver.store import Store
 
-__all__ = ["EmbeddedServer", "ServerSettings", "embedded_server", "is_loopback", "server_settings"]
+__all__ = ["EmbeddedServer", "ServerSettings", "embedded_server", "is_loopback", "make_directory", "server_settings"]
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with, not bound
@@ -72,6 +73,19 @@ def is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
+def make_directory(directory: Path, what: str) -> None:
+    """Make it with mode 0700 if it is absent, and check that files can be made in it.
+
+    what: the option, or what it is for. Raises ConfigurationError.
+    """
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as refused:
+        raise ConfigurationError(f"{what} {directory} cannot be used: {why_unusable(refused)}") from refused
+
+
 @asynccontextmanager
 async def embedded_server(
     settings: ServerSettings, *, disabled_admission: frozenset[str] = frozenset(), history: int = 16_384
@@ -95,7 +109,7 @@ async def embedded_server(
                 write_kubeconfig(settings.kubeconfig, url, token, certificate.certificate)
             except OSError as refused:
                 raise ConfigurationError(
-                    f"--kubeconfig-out {settings.kubeconfig} cannot be written: {refused.strerror}"
+                    f"--kubeconfig-out {settings.kubeconfig} cannot be written: {why_unusable(refused)}"
                 ) from refused
             yield EmbeddedServer(server=server, url=url, token=token, kubeconfig=settings.kubeconfig)
         finally:
@@ -108,6 +122,9 @@ def _opened(settings: ServerSettings, disabled_admission: frozenset[str], histor
         journal = None if settings.data is None else SqliteJournal(settings.data)
     except DataDirInUse as refused:
         raise ConfigurationError(f"--data: {refused}") from refused
+    except OSError as refused:
+        why = why_unusable(refused)
+        raise ConfigurationError(f"--data: data directory {settings.data} cannot be used: {why}") from refused
     try:
         server = ApiServer(
             now=lambda: datetime.now(UTC),
@@ -140,7 +157,7 @@ def _credentials(settings: ServerSettings, directory: Path) -> tuple[str, Certif
         token = ensure_token(settings.data)
         return token, ensure_certificate(directory, sorted(names), datetime.now(UTC))
     except OSError as refused:
-        raise ConfigurationError(f"--data {directory} cannot be used: {refused.strerror}") from refused
+        raise ConfigurationError(f"--data {directory} cannot be used: {why_unusable(refused)}") from refused
 
 
 def _why_not_listening(settings: ServerSettings, refused: OSError) -> str:

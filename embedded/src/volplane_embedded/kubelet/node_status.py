@@ -9,9 +9,10 @@ import asyncio
 import logging
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any, Final
 
 from volplane.errors import ApiConflict, ApiError, ApiNotFound
@@ -21,12 +22,23 @@ from volplane.kube.names import ATTACH_BY_CONTROLLER
 from volplane.kube.objects import Node
 from volplane_embedded.objects import PODS, Now, timestamp, with_condition
 
-__all__ = ["LOCAL_NODE", "ZONES", "NodeRegistration", "node_labels", "node_names", "node_status", "taint_removal"]
+__all__ = [
+    "FIXED_LABELS",
+    "LOCAL_NODE",
+    "ZONES",
+    "NodeRegistration",
+    "node_labels",
+    "node_names",
+    "node_status",
+    "taint_removal",
+]
 
 _LOG = logging.getLogger(__name__)
 
 LOCAL_NODE: Final = "node.volplane.dev/local"
 """Label of nodes that `volplane dev` registered."""
+FIXED_LABELS: Final = frozenset({"kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch", LOCAL_NODE})
+"""Labels of every node that say what it is; no option changes them."""
 ZONES: Final = ("dev-a", "dev-b", "dev-c")
 _NOT_READY: Final = "node.kubernetes.io/not-ready"
 _LEASE_NAMESPACE: Final = "kube-node-lease"
@@ -91,20 +103,31 @@ def _memory_kib() -> int:
 class NodeRegistration:
     """Registers nodes and renews their leases. Nodes of a former run that are not in `names` are deleted.
 
-    exists: whether a cache has a node of this name.
+    exists: whether a cache has a node of this name. labels: node -> more labels, or other values of `node_labels`.
     """
 
-    def __init__(self, client: Client, names: Sequence[str], *, exists: Callable[[str], bool], now: Now) -> None:
+    def __init__(
+        self,
+        client: Client,
+        names: Sequence[str],
+        *,
+        exists: Callable[[str], bool],
+        now: Now,
+        labels: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    ) -> None:
         self._client = client
         self._names = list(names)
+        self._labels = {
+            name: {**node_labels(name, position), **labels.get(name, {})} for position, name in enumerate(names)
+        }
         self._exists = exists
         self._now = now
 
     async def register(self) -> None:
         """Create every node and make it Ready. Idempotent. Raises ApiError."""
         await self._ensure(NAMESPACES, {"metadata": {"name": _LEASE_NAMESPACE}})
-        for position, name in enumerate(self._names):
-            await self._register(name, node_labels(name, position))
+        for name in self._names:
+            await self._register(name)
         for node in (await self._client.list(NODES, label_selector=f"{LOCAL_NODE}=true")).items:
             if node.name not in self._names:
                 await self._remove(node)
@@ -113,17 +136,17 @@ class NodeRegistration:
         """Renew the leases until cancelled. A node that was deleted is registered again."""
         while True:
             await asyncio.sleep(_RENEW_SECONDS)
-            for position, name in enumerate(self._names):
+            for name in self._names:
                 try:
                     if self._exists(name):
                         await self._renew_lease(name)
                     else:
-                        await self._register(name, node_labels(name, position))
+                        await self._register(name)
                 except ApiError as error:
                     _LOG.warning("the lease of node %s could not be renewed: %s", name, error)
 
-    async def _register(self, name: str, labels: dict[str, str]) -> None:
-        metadata = {"labels": labels, "annotations": {ATTACH_BY_CONTROLLER: "true"}}
+    async def _register(self, name: str) -> None:
+        metadata = {"labels": self._labels[name], "annotations": {ATTACH_BY_CONTROLLER: "true"}}
         await self._ensure(NODES, {"metadata": {"name": name, **metadata}, "spec": {}})
         node = await self._client.patch(NODES, name, {"metadata": metadata})
         if (removal := taint_removal(node)) is not None:

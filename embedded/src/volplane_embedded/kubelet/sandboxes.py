@@ -173,6 +173,8 @@ class Sandboxes:
                     pass_fds=[theirs.fileno()],
                     stdin=asyncio.subprocess.DEVNULL,
                     env=_environment(),
+                    # Ctrl-C at the terminal is for the node agent, from the first instant on.
+                    start_new_session=True,
                 )
         except BaseException:
             ours.close()

@@ -23,8 +23,6 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 2 or not arguments[1].isdigit():
         sys.stderr.write("usage: python -m volplane_embedded.sandbox FD (started by the node agent of volplane dev)\n")
         return 2
-    # Leave the process group of the terminal: Ctrl-C is handled by the kubelet alone.
-    os.setsid()
     kubelet = socket.socket(fileno=int(arguments[1]))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()

@@ -171,9 +171,9 @@ class NfsBackend(BackendSpec):
             request,
             parameters,
             check_space=self._settings.check_free_space,
-            prepare=lambda marker: self._exports.prepare(share, handles, marker),
+            exports=self._exports,
         )
-        self._exports.ensure(marker, handles)
+        self._exports.ensure(share, handles, marker)
         return asset_of(share, handles, marker, self._settings.export)
 
     @hookimpl

@@ -44,7 +44,7 @@ from volplane_nfs.volumes import (
     text,
 )
 
-__all__ = ["SLICE", "delete_owned", "delete_unfinished", "empty_trash", "scrub", "static_key"]
+__all__ = ["SLICE", "delete_owned", "delete_unfinished", "empty_trash", "finish_deletion", "scrub", "static_key"]
 
 SLICE: Final = 0.5
 """Seconds of removal in one call."""
@@ -84,6 +84,11 @@ def delete_owned(
 def delete_unfinished(share: Share, handles: Handles, marker: VolumeMarker, exports: Exports | NoExports) -> bool:
     """Delete what an interrupted call left, whatever its class says; False = not finished."""
     return _begin(share, handles, marker, DELETE, exports)
+
+
+def finish_deletion(share: Share, handles: Handles, deleting: VolumeMarker, exports: Exports | NoExports) -> bool:
+    """Go on with a deletion that somebody began, as the volume's class says; False = not finished."""
+    return _go_on(share, handles, deleting, None, exports)
 
 
 def _begin(

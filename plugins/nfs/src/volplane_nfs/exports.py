@@ -12,8 +12,12 @@ from volplane_nfs.ganesha.export_ids import allocate, release
 from volplane_nfs.markers import VolumeMarker
 from volplane_nfs.settings import ExportSettings
 from volplane_nfs.share import Handles, Share
+from volplane_nfs.volumes import read_marker
 
 __all__ = ["Exports", "NoExports"]
+
+_AGAIN = 0.2
+"""Seconds until a call is repeated that met a deletion."""
 
 
 class NoExports:
@@ -31,7 +35,7 @@ class NoExports:
     def prepare(self, share: Share, handles: Handles, marker: VolumeMarker) -> VolumeMarker:
         return marker
 
-    def ensure(self, marker: VolumeMarker, handles: Handles) -> None:
+    def ensure(self, share: Share, handles: Handles, marker: VolumeMarker) -> None:
         """Nothing to do."""
 
     def exists(self, marker: VolumeMarker) -> bool:
@@ -81,12 +85,18 @@ class Exports:
         )
         return replace(marker, export_id=export_id)
 
-    def ensure(self, marker: VolumeMarker, handles: Handles) -> None:
-        """Export a volume whose directory is there. Raises `Unavailable`, `InvalidArgument`."""
+    def ensure(self, share: Share, handles: Handles, marker: VolumeMarker) -> None:
+        """Export a volume whose directory is there. Raises `Unavailable`, `InvalidArgument`.
+
+        If a deletion began meanwhile, the export ends again: the deletion may have looked for it before it was there.
+        """
         if marker.export_id is None:
             raise Unavailable(f"{marker.name} was made in mode subdirectory: it cannot be exported")
         file = write_file(self._settings, marker, handles.share_id)
         self._manager.add(str(file), marker.export_id, server_path(self._settings, marker))
+        if read_marker(share, handles.volumes, marker.file) is None:
+            self.remove(marker)
+            raise Unavailable(f"{marker.name} is being deleted", retry_after=_AGAIN)
 
     def exists(self, marker: VolumeMarker) -> bool:
         """Whether the volume is exported, now and after a restart of the server."""

@@ -11,11 +11,12 @@ makes the directory looks for the marker afterwards, and removes the directory i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 from volplane import AlreadyExists, InvalidArgument, ProvisionRequest, ResourceExhausted, Unavailable
 from volplane.path_template import PathTemplate
+from volplane_nfs.delete import finish_deletion
+from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.markers import VolumeMarker, parent_key, parent_marker
 from volplane_nfs.nfs4 import NfsError, Status, values_of
 from volplane_nfs.nfs4.attributes import SPACE_AVAIL, SPACE_TOTAL, mask_of
@@ -121,12 +122,9 @@ def provision_directory(
     parameters: ClassParameters,
     *,
     check_space: bool,
-    prepare: Callable[[VolumeMarker], VolumeMarker],
+    exports: Exports | NoExports,
 ) -> VolumeMarker:
-    """Make the volume's marker and directory, or finish those of an earlier call.
-
-    prepare: completes a marker before it is made.
-    """
+    """Make the volume's marker and directory, or finish those of an earlier call. The export is not made here."""
     wanted = new_marker(request, parameters)
     path = wanted.components
     first = [*space_request(handles), *ours(handles, ancestors(path))]
@@ -145,12 +143,12 @@ def provision_directory(
         refuse_other_demand(marker, request, parameters)
         finish_directory(share, handles, marker)
         return marker
-    _refuse_what_is_there(share, handles, wanted, there)
+    _refuse_what_is_there(share, handles, wanted, there, exports)
     if check_space:
         _refuse_too_large(share, request, free)
     if not parents_marked or len(there.results) <= len(path):
         make_parents(share, handles, path)
-    return _make(share, handles, prepare(wanted), request, parameters)
+    return _make(share, handles, exports.prepare(share, handles, wanted), request, parameters)
 
 
 def _make(
@@ -229,13 +227,19 @@ def _undo(share: Share, handles: Handles, marker: VolumeMarker) -> None:
     raise Unavailable(f"{marker.name} is being deleted", retry_after=_AGAIN)
 
 
-def _refuse_what_is_there(share: Share, handles: Handles, marker: VolumeMarker, reply: Reply) -> None:
-    """Raise unless the path is free."""
+def _refuse_what_is_there(
+    share: Share, handles: Handles, marker: VolumeMarker, reply: Reply, exports: Exports | NoExports
+) -> None:
+    """Raise unless the path is free. A deletion of this volume that nobody went on with is gone on with here."""
     if reply.status in MISSING:
         return
     if reply.status in {Status.NOTDIR, Status.SYMLINK}:
         raise NotADirectory(marker.components[max(0, len(reply.results) - 3)])
     values_of(reply)
+    deleting = read_marker(share, handles.deleting, marker.key)
+    if deleting is not None and deleting.belongs_to(marker.owner):
+        finish_deletion(share, handles, deleting, exports)
+        raise Unavailable(f"{marker.name} is being deleted", retry_after=_AGAIN)
     prefix = f"{marker.name}@".encode()
     if any(name.startswith(prefix) for name in names(share.client, handles.deleting)):
         raise Unavailable(f"{marker.name} is being deleted", retry_after=1.0)

@@ -45,7 +45,7 @@ Work = Annotated[
         "--work",
         metavar="DIR",
         help="For logs and the volumes of hostpath; all nodes must see it under this path. Default: a temporary one.",
-        file_okay=False,
+        readable=False,
     ),
 ]
 Image = Annotated[str, typer.Option("--image", metavar="IMAGE", help="Image of pods; it needs a POSIX shell.")]
@@ -109,7 +109,13 @@ def _run(console: Console, plan: Plan) -> SuiteReport:
         async def main(stop: asyncio.Event) -> None:
             reports.append(await run_suite(plan, stop, observe=observe))
 
-        eventloop.run(main)
+        try:
+            eventloop.run(main)
+        except KeyboardInterrupt:
+            # A silent end would hide what somebody has to remove.
+            for each in reports[0].left if reports else ():
+                console.warning(f"left behind: {each}")
+            raise
     return reports[0]
 
 

@@ -13,6 +13,7 @@ import typer
 from volplane.cli.framework.console import Console
 from volplane.drivers.discovery import InstalledPlugins
 from volplane.errors import ConfigurationError
+from volplane.messages import why_unusable
 
 __all__ = ["distribution_files", "register"]
 
@@ -42,9 +43,7 @@ def new_backend(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What configuration files call it.", show_default=False)],
     directory: Annotated[
         Path | None,
-        typer.Option(
-            "--directory", metavar="DIR", help="Where to write it; default: ./volplane-NAME.", file_okay=False
-        ),
+        typer.Option("--directory", metavar="DIR", help="Where to write it; default: ./volplane-NAME.", readable=False),
     ] = None,
 ) -> None:
     """Write a new backend: pyproject, entry point, code, conformance tests, CI. It passes its tests at once.
@@ -59,17 +58,26 @@ def new_backend(
         whose = f" by {found.distribution}" if found is not None else ""
         raise ConfigurationError(f"a backend {name!r} is installed already{whose}; take another name")
     place = directory if directory is not None else Path(f"volplane-{name.replace('_', '-')}")
-    if place.exists() and any(place.iterdir()):
+    try:
+        _write(place, files)
+    except OSError as error:
+        raise ConfigurationError(f"--directory {place} cannot be written: {why_unusable(error)}") from error
+    for path in files:
+        console.line(str(place / path))
+    console.note("next:")
+    console.line(f"  cd {place}")
+    console.line('  pip install -e ".[dev]"')
+    console.line("  pytest")
+
+
+def _write(place: Path, files: Mapping[str, str]) -> None:
+    """Write the files. Raises OSError, and ConfigurationError for a directory that holds something."""
+    if place.is_dir() and any(place.iterdir()):
         raise ConfigurationError(f"{place} is not empty; name another --directory, or remove what is in it")
     for path, text in files.items():
         target = place / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, "utf-8")
-        console.line(str(target))
-    console.note("next:")
-    console.line(f"  cd {place}")
-    console.line('  pip install -e ".[dev]"')
-    console.line("  pytest")
 
 
 def distribution_files(name: str) -> dict[str, str]:

@@ -8,6 +8,8 @@ import multiprocessing
 import os
 import shlex
 import signal
+import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -81,6 +83,8 @@ class _Job:
     traced: bool
 
     def __call__(self, seed: int) -> SeedReport:
+        if _told_to_end.is_set():
+            raise SystemExit
         run = partial(simulate, backends=[_subject(chosen) for chosen in self.backends])
         report = judge_seed(seed, self.scenario, only=self.only, trials=self.trials, traced=self.traced, run=run)
         begun = time.process_time()
@@ -88,6 +92,8 @@ class _Job:
         return replace(report, cpu_seconds=report.cpu_seconds + time.process_time() - begun)
 
 
+_told_to_end: Final = threading.Event()
+"""In a process of `--jobs`: the one that the user started wants no more reports."""
 _subjects: Final[dict[str, Subject | MakeSubject]] = {}
 
 
@@ -215,22 +221,43 @@ def _reports(job: _Job, seeds: Sequence[int], jobs: int) -> Iterator[Iterator[Se
         return
     executor = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_prepare)
     try:
-        yield executor.map(job, seeds, chunksize=max(1, min(CHUNK, len(seeds) // jobs)))
+        with _without_sigint():
+            reports = executor.map(job, seeds, chunksize=max(1, min(CHUNK, len(seeds) // jobs)))
+        yield reports
     except (KeyboardInterrupt, SystemExit):
-        # Once is enough: the others end after the seeds that they have at hand.
+        # Once is enough: the others give up what they have at hand, and remove its storage.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
+        for child in multiprocessing.active_children():
+            child.terminate()
         raise
     finally:
         executor.shutdown(cancel_futures=True)
 
 
+@contextmanager
+def _without_sigint() -> Iterator[None]:
+    """Block SIGINT here for a moment, and for good in processes that start meanwhile: this process ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _prepare() -> None:
-    """Ctrl-C is for the process that the user started; it ends the others."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _leave)
     logging.disable(logging.CRITICAL)
     gc.disable()
     gc.freeze()
+
+
+def _leave(_number: int, _frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _told_to_end.set()
+    # The exit is lost if it comes within a finalizer: then the process ends after the seed at hand.
+    sys.unraisablehook = lambda _: None
+    raise SystemExit
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import yaml
 from volplane.drivers.discovery import IMPORT_DEADLINE, InstalledPlugins
 from volplane.errors import ConfigurationError, PluginError, VolplaneError
 from volplane.kube import quantity
-from volplane.messages import nearest
+from volplane.messages import nearest, why_unusable
 from volplane.requests import NodeIdentity
 from volplane_testing.conformance import Subject
 from volplane_testing.conformance.crash_injection import call_in_thread
@@ -180,7 +180,7 @@ def _option_file(path: Path) -> dict[str, object]:
         content = yaml.safe_load(path.read_text("utf-8"))
     except OSError as error:
         raise ConfigurationError(
-            f"--options: {path} cannot be read: {error.strerror}; or is it meant as K=V?"
+            f"--options: {path} cannot be read: {why_unusable(error)}; or is it meant as K=V?"
         ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"--options: {path} is no YAML: {' '.join(str(error).split())}") from error

@@ -15,10 +15,11 @@ from typing import Any
 import yaml
 
 from volplane.controller.config import parse_controllers
-from volplane.errors import ConfigurationError, VolplaneError
+from volplane.errors import ApiError, ConfigurationError, VolplaneError
 from volplane.intents.bootstrap import cluster_id_of
 from volplane.kube.client import Client
 from volplane.kube.http_transport import HttpTransport
+from volplane.kube.unreachable import refused
 from volplane_testing.qualification import preflight
 from volplane_testing.qualification.assets import Assets
 from volplane_testing.qualification.cleanup import clean, empty
@@ -91,6 +92,10 @@ async def _opened(plan: Plan) -> AsyncIterator[tuple[Client, str, Path]]:
     client = Client(transport)
     try:
         yield client, transport.server, await asyncio.to_thread(_directory, plan)
+    except ApiError as error:
+        if (told := refused(transport.server, error)) is error:
+            raise
+        raise told from error
     finally:
         await client.close()
 

@@ -1,0 +1,137 @@
+import asyncio
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from volplane.cli.main import main
+from volplane.controller.config import Configuration
+from volplane.errors import ConfigurationError
+from volplane_embedded.cli import dev
+from volplane_embedded.cli.development_cluster import DEFAULT_DRIVER, Directories, with_default_driver
+from volplane_embedded.cli.failed_start import undone_unless_started
+from volplane_embedded.cli.node_labels import parse_node_labels
+
+NODES = ("node-1", "node-2")
+
+
+# --- labels of nodes ----------------------------------------------------------------------------------------------
+
+
+def test_a_label_is_of_all_nodes_or_of_one_which_wins() -> None:
+    labels = parse_node_labels(
+        ["example.com/disk=slow", "node-2:example.com/disk=fast", "topology.kubernetes.io/zone=z"], NODES
+    )
+    assert labels == {
+        "node-1": {"example.com/disk": "slow", "topology.kubernetes.io/zone": "z"},
+        "node-2": {"example.com/disk": "fast", "topology.kubernetes.io/zone": "z"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("zone", "write KEY=VALUE or NODE:KEY=VALUE"),
+        (":zone=a", "write KEY=VALUE"),
+        ("node-22:zone=a", "there is no node 'node-22'; did you mean 'node-2'?"),
+        ("a b=c", "the key name part"),
+        ("=c", "the key name part must be non-empty"),
+        ("zone=a b", "the value"),
+        ("kubernetes.io/hostname=x", "the node agent itself sets kubernetes.io/hostname"),
+    ],
+)
+def test_a_label_that_no_node_can_have_is_refused(text: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match="--node-label") as refused:
+        parse_node_labels([text], NODES)
+    assert words in str(refused.value)
+
+
+# --- drivers --------------------------------------------------------------------------------------------------------
+
+
+def test_without_hostpath_installed_there_is_no_default_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directories = Directories.beneath(tmp_path)
+    chosen = with_default_driver(Configuration(), directories, 1).drivers
+    assert [driver.name for driver in chosen or ()] == [DEFAULT_DRIVER]
+    monkeypatch.setattr("volplane.drivers.discovery.InstalledPlugins.names", lambda *_: [])
+    assert with_default_driver(Configuration(), directories, 1).drivers == ()
+
+
+def test_volumes_are_of_the_default_driver_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config").write_text("drivers: []")
+    assert main(["dev", "--config", str(tmp_path / "config"), "--volumes", str(tmp_path / "v")]) == 1
+    assert "--volumes is of the default driver" in capsys.readouterr().err
+    assert not (tmp_path / "v").exists()
+
+
+def said(statuses: list[Any], configuration: Configuration, capsys: pytest.CaptureFixture[str]) -> str:
+    cluster: Any = SimpleNamespace(
+        embedded=SimpleNamespace(url="https://here", kubeconfig="kubeconfig", kubectl=str),
+        process=SimpleNamespace(driver_status=lambda: statuses),
+        directories=SimpleNamespace(volumes="/volumes"),
+    )
+    plan: Any = SimpleNamespace(settings=SimpleNamespace(data=None), nodes=1, configuration=configuration)
+    dev._print_introduction(dev.Console(), plan, cluster)
+    shown = capsys.readouterr()
+    return shown.out + shown.err
+
+
+def test_it_names_the_drivers_that_it_has_and_what_is_wrong_with_them(capsys: pytest.CaptureFixture[str]) -> None:
+    fast = SimpleNamespace(name="fast.example.com", backend="nfs", healthy=True, state="ready", error="")
+    bad = SimpleNamespace(name="bad.example.com", backend="nfs", healthy=False, state="broken", error="no server")
+    out = said([fast, bad], Configuration(drivers=()), capsys)
+    assert "driver fast.example.com, of backend nfs\n" in out
+    assert "driver bad.example.com, of backend nfs: broken, no server\n" in out
+    assert DEFAULT_DRIVER not in out
+
+
+def test_it_says_what_to_install_where_there_is_no_driver(capsys: pytest.CaptureFixture[str]) -> None:
+    out = said([], Configuration(), capsys)
+    assert 'pip install "volplane[hostpath]"' in out
+    assert DEFAULT_DRIVER not in out
+
+
+# --- a start that fails -------------------------------------------------------------------------------------------
+
+
+def test_a_start_that_fails_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The port of --http is taken, which is noticed when the cluster runs already."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "volplane.kubeconfig").write_text("of a cluster that runs")
+    (tmp_path / "empty").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        http = f"127.0.0.1:{taken.getsockname()[1]}"
+        arguments = ["dev", "--port", "0", "--http", http, "--volumes", "deep/volumes", "--disks", "empty"]
+        assert main([*arguments, "--data", "data/of/dev", "--kubeconfig-out", "volplane.kubeconfig"]) == 1
+    assert f"--http {http} cannot be used" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["empty", "volplane.kubeconfig"]
+    assert (tmp_path / "volplane.kubeconfig").read_text() == "of a cluster that runs"
+
+
+def test_what_was_there_before_a_failed_start_stays(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "kept").write_text("")
+    with undone_unless_started([tmp_path / "new"], [data]):
+        (data / "added").write_text("")
+        (tmp_path / "new").write_text("")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["added", "data", "kept"]
+
+
+def test_what_started_stays(tmp_path: Path) -> None:
+    with undone_unless_started([tmp_path / "new"], []) as started:
+        (tmp_path / "new").write_text("")
+        started()
+    assert (tmp_path / "new").exists()
+
+
+async def test_the_introduction_does_not_wait_for_drivers_after_ctrl_c() -> None:
+    cluster: Any = SimpleNamespace(process=SimpleNamespace(wait_working=asyncio.Event().wait))
+    stop = asyncio.Event()
+    stop.set()
+    async with asyncio.timeout(5):
+        await dev._wait_for_drivers(cluster, stop)
