@@ -71,6 +71,9 @@ from volplane.state.records import Sealer
 
 __all__ = ["Parts", "build"]
 
+_WORKERS = 64
+_WORKERS_OF_NODE = 8
+"""Keys in flight in each controller of a process that serves one node: its driver takes few more."""
 _OF_NODES = (CLAIMS.plural, VOLUMES.plural, PODS.plural, CAPACITIES.plural)
 """What has the label of its node, if it belongs to one."""
 
@@ -217,6 +220,7 @@ class _Wiring:
             client=self._parts.client,
             recorder=self._parts.recorder,
             dispatcher=self._dispatcher,
+            workers=_WORKERS_OF_NODE if self._settings.node_name else _WORKERS,
             flow=flow,
             may_begin=self._parts.may_begin,
             metrics=self._parts.metrics,

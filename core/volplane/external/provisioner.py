@@ -71,6 +71,8 @@ def _settle_bound(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Acti
     if cluster.settings.node_name and settled_metadata(claim) and unseen:
         # A volume of another node is in no watch of ours.
         return Read(VOLUMES, name, why="what is the claim bound to?")
+    if cluster.settings.node_name and name and claim.status.phase != "Bound" and not claim.terminating:
+        return Wait(reason="the binder is writing the claim")
     return _settle(claim, cluster)
 
 

@@ -19,7 +19,7 @@ from volplane.intents.record import allowed_segments, not_provisioned, provision
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, NODES
 from volplane.kube.objects import Claim, Node, StorageClass
-from volplane.placement.choose import Offer, choose
+from volplane.placement.choose import choose
 from volplane.placement.parameters import read_parameters
 from volplane.placement.state import PlacementState, unsuitable
 from volplane.state.naming import volume_name_of
@@ -216,35 +216,13 @@ def _unplaced(claim: Claim, storage_class: StorageClass, driver: DriverView, sta
     parameters, flaws = read_parameters(storage_class)
     if flaws:
         return not_provisioned(claim, f'class "{storage_class.name}": {flaws}')
-    offers = _offers(claim, storage_class, driver, state)
+    offers = state.offers(claim, driver, storage_class)
     if not offers:
         return _nowhere(claim, storage_class, driver, state)
     chosen = choose(parameters.strategy, offers, claim.uid, state.last.get(storage_class.name, ""))
     node = state.nodes.get(chosen)
     step = _belonging(claim, node, select=True) if node is not None else None
     return step or Settled()
-
-
-def _offers(claim: Claim, storage_class: StorageClass, driver: DriverView, state: PlacementState) -> list[Offer]:
-    """The nodes that can take the claim: where room is published for its class, those that have it."""
-    now, refused = state.cluster.monotonic(), state.refused.get(claim.uid, {})
-    usage, name = state.usage, driver.name
-    candidates = [node for node in state.candidates(driver, storage_class) if refused.get(node.name, 0.0) <= now]
-    if not state.room.is_published(name, storage_class.name):
-        return [Offer(node.name, usage.count(name, node.hash), None) for node in candidates]
-    usage.expire(now)
-    rooms, size = state.room.of(name, storage_class.name), state.promise(claim, driver, "").size
-    coming = state.is_new(storage_class)
-    offers = []
-    for node in candidates:
-        room = rooms.get(node.name)
-        if room is None and coming:
-            offers.append(Offer(node.name, usage.count(name, node.hash), None))
-        elif room is not None and room.largest >= size:
-            free = room.free - usage.reserved(name, node.hash)
-            if free >= size:
-                offers.append(Offer(node.name, usage.count(name, node.hash), free))
-    return offers
 
 
 def _nowhere(claim: Claim, storage_class: StorageClass, driver: DriverView, state: PlacementState) -> Wait:

@@ -42,13 +42,15 @@ class PublishedRoom:
         self._nodes = nodes
         self._places: dict[tuple[str, str], _Place] = {}
 
-    def changed(self, old: CsiStorageCapacity | None, new: CsiStorageCapacity | None) -> None:
-        """Follow the cache."""
+    def changed(self, old: CsiStorageCapacity | None, new: CsiStorageCapacity | None) -> set[str]:
+        """Follow the cache; names of the nodes that it is about."""
+        touched: set[str] = set()
         if old is not None:
             place = self._place(old)
             place.objects.pop(old.key, None)
             if place.version == self._nodes.version:
                 for node in self._reached(old):
+                    touched.add(node)
                     place.by_node.get(node, {}).pop(old.key, None)
                     _choose(place, node)
         if new is not None:
@@ -56,6 +58,8 @@ class PublishedRoom:
             place.objects[new.key] = new
             if place.version == self._nodes.version:
                 self._add(place, new)
+            touched.update(self._reached(new))
+        return touched
 
     def of(self, driver: str, storage_class: str) -> Mapping[str, Room]:
         """Node -> room; empty if nobody publishes any for this class."""

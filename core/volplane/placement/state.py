@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
 
 from volplane.assets import Segment
 from volplane.binding.matching import capacity_of, class_of_claim, request_of
@@ -13,6 +12,8 @@ from volplane.drivers.view import DriverView
 from volplane.intents.record import allowed_segments
 from volplane.kube import names
 from volplane.kube.objects import Claim, CsiStorageCapacity, KubeObject, Node, StorageClass, Volume
+from volplane.placement.board import Board, Candidate
+from volplane.placement.choose import Offer
 from volplane.placement.nodes import NodeBook, takes_volumes
 from volplane.placement.room import PublishedRoom
 from volplane.placement.usage import UNPUBLISHED_SECONDS, Promise, Usage
@@ -25,13 +26,6 @@ _NANOS = 10**9
 _MOST_CLASSES = 1_000
 REFUSED_SECONDS = 60.0
 """How long a node that gave a claim back is not tried for it again."""
-
-
-class Candidate(NamedTuple):
-    """A node, and what stands in the label of what belongs to it."""
-
-    name: str
-    hash: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,13 +42,16 @@ class PlacementState:
     drivers: Sequence[str]
     nodes: NodeBook
     room: PublishedRoom
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = field(init=False)
     last: dict[str, str] = field(default_factory=dict)
     waiting: set[str] = field(default_factory=set)
     lost: dict[str, str] = field(default_factory=dict)
     refused: dict[str, dict[str, float]] = field(default_factory=dict)
     since: dict[str, tuple[str, float]] = field(default_factory=dict)
-    _candidates: dict[tuple[str, str, str], tuple[int, Sequence[Candidate]]] = field(default_factory=dict)
+    _boards: dict[tuple[str, str], tuple[tuple[int, str], Board]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.usage = Usage(self._touched)
 
     def driver_of_claim(self, claim: Claim) -> DriverView | None:
         """The distributed driver that works on the claim: that of its intent, else of its class."""
@@ -71,19 +68,34 @@ class PlacementState:
         """The distributed driver that made the volume."""
         return self.cluster.drivers.distributed(volume.annotation(names.PROVISIONED_BY) or "")
 
-    def candidates(self, driver: DriverView, storage_class: StorageClass) -> Sequence[Candidate]:
-        """The nodes where a volume of this class may be made, by name; room is another question."""
-        key = (driver.name, storage_class.name, storage_class.metadata.resource_version)
-        known = self._candidates.get(key)
-        if known is None or known[0] != self.nodes.version:
-            if len(self._candidates) >= _MOST_CLASSES:
-                self._candidates.clear()
+    def offers(self, claim: Claim, driver: DriverView, storage_class: StorageClass) -> list[Offer]:
+        """The nodes that can take the claim: where room is published for its class, those that have it."""
+        now, size = self.cluster.monotonic(), self.promise(claim, driver, "").size
+        self.usage.expire(now)
+        board = self._board(driver, storage_class)
+        board.refresh(self.room.of(driver.name, storage_class.name), self.usage)
+        published = self.room.is_published(driver.name, storage_class.name)
+        unpublished = not published or self.is_new(storage_class)
+        return board.fitting(size, self.refused.get(claim.uid, {}), now, unpublished=unpublished)
+
+    def _board(self, driver: DriverView, storage_class: StorageClass) -> Board:
+        key = (driver.name, storage_class.name)
+        version = (self.nodes.version, storage_class.metadata.resource_version)
+        known = self._boards.get(key)
+        if known is None or known[0] != version:
+            if len(self._boards) >= _MOST_CLASSES:
+                self._boards.clear()
             allowed = allowed_segments(storage_class)
             found = sorted(
                 Candidate(n.name, node_hash(n.name)) for n in self.nodes.all() if not unsuitable(n, driver, allowed)
             )
-            known = self._candidates[key] = (self.nodes.version, found)
+            known = self._boards[key] = (version, Board(driver.name, found))
         return known[1]
+
+    def _touched(self, driver: str, node: str) -> None:
+        for (name, _), (_, board) in self._boards.items():
+            if name == driver:
+                board.dirty.add(node)
 
     def count_lost(self) -> dict[str, int]:
         """Lost volumes by driver; drivers without any are listed too."""
@@ -130,7 +142,9 @@ class PlacementState:
             self.lost.pop(present.name, None)
 
     def capacity_changed(self, old: CsiStorageCapacity | None, new: CsiStorageCapacity | None) -> None:
-        self.room.changed(old, new)
+        for node in self.room.changed(old, new):
+            for _, board in self._boards.values():
+                board.dirty.add(node_hash(node))
         if new is not None:
             labels = new.metadata.labels or {}
             self.usage.published(labels.get(names.CAPACITY_DRIVER, ""), labels.get(names.NODE, ""), new.version)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 __all__ = ["UNPUBLISHED_SECONDS", "Promise", "Usage"]
@@ -25,7 +26,9 @@ class Promise(NamedTuple):
 class Usage:
     """Promises by the name of their volume: of a claim that is assigned, then of the volume that is made for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, touched: Callable[[str, str], None] = lambda _driver, _node: None) -> None:
+        """touched: called with driver and node when what is promised there has changed."""
+        self._touched = touched
         self._claims: dict[str, Promise] = {}
         self._volumes: dict[str, Promise] = {}
         self._held: dict[str, Promise] = {}
@@ -101,3 +104,4 @@ class Usage:
         if promise is not None:
             self._counts[promise.driver, promise.node] += sign
             self._reserved[promise.driver, promise.node] += sign * promise.size
+            self._touched(promise.driver, promise.node)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import NamedTuple
-from zlib import crc32
 
 from volplane.kube import names
 from volplane.kube.objects import Claim
@@ -49,7 +49,7 @@ class RaceTimes:
         """Seconds until our turn."""
         now = self._monotonic()
         attempt, since = self._tries.get(claim.uid, _Try(0, now))
-        drawn = crc32(f"{self._node} {claim.uid} {attempt}".encode()) / 2**32
+        drawn = _drawn(f"{self._node} {claim.uid} {attempt}")
         delay = min(self._base * 2 ** min(attempt, 32), self._longest) - drawn * self._base
         left: float = since + max(delay, 0.0) - now
         return left
@@ -62,3 +62,8 @@ class RaceTimes:
         """Whether there is room for the claim; None: not asked yet, or too long ago."""
         at, enough = self._room.get(uid, (0.0, None))
         return enough if enough is not None and self._monotonic() < at + self._longest else None
+
+
+def _drawn(text: str) -> float:
+    """A number from 0 to 1 that follows from the text."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) / 2**64
