@@ -47,8 +47,9 @@ class Directories:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevelopmentCluster:
-    """A running development cluster. instances: the processes of nodes, where storage is distributed. client: that of its
-    controllers, in process.
+    """A running development cluster.
+
+    instances: the processes of nodes, where storage is distributed. client: that of its controllers, in process.
     """
 
     embedded: EmbeddedServer
