@@ -72,7 +72,7 @@ def decide_assignment(key: str, state: PlacementState, reads: LiveReads) -> Acti
     if claim.spec.volume_name or claim.annotation(names.BIND_COMPLETED) is not None:
         return _beside_volume(claim, state)
     if claim.terminating:
-        return _ended(claim, intent)
+        return _ended(claim, intent, state)
     if selected := claim.annotation(names.SELECTED_NODE):
         return _selected(claim, selected, driver, state, reads)
     storage_class = state.class_of(claim)
@@ -162,11 +162,15 @@ def _beside_volume(claim: Claim, state: PlacementState) -> Action:
     return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why="it is where its volume is")
 
 
-def _ended(claim: Claim, intent: ClaimIntent | None) -> Action:
-    """A claim that is being deleted before it was placed. Only a record that names no place needs nobody else."""
-    if intent is not None and settled_metadata(claim) and not (claim.metadata.labels or {}).get(names.NODE):
+def _ended(claim: Claim, intent: ClaimIntent | None, state: PlacementState) -> Action:
+    """A claim that is being deleted before it was placed: its record, if it names no place, needs nobody else."""
+    if not settled_metadata(claim):
+        return Settled()
+    if intent is not None:
         return Patch(kind=CLAIMS, target=claim, body={"metadata": settled_metadata(claim)}, why="nothing was begun")
-    return Settled()
+    # What a damaged record was about, the process of the selected node finds out.
+    node = state.nodes.get(claim.annotation(names.SELECTED_NODE) or "")
+    return (_belonging(claim, node) if node is not None else None) or Settled()
 
 
 def _selected(claim: Claim, selected: str, driver: DriverView, state: PlacementState, reads: LiveReads) -> Action:

@@ -78,6 +78,7 @@ class DistributedRun:
             (2, self._stop),
             (2, self._twin),
             (3, self._lose_node),
+            (3, self._lose_in_the_middle),
             (3, self._return_node),
             (6, self._fault),
             (6, self._wait),
@@ -170,11 +171,35 @@ class DistributedRun:
         await self._cluster.kill(f"{name}#2")
         self._tell(f"the second process of {name} dies")
 
+    async def _lose_in_the_middle(self) -> None:
+        """A node goes that has made an asset, of which nobody else knows."""
+        working = sorted(set(NODES) - self._away - self._down)
+        if len(working) < 2:
+            return
+        node = self._random.choice(working)
+        saving = requests("create", "persistentvolumes")
+        for process in (node, f"{node}#2"):
+            if script := self._cluster.scripts.get(process):
+                script.add(saving, unanswered, times=1e9)
+        self._made += 1
+        name = f"c{self._made}"
+        self._cluster.create_claim(name, self._random.choice(("now", "late")), "1Gi", node=node)
+        self._tell(f"claim {name} is begun on {node}, which goes")
+        await asyncio.sleep(1.0)
+        await self._lose(node)
+        for process in (node, f"{node}#2"):
+            if script := self._cluster.scripts.get(process):
+                script.faults.clear()
+        if self._random.random() < 0.3:
+            self._cluster.api.delete(_CLAIMS, name)
+        await asyncio.sleep(self._random.choice((0.0, GONE_AFTER / 2, GONE_AFTER + 5)))
+
     async def _lose_node(self) -> None:
         present = sorted(set(NODES) - self._away)
-        if len(present) < 2:
-            return
-        name = self._random.choice(present)
+        if len(present) > 1:
+            await self._lose(self._random.choice(present))
+
+    async def _lose(self, name: str) -> None:
         self._away.add(name)
         if self._random.random() < 0.5:
             self._cluster.set_ready(name, ready=False)
