@@ -7,8 +7,7 @@ here decides anything.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from random import Random
+from dataclasses import replace
 from typing import Any
 
 from volplane.attach.attach_detach import AttachDetachState
@@ -19,15 +18,11 @@ from volplane.attach.desired import NODE_INDEX, VOLUME_INDEXES
 from volplane.attach.handlers import AttachDetachHandlers, AttacherHandlers
 from volplane.attach.operation import AttachOperation, DetachOperation
 from volplane.attach.reconcilers import NodeReconciler, PairReconciler
-from volplane.controller.actions import Decide, Recorder
-from volplane.controller.clock import Clock
-from volplane.controller.metrics import Metrics
+from volplane.controller.actions import Decide
 from volplane.controller.runner import Runner
-from volplane.controller.workqueue import ControllerMetrics
 from volplane.controlplane import ControlPlane, Runners
-from volplane.drivers.executor import HookExecutor
-from volplane.drivers.registry import CallHook, DriverRegistry, Refresh, call_hook, no_secrets, serves_attachments
-from volplane.drivers.status import LoadedDrivers
+from volplane.drivers.registry import DriverRegistry
+from volplane.drivers.view import serves_attachments
 from volplane.expand.handlers import ExpandHandlers
 from volplane.expand.modify import decide_modify
 from volplane.expand.operation import ExpandOperation, ModifyOperation
@@ -35,15 +30,15 @@ from volplane.expand.resize import decide_resize
 from volplane.intents.discard import DiscardOperation
 from volplane.intents.operation import HookCaller, OperationDeps
 from volplane.kube.cache import Cache
-from volplane.kube.client import Client
 from volplane.kube.kinds import CAPACITIES, CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
-from volplane.kube.names import NODE, PROVISIONED_BY
+from volplane.kube.names import PROVISIONED_BY
 from volplane.kube.objects import KubeObject, Volume
 from volplane.kube.reflector import Reflector
 from volplane.leaks.adoption import Adoption
 from volplane.leaks.check import LeakCheck
 from volplane.leaks.repair import LeakRepair
 from volplane.operations import Dispatcher, Ended, OperationRegistry
+from volplane.parts import Parts
 from volplane.placement.assign import Assigner
 from volplane.placement.capacity import CapacityState, MeasureOperation, decide_capacity
 from volplane.placement.handlers import PlacementHandlers
@@ -51,6 +46,7 @@ from volplane.placement.nodes import NodeBook
 from volplane.placement.race import RoomOperation
 from volplane.placement.recognise import RecogniseOperation
 from volplane.placement.room import PublishedRoom
+from volplane.placement.selectors import field_selector, label_selector
 from volplane.placement.state import PlacementState
 from volplane.placement.volumes import Membership, decide_node
 from volplane.protection.claims import LivePods, ProtectionState, decide_claim_protection
@@ -65,42 +61,14 @@ from volplane.reconcile.volumes import VolumeReconciler, promised
 from volplane.state.cluster_state import ClusterState, Settings
 from volplane.state.handlers import EventHandlers
 from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES
-from volplane.state.naming import node_hash, volume_source
+from volplane.state.naming import volume_source
 from volplane.state.race import RaceTimes
-from volplane.state.records import Sealer
 
 __all__ = ["Parts", "build"]
 
 _WORKERS = 64
 _WORKERS_OF_NODE = 8
 """Keys in flight in each controller of a process that serves one node: its driver takes few more."""
-_OF_NODES = (CLAIMS.plural, VOLUMES.plural, PODS.plural, CAPACITIES.plural)
-"""What has the label of its node, if it belongs to one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What a control plane is built from. All parts belong to one event loop.
-
-    executor: runs the hooks; the caller closes it. fence: returns the text of our term's `Fence`.
-    may_begin: whether the lease lasts long enough to begin something that changes cluster or storage; for any thread.
-    refresh: reads the Kubernetes Secrets of drivers. call_hook: calls a hook in a thread of the executor. metrics: of
-    runners and reflectors. lifecycle_metrics: of claims, volumes, hooks and leaks. metrics None: nothing is counted.
-    """
-
-    client: Client
-    loaded: LoadedDrivers
-    executor: HookExecutor
-    recorder: Recorder
-    sealer: Sealer
-    clock: Clock
-    random: Random
-    fence: Callable[[], str] = lambda: ""
-    may_begin: Callable[[], bool] = lambda: True
-    metrics: ControllerMetrics | None = None
-    lifecycle_metrics: Metrics | None = None
-    refresh: Refresh = no_secrets
-    call_hook: CallHook = call_hook
 
 
 def build(settings: Settings, parts: Parts) -> ControlPlane:
@@ -269,8 +237,8 @@ class _Wiring:
                 cache,
                 random=parts.random,
                 namespace=self._settings.namespace if plural in ours_alone else "",
-                label_selector=self._labels(plural),
-                field_selector=self._fields(plural),
+                label_selector=label_selector(plural, self._settings),
+                field_selector=field_selector(plural, self._settings),
                 restored=self._server_restored,
                 metrics=parts.metrics,
             )
@@ -291,21 +259,6 @@ class _Wiring:
                 )
             )
         return reflectors
-
-    def _labels(self, plural: str) -> str:
-        """A process of one node sees what has the label of its node; one that races for claims has to see them all."""
-        settings = self._settings
-        if (
-            not settings.node_name
-            or plural not in _OF_NODES
-            or (settings.race is not None and plural in (CLAIMS.plural, VOLUMES.plural))
-        ):
-            return ""
-        return f"{NODE}={node_hash(settings.node_name)}"
-
-    def _fields(self, plural: str) -> str:
-        node = self._settings.node_name
-        return f"metadata.name={node}" if node and plural == NODES.plural else ""
 
     def _server_restored(self) -> None:
         self._plane.server_restored()

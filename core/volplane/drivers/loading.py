@@ -77,13 +77,14 @@ def load_drivers(configuration: Configuration, plugins: PluginSource, *, node_na
             place = f"{setting.where}: " if setting.where else ""
             broken.append(BrokenDriver(name=setting.name, backend=setting.backend, error=f"{place}{result}"))
     limits = {s.name: _limits(s) for s in settings}
+    publish = {s.name for s in settings if s.distributed or s.storage_capacity}
     elsewhere = {s.name for s in settings if s.distributed and node_name is None}
     return LoadedDrivers(
         drivers=tuple(driver for driver in drivers if driver.name not in elsewhere),
         broken=tuple(broken),
         limits=limits,
         distributed=tuple(driver for driver in drivers if driver.name in elsewhere),
-        publishing=frozenset(s.name for s in settings if s.distributed or s.storage_capacity),
+        publishing=frozenset(d.name for d in drivers if d.name in publish and d.view.supports("get_capacity")),
     )
 
 

@@ -17,7 +17,7 @@ from volplane.drivers.driver import Driver
 from volplane.drivers.executor import HookExecutor
 from volplane.drivers.owners import SourceOwner, SourceOwners
 from volplane.drivers.status import DriverState, DriverStatus, LoadedDrivers, status_of_broken
-from volplane.drivers.view import DriverView
+from volplane.drivers.view import DriverView, serves_attachments
 from volplane.errors import BackendError, PluginError, Unavailable
 from volplane.operations import Again, DriverLimits
 from volplane.requests import Context, HookRequest, OwnsRequest, ProbeRequest, StartRequest, StopRequest
@@ -138,8 +138,7 @@ class DriverRegistry:
 
     def publishes(self, name: str) -> bool:
         """Whether the room of the driver of this name is published, by this process or by those of the nodes."""
-        view = self.get(name) or self.distributed(name)
-        return name in self._publishing and view is not None and view.supports("get_capacity")
+        return name in self._publishing
 
     def starting(self, name: str) -> bool:
         """Whether the first `start` of this driver was begun at most `START_GRACE` seconds ago, and has not ended."""
@@ -399,8 +398,3 @@ class DriverRegistry:
         if was is not state:
             log.info("driver %s is %s", entry.driver.name, state)
             self._changed(entry.driver.name)
-
-
-def serves_attachments(driver: DriverView) -> bool:
-    """Whether attachments of its CSI driver name are its own to serve, with hooks or by saying that none is needed."""
-    return driver.info.attach_required or driver.info.csi_driver_name == driver.name

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from volplane.kube.csi import CsiDriver, CsiDriverSpec, CsiNode, CsiStorageCapacity
 from volplane.kube.metadata import (
     Fields,
     KubeObject,
@@ -325,45 +326,6 @@ class Secret(KubeObject):
 
     data: dict[str, str] | None = None
     type: str = ""
-
-
-class VolumeNodeResources(Fields):
-    count: int | None = None
-
-
-class CsiNodeDriver(Fields):
-    name: str = ""
-    allocatable: VolumeNodeResources | None = None
-
-
-class CsiNodeSpec(Fields):
-    drivers: list[CsiNodeDriver] | None = None
-
-
-class CsiNode(KubeObject):
-    """storage.k8s.io/v1 CSINode."""
-
-    spec: CsiNodeSpec = msgspec.field(default_factory=CsiNodeSpec)
-
-
-class CsiDriverSpec(Fields):
-    attach_required: bool = True
-    storage_capacity: bool = False
-
-
-class CsiDriver(KubeObject):
-    """storage.k8s.io/v1 CSIDriver."""
-
-    spec: CsiDriverSpec = msgspec.field(default_factory=CsiDriverSpec)
-
-
-class CsiStorageCapacity(KubeObject):
-    """storage.k8s.io/v1 CSIStorageCapacity. Quantities are texts: one that is none counts as no room."""
-
-    storage_class_name: str = ""
-    node_topology: LabelSelector | None = None
-    capacity: str | None = None
-    maximum_volume_size: str | None = None
 
 
 class AttachmentSource(Fields):
