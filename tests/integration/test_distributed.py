@@ -277,6 +277,26 @@ async def test_a_node_that_comes_back_leaves_the_claim_alone_that_went_elsewhere
         assert cluster.assets()["b"] == []
 
 
+async def test_a_claim_that_comes_back_to_a_node_replaces_what_was_begun_there_before() -> None:
+    async with DistributedCluster(["a"]) as cluster:
+        cluster.create_class("local", parameters={names.NODE_GONE_AFTER: "1m"})
+        cluster.scripts["a"].add(requests("create", "persistentvolumes"), unanswered, times=1e9)
+        cluster.create_claim("data", "local", node="a")
+        await cluster.advance(5)
+        await cluster.kill("a")
+        cluster.set_ready("a", ready=False)
+        await cluster.advance(70)
+        assert selected(cluster.claim("data")) is None
+        cluster.scripts["a"].faults.clear()
+        cluster.set_ready("a", ready=True)
+        await cluster.start("a")
+        await cluster.advance(70)
+        volume = cluster.volume("data")
+        assert volume is not None
+        assert volume["metadata"]["annotations"][names.GENERATION] == "2"
+        assert [each.owner.generation for each in cluster.disks["a"].assets.values() if each.owner] == [2]
+
+
 async def test_a_claim_goes_to_another_node_when_no_process_serves_its_own() -> None:
     async with DistributedCluster(["a", "b"]) as cluster:
         cluster.create_class("local", parameters={names.NODE_GONE_AFTER: "1m"})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from typing import Any, Final
 
@@ -312,25 +312,39 @@ class DistributedRun:
             size = int(claim["spec"]["resources"]["requests"]["storage"].removesuffix("Gi")) * GIB
             if claim["status"].get("phase") != "Bound" and size <= room:
                 raise Broken(f"claim {name} is not bound, though there is room for it: {cluster.why(name)}")
+        self._check_leftovers(volumes)
+        for handle, volume in volumes.items():
+            reference = volume["spec"].get("claimRef") or {}
+            living = reference.get("uid") in claims
+            on_disk = any(disk.by_handle(handle) is not None for disk in cluster.disks.values())
+            name, node = volume["metadata"]["name"], cluster.api.get("nodes", _node_of(volume)) or {"metadata": {}}
+            known = volume["metadata"]["annotations"].get(names.NODE_UID) == node["metadata"].get("uid")
+            if known and cluster.disks[_node_of(volume)].by_handle(handle) is None:
+                raise Broken(f"volume {name} counts as there, but node {_node_of(volume)} does not have it")
+            if not living and on_disk and "deletionTimestamp" in volume["metadata"]:
+                raise Broken(f"volume {name} is still being deleted: {cluster.why(name)}")
+            if volume["metadata"].get("labels", {}).get(names.NODE) != node_hash(_node_of(volume)):
+                raise Broken(f"the label of volume {name} was not put right")
+
+    def _check_leftovers(self, volumes: Mapping[str, dict[str, Any]]) -> None:
+        """Everything on the disks has a volume, but for what was given up with its node. volumes: by handle."""
+        cluster = self._cluster
         given_up = {
             event["involvedObject"]["uid"]
             for event in cluster.api.all("events")
             if "left there, and its leak check finds it" in event["message"]
         }
+        latest = {
+            each["metadata"]["name"].removeprefix("pvc-"): int(each["metadata"]["annotations"][names.GENERATION])
+            for each in volumes.values()
+        }
         for node, disk in cluster.disks.items():
             for asset in disk.assets.values():
                 owner = asset.owner.claim_uid if asset.owner is not None else ""
-                if asset.handle not in volumes and owner not in given_up:
+                generation = asset.owner.generation if asset.owner is not None else 1
+                excused = owner in given_up and generation < latest.get(owner, generation + 1)
+                if asset.handle not in volumes and not excused:
                     raise Broken(f"{asset.handle} on node {node} belongs to nobody")
-        for handle, volume in volumes.items():
-            reference = volume["spec"].get("claimRef") or {}
-            living = reference.get("uid") in claims
-            on_disk = any(disk.by_handle(handle) is not None for disk in cluster.disks.values())
-            name = volume["metadata"]["name"]
-            if not living and on_disk and "deletionTimestamp" in volume["metadata"]:
-                raise Broken(f"volume {name} is still being deleted: {cluster.why(name)}")
-            if volume["metadata"].get("labels", {}).get(names.NODE) != node_hash(_node_of(volume)):
-                raise Broken(f"the label of volume {name} was not put right")
 
 
 def _node_of(volume: dict[str, Any]) -> str:
