@@ -9,13 +9,9 @@ from volplane.kube.metadata import Fields, KubeObject, LabelSelector
 __all__ = ["CsiDriver", "CsiDriverSpec", "CsiNode", "CsiNodeDriver", "CsiNodeSpec", "CsiStorageCapacity"]
 
 
-class VolumeNodeResources(Fields):
-    count: int | None = None
-
-
 class CsiNodeDriver(Fields):
     name: str = ""
-    allocatable: VolumeNodeResources | None = None
+    allocatable: dict[str, int] | None = None
 
 
 class CsiNodeSpec(Fields):
@@ -30,6 +26,7 @@ class CsiNode(KubeObject):
 
 class CsiDriverSpec(Fields):
     attach_required: bool = True
+    node_allocatable_update_period_seconds: int | None = None
     storage_capacity: bool = False
 
 
