@@ -15,10 +15,9 @@ from random import Random
 
 from volplane.assembly import Parts, build
 from volplane.attach.desired import count_volumes
-from volplane.backoff import LEASE_NOT_HELD, NODE_LEASE_NOT_HELD
 from volplane.controller.clock import Clock, SystemClock
 from volplane.controller.config import ALL_CONTROLLERS, Configuration, namespace_labels
-from volplane.controller.leader import Elector, Leadership
+from volplane.controller.leader import RENEW_PERIOD, Elector, Leadership
 from volplane.controller.metrics import Metrics
 from volplane.controlplane import ControlPlane
 from volplane.drivers.cluster_secrets import ClusterSecrets
@@ -52,6 +51,7 @@ HUNG_SECONDS = 60.0
 HUNG_INTERVAL = 5.0
 LEASE_SECONDS = 15
 NODE_LEASE_SECONDS = 40
+NODE_RENEW_PERIOD = (10.0, 12.0)
 """Of processes that serve one node. As the kubelet's: a thousand of them write a hundred times a second."""
 RENEWED_WITHIN = 2 / 3
 """Part of the lease after which a leader that could not renew it stops its work."""
@@ -242,7 +242,7 @@ class ControllerProcess:
             random=self._random,
             overrun=_exit_hard,
             renew_seconds=lock.duration * RENEWED_WITHIN,
-            pace=NODE_LEASE_NOT_HELD if self._options.node_name else LEASE_NOT_HELD,
+            period=NODE_RENEW_PERIOD if self._options.node_name else RENEW_PERIOD,
             ensure_namespace=self._bootstrap.ensure_namespace,
             metrics=self.metrics,
         )
