@@ -78,8 +78,8 @@ class Elector:
         ensure_namespace: Callable[[], Awaitable[None]] | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """ensure_namespace: creates the namespace of the lease if it is missing. period: shortest and longest seconds from
-        one renewal to the next.
+        """period: shortest and longest seconds between renewals. ensure_namespace: creates the namespace of the lease
+        if it is missing.
         """
         longest = period[1]
         if not longest < renew_seconds < lock.duration:
