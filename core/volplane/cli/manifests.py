@@ -143,11 +143,13 @@ def documents(
     here = {"name": NAME, "namespace": namespace, "labels": LABELS}
     parsed = parse_configuration(configuration, "the configuration")
     distributed = any(driver.distributed for driver in parsed.drivers or ())
-    everywhere = cluster_rules(controllers, namespace, distributed=distributed)
+    publishing = any(driver.distributed or driver.storage_capacity for driver in parsed.drivers or ())
+    everywhere = cluster_rules(controllers, namespace, distributed=publishing)
     secrets = named_secrets(parsed)
-    yield from _account(NAME, namespace, everywhere, namespace_rules(controllers, secrets.get(namespace, ())), secrets)
+    here_too = namespace_rules(controllers, secrets.get(namespace, ()), publishing=publishing)
+    yield from _account(NAME, namespace, everywhere, here_too, secrets)
     if distributed:
-        there = namespace_rules(NODE_CONTROLLERS, secrets.get(namespace, ()), leases=())
+        there = namespace_rules(NODE_CONTROLLERS, secrets.get(namespace, ()), leases=(), publishing=True)
         yield from _account(NODE_NAME, namespace, node_cluster_rules(namespace), there, secrets)
     yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": here, "data": {"volplane.yaml": configuration}}
     # The process reads the file when it starts: pods are replaced when it changes.
