@@ -25,7 +25,7 @@ __all__ = ["Elector", "Leadership"]
 _LOG = logging.getLogger(__name__)
 
 _RELEASE_SECONDS = 2.0
-_RENEW_PERIOD = (2.0, 2.4)
+RENEW_PERIOD = (2.0, 2.4)
 """Seconds between renewals, shortest and longest."""
 
 T = TypeVar("T")
@@ -74,20 +74,24 @@ class Elector:
         random: Random,
         overrun: Callable[[], None],
         renew_seconds: float = 10.0,
+        period: tuple[float, float] = RENEW_PERIOD,
         ensure_namespace: Callable[[], Awaitable[None]] | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """ensure_namespace: creates the namespace of the lease if it is missing."""
-        period = _RENEW_PERIOD[1]
-        if not period < renew_seconds < lock.duration:
+        """period: shortest and longest seconds between renewals. ensure_namespace: creates the namespace of the lease
+        if it is missing.
+        """
+        longest = period[1]
+        if not longest < renew_seconds < lock.duration:
             raise ConfigurationError(
-                f"leader election of {lock.name}: the period of renewals ({period:g} s) must be less than renew "
+                f"leader election of {lock.name}: the period of renewals ({longest:g} s) must be less than renew "
                 f"({renew_seconds:g} s), and that less than the lease ({lock.duration} s)"
             )
         self._lock = lock
         self._random = random
         self._overrun = overrun
         self._renew = renew_seconds
+        self._renewals = period
         self._ensure_namespace = ensure_namespace
         self._metrics = metrics
         self.failing = ""
@@ -257,7 +261,7 @@ class Elector:
             self._metrics.leading(self._lock.name, leadership is not None)
 
     def _period(self) -> float:
-        return self._random.uniform(*_RENEW_PERIOD)
+        return self._random.uniform(*self._renewals)
 
 
 class _Holding:

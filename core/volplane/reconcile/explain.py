@@ -38,8 +38,12 @@ class Explanation:
     next: tuple[str, ...]
 
 
-def explain_claim(key: str, cluster: ClusterState, operations: Iterable[OperationState], *, now: float) -> Explanation:
-    """Explain the claim `namespace/name`. now: loop time that the operations' times refer to."""
+def explain_claim(
+    key: str, cluster: ClusterState, operations: Iterable[OperationState], *, now: float, node: str = ""
+) -> Explanation:
+    """Explain the claim `namespace/name`. now: loop time that the operations' times refer to. node: what the assigner
+    waits for, or "".
+    """
     claim = cluster.claims.get(key)
     if claim is None:
         return _absent("claim", key)
@@ -48,16 +52,16 @@ def explain_claim(key: str, cluster: ClusterState, operations: Iterable[Operatio
     return Explanation(
         kind="claim",
         name=key,
-        situation=tuple(_situation(claim, cluster)),
+        situation=(*_situation(claim, cluster), *([f"its node: {node}"] if node else [])),
         tried=tuple(_tried(running, now)),
         next=tuple(_waits(running, now) or _next(action, _nothing(claim, cluster))),
     )
 
 
 def explain_volume(
-    name: str, cluster: ClusterState, operations: Iterable[OperationState], *, now: float
+    name: str, cluster: ClusterState, operations: Iterable[OperationState], *, now: float, lost: str = ""
 ) -> Explanation:
-    """Explain the volume with this name."""
+    """Explain the volume with this name. lost: why nobody can reach what it is, or ""."""
     volume = cluster.volumes.get(name)
     if volume is None:
         return _absent("volume", name)
@@ -66,7 +70,7 @@ def explain_volume(
     return Explanation(
         kind="volume",
         name=name,
-        situation=tuple(_volume_situation(volume, cluster)),
+        situation=(*_volume_situation(volume, cluster), *([lost] if lost else [])),
         tried=tuple(_tried(running, now)),
         next=tuple(_waits(running, now) or _next(action, "nothing until something changes")),
     )
