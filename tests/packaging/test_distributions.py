@@ -144,7 +144,7 @@ def test_its_wheel_holds_its_package_and_nothing_else(name: str, tmp_path: Path)
 
 def test_the_core_holds_no_api_server_no_kubelet_and_no_test_kit() -> None:
     modules = {path.removesuffix(".py") for path in sources(DISTRIBUTIONS["volplane"][1])}
-    kits = ("apiserver", "node", "kubelet", "scheduler", "sandbox", "testing", "conformance", "simulation", "inprocess")
+    kits = ("apiserver", "kubelet", "scheduler", "sandbox", "testing", "conformance", "simulation", "inprocess")
     assert [module for module in modules if set(kits) & set(module.split("/"))] == []
 
 

@@ -16,6 +16,7 @@ from simulation.recorded import CAUGHT, CAUGHT_ATTACHING, CAUGHT_CHANGING
 from volplane.reconcile import claims
 from volplane_testing import simulation
 from volplane_testing.simulation.actors import Actors
+from volplane_testing.simulation.changes import Changes
 from volplane_testing.simulation.liveness import MOST_WRITES, Liveness
 from volplane_testing.simulation.loop import ScheduleLoop
 from volplane_testing.simulation.nodes import Nodes, PodFaults
@@ -97,6 +98,7 @@ def broken_by(build: Build) -> str:
 
     async def judge() -> str:
         world = World()
+        Changes(world.run_context, {})
         build(world)
         cluster = Nodes(world.run_context, PodFaults(), {})
         Liveness(world.run_context, Actors(world.run_context, {}, {}), cluster, {}).check(_Silent())
@@ -163,6 +165,11 @@ def a_volume_detached_where_it_is_to_be_attached(world: World) -> None:
     world.run_context.safety.attachments.detached("csi:alpha.sim:v", "node-a")
 
 
+def a_volume_that_shrinks(world: World) -> None:
+    world.pair()
+    world.send("p1", "PATCH", f"{VOLUMES}/v", {"spec": {"capacity": {"storage": "512Mi"}}})
+
+
 BY_HAND: Mapping[Build, str] = {
     a_volume_taken_from_its_claim_and_given_to_another: "one-claim-per-volume",
     a_claim_that_cannot_go: "no-stuck-finalizer",
@@ -172,6 +179,7 @@ BY_HAND: Mapping[Build, str] = {
     an_asset_of_nobody: "no-leak",
     a_claim_that_is_written_again_and_again: "no-hot-loop",
     a_volume_detached_where_it_is_to_be_attached: "no-late-detach",
+    a_volume_that_shrinks: "capacity-never-shrinks",
 }
 
 
@@ -192,7 +200,8 @@ def test_an_error_inside_a_controller_is_a_violation() -> None:
 
 
 def test_every_invariant_is_shown_to_fail() -> None:
+    """Here, or in `test_backends.py`: nothing-unseen, which only storage outside of the simulation can break."""
     text = "".join(path.read_text("utf-8") for path in Path(simulation.__file__).parent.glob("*.py"))
     known = set(re.findall(r'(?:violations\.report\(|yield )\s*"([a-z]+(?:-[a-z]+)*)"', text))
     planted = {invariant for _, invariant in (*CAUGHT.values(), *CAUGHT_ATTACHING.values(), *CAUGHT_CHANGING.values())}
-    assert known == {*BY_HAND.values(), *planted, "no-internal-error"}
+    assert known == {*BY_HAND.values(), *planted, "no-internal-error", "nothing-unseen"}
