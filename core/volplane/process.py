@@ -53,6 +53,8 @@ EVENT_SECONDS = 1.0
 HUNG_SECONDS = 60.0
 """Seconds without a driver that could work after which the process ends, because only a restart frees its threads."""
 HUNG_INTERVAL = 5.0
+NO_DRIVER_WORKS = "no driver can work"
+NO_DRIVER = "no driver is configured: name one under `drivers` in the configuration, or install a backend"
 WARN_INTERVAL = 30.0
 REFUSED_SECONDS = 10.0
 """How long credentials that are not accepted at the start are tried: what checks them may be restarting."""
@@ -142,7 +144,7 @@ class ControllerProcess:
         """Why /readyz answers 503; empty = ready. A process that waits for the Lease is ready.
 
         A driver whose hooks all hang makes the process unready, because only a restart helps. A broken or unavailable
-        driver does not, as long as another one is healthy.
+        driver does not, as long as another one is healthy. Without any driver only a binder is ready.
         """
         if self._plane is None:
             if trouble := self._trouble or (self._elector.failing if self._elector is not None else ""):
@@ -154,9 +156,16 @@ class ControllerProcess:
             return failing
         status = self.driver_status()
         reasons = [_problem(each) for each in status if each.hung]
-        if status and not any(each.healthy for each in status):
-            reasons.append("no driver can work")
+        if self._no_driver_works():
+            reasons.append(NO_DRIVER_WORKS if status else NO_DRIVER)
         return reasons
+
+    def _no_driver_works(self) -> bool:
+        """Whether nothing can be done for want of a driver. Without any driver claims can be bound all the same."""
+        status = self.driver_status()
+        if not status:
+            return "binder" not in self._options.controllers
+        return not any(each.healthy for each in status)
 
     def details(self) -> Sequence[str]:
         """More lines of /readyz: every driver that is not healthy, and why."""
@@ -312,6 +321,7 @@ class ControllerProcess:
             log.info("leads%s", f" by lease {lease}" if self._options.leader_elect else "")
             resync = group.create_task(self._resync(plane), name="resync")
             hanging = group.create_task(self._end_when_all_hang(plane, stop), name="hanging drivers")
+            useless = group.create_task(self._say_when_no_driver_works(plane), name="useless drivers")
             restored = group.create_task(self._end_when_restored(plane, stop), name="restored server")
             leaks = group.create_task(self._check_leaks(plane), name="leak check")
             comparing = [group.create_task(plane.attachments.run(), name="attachments")] if plane.attachments else []
@@ -329,7 +339,7 @@ class ControllerProcess:
                 left = await plane.operations.drain(DRAIN_SECONDS)
                 if left:
                     log.warning("not waiting any longer for %s; the next start goes on with it", ", ".join(left))
-                for task in (hanging, restored, keeping, resync, controllers):
+                for task in (hanging, useless, restored, keeping, resync, controllers):
                     task.cancel()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(HOOK_SECONDS):
@@ -381,6 +391,23 @@ class ControllerProcess:
         self._gave_up = f"hooks hang in every driver ({names}) for {HUNG_SECONDS:g} s: ending, so that another can work"
         log.critical("%s", self._gave_up)
         stop.set()
+
+    async def _say_when_no_driver_works(self, plane: ControlPlane) -> None:
+        """Log once that no driver can work, as long as that lasts, and once that one works again."""
+        await plane.drivers.started()
+        said = False
+        while True:
+            if (none := self._no_driver_works()) and not said:
+                problems = "; ".join(map(_problem, self.driver_status()))
+                log.error(
+                    "%s: nothing is provisioned or deleted%s",
+                    NO_DRIVER_WORKS if problems else NO_DRIVER,
+                    problems and f" ({problems})",
+                )
+            elif said and not none:
+                log.info("a driver works again")
+            said = none
+            await asyncio.sleep(HUNG_INTERVAL)
 
     async def _end_when_restored(self, plane: ControlPlane, stop: asyncio.Event) -> None:
         await plane.restored.wait()
