@@ -30,6 +30,9 @@ class ParameterKind(StrEnum):
     """Comma-separated, handed over as tuple[str, ...]."""
     MAPPING = "mapping"
     """"k=v,k2=v2", handed over as dict[str, str]."""
+    KEYS = "keys"
+    """Any number of keys that begin with the name, such as tagSpecification_1 and tagSpecification_2 for the name
+    `tagSpecification`; handed over as dict[str, str] from key to value, as they were given."""
     SECRET = "secret"  # noqa: S105 - the name of a kind
     """Only of driver options: a reference (env:NAME, file:/PATH or secret:NAMESPACE/NAME/KEY) to a secret, handed over
     as `volplane.Secret`, never the secret itself. It takes no default, choices, pattern or bounds."""

@@ -7,6 +7,7 @@ docs/how-to/write-a-cloud-backend.md.
 
 from volplane.cloud.batches import chunks, read_without_bad_ids
 from volplane.cloud.board import Board, Observation
+from volplane.cloud.call_metrics import measured
 from volplane.cloud.error_table import CloudError, ErrorRow, ErrorTable
 from volplane.cloud.marks import LABELS, TAGS, Fences, Marks, fence_number, label_text
 from volplane.cloud.rates import RateLimiter, TokenBucket
@@ -35,5 +36,6 @@ __all__ = [
     "fence_number",
     "in_turns",
     "label_text",
+    "measured",
     "read_without_bad_ids",
 ]

@@ -12,6 +12,8 @@ from typing import NamedTuple, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
+from volplane.cloud.call_metrics import COLLECTORS
+
 __all__ = ["Metrics"]
 
 CLAIM_LABELS = ("namespace", "storage_class", "volume_attributes_class")
@@ -78,6 +80,13 @@ class _Maker:
         self._descriptions.append(Description(name, "histogram", labels, documentation))
         return _Children(Histogram(name, documentation, labels, buckets=buckets, registry=self._registry))
 
+    def shared(self, metric: MetricWrapperBase, labels: tuple[str, ...]) -> None:
+        """Show a metric that is made elsewhere."""
+        [family] = metric.describe()
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        self._descriptions.append(Description(name, family.type, labels, family.documentation))
+        self._registry.register(metric)
+
 
 class Metrics:
     """All metrics of a process. Methods are named after what happened."""
@@ -87,6 +96,8 @@ class Metrics:
         self.descriptions: list[Description] = []
         """Every metric, for the documentation."""
         make = _Maker(self.registry, self.descriptions)
+        for metric, labels in COLLECTORS:
+            make.shared(metric, labels)
         self._requests = make.counter(
             "rest_client_requests_total", "Calls of the API server, by status code", "method", "resource", "code"
         )

@@ -260,6 +260,8 @@ def _parameter_flaws(schema: ParameterSchema, parameter: Parameter) -> Iterator[
 
 def _default_flaw(parameter: Parameter) -> str | None:
     """A default is a Python value; writing it as text and reading that must give it back."""
+    if parameter.kind is ParameterKind.KEYS:
+        return "stands for any number of keys and can have no default"
     try:
         value = read_value(parameter, default_text(parameter))
     except ValueError as error:

@@ -22,6 +22,7 @@ _KIND_TEXT: Final = {
     ParameterKind.DURATION: "a duration such as 30s, 5m or 1h",
     ParameterKind.STRINGS: "a comma-separated list",
     ParameterKind.MAPPING: "a list such as key=value,key2=value2",
+    ParameterKind.KEYS: "text, for each key that begins so",
     ParameterKind.SECRET: "where the secret is, as env:NAME, file:/PATH or secret:NAMESPACE/NAME/KEY",
 }
 

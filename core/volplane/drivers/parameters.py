@@ -71,20 +71,28 @@ def check(schema: ParameterSchema, given: Mapping[str, object], word: str) -> tu
     seen: dict[str, str] = {}
     flaws: list[str] = []
     for key, raw in given.items():
-        parameter = known.get(str(key).lower())
+        parameter = known.get(str(key).lower()) or _beginning(schema, str(key))
         if parameter is None:
             flaws.append(_unknown(schema, str(key), raw, word))
-        elif parameter.name in seen:
+        elif parameter.name in seen and parameter.kind is not ParameterKind.KEYS:
             flaws.append(f"{word} {key!r} is given twice, also as {seen[parameter.name]!r}; case does not matter")
         else:
             seen[parameter.name] = str(key)
             try:
-                values[parameter.name] = read_value(parameter, raw)
+                value = read_value(parameter, raw)
+                one_of_many = parameter.kind is ParameterKind.KEYS
+                values[parameter.name] = {**(values[parameter.name] or {}), str(key): value} if one_of_many else value
             except ValueError as error:
                 secret = parameter.kind is ParameterKind.SECRET
                 flaws.append(f"{word} {key!r} {'cannot be used' if secret else f'is {_shown(raw)}'}, {error}")
     flaws += _presence_flaws(schema, seen, word)
     return values, tuple(flaws)
+
+
+def _beginning(schema: ParameterSchema, key: str) -> Parameter | None:
+    """The parameter of kind KEYS whose name the key begins with."""
+    many = (p for p in schema.parameters if p.kind is ParameterKind.KEYS)
+    return next((p for p in many if key.lower().startswith(p.name.lower())), None)
 
 
 def _unknown(schema: ParameterSchema, key: str, raw: object, word: str) -> str:
@@ -120,7 +128,7 @@ def _presence_flaws(schema: ParameterSchema, seen: Mapping[str, str], word: str)
 
 
 def read_value(parameter: Parameter, raw: object) -> Any:
-    """The Python value. Raises ValueError whose text is what is expected, as the end of a sentence."""
+    """The Python value; of kind KEYS that of one key. Raises ValueError with what is expected, to end a sentence."""
     try:
         value = _READERS[parameter.kind](raw)
     except ValueError:
@@ -230,5 +238,6 @@ _READERS: Final[Mapping[ParameterKind, Callable[[object], Any]]] = {
     ParameterKind.DURATION: _duration,
     ParameterKind.STRINGS: _strings,
     ParameterKind.MAPPING: _mapping,
+    ParameterKind.KEYS: _string,
     ParameterKind.SECRET: _secret,
 }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +29,7 @@ from volplane import (
 )
 from volplane_aws_ebs import AwsEbsBackend, api
 from volplane_aws_ebs.testing import Behaviour, FakeEC2, FakeEC2Server, Fault, FaultKind
+from volplane_testing.cloud import FakeCloudServer, HttpRequest, HttpResponse
 
 REGION = "eu-test-1"
 CONTEXT = Context(driver="ebs.volplane.dev", cluster_id="cluster-1")
@@ -92,6 +95,53 @@ def test_two_drivers_work_in_two_roles(server: FakeEC2Server) -> None:
         driver = backend(server, role_arn=f"arn:aws:iam::123456789012:role/{role}")
         assert driver.start(START) == Done()
         driver.stop(StopRequest(context=CONTEXT))
+
+
+def test_a_web_identity_is_exchanged_for_credentials(
+    server: FakeEC2Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """IAM roles for service accounts: the webhook of EKS sets these variables and mounts the token."""
+    token = tmp_path / "token"
+    token.write_text("header.claims.signature")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(token))
+    monkeypatch.setenv("AWS_ROLE_ARN", ROLE)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", server.url)
+    server.fake.behave(access_keys=frozenset({"ASIASTORAGE"}))
+    driver = backend(server)
+    assert driver.start(START) == Done()
+    assert server.fake.calls["sts:AssumeRoleWithWebIdentity"] == 1
+    driver.stop(StopRequest(context=CONTEXT))
+    token.unlink()
+    with pytest.raises(PermissionDenied, match=r"token.*give the driver credentials"):
+        backend(server).start(START)
+
+
+def test_a_pod_identity_is_asked_for_credentials(
+    server: FakeEC2Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """EKS Pod Identity: an agent on the node answers with the credentials of the pod's role."""
+    asked: list[str] = []
+
+    def agent(request: HttpRequest) -> HttpResponse:
+        asked.append(request.headers.get("authorization", ""))
+        expires = "2126-01-01T00:00:00Z"
+        given = {"AccessKeyId": "ASIAPOD", "SecretAccessKey": "hush", "Token": "t", "Expiration": expires}
+        return HttpResponse(content_type="application/json", body=json.dumps(given).encode())
+
+    token = tmp_path / "token"
+    token.write_text("of-the-pod")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    server.fake.behave(access_keys=frozenset({"ASIAPOD"}))
+    with FakeCloudServer(agent) as node:
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{node.url}/v1/credentials")
+        monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(token))
+        driver = backend(server)
+        assert driver.start(START) == Done()
+        driver.stop(StopRequest(context=CONTEXT))
+    assert asked == ["of-the-pod"]
 
 
 def keys(key_id: str, secret: str = "hush-hush", token: str = "") -> dict[str, Secret]:

@@ -46,10 +46,17 @@ def test_a_volume_that_was_grown_still_answers_its_demand(region: Any) -> None:
 
 
 def test_iops_per_gib_are_computed_anew_in_the_same_change(region: Any) -> None:
-    asset = region.provision(size=20 * GIB, parameters={"type": "io2", "iopsPerGB": 50})
+    parameters = {"type": "io2", "iopsPerGB": 50, "allowAutoIOPSIncreaseOnModify": True}
+    asset = region.provision(size=20 * GIB, parameters=parameters)
     assert region.fake.volumes[asset.handle].iops == 1000
     region.again().expand(asset, 40 * GIB)
     assert (region.fake.volumes[asset.handle].iops, region.fake.calls["ModifyVolume"]) == (2000, 1)
+
+
+def test_iops_stay_when_a_volume_grows_unless_the_class_says_otherwise(region: Any) -> None:
+    asset = region.provision(size=20 * GIB, parameters={"type": "io2", "iopsPerGB": 50})
+    region.expand(asset, 40 * GIB)
+    assert region.fake.volumes[asset.handle].iops == 1000
 
 
 @pytest.mark.parametrize("kind", [FaultKind.LOSE, FaultKind.DROP])
@@ -96,9 +103,12 @@ def test_the_cool_down_is_told_with_its_end_and_ends(region: Any) -> None:
 
 
 def test_what_cannot_grow_says_why(region: Any) -> None:
-    asset = region.provision(parameters={"type": "standard"})
-    with pytest.raises(InvalidArgument, match="at most 1024 GiB"):
-        region.expand(asset, 2000 * GIB)
+    magnetic = region.provision("u0", parameters={"type": "standard"})
+    with pytest.raises(InvalidArgument, match="of type standard, which EC2 does not change"):
+        region.expand(magnetic, 2 * GIB, uid="u0")
+    asset = region.provision(parameters={"type": "gp2"})
+    with pytest.raises(InvalidArgument, match="at most 16384 GiB"):
+        region.expand(asset, 20_000 * GIB)
     region.fake.remove_volume(asset.handle)
     with pytest.raises(NotFound, match="does not exist"):
         region.expand(asset, 2 * GIB)
@@ -130,13 +140,65 @@ def test_performance_is_changed_in_one_call_and_not_twice(region: Any) -> None:
     [
         ({"iops": "many"}, "parameter iops is 'many', expected a whole number"),
         ({"type": "floppy"}, "expected one of gp3, gp2"),
-        ({"encrypted": "true"}, "unknown parameter 'encrypted'; what can be changed is type, iops and throughput"),
+        ({"encrypted": "true"}, "unknown parameter 'encrypted'; what can be changed is type, iops, throughput"),
+        ({"iopsPerGB": "0"}, "parameter iopsPerGB is '0', expected a whole number"),
+        ({"iopsPerGB": "5", "iops": "4000"}, "iops=4000 and iopsPerGB=5 exclude each other"),
+        ({"type": "st1", "iopsPerGB": "5"}, "volumes of type st1 have no IOPS"),
+        ({"allowAutoIOPSIncreaseOnModify": "maybe"}, "is 'maybe', expected true or false"),
+        ({"tagSpecification_1": "team"}, "tagSpecification_1 is 'team', expected a tag such as"),
+        ({"tagSpecification_1": "a={{ .Nobody }}"}, "there is no .Nobody"),
+        ({"tagDeletion_1": "volplane.dev/cluster"}, "parameter tagDeletion_1: 'volplane.dev/cluster' is reserved"),
+        ({"tagDeletion_1": "a", "tagSpecification_9": "a=b"}, "set and remove the same tag, 'a'"),
     ],
 )
 def test_what_cannot_be_changed_is_refused(region: Any, parameters: Any, told: str) -> None:
     asset = region.provision()
     with pytest.raises(InvalidArgument, match=told):
         region.modify(asset, **parameters)
+
+
+def test_tags_are_changed_without_a_modification(region: Any) -> None:
+    asset = region.provision(parameters={"tags": {"team": "a", "old": "x"}})
+    wanted = {
+        "tagSpecification_1": "team=b",
+        "tagSpecification_2": "of={{ .PVCNamespace }}/{{ .PVCName | toUpper }}/{{ .PVName }}",
+        "tagDeletion_1": "old",
+        "tagDeletion_2": "never",
+    }
+    assert region.modify(asset, **wanted) == Done()
+    assert region.again().modify(asset, **wanted) == Done()
+    tags = region.fake.volumes[asset.handle].tags
+    assert (tags["team"], tags["of"]) == ("b", "default/DATA-U1/pvc-u1")
+    assert "old" not in tags
+    calls = region.fake.calls
+    assert (calls["ModifyVolume"], calls["CreateTags"], calls["DeleteTags"]) == (0, 1, 1)
+
+
+def test_iops_for_each_gib_are_set_and_kept_when_the_volume_grows(region: Any) -> None:
+    asset = region.provision(size=100 * GIB)
+    region.modify(asset, iopsPerGB="50", allowAutoIOPSIncreaseOnModify="true")
+    assert region.fake.volumes[asset.handle].iops == 5000
+    region.clock.advance(60.0)
+    region.expand(asset, 200 * GIB)
+    assert region.fake.volumes[asset.handle].iops == 10_000
+
+
+def test_the_older_name_of_the_type_counts_where_the_newer_one_is_absent(region: Any) -> None:
+    asset = region.provision(size=20 * GIB)
+    region.modify(asset, volumeType="io2", iops="500")
+    assert region.fake.volumes[asset.handle].volume_type == "io2"
+    assert region.modify(asset, volumeType="gp3", type="io2") == Done()
+
+
+def test_a_former_leader_changes_no_tags(region: Any) -> None:
+    asset = region.provision(context=region.context(fence="9/b"))
+    late = ModifyRequest(
+        context=region.context(fence="8/a"),
+        volume=region.identity(asset),
+        parameters={"tagSpecification_1": "a=b"},
+    )
+    with pytest.raises(Unavailable, match="former leader 8"):
+        region.finish(region.backend.modify, late)
 
 
 @pytest.mark.parametrize(("before", "after"), [("io2", "gp3"), ("gp3", "io2")])

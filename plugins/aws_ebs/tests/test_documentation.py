@@ -1,4 +1,4 @@
-"""The code in the documentation of the mocked EC2 runs."""
+"""The code in the documentation of the mocked EC2 runs, and the comparison with the official driver is true."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from volplane_aws_ebs.parameters import PARAMETERS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "test-against-a-mocked-ec2.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL) if PAGE.is_file() else []
@@ -19,3 +21,20 @@ def test_a_block_runs(code: str) -> None:
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False, timeout=120
     )
     assert ran.returncode == 0, ran.stderr
+
+
+COMPARED = Path(__file__).resolve().parents[3] / "docs" / "reference" / "clouds-compared.md"
+OFFICIAL = (
+    "csi.storage.k8s.io/fstype type iopsPerGB allowAutoIOPSPerGBIncrease allowAutoIOPSIncreaseOnModify iops throughput "
+    "encrypted kmsKeyId blockSize inodeSize bytesPerInode numberOfInodes ext4BigAlloc ext4ClusterSize "
+    "ext4EncryptionSupport volumeInitializationRate blockExpress blockAttachUntilInitialized tagSpecification"
+)
+"""Parameters of classes: kubernetes-sigs/aws-ebs-csi-driver, docs/parameters.md and pkg/driver/constants.go."""
+
+
+@pytest.mark.skipif(not COMPARED.is_file(), reason="not in the repository")
+def test_the_comparison_says_of_every_parameter_what_the_schema_says() -> None:
+    section = COMPARED.read_text("utf-8").split("### Parameters of its classes\n")[1].split("\n## ")[0]
+    told = dict(re.findall(r"^\| `([^`]+)` \| (\w+) \|", section, re.MULTILINE))
+    known = {parameter.name for parameter in PARAMETERS.parameters}
+    assert told == {name: "same" if name in known else "absent" for name in OFFICIAL.split()}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError
+from botocore.session import Session
 
 from volplane_aws_ebs.testing import EC2_LIMITS, Behaviour, FakeEC2, Fault, FaultKind, InProcess, Rate
 
@@ -560,3 +562,186 @@ def test_what_was_accepted_can_fail(account: Account) -> None:
     )
     (made,) = account.ec2.describe_snapshots(SnapshotIds=[snapshot])["Snapshots"]
     assert (made["State"], made["StateMessage"]) == ("error", "Hardware.")
+
+
+# --- what EC2 refuses -------------------------------------------------------------------------------------------
+
+
+def documented(operation: str) -> list[str]:
+    """The filters that botocore's model of EC2 documents for a Describe action."""
+    model = Session().get_service_model("ec2").operation_model(operation)
+    text = model.input_shape.members["Filters"].documentation
+    return [name for name in re.findall(r"<li> <p> ?<code>([a-z.-]+)</code>", text) if not name.startswith("tag")]
+
+
+@pytest.mark.parametrize(
+    ("operation", "method"),
+    [
+        ("DescribeVolumes", "describe_volumes"),
+        ("DescribeSnapshots", "describe_snapshots"),
+        ("DescribeVolumesModifications", "describe_volumes_modifications"),
+        ("DescribeVolumeStatus", "describe_volume_status"),
+        ("DescribeAvailabilityZones", "describe_availability_zones"),
+    ],
+)
+def test_every_filter_that_ec2_documents_is_heeded(account: Account, operation: str, method: str) -> None:
+    id_ = account.ready()
+    account.ec2.create_snapshot(VolumeId=id_)
+    account.ec2.modify_volume(VolumeId=id_, Size=12)
+    names = documented(operation)
+    assert len(names) >= 8
+    describe = getattr(account.ec2, method)
+    for name in names:
+        answer = describe(Filters=[{"Name": name, "Values": ["no such value"]}])
+        assert not next(value for key, value in answer.items() if isinstance(value, list)), name
+    refused(describe, "InvalidParameterValue", Filters=[{"Name": "colour", "Values": ["red"]}])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("original-size", "10"),
+        ("target-size", "12"),
+        ("original-iops", "3000"),
+        ("target-volume-type", "gp3"),
+        ("modification-state", "modifying"),
+        ("start-time", "2026-01-01T00:00:10.000Z"),
+    ],
+)
+def test_modifications_are_found_by_their_values(account: Account, name: str, value: str) -> None:
+    id_ = account.ready()
+    account.ec2.modify_volume(VolumeId=id_, Size=12)
+    found = account.ec2.describe_volumes_modifications(Filters=[{"Name": name, "Values": [value]}])
+    assert [each["VolumeId"] for each in found["VolumesModifications"]] == [id_]
+
+
+def test_zones_and_types_are_found_by_their_fields(account: Account) -> None:
+    account.fake.behave(local_zones=("eu-test-1-ham-1a",), zone_states={"eu-test-1b": "impaired"})
+
+    def zones(name: str, value: str) -> list[str]:
+        found = account.ec2.describe_availability_zones(Filters=[{"Name": name, "Values": [value]}])
+        return [each["ZoneName"] for each in found["AvailabilityZones"]]
+
+    assert zones("zone-type", "local-zone") == ["eu-test-1-ham-1a"]
+    assert zones("state", "impaired") == zones("zone-id", "tst1-az2") == ["eu-test-1b"]
+    shared = [{"Name": "ebs-info.attachment-limit-type", "Values": ["shared"]}]
+    kinds = account.ec2.describe_instance_types(Filters=shared)["InstanceTypes"]
+    assert [kind["InstanceType"] for kind in kinds] == ["m5.large", "t3.micro"]
+
+
+def test_a_root_volume_stays_while_its_instance_runs(account: Account) -> None:
+    instance = account.fake.add_instance(ZONE)
+    root = instance.root_volume
+    message = f"Unable to detach root volume '{root}' from instance '{instance.id}'"
+    refused(account.ec2.detach_volume, "IncorrectState", message, VolumeId=root, InstanceId=instance.id)
+    instance.state = "stopped"
+    account.ec2.detach_volume(VolumeId=root, InstanceId=instance.id)
+
+
+def test_nothing_is_unencrypted_where_encryption_is_the_default(account: Account) -> None:
+    account.fake.behave(encrypt_by_default=True)
+    assert account.look(account.ready(Encrypted=False))["Encrypted"]
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "message"),
+    [
+        ({"VolumeType": "io1"}, "MissingParameter", "The parameter iops must be specified for io1 volumes"),
+        ({"VolumeType": "gp2", "Iops": 500}, "InvalidParameterCombination", "iops is not supported for gp2 volumes"),
+        ({"VolumeType": "gp2", "Throughput": 200}, "InvalidParameterCombination", "throughput is not supported"),
+        ({"Iops": 90_000}, "InvalidParameterValue", "Volume iops of 90000 is too high; maximum is 80000."),
+        ({"Iops": 100}, "InvalidParameterValue", "Volume iops of 100 is too low; minimum is 3000."),
+        ({"VolumeType": "io1", "Iops": 501}, "InvalidParameterValue", "ratio of 50.1"),
+        ({"VolumeType": "io2", "Iops": 300_000}, "InvalidParameterCombination", "256K IOPS or 1000:1 IOPS:GB ratio"),
+        ({"Throughput": 1000}, "InvalidParameterValue", "Throughput (MiBps) to iops ratio"),
+        ({"AvailabilityZoneId": "tst1-az1"}, "InvalidParameterCombination", "cannot be used together"),
+        ({"VolumeInitializationRate": 200}, "InvalidParameterCombination", "volumes created from snapshots"),
+        ({"OutpostArn": "arn:aws:outposts:r:1:outpost/op-1"}, "UnknownParameter", "OutpostArn"),
+    ],
+)
+def test_demands_are_refused_with_the_codes_of_ec2(account: Account, given: Any, code: str, message: str) -> None:
+    refused(account.create, code, message, **given)
+    assert account.fake.volumes == {}
+
+
+def test_a_magnetic_volume_is_not_modified(account: Account) -> None:
+    id_ = account.ready(VolumeType="standard")
+    message = "Volume type EBS Magnetic is not supported."
+    refused(account.ec2.modify_volume, "InvalidParameterValue", message, VolumeId=id_, Size=20)
+
+
+def test_each_type_has_quotas(account: Account) -> None:
+    account.fake.behave(type_quotas_gib={"gp3": 25, "io2": 1000}, iops_quotas={"io2": 1000})
+    id_ = account.ready()
+    account.ready()
+    refused(account.create, "VolumeLimitExceeded")
+    refused(account.ec2.modify_volume, "VolumeModificationSizeLimitExceeded", VolumeId=id_, Size=16)
+    account.ready(VolumeType="io2", Iops=600)
+    refused(account.create, "MaxIOPSLimitExceeded", VolumeType="io2", Iops=600)
+    refused(account.ec2.modify_volume, "MaxIOPSLimitExceeded", VolumeId=id_, VolumeType="io2", Iops=600)
+
+
+def test_a_zone_in_trouble_makes_no_volumes(account: Account) -> None:
+    account.fake.behave(zone_states={"eu-test-1a": "constrained", "eu-test-1b": "unavailable"})
+    refused(account.create, "InsufficientVolumeCapacity")
+    refused(account.create, "Unavailable", AvailabilityZone="eu-test-1b")
+    account.create(AvailabilityZone="eu-test-1c")
+
+
+def test_what_cannot_be_seen_yet_cannot_be_changed_either(account: Account) -> None:
+    account.fake.behave(visible_after=5.0)
+    id_ = account.create(ClientToken="t")
+    for call, given in (
+        (account.ec2.delete_volume, {"VolumeId": id_}),
+        (account.ec2.modify_volume, {"VolumeId": id_, "Size": 20}),
+        (account.ec2.create_snapshot, {"VolumeId": id_}),
+        (account.ec2.create_tags, {"Resources": [id_], "Tags": [{"Key": "a", "Value": "b"}]}),
+    ):
+        refused(call, "InvalidVolume.NotFound", **given)
+    assert account.create(ClientToken="t") == id_
+    account.now += 6.0
+    account.ec2.delete_volume(VolumeId=id_)
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "code"),
+    [
+        ("delete_snapshot", {"SnapshotId": "snap-1"}, "InvalidSnapshotID.Malformed"),
+        ("describe_snapshots", {"SnapshotIds": ["snap-xyz"]}, "InvalidSnapshotID.Malformed"),
+        ("describe_volume_status", {"VolumeIds": ["vol-1"]}, "InvalidParameterValue"),
+        ("describe_instances", {"InstanceIds": ["i-123"]}, "InvalidInstanceID.Malformed"),
+        ("delete_volume", {"VolumeId": "vol-1"}, "InvalidVolumeID.Malformed"),
+    ],
+)
+def test_malformed_ids_are_told_from_unknown_ones(account: Account, method: str, given: Any, code: str) -> None:
+    refused(getattr(account.ec2, method), code, **given)
+
+
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [
+        ("attach_volume", {"VolumeId": "vol-12345678", "InstanceId": "i-12345678", "Device": "d", "EbsCardIndex": 1}),
+        ("create_snapshot", {"VolumeId": "vol-12345678", "OutpostArn": "arn:x"}),
+        ("modify_volume", {"VolumeId": "vol-12345678", "MultiAttachEnabled": True}),
+        ("describe_availability_zones", {"AllAvailabilityZones": True}),
+        ("describe_snapshots", {"RestorableByUserIds": ["self"]}),
+    ],
+)
+def test_what_the_mock_does_not_heed_is_refused(account: Account, method: str, given: Any) -> None:
+    refused(getattr(account.ec2, method), "UnknownParameter", "is not recognized by this mock", **given)
+
+
+def test_contents_of_a_volume_from_a_snapshot_come_later(account: Account) -> None:
+    account.fake.behave(initialize_seconds=60.0)
+    snapshot = account.ec2.create_snapshot(VolumeId=account.ready())["SnapshotId"]
+    account.now += 10.0
+    id_ = account.ready(SnapshotId=snapshot, VolumeInitializationRate=200)
+
+    def state() -> str:
+        (status,) = account.ec2.describe_volume_status(VolumeIds=[id_])["VolumeStatuses"]
+        details = {each["Name"]: each["Status"] for each in status["VolumeStatus"]["Details"]}
+        return details["initialization-state"]
+
+    assert state() == "initializing"
+    account.now += 60.0
+    assert state() == "completed"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import volplane_aws_ebs
-from volplane import AccessMode, AdoptRequest, DeleteSnapshotRequest, VolumeMode
+from volplane import AccessMode, AdoptRequest, AttachRequest, DeleteSnapshotRequest, VolumeMode, VolumeSource
 from volplane_aws_ebs.api import Action
 from volplane_aws_ebs.iam_policy import PARTITIONS, PLACEHOLDER, iam_policy
 
@@ -66,7 +66,7 @@ def test_every_condition_on_a_mark_names_this_cluster_and_no_pattern() -> None:
                 if key.endswith("/volplane.dev/cluster"):
                     assert (operator, value) in {("StringEquals", "cluster-1"), ("StringEqualsIfExists", "cluster-1")}
                     found.append(statement["Sid"])
-    assert len(found) == 7
+    assert len(found) == 8
 
 
 def test_only_marks_of_a_former_cluster_that_is_named_may_be_replaced() -> None:
@@ -113,7 +113,7 @@ class Judge:
 
     def request(self, action: str, given: Any, **options: Any) -> Any:
         tags = {t["Key"]: t["Value"] for s in given.get("TagSpecifications", ()) for t in s["Tags"]}
-        later = {tag["Key"]: tag["Value"] for tag in given.get("Tags", ())}
+        later = {tag["Key"]: tag.get("Value", "") for tag in given.get("Tags", ())}
         for resource in self.resources(action, given):
             if not any(self.allows(statement, action, resource, tags, later) for statement in OURS["Statement"]):
                 self.denied.append(f"{action} on {resource}")
@@ -145,11 +145,18 @@ class Judge:
                     return False
                 if kind == "aws:ResourceTag" and there.get(name) not in wanted:
                     return False
-                if key == "aws:TagKeys" and not set(later) <= set(value):
+                if key == "aws:TagKeys" and not self.keys_fit(operator, wanted, set(later)):
                     return False
                 if key == "ec2:CreateAction":
                     return False
         return True
+
+    def keys_fit(self, operator: str, wanted: list[str], keys: set[str]) -> bool:
+        if operator == "Null":
+            return bool(keys) == (wanted == ["false"])
+        if operator == "ForAllValues:StringNotLike":
+            return not any(fnmatch.fnmatchcase(key, pattern) for key in keys for pattern in wanted)
+        return keys <= set(wanted)
 
     def tags_of(self, id_: str) -> Any:
         for table in (self.region.fake.volumes, self.region.fake.snapshots):
@@ -165,11 +172,19 @@ def test_a_whole_life_needs_no_more_than_the_policy(region: Any) -> None:
     region.attach(asset, node, fence="2/b")
     snapshot = region.snapshot(asset)
     region.expand(asset, 30 * GIB)
+    region.clock.advance(60.0)
+    region.modify(asset, tagSpecification_1="team=storage", iopsPerGB="110")
+    region.modify(asset, tagDeletion_1="team")
     region.detach(asset, node, fence="2/b")
     shared = {"access_modes": (AccessMode.READ_WRITE_MANY,), "volume_mode": VolumeMode.BLOCK}
     copy = region.provision(
         "u2", 20 * GIB, source_snapshot=snapshot.handle, parameters={"type": "io2", "iops": 500}, **shared
     )
+    waiting = {"volumeAttributes": {"blockattachuntilinitialized": "true"}, "volumeHandle": copy.handle}
+    identity = region.identity(copy, "u2", source=VolumeSource(kind="csi", fields=waiting))
+    there = AttachRequest(context=region.context(), volume=identity, node=node)
+    region.finish(region.backend.attach, there)
+    region.detach(copy, node, "u2")
     adopted = AdoptRequest(context=region.context(), volume=region.identity(copy, "u3"), former=region.owner("u2"))
     region.backend.adopt(adopted)
     region.listed()
@@ -190,6 +205,14 @@ def test_the_policy_does_not_reach_the_volumes_of_others(region: Any) -> None:
     region.clock.advance(5.0)
     region.delete(plain, owner=None)
     assert f"DeleteVolume on arn:aws:ec2:r:1:volume/{plain}" in judge.denied
+
+
+@pytest.mark.parametrize("tags", [[], [{"Key": "volplane.dev/cluster"}], [{"Key": "a"}, {"Key": "CSIVolumeName"}]])
+def test_the_policy_lets_no_tag_go_that_says_whose_a_volume_is(region: Any, tags: Any) -> None:
+    asset = region.provision()
+    judge = Judge(region)
+    region.connect.client().delete_tags(Resources=[asset.handle], Tags=tags)
+    assert judge.denied == [f"DeleteTags on arn:aws:ec2:r:1:volume/{asset.handle}"]
 
 
 def test_the_policy_does_not_reach_the_volumes_of_another_cluster(region: Any) -> None:

@@ -35,8 +35,10 @@ from volplane.cloud import (
     TokenBucket,
     in_turns,
     label_text,
+    measured,
     read_without_bad_ids,
 )
+from volplane.controller.metrics import Metrics
 
 
 class Times:
@@ -371,3 +373,20 @@ def test_a_fence_is_written_once_and_only_to_what_is_ours() -> None:
     assert fences.mark_to_write({**marks, LABELS.fence: "7"}, context(fence="7/a")) == {}
     assert fences.mark_to_write({}, context(fence="7/a")) == {}
     assert fences.mark_to_write(marks, context()) == {}
+
+
+def test_calls_of_a_cloud_are_metrics_of_the_process() -> None:
+    metrics = Metrics()
+
+    def seen(name: str, **labels: str) -> float:
+        return metrics.registry.get_sample_value(f"volplane_cloud_request_{name}", {"cloud": "toy", **labels}) or 0.0
+
+    with measured("toy", "MakeDisk"):
+        pass
+    with pytest.raises(CloudError), measured("toy", "MakeDisk"):
+        raise CloudError("MakeDisk", "SlowDown", "Slow down.")
+    assert seen("duration_seconds_count", request="MakeDisk") == 2
+    assert seen("errors_total", request="MakeDisk", error="SlowDown") == 1
+    assert {"volplane_cloud_request_duration_seconds", "volplane_cloud_request_errors_total"} <= {
+        each.name for each in metrics.descriptions
+    }

@@ -293,3 +293,28 @@ def test_the_reference_says_what_may_be_given_and_what_is_assumed() -> None:
         ("mode", 'a quoted octal mode such as "0770"', "0770", "Mode. Since schema version 2."),
         ("root", "text", "required", "Where."),
     ]
+
+
+# --- many keys --------------------------------------------------------------------------------------------------
+
+
+TAGGED = schema(
+    Parameter(name="type", doc="Type."), Parameter(name="tag", doc="Tags.", kind=KIND.KEYS, pattern="[a-z=]*")
+)
+
+
+def test_keys_that_begin_alike_are_one_parameter() -> None:
+    values, flaws = check(TAGGED, {"tag_1": "a=b", "TAG_two": "c=d", "type": "x"}, "parameter")
+    assert flaws == ()
+    assert values == {"type": "x", "tag": {"tag_1": "a=b", "TAG_two": "c=d"}}
+    assert check(TAGGED, {}, "parameter") == ({"type": None, "tag": None}, ())
+
+
+def test_a_wrong_one_of_many_keys_is_named_as_it_was_given() -> None:
+    _, flaws = check(TAGGED, {"tag_1": "A B", "tog_2": "x"}, "parameter")
+    assert flaws[0].startswith("parameter 'tag_1' is 'A B', expected text, for each key that begins so")
+    assert flaws[1].startswith("unknown parameter 'tog_2'")
+
+
+def test_many_keys_have_no_default() -> None:
+    assert "can have no default" in schema_flaws(one(KIND.KEYS, default={}), of_class=True)[0]

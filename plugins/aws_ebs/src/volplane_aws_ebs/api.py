@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, Protocol
 
-from volplane.cloud import CloudError
+from volplane.cloud import CloudError, measured
 from volplane_aws_ebs.settings import Settings
 
 __all__ = [
@@ -47,6 +47,7 @@ class Action(StrEnum):
     CREATE_TAGS = "CreateTags"
     CREATE_VOLUME = "CreateVolume"
     DELETE_SNAPSHOT = "DeleteSnapshot"
+    DELETE_TAGS = "DeleteTags"
     DELETE_VOLUME = "DeleteVolume"
     DESCRIBE_AVAILABILITY_ZONES = "DescribeAvailabilityZones"
     DESCRIBE_INSTANCES = "DescribeInstances"
@@ -54,6 +55,7 @@ class Action(StrEnum):
     DESCRIBE_SNAPSHOTS = "DescribeSnapshots"
     DESCRIBE_VOLUMES = "DescribeVolumes"
     DESCRIBE_VOLUMES_MODIFICATIONS = "DescribeVolumesModifications"
+    DESCRIBE_VOLUME_STATUS = "DescribeVolumeStatus"
     DETACH_VOLUME = "DetachVolume"
     MODIFY_VOLUME = "ModifyVolume"
     DECODE_AUTHORIZATION_MESSAGE = "DecodeAuthorizationMessage"
@@ -141,6 +143,10 @@ class AwsClient:
 
     def call(self, action: Action, **parameters: Any) -> Mapping[str, Any]:
         """Make the call and return its result. Raises AwsError for every error of AWS or of the network."""
+        with measured("ec2", str(action)):
+            return self._called(action, parameters)
+
+    def _called(self, action: Action, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
         service = "sts" if action is Action.DECODE_AUTHORIZATION_MESSAGE else "ec2"
         try:
             method = getattr(self._client(service, _ATTEMPTS if action.repeatable else 1), _METHODS[action])
@@ -178,6 +184,9 @@ def _aws_error(action: Action, error: Exception) -> AwsError:
             return AwsError(action, NO_CREDENTIALS, f"AssumeRole: {message} ({code})")
         return AwsError(action, code, message)
     name = type(error).__name__
+    if isinstance(error, OSError) and error.filename is not None:
+        # Of a provider of credentials: the token of a web identity or of a pod identity is a file.
+        return AwsError(action, NO_CREDENTIALS, f"{error.filename}: {error.strerror}")
     if not type(error).__module__.startswith(("botocore", "boto3", "urllib3")):
         raise error
     text = " ".join(str(error).split())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from volplane import (
     AttachedElsewhere,
@@ -14,14 +14,16 @@ from volplane import (
     NotFound,
     ResourceExhausted,
     Unavailable,
+    VolumeIdentity,
     VolumeInUse,
 )
-from volplane.cloud import HookCall, RetryLater
+from volplane.cloud import BoundedCache, HookCall, RetryLater
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.devices import DeviceNames
 from volplane_aws_ebs.ec2 import Ec2
 from volplane_aws_ebs.errors import NOT_ATTACHED, NOT_FOUND
+from volplane_aws_ebs.file_system import BLOCK_UNTIL_INITIALIZED
 from volplane_aws_ebs.ownership import Fencing
 from volplane_aws_ebs.resources import Ec2Attachment, Ec2Instance, Ec2Volume, instance_id, volume_id, volume_id_from
 from volplane_aws_ebs.state_waits import STUCK_DETACHING_SECONDS, Pair, StateWaits
@@ -30,6 +32,11 @@ __all__ = ["Attacher"]
 
 _FIRST_POLL = 1.25
 _STUCK_ATTACHING_SECONDS = 90.0
+_REFUSED_SECONDS = 30.0
+"""So long EC2 may show an attachment that it says is not there; after that its refusal is told."""
+_INITIALIZING_PAUSE = 60.0
+"""EC2 takes minutes to hours, and shows its progress no sooner (Amazon EBS User Guide, "Initialize volumes")."""
+_GONE = NOT_FOUND | NOT_ATTACHED | {"InvalidInstanceID.NotFound"}
 _ATTACHABLE_STATES = ("pending", "running", "stopping", "stopped")
 
 
@@ -45,6 +52,7 @@ class Attacher:
         self._node_name = node_name
         self._devices = DeviceNames(ec2.clock)
         self._waits = waits
+        self._initialized: BoundedCache[str, bool] = BoundedCache()
 
     # --- attach -------------------------------------------------------------------------------------------------
 
@@ -129,6 +137,8 @@ class Attacher:
             raise NotFound(
                 f"instance {instance} of node {request.node.name} {state}", code="InvalidInstanceID.NotFound"
             )
+        if _waits_for_contents(request.volume) and volume.snapshot:
+            self._require_initialized(volume.id)
         if target.zone != volume.zone:
             raise InvalidArgument(
                 f"{volume.id} is in zone {volume.zone}, node {request.node.name} in {target.zone}: volumes of EBS "
@@ -150,12 +160,25 @@ class Attacher:
         self._ec2.batches.volumes.invalidate(volume.id)
         raise RetryLater(self._ec2.batches.volumes.next_poll(volume.id, after=_FIRST_POLL))
 
+    def _require_initialized(self, volume: str) -> None:
+        """Raise RetryLater while EC2 still reads the volume's contents from its snapshot."""
+        if self._initialized.get(volume):
+            return
+        statuses = self._ec2.read(Action.DESCRIBE_VOLUME_STATUS, VolumeIds=[volume]).get("VolumeStatuses", ())
+        details = [detail for each in statuses for detail in each.get("VolumeStatus", {}).get("Details", ())]
+        if not statuses or any(
+            each.get("Name") == "initialization-state" and each.get("Status") == "initializing" for each in details
+        ):
+            raise RetryLater(_INITIALIZING_PAUSE)
+        self._initialized.put(volume, True)
+
     def _refuse_full(self, request: AttachRequest, target: Ec2Instance, volume: str) -> None:
         limit = self._ec2.attach_limit(target.instance_type)
         if limit is None:
             return
         attachments, shared = limit
-        room = attachments - (target.interfaces - 1 if shared else 0)
+        reserved = 0 if self._ec2.settings.attach_limit else self._ec2.settings.reserved_attachments
+        room = max(attachments - (target.interfaces - 1 if shared else 0) - reserved, 1)
         if volume in target.devices.values() or self._devices.count(target) < room:
             return
         if self._elapsed((volume, target.id), "full") == 0.0:
@@ -164,6 +187,7 @@ class Attacher:
             raise RetryLater(self._ec2.batches.instances.next_poll(target.id))
         self._reset((volume, target.id))
         also = f" beside {target.interfaces} network interfaces" if shared and target.interfaces > 1 else ""
+        also += f" and {reserved} attachments that are reserved" if reserved else ""
         raise ResourceExhausted(
             f"node {request.node.name} ({target.instance_type}) holds {self._devices.count(target)} volumes and can "
             f"hold {room}{also}; move a pod to another node",
@@ -210,10 +234,9 @@ class Attacher:
             )
         except AwsError as error:
             self._invalidate(id_, instance)
-            if error.code in NOT_FOUND or error.code in NOT_ATTACHED or error.code == "InvalidInstanceID.NotFound":
-                raise RetryLater(
-                    self._ec2.batches.volumes.next_poll(id_)
-                ) from None  # Detached, if the next look agrees.
+            if error.code in _GONE and self._elapsed(pair, "refused") < _REFUSED_SECONDS:
+                # Detached, if the next look agrees.
+                raise RetryLater(self._ec2.batches.volumes.next_poll(id_)) from None
             raise
         self._reset(pair)
         self._elapsed(pair, "detaching")
@@ -252,11 +275,17 @@ class Attacher:
         return self._waits.seconds(pair, state)
 
     def _reset(self, pair: Pair) -> None:
-        self._waits.reset(pair, "attaching", "detaching", "device", "contested", "full")
+        self._waits.reset(pair, "attaching", "detaching", "device", "contested", "full", "refused")
 
     def _invalidate(self, volume: str, instance: str) -> None:
         self._ec2.batches.volumes.invalidate(volume)
         self._ec2.batches.instances.invalidate(instance)
+
+
+def _waits_for_contents(volume: VolumeIdentity) -> bool:
+    """Whether the volume's class says blockAttachUntilInitialized."""
+    attributes = volume.source.fields.get("volumeAttributes")
+    return isinstance(attributes, Mapping) and attributes.get(BLOCK_UNTIL_INITIALIZED.lower()) == "true"
 
 
 def _is_attached(volume: Ec2Volume, instance: str) -> bool:

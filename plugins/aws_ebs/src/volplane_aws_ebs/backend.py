@@ -44,16 +44,18 @@ from volplane.cloud import BoundedCache, HookCall, Zones, ZoneStates, in_turns
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsClient, AwsError, Connect, connect
 from volplane_aws_ebs.attach import Attacher
+from volplane_aws_ebs.ceilings import Ceilings
 from volplane_aws_ebs.create import Provisioner
 from volplane_aws_ebs.delete import Deleter
 from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
 from volplane_aws_ebs.modify import Modifier
 from volplane_aws_ebs.ownership import Fencing, adopt, list_page
-from volplane_aws_ebs.parameters import LARGEST_GIB, PARAMETERS, ClassParameters
+from volplane_aws_ebs.parameters import PARAMETERS, ClassParameters
 from volplane_aws_ebs.resources import GIB, IN_TREE, asset_from, instance_id, new_source, volume_id_from
 from volplane_aws_ebs.settings import OPTIONS, Settings, check_tag_count
 from volplane_aws_ebs.snapshots import Snapshotter
 from volplane_aws_ebs.state_waits import StateWaits
+from volplane_aws_ebs.volume_types import LARGEST_GIB
 
 __all__ = ["AwsEbsBackend"]
 
@@ -87,10 +89,11 @@ class AwsEbsBackend(BackendSpec):
         self._nodes: BoundedCache[str, str] = BoundedCache()
         fencing = self._fencing = Fencing(self._ec2)
         waits = StateWaits(self._ec2, self._node_name)
-        self._provisioner = Provisioner(self._ec2, waits)
+        ceilings = Ceilings(self._ec2)
+        self._provisioner = Provisioner(self._ec2, waits, ceilings)
         self._deleter = Deleter(self._ec2, fencing, waits, self._node_name, self._provisioner.volume_deleted)
         self._attacher = Attacher(self._ec2, fencing, waits, self._node_name)
-        self._modifier = Modifier(self._ec2, fencing, waits)
+        self._modifier = Modifier(self._ec2, fencing, waits, ceilings)
         self._snapshotter = Snapshotter(self._ec2)
         self._zones = Zones(self._read_zones, wanted=self._settings.zones, up=_AVAILABLE, assets="volumes", clock=clock)
 
@@ -142,7 +145,7 @@ class AwsEbsBackend(BackendSpec):
     @hookimpl
     def validate(self, request: ValidateRequest) -> Done:
         """Check which parameters can be combined, with each other and with the options."""
-        check_tag_count(self._settings.tags, ClassParameters.of(request.parameters).tags)
+        check_tag_count(self._settings.tags, ClassParameters.of(request.parameters).tags.keys())
         return Done()
 
     @hookimpl
@@ -244,8 +247,9 @@ class AwsEbsBackend(BackendSpec):
     def _read_zones(self) -> ZoneStates:
         """Without the option, volumes are made in availability zones alone, not in local ones."""
         zones = self._ec2.read(Action.DESCRIBE_AVAILABILITY_ZONES)["AvailabilityZones"]
-        usual = [each["ZoneName"] for each in zones if each.get("ZoneType", _USUAL_ZONE) == _USUAL_ZONE]
-        return ZoneStates({each["ZoneName"]: str(each.get("State")) for each in zones}, usual)
+        name = "ZoneId" if self._settings.zone_ids else "ZoneName"
+        usual = [each[name] for each in zones if each.get("ZoneType", _USUAL_ZONE) == _USUAL_ZONE]
+        return ZoneStates({each[name]: str(each.get("State")) for each in zones}, usual)
 
     def _remember_node(self, node: NodeIdentity) -> None:
         """Remember the node of an instance, for messages about it in later calls."""

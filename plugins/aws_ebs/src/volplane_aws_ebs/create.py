@@ -26,12 +26,13 @@ from volplane import (
 from volplane.cloud import BoundedCache, HookCall, RetryLater, fence_number
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsError
+from volplane_aws_ebs.ceilings import Ceilings
 from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
 from volplane_aws_ebs.errors import outcome_unknown, to_backend_error, volume_failed, volume_vanished
-from volplane_aws_ebs.parameters import VolumeSpec, rendered_tags
-from volplane_aws_ebs.resources import Ec2Volume, asset_from, new_source
+from volplane_aws_ebs.resources import Ec2Volume, asset_from, new_source, place, zone_parameter
 from volplane_aws_ebs.settings import check_tag_count
 from volplane_aws_ebs.state_waits import StateWaits
+from volplane_aws_ebs.volume_spec import VolumeSpec
 
 __all__ = ["Provisioner", "allowed_zones", "choose_zone"]
 
@@ -103,9 +104,10 @@ class _Creation:
 class Provisioner:
     """The hook `provision` of one driver. Safe for threads."""
 
-    def __init__(self, ec2: Ec2, waits: StateWaits) -> None:
+    def __init__(self, ec2: Ec2, waits: StateWaits, ceilings: Ceilings) -> None:
         self._ec2 = ec2
         self._waits = waits
+        self._ceilings = ceilings
         self._creations: BoundedCache[Key, _Creation] = BoundedCache(_MAX_CREATIONS)
 
     def provision(self, request: ProvisionRequest, call: HookCall, region: tuple[str, ...]) -> Asset | InProgress:
@@ -114,7 +116,7 @@ class Provisioner:
         Raises RetryLater, AwsError and the errors of the contract.
         """
         spec = VolumeSpec.of(request)
-        check_tag_count(self._ec2.settings.tags, spec.parameters.tags)
+        check_tag_count(self._ec2.settings.tags, spec.parameters.tags.keys())
         zones = allowed_zones(request, self._ec2.settings.zone_label, region)
         creation = self._creation(request)
         creation.attempt = max(creation.attempt, _number(request.context.state.get("attempt")))
@@ -157,9 +159,10 @@ class Provisioner:
         recorded = ownership_tags.recorded_spec(found.tags)
         if recorded and recorded != spec.digest:
             raise AlreadyExists(f"{found.id} was made for {request.name} by another demand: {spec.difference(found)}")
-        if found.zone not in zones:
+        zone = place(self._ec2.settings, found)
+        if zone not in zones:
             raise AlreadyExists(
-                f"{found.id} was made for {request.name} in zone {found.zone}, but {', '.join(zones)} is asked for"
+                f"{found.id} was made for {request.name} in zone {zone}, but {', '.join(zones)} is asked for"
             )
 
     def _create(
@@ -169,23 +172,18 @@ class Provisioner:
         if creation.token_used_up:
             return self._next_attempt(request, creation)
         zone = choose_zone(zones, _texts(request.context.state.get("full")))
-        fence = fence_number(request.context)
-        tags = {
-            **self._ec2.settings.tags,
-            **rendered_tags(spec.parameters.tags, request.claim, request.name),
-            **ownership_tags.volume_tags(request.owner, request.claim, spec=spec.digest, fence=fence),
-        }
-        if spec.parameters.iops_per_gib is not None:
-            tags[ownership_tags.IOPS_PER_GIB] = str(spec.parameters.iops_per_gib)
+        wanted = spec.create_volume_parameters()
+        if spec.iops is not None:
+            wanted["Iops"] = self._ceilings.capped(spec.parameters.volume_type, zone, spec.iops, call)
         try:
             answer = self._ec2.change(
                 Action.CREATE_VOLUME,
                 request.name,
                 call,
-                AvailabilityZone=zone,
                 ClientToken=ownership_tags.client_token(request.owner, creation.attempt),
-                TagSpecifications=ownership_tags.tag_specifications("volume", tags),
-                **spec.create_volume_parameters(),
+                TagSpecifications=ownership_tags.tag_specifications("volume", self._tags(request, spec)),
+                **zone_parameter(self._ec2.settings, zone),
+                **wanted,
             )
         except AwsError as error:
             return self._create_failed(request, creation, error, zone, zones)
@@ -195,6 +193,20 @@ class Provisioner:
         self._ec2.batches.volumes.invalidate(created.id)
         self._ec2.batches.names.invalidate((request.owner.cluster_id, request.name))
         raise RetryLater(self._ec2.batches.volumes.next_poll(created.id, after=_FIRST_POLL))
+
+    def _tags(self, request: ProvisionRequest, spec: VolumeSpec) -> dict[str, str]:
+        claim, parameters = request.claim, spec.parameters
+        tags = {
+            "Name": request.name,
+            **self._ec2.settings.tags,
+            **parameters.tags.rendered(namespace=claim.namespace, claim=claim.name, volume=request.name),
+            **ownership_tags.volume_tags(request.owner, claim, spec=spec.digest, fence=fence_number(request.context)),
+        }
+        if parameters.iops_per_gib is not None:
+            tags[ownership_tags.IOPS_PER_GIB] = str(parameters.iops_per_gib)
+        if parameters.increase_on_modify:
+            tags[ownership_tags.RAISE_ON_MODIFY] = "true"
+        return tags
 
     def _create_failed(
         self, request: ProvisionRequest, creation: _Creation, error: AwsError, zone: str, zones: tuple[str, ...]
@@ -263,7 +275,7 @@ class Provisioner:
             return self._gone(request, creation, volume_failed(id_, spec.parameters.kms_key, creation.attempt))
         self._creations.drop(_key(request.owner))
         source = new_source(self._ec2.settings, id_, request.volume_mode, spec.parameters.fs_type)
-        return asset_from(self._ec2.settings, volume, source, driver=request.context.driver)
+        return asset_from(self._ec2.settings, volume, source, driver=request.context.driver, attributes=spec.attributes)
 
     def _gone(self, request: ProvisionRequest, creation: _Creation, error: BackendError) -> InProgress:
         """The volume is gone for certain: raise that once, then use the next client token."""

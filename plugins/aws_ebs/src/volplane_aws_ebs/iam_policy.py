@@ -21,6 +21,7 @@ PARTITIONS = ("aws", "aws-cn", "aws-us-gov", "aws-iso", "aws-iso-b", "aws-iso-e"
 """Source: AWS General Reference, "Amazon Resource Names"."""
 PLACEHOLDER = "CLUSTER_ID"
 """In the policy of the documentation."""
+_RESERVED = ("volplane.dev/", "ebs.csi.aws.com/", "CSIVolume", "kubernetes.io/created-for/", "aws:")
 _NOT_OF_THE_ROLE = (Action.ASSUME_ROLE,)
 """Called with the credentials of the default chain, not with the role of the driver."""
 
@@ -63,6 +64,9 @@ def iam_policy(cluster: str, partition: str = "aws", *, former: Sequence[str] = 
                 [volume, *snapshots],
                 {"StringEquals": {"ec2:CreateAction": [str(Action.CREATE_VOLUME), str(Action.CREATE_SNAPSHOT)]}},
             ),
+            _statement(
+                "TagForClasses", [Action.CREATE_TAGS, Action.DELETE_TAGS], [volume], _other_tags_of_marked(cluster)
+            ),
             _statement("ChangeMarks", [Action.CREATE_TAGS], [volume], _own_tags_of_marked(cluster, former)),
             {
                 "Sid": "ReadWhyNot",
@@ -80,6 +84,15 @@ def _own_tags_of_marked(cluster: str, former: Sequence[str]) -> dict[str, Any]:
         "StringEquals": {f"aws:ResourceTag/{ownership_tags.CLUSTER}": [cluster, *former] if former else cluster},
         "StringEqualsIfExists": {f"aws:RequestTag/{ownership_tags.CLUSTER}": cluster},
         "ForAllValues:StringEquals": {"aws:TagKeys": sorted(ownership_tags.WRITABLE_LATER)},
+    }
+
+
+def _other_tags_of_marked(cluster: str) -> dict[str, Any]:
+    """A VolumeAttributesClass writes and removes tags of our volumes, but not those that say whose they are."""
+    return {
+        "StringEquals": {f"aws:ResourceTag/{ownership_tags.CLUSTER}": cluster},
+        "Null": {"aws:TagKeys": "false"},  # DeleteTags without keys removes every tag.
+        "ForAllValues:StringNotLike": {"aws:TagKeys": [f"{prefix}*" for prefix in _RESERVED]},
     }
 
 

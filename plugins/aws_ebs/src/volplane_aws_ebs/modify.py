@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from volplane import (
@@ -20,12 +20,14 @@ from volplane import (
 from volplane.cloud import BoundedCache, HookCall, RetryLater
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsError
+from volplane_aws_ebs.attributes_class import AttributesClass
+from volplane_aws_ebs.ceilings import Ceilings
 from volplane_aws_ebs.ec2 import Ec2
 from volplane_aws_ebs.errors import MODIFICATION_RETRY_SECONDS, to_backend_error
 from volplane_aws_ebs.ownership import Fencing
-from volplane_aws_ebs.parameters import VOLUME_TYPES, check_throughput, gib, iops_for
-from volplane_aws_ebs.resources import Ec2Volume, VolumeModification, asset_from, volume_id
+from volplane_aws_ebs.resources import Ec2Volume, VolumeModification, asset_from, place, volume_id
 from volplane_aws_ebs.state_waits import StateWaits
+from volplane_aws_ebs.volume_types import VOLUME_TYPES, allowed_iops, check_throughput, gib
 from volplane_aws_ebs.wishes import Change, Wishes
 
 __all__ = ["Modifier"]
@@ -33,14 +35,14 @@ __all__ = ["Modifier"]
 _OPTIMIZING_RETRY = 60.0
 _FAILED_RETRY = 8 * 3_600.0
 """A change that failed is tried again after this time: three times a day, which leaves one change for other wishes."""
-_NUMBERS = {"iops": "Iops", "throughput": "Throughput"}
 
 
 class Modifier:
     """The hooks `expand` and `modify` of one driver. Safe for threads."""
 
-    def __init__(self, ec2: Ec2, fencing: Fencing, waits: StateWaits) -> None:
+    def __init__(self, ec2: Ec2, fencing: Fencing, waits: StateWaits, ceilings: Ceilings) -> None:
         self._ec2 = ec2
+        self._ceilings = ceilings
         self._fencing = fencing
         self._waits = waits
         self._wishes = Wishes(ec2.clock)
@@ -49,30 +51,66 @@ class Modifier:
 
     def expand(self, request: ExpandRequest, call: HookCall) -> Asset:
         """Raises RetryLater, AwsError and the errors of the contract."""
-        size = gib(request.capacity_bytes)
-        volume = self._modify_until(request.volume, "expand", lambda volume: _growth(volume, size), call)
+        size, volume = gib(request.capacity_bytes), self._volume(request.volume)
+        volume = self._modify_until(volume, "expand", self._capped(volume, _growth(volume, size), call), call)
         return asset_from(self._ec2.settings, volume, request.volume.source, driver=request.context.driver)
 
     def modify(self, request: ModifyRequest, call: HookCall) -> Done:
         """Raises RetryLater, AwsError and the errors of the contract."""
-        wanted = _wanted(request.parameters)
-        self._modify_until(request.volume, "modify", lambda volume: _performance(volume, wanted), call)
+        wanted, volume = AttributesClass.of(request.parameters), self._volume(request.volume)
+        self._tag(volume, wanted, request.volume.name, call)
+        values = self._capped(volume, wanted.values_for(volume), call)
+        self._modify_until(volume, "modify", _performance(volume, values), call)
         return Done()
 
-    def _modify_until(
-        self, identity: VolumeIdentity, hook: str, difference: Callable[[Ec2Volume], Change], call: HookCall
-    ) -> Ec2Volume:
-        """Modify the volume until nothing differs; returns it then. What the other hook wants is modified with it."""
+    def _volume(self, identity: VolumeIdentity) -> Ec2Volume:
         id_ = volume_id(identity)
         volume = self._ec2.volume(id_)
         if volume is None or volume.being_deleted:
             raise NotFound(f"volume {id_} of {identity.name} does not exist (any more)", code="InvalidVolume.NotFound")
         ownership_tags.refuse_foreign(id_, volume.tags, identity.owner)
-        own = difference(volume)
+        return volume
+
+    def _tag(self, volume: Ec2Volume, wanted: AttributesClass, name: str, call: HookCall) -> None:
+        """Write and remove tags. They cost none of the volume's changes of the day, so they do not wait for those."""
+        removed, written = wanted.tags_to_remove(volume), wanted.tags_to_write(volume, name)
+        if not removed and not written:
+            return
+        self._fencing.refuse_former_leader(volume, call)
+        if removed:
+            tags = [{"Key": key} for key in removed]
+            self._ec2.change(Action.DELETE_TAGS, volume.id, call, Resources=[volume.id], Tags=tags)
+        own = {key: value for key, value in written.items() if key in ownership_tags.WRITABLE_LATER}
+        for group in (own, {key: value for key, value in written.items() if key not in own}):
+            if group:  # The IAM policy allows either kind, not both in one call.
+                tags = [{"Key": key, "Value": value} for key, value in group.items()]
+                self._ec2.change(Action.CREATE_TAGS, volume.id, call, Resources=[volume.id], Tags=tags)
+        self._ec2.batches.volumes.invalidate(volume.id)
+
+    def _capped(self, volume: Ec2Volume, change: Change, call: HookCall) -> Change:
+        """The change with no more IOPS than the volume's zone gives."""
+        if "Iops" not in change:
+            return change
+        name = str(change.get("VolumeType", volume.volume_type))
+        iops = self._ceilings.capped(name, place(self._ec2.settings, volume), int(change["Iops"]), call)
+        return {**change, "Iops": iops}
+
+    def _modify_until(self, volume: Ec2Volume, hook: str, own: Change, call: HookCall) -> Ec2Volume:
+        """Modify the volume until nothing differs; returns it then. What the other hook wants is modified with it.
+
+        own: what this hook wants and the volume has not.
+        """
+        id_ = volume.id
         if not own:
             self._wishes.satisfied(id_, hook)
             return volume
         self._fencing.refuse_former_leader(volume, call)
+        kind = VOLUME_TYPES.get(volume.volume_type)
+        if kind is not None and not kind.modifiable:
+            raise InvalidArgument(
+                f"{id_} is of type {volume.volume_type}, which EC2 does not change; make a snapshot, and a volume of "
+                "another type from that"
+            )
         if volume.state == "creating":
             self._waits.creating(volume, after=0.5)
         change, open_for = self._wishes.merged(id_, hook, own)
@@ -135,32 +173,16 @@ def _growth(volume: Ec2Volume, size: int) -> Change:
         raise InvalidArgument(f"{size} GiB: volumes of type {volume.volume_type} have at most {kind.sizes[1]} GiB")
     change: dict[str, int | str] = {"Size": size}
     per_gib = volume.tags.get(ownership_tags.IOPS_PER_GIB, "")
-    if per_gib.isdigit() and kind is not None and kind.iops is not None:
+    raises = volume.tags.get(ownership_tags.RAISE_ON_MODIFY) == "true"
+    if raises and per_gib.isdigit() and kind is not None and kind.iops is not None:
         before, after = (
-            iops_for(volume.volume_type, each, int(per_gib), raise_to_minimum=True) for each in (volume.size, size)
+            allowed_iops(volume.volume_type, each, per_gib=int(per_gib), raise_to_minimum=True)
+            for each in (volume.size, size)
         )
         # Other IOPS than these were set later, by a VolumeAttributesClass or a person: they stay.
         if before == volume.iops and after > before:
             change["Iops"] = after
     return change
-
-
-def _wanted(parameters: Mapping[str, str]) -> dict[str, int | str]:
-    """From the parameters of a VolumeAttributesClass to those of ModifyVolume."""
-    wanted: dict[str, int | str] = {}
-    for key, text in parameters.items():
-        name = key.lower()
-        if name == "type":
-            if text not in VOLUME_TYPES:
-                raise InvalidArgument(f"parameter type is {text!r}, expected one of {', '.join(VOLUME_TYPES)}")
-            wanted["VolumeType"] = text
-        elif name in _NUMBERS:
-            if not text.isdigit():
-                raise InvalidArgument(f"parameter {key} is {text!r}, expected a whole number")
-            wanted[_NUMBERS[name]] = int(text)
-        else:
-            raise InvalidArgument(f"unknown parameter {key!r}; what can be changed is type, iops and throughput")
-    return wanted
 
 
 def _performance(volume: Ec2Volume, wanted: Mapping[str, int | str]) -> Change:

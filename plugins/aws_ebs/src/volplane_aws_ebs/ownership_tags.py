@@ -12,12 +12,15 @@ from volplane import ClaimIdentity, Ownership
 from volplane.cloud import TAGS
 
 __all__ = [
+    "CLAIM_NAME",
+    "CLAIM_NAMESPACE",
     "CLUSTER",
     "FENCE",
     "GENERATION",
     "IOPS_PER_GIB",
     "MOST_TAGS",
     "OWN_TAGS",
+    "RAISE_ON_MODIFY",
     "RESERVED_PREFIXES",
     "SNAPSHOT",
     "VOLUME",
@@ -33,19 +36,23 @@ __all__ = [
 
 CLUSTER, CLAIM, VOLUME, GENERATION = TAGS.cluster, TAGS.claim, TAGS.volume, TAGS.generation
 SPEC, FENCE = TAGS.demand, TAGS.fence
-IOPS_PER_GIB = "volplane.dev/iops-per-gib"
+IOPS_PER_GIB = "ebs.csi.aws.com/IOPSPerGb"
+RAISE_ON_MODIFY = "ebs.csi.aws.com/AllowAutoIOPSIncreaseOnModify"
+"""The official driver's own keys, so that volumes can move between it and this one."""
+CLAIM_NAME = "kubernetes.io/created-for/pvc/name"
+CLAIM_NAMESPACE = "kubernetes.io/created-for/pvc/namespace"
 SNAPSHOT = "volplane.dev/snapshot"
-WRITABLE_LATER = frozenset({CLUSTER, CLAIM, VOLUME, GENERATION, FENCE})
-"""Tags that may be written after a volume was created: by adoption and by fencing."""
+WRITABLE_LATER = frozenset({CLUSTER, CLAIM, VOLUME, GENERATION, FENCE, IOPS_PER_GIB, RAISE_ON_MODIFY})
+"""Tags of ours that may be written after a volume was created: by adoption, fencing, or a change of iopsPerGB."""
 _EBS_CSI_CLUSTER = "ebs.csi.aws.com/cluster"
 """The tag by which the official driver's IAM policy lets its controller attach a volume."""
 _EBS_CSI_VOLUME_NAME = "CSIVolumeName"
-RESERVED_PREFIXES = ("volplane.dev/", "aws:", "ebs.csi.aws.com/", "csivolume")
+RESERVED_PREFIXES = ("volplane.dev/", "aws:", "ebs.csi.aws.com/", "csivolume", "kubernetes.io/created-for/")
 _LONGEST_VALUE = 256
 MOST_TAGS = 50
 """Tags that a resource can have (Amazon EC2 User Guide, "Tag your Amazon EC2 resources")."""
-OWN_TAGS = 12
-"""Tags of a volume that the driver writes at most: those of `volume_tags`, and IOPS_PER_GIB."""
+OWN_TAGS = 13
+"""Tags of a volume that the driver writes at most: those of `volume_tags`, IOPS_PER_GIB and RAISE_ON_MODIFY."""
 
 
 def client_token(owner: Ownership, attempt: int) -> str:
@@ -63,10 +70,9 @@ def volume_tags(owner: Ownership, claim: ClaimIdentity, *, spec: str, fence: int
         **TAGS.of(owner),
         SPEC: spec,
         _EBS_CSI_CLUSTER: "true",
-        "Name": owner.volume_name,
         "kubernetes.io/created-for/pv/name": owner.volume_name,
-        "kubernetes.io/created-for/pvc/name": claim.name[:_LONGEST_VALUE],
-        "kubernetes.io/created-for/pvc/namespace": claim.namespace[:_LONGEST_VALUE],
+        CLAIM_NAME: claim.name[:_LONGEST_VALUE],
+        CLAIM_NAMESPACE: claim.namespace[:_LONGEST_VALUE],
     }
     if fence is not None:
         tags[FENCE] = str(fence)

@@ -24,9 +24,11 @@ __all__ = [
     "asset_from",
     "instance_id",
     "new_source",
+    "place",
     "tags_from",
     "volume_id",
     "volume_id_from",
+    "zone_parameter",
 ]
 
 GIB = 1 << 30
@@ -62,6 +64,8 @@ class Ec2Volume:
     kms_key: str | None = None
     snapshot: str = ""
     multi_attach: bool = False
+    initialization_rate: int | None = None
+    zone_id: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     attachments: tuple[Ec2Attachment, ...] = ()
 
@@ -81,6 +85,8 @@ class Ec2Volume:
             kms_key=response.get("KmsKeyId"),
             snapshot=response.get("SnapshotId", ""),
             multi_attach=response.get("MultiAttachEnabled", False),
+            initialization_rate=response.get("VolumeInitializationRate"),
+            zone_id=response.get("AvailabilityZoneId", ""),
             tags=tags_from(response),
             attachments=tuple(
                 Ec2Attachment(
@@ -228,12 +234,29 @@ def new_source(settings: Settings, handle: str, mode: VolumeMode, fs_type: str) 
     return VolumeSource(kind="csi", fields=fields)
 
 
-def asset_from(settings: Settings, volume: Ec2Volume, source: VolumeSource, *, driver: str) -> Asset:
-    """The asset: its node affinity is its zone."""
+def place(settings: Settings, volume: Ec2Volume) -> str:
+    """The volume's zone, as `zone_label` of the nodes names it."""
+    return volume.zone_id if settings.zone_ids else volume.zone
+
+
+def zone_parameter(settings: Settings, zone: str) -> dict[str, str]:
+    """The parameter of CreateVolume that names the zone."""
+    return {"AvailabilityZoneId" if settings.zone_ids else "AvailabilityZone": zone}
+
+
+def asset_from(
+    settings: Settings,
+    volume: Ec2Volume,
+    source: VolumeSource,
+    *,
+    driver: str,
+    attributes: Mapping[str, str] | None = None,
+) -> Asset:
+    """The asset: its node affinity is its zone. attributes: for the node plugin."""
     return Asset(
         handle=volume.id,
         source=source,
         capacity_bytes=volume.size * GIB,
-        node_affinity=({settings.zone_label: volume.zone},),
-        attributes={_IDENTITY: driver} if source.kind == "csi" else {},
+        node_affinity=({settings.zone_label: place(settings, volume)},),
+        attributes={**(attributes or {}), _IDENTITY: driver} if source.kind == "csi" else {},
     )

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from volplane import InvalidArgument, Parameter, ParameterKind, ParameterSchema, Secret
 from volplane_aws_ebs.ownership_tags import MOST_TAGS, OWN_TAGS, RESERVED_PREFIXES
 
-__all__ = ["CSI_DRIVER", "OPTIONS", "ZONE_LABEL", "Settings", "check_tag_count", "check_tags"]
+__all__ = ["CSI_DRIVER", "OPTIONS", "ZONE_ID_LABEL", "ZONE_LABEL", "Settings", "check_tag_count", "check_tags"]
 
 CSI_DRIVER = "ebs.csi.aws.com"
 ZONE_LABEL = "topology.kubernetes.io/zone"
 _EBS_ZONE_LABEL = "topology.ebs.csi.aws.com/zone"
+ZONE_ID_LABEL = "topology.k8s.aws/zone-id"
 _URL = r"(https?://[^\s?#]+)?"
 _MAX_EXTRA_TAGS = 30
 
@@ -28,8 +29,9 @@ OPTIONS = ParameterSchema(
         ),
         Parameter(
             name="zones",
-            doc="Availability zones for volumes whose place nobody chose (volumeBindingMode Immediate without "
-            "allowedTopologies); empty = all of the region.",
+            doc="Zones for volumes whose place nobody chose (volumeBindingMode Immediate without allowedTopologies), "
+            "local zones too; empty = all availability zones of the region. Ids such as euc1-az1 where zone_label "
+            "holds ids.",
             kind=ParameterKind.STRINGS,
             default=(),
         ),
@@ -86,8 +88,9 @@ OPTIONS = ParameterSchema(
         ),
         Parameter(
             name="zone_label",
-            doc="Node label that holds the zone, and key of the volumes' node affinity.",
-            choices=(ZONE_LABEL, _EBS_ZONE_LABEL),
+            doc="Node label that holds the zone, and key of the volumes' node affinity. The last one holds the zone's "
+            "id, which names the same place in every account.",
+            choices=(ZONE_LABEL, _EBS_ZONE_LABEL, ZONE_ID_LABEL),
             default=ZONE_LABEL,
         ),
         Parameter(
@@ -122,6 +125,15 @@ OPTIONS = ParameterSchema(
             minimum=0,
             maximum=1_000,
         ),
+        Parameter(
+            name="reserved_attachments",
+            doc="How many attachments of each node are left free, for what others attach there; without effect on "
+            "attach_limit.",
+            kind=ParameterKind.INTEGER,
+            default=0,
+            minimum=0,
+            maximum=1_000,
+        ),
     ),
 )
 
@@ -147,6 +159,7 @@ class Settings:
     mutations_per_second: int
     mutation_burst: int
     attach_limit: int
+    reserved_attachments: int
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Settings:
@@ -156,10 +169,15 @@ class Settings:
         settings = cls(**values)
         _check_keys(settings)
         outside = [zone for zone in settings.zones if not zone.startswith(settings.region)]
-        if outside:
+        if outside and not settings.zone_ids:
             raise InvalidArgument(f"option zones: {outside[0]!r} is not in region {settings.region!r}")
         check_tags(settings.tags, "option tags")
         return settings
+
+    @property
+    def zone_ids(self) -> bool:
+        """Whether zones are named by their ids."""
+        return self.zone_label == ZONE_ID_LABEL
 
 
 def _check_keys(settings: Settings) -> None:
@@ -177,13 +195,13 @@ def check_tags(tags: Mapping[str, str], where: str) -> None:
             f"{where}: {len(tags)} tags, at most {_MAX_EXTRA_TAGS} are possible beside volplane's own"
         )
     for key, value in tags.items():
-        if key.lower().startswith(RESERVED_PREFIXES) or key == "Name":
+        if key.lower().startswith(RESERVED_PREFIXES):
             raise InvalidArgument(f"{where}: {key!r} is reserved; choose a key that does not begin so")
         if not 1 <= len(key) <= 128 or len(value) > 256:
             raise InvalidArgument(f"{where}: {key!r} must have 1 to 128 characters and its value at most 256")
 
 
-def check_tag_count(options: Mapping[str, str], parameters: Mapping[str, str]) -> None:
+def check_tag_count(options: Mapping[str, str], parameters: Collection[str]) -> None:
     """Raise InvalidArgument if a volume cannot have the tags of the driver's options and of its class together."""
     both, most = len({*options, *parameters}), MOST_TAGS - OWN_TAGS
     if both > most:

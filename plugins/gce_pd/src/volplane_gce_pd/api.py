@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
-from volplane.cloud import CloudError
+from volplane.cloud import CloudError, measured
 from volplane_gce_pd.settings import Settings
 
 __all__ = ["NOT_SENT", "NO_ANSWER", "NO_CREDENTIALS", "ComputeClient", "Connect", "GceError", "Method", "connect"]
@@ -154,6 +154,10 @@ class ComputeClient:
         fields: of the request message, without the project. Raises GceError for every error of Google, of the
         credentials or of the network. Nothing is repeated here.
         """
+        with measured("compute", str(method)):
+            return self._called(method, fields)
+
+    def _called(self, method: Method, fields: Mapping[str, Any]) -> Any:
         try:
             from google.cloud import compute_v1  # noqa: PLC0415 - takes a second and 150 MB
 

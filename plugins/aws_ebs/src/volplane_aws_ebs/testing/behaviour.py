@@ -14,7 +14,7 @@ __all__ = ["EC2_LIMITS", "INSTANCE_TYPES", "VOLUME_TYPES", "Behaviour", "Instanc
 class VolumeType:
     """What a volume type allows. sizes: GiB. throughput: MiB/s. iops, throughput: None = cannot be provisioned.
 
-    iops_per_mib: IOPS that each MiB/s of throughput needs.
+    iops_per_mib: IOPS that each MiB/s of throughput needs. modifiable: ModifyVolume takes such volumes.
     """
 
     sizes: tuple[int, int]
@@ -26,6 +26,7 @@ class VolumeType:
     default_throughput: int | None = None
     iops_per_mib: int = 0
     multi_attach: bool = False
+    modifiable: bool = True
 
 
 VOLUME_TYPES: Mapping[str, VolumeType] = {
@@ -45,7 +46,7 @@ VOLUME_TYPES: Mapping[str, VolumeType] = {
     ),
     "st1": VolumeType(sizes=(125, 16_384)),
     "sc1": VolumeType(sizes=(125, 16_384)),
-    "standard": VolumeType(sizes=(1, 1_024)),
+    "standard": VolumeType(sizes=(1, 1_024), modifiable=False),
 }
 """The volume types of EC2 (Amazon EC2 API reference, CreateVolume)."""
 
@@ -92,6 +93,7 @@ EC2_LIMITS: Mapping[str, Rate] = {
             "DescribeInstanceTypes",
             "DescribeAvailabilityZones",
             "DescribeSnapshots",
+            "DescribeVolumeStatus",
         )
     },
 }
@@ -105,7 +107,12 @@ Source: Amazon EC2 Developer Guide, "Request throttling for the Amazon EC2 API".
 class Behaviour:
     """How the account behaves. Durations are seconds of the fake's clock.
 
-    zone_states: of zones that are not `available` (Amazon EC2 API reference, AvailabilityZone).
+    local_zones: zones of type local-zone, beside `zones`. zone_states: of zones that are not `available` (Amazon EC2
+    API reference, AvailabilityZone): a constrained one makes no volumes, an unavailable one answers nothing about them.
+    iops_ceilings: (zone, volume type) -> IOPS that the zone gives, where that is less than the type has elsewhere.
+    type_quotas_gib: volume type -> GiB of all volumes of it. iops_quotas: volume type -> IOPS of all volumes of it (AWS
+    General Reference, "Amazon EBS endpoints and quotas"). initialize_seconds: how long the contents of a volume from a
+    snapshot are still read from there.
     visible_after: how long Describe calls do not show a new resource or tag (eventual consistency).
     kms_keys: ARN -> whether the caller may use the key. A volume under another key is deleted `vanish_seconds` after
     CreateVolume succeeded, as on EC2. encrypt_by_default: of the account. token_seconds: how long a client token is
@@ -117,7 +124,12 @@ class Behaviour:
 
     region: str = "eu-test-1"
     zones: tuple[str, ...] = ("eu-test-1a", "eu-test-1b", "eu-test-1c")
+    local_zones: tuple[str, ...] = ()
     zone_states: Mapping[str, str] = field(default_factory=dict)
+    iops_ceilings: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    type_quotas_gib: Mapping[str, int] = field(default_factory=dict)
+    iops_quotas: Mapping[str, int] = field(default_factory=dict)
+    initialize_seconds: float = 0.0
     account: str = "123456789012"
     create_seconds: float = 1.5
     attach_seconds: float = 1.5
@@ -142,3 +154,8 @@ class Behaviour:
     volume_types: Mapping[str, VolumeType] = field(default_factory=lambda: VOLUME_TYPES)
     instance_types: Mapping[str, InstanceType] = field(default_factory=lambda: INSTANCE_TYPES)
     max_results: int = 1_000
+
+    @property
+    def zone_ids(self) -> Mapping[str, str]:
+        """Zone -> id of the zone."""
+        return {name: f"tst1-az{number}" for number, name in enumerate((*self.zones, *self.local_zones), 1)}

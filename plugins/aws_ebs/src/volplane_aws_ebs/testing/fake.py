@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from volplane_aws_ebs.testing import instances, modifications, snapshots, tags, volumes
+from volplane_aws_ebs.testing import instances, modifications, places, snapshots, tags, volumes
 from volplane_aws_ebs.testing.behaviour import Behaviour
 from volplane_aws_ebs.testing.faults import EC2Error
 from volplane_aws_ebs.testing.state import AccountState, Instance, Snapshot, Volume
@@ -19,23 +19,33 @@ __all__ = ["FakeEC2"]
 
 Handler = Callable[[AccountState, Mapping[str, Any]], dict[str, Any]]
 
-_ACTIONS: Mapping[str, Handler] = {
-    "AttachVolume": instances.attach_volume,
-    "CreateSnapshot": snapshots.create_snapshot,
-    "CreateTags": tags.create_tags,
-    "CreateVolume": volumes.create_volume,
-    "DeleteSnapshot": snapshots.delete_snapshot,
-    "DeleteTags": tags.delete_tags,
-    "DeleteVolume": volumes.delete_volume,
-    "DescribeAvailabilityZones": instances.describe_availability_zones,
-    "DescribeInstanceTypes": instances.describe_instance_types,
-    "DescribeInstances": instances.describe_instances,
-    "DescribeSnapshots": snapshots.describe_snapshots,
-    "DescribeVolumes": volumes.describe_volumes,
-    "DescribeVolumesModifications": modifications.describe_volumes_modifications,
-    "DetachVolume": instances.detach_volume,
-    "ModifyVolume": modifications.modify_volume,
+_CREATE_VOLUME = (
+    "AvailabilityZone AvailabilityZoneId ClientToken Encrypted Iops KmsKeyId MultiAttachEnabled Size SnapshotId "
+    "TagSpecifications Throughput VolumeInitializationRate VolumeType"
+)
+_PAGES = "Filters MaxResults NextToken"
+_ACTIONS: Mapping[str, tuple[Handler, frozenset[str]]] = {
+    name: (handler, frozenset({"DryRun", *parameters.split()}))
+    for name, handler, parameters in (
+        ("AttachVolume", instances.attach_volume, "Device InstanceId VolumeId"),
+        ("CreateSnapshot", snapshots.create_snapshot, "Description TagSpecifications VolumeId"),
+        ("CreateTags", tags.create_tags, "Resources Tags"),
+        ("CreateVolume", volumes.create_volume, _CREATE_VOLUME),
+        ("DeleteSnapshot", snapshots.delete_snapshot, "SnapshotId"),
+        ("DeleteTags", tags.delete_tags, "Resources Tags"),
+        ("DeleteVolume", volumes.delete_volume, "VolumeId"),
+        ("DescribeAvailabilityZones", places.describe_availability_zones, "Filters ZoneIds ZoneNames"),
+        ("DescribeInstanceTypes", places.describe_instance_types, "Filters InstanceTypes"),
+        ("DescribeInstances", instances.describe_instances, f"{_PAGES} InstanceIds"),
+        ("DescribeSnapshots", snapshots.describe_snapshots, f"{_PAGES} OwnerIds SnapshotIds"),
+        ("DescribeVolumeStatus", places.describe_volume_status, f"{_PAGES} VolumeIds"),
+        ("DescribeVolumes", volumes.describe_volumes, f"{_PAGES} VolumeIds"),
+        ("DescribeVolumesModifications", modifications.describe_volumes_modifications, f"{_PAGES} VolumeIds"),
+        ("DetachVolume", instances.detach_volume, "Device Force InstanceId VolumeId"),
+        ("ModifyVolume", modifications.modify_volume, "Iops Size Throughput VolumeId VolumeType"),
+    )
 }
+"""Action -> what does it, and the parameters that it heeds. Another one is refused, never ignored."""
 _OWN_DRY_RUN = frozenset({"CreateVolume"})
 """Actions that check their parameters before they answer a dry run."""
 _USABLE = frozenset({"attached", "detaching", "busy"})
@@ -85,11 +95,15 @@ class FakeEC2(FakeCloud):
 
     def perform(self, action: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Do it. Raises EC2Error."""
+        handler, heeded = _ACTIONS[action]
+        unknown = sorted(params.keys() - heeded)
+        if unknown:
+            raise EC2Error("UnknownParameter", f"The parameter {unknown[0]} is not recognized by this mock of {action}")
         if params.get("DryRun") and action not in _OWN_DRY_RUN:
             raise EC2Error("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
         self._cloud.stalled = self.stalled
         self._cloud.failure = self.failing.message if self.failing is not None else None
-        return _ACTIONS[action](self._cloud, params)
+        return handler(self._cloud, params)
 
     def failure(self, fault: Fault) -> EC2Error:
         """The error response of a scripted fault."""

@@ -1,4 +1,4 @@
-"""Instances, their types, zones, and the actions AttachVolume and DetachVolume."""
+"""Instances, and the actions AttachVolume, DetachVolume and DescribeInstances."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from volplane_aws_ebs.testing.behaviour import InstanceType
 from volplane_aws_ebs.testing.faults import EC2Error, invalid
 from volplane_aws_ebs.testing.filters import Read, filters_from, matching, page_from
 from volplane_aws_ebs.testing.state import AccountState, Attachment, Instance, Volume
@@ -15,8 +14,6 @@ from volplane_aws_ebs.testing.volumes import attachment_output
 __all__ = [
     "add_instance",
     "attach_volume",
-    "describe_availability_zones",
-    "describe_instance_types",
     "describe_instances",
     "detach_volume",
     "terminate_instance",
@@ -97,6 +94,9 @@ def detach_volume(account: AccountState, params: Mapping[str, Any]) -> dict[str,
             raise EC2Error("InvalidParameterCombination", "InstanceId is required for a multi-attached volume")
         instance = next(iter(volume.attachments))
     account.instance(instance)
+    if volume.root and account.instance(instance).state == "running":
+        # As users of Terraform's provider report it.
+        raise EC2Error("IncorrectState", f"Unable to detach root volume '{volume.id}' from instance '{instance}'")
     attachment = volume.attachments.get(instance)
     if attachment is None or params.get("Device") not in (None, attachment.device):
         message = f"The volume '{volume.id}' is not attached to instance '{instance}'."
@@ -166,19 +166,37 @@ def _terminated(account: AccountState, instance: Instance) -> None:
             volume.state = "available"
 
 
-_FIELDS: Mapping[str, Read[Instance]] = {
-    "instance-id": lambda instance: (instance.id,),
-    "instance-state-name": lambda instance: (instance.state,),
-    "instance-type": lambda instance: (instance.instance_type,),
-    "availability-zone": lambda instance: (instance.zone,),
-}
+def _fields(account: AccountState) -> Mapping[str, Read[Instance]]:
+    """The filters of DescribeInstances that are about an instance's place, state and volumes."""
+
+    def volumes(instance: Instance) -> list[Volume]:
+        return volumes_attached_to(account, instance.id)
+
+    return {
+        "availability-zone": lambda instance: (instance.zone,),
+        "availability-zone-id": lambda instance: (account.behaviour.zone_ids[instance.zone],),
+        "block-device-mapping.device-name": lambda instance: [
+            each.attachments[instance.id].device for each in volumes(instance)
+        ],
+        "block-device-mapping.status": lambda instance: [
+            each.attachments[instance.id].state for each in volumes(instance)
+        ],
+        "block-device-mapping.volume-id": lambda instance: [each.id for each in volumes(instance)],
+        "instance-id": lambda instance: (instance.id,),
+        "instance-state-code": lambda instance: (str(_CODES[instance.state]),),
+        "instance-state-name": lambda instance: (instance.state,),
+        "instance-type": lambda instance: (instance.instance_type,),
+        "launch-time": lambda instance: (account.time_text(instance.launched),),
+        "root-device-name": lambda instance: (instance.root_device,),
+        "root-device-type": lambda _instance: ("ebs",),
+    }
 
 
 def describe_instances(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
     """DescribeInstances: each instance in a reservation of its own. One unknown id fails the call."""
     ids = params.get("InstanceIds")
     found = [account.instance(id_) for id_ in ids] if ids else list(account.instances.values())
-    found = matching(found, filters_from(params), _FIELDS, lambda _instance: {})
+    found = matching(found, filters_from(params), _fields(account), lambda _instance: {})
     page, following = page_from(found, params, max_results=account.behaviour.max_results, ids="InstanceIds")
     return {"Reservations": [{"Instances": [_output(account, each)]} for each in page], "NextToken": following}
 
@@ -192,7 +210,10 @@ def _output(account: AccountState, instance: Instance) -> dict[str, Any]:
         "InstanceId": instance.id,
         "InstanceType": instance.instance_type,
         "State": {"Name": instance.state, "Code": _CODES[instance.state]},
-        "Placement": {"AvailabilityZone": instance.zone},
+        "Placement": {
+            "AvailabilityZone": instance.zone,
+            "AvailabilityZoneId": account.behaviour.zone_ids[instance.zone],
+        },
         "LaunchTime": account.unix_time(instance.launched),
         "PrivateDnsName": f"ip-10-0-0-{instance.number}.{account.behaviour.region}.compute.internal",
         "RootDeviceName": instance.root_device,
@@ -211,40 +232,3 @@ def _mapping(account: AccountState, volume: Volume, attachment: Attachment) -> d
             "DeleteOnTermination": volume.root,
         },
     }
-
-
-def describe_instance_types(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
-    """DescribeInstanceTypes: the fields about volumes."""
-    kinds = account.behaviour.instance_types
-    names = params.get("InstanceTypes") or sorted(kinds)
-    unknown = [name for name in names if name not in kinds]
-    if unknown:
-        raise EC2Error(
-            "InvalidInstanceType", f"The following supplied instance types do not exist: [{', '.join(unknown)}]"
-        )
-    return {"InstanceTypes": [_instance_type_output(name, kinds[name]) for name in names]}
-
-
-def _instance_type_output(name: str, instance_type: InstanceType) -> dict[str, Any]:
-    limit = "shared" if instance_type.shared else "dedicated"
-    ebs = {"MaximumEbsAttachments": instance_type.attachments, "AttachmentLimitType": limit, "NvmeSupport": "required"}
-    return {"InstanceType": name, "Hypervisor": "nitro", "EbsInfo": ebs}
-
-
-def describe_availability_zones(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
-    """DescribeAvailabilityZones."""
-    names = params.get("ZoneNames") or account.behaviour.zones
-    unknown = [name for name in names if name not in account.behaviour.zones]
-    if unknown:
-        raise EC2Error("InvalidParameterValue", f"Invalid availability zone: [{unknown[0]}]")
-    zones = [
-        {
-            "ZoneName": name,
-            "ZoneId": f"tst1-az{account.behaviour.zones.index(name) + 1}",
-            "RegionName": account.behaviour.region,
-            "State": account.behaviour.zone_states.get(name, "available"),
-            "ZoneType": "availability-zone",
-        }
-        for name in names
-    ]
-    return {"AvailabilityZones": zones}

@@ -8,7 +8,7 @@ from typing import Any
 from volplane_aws_ebs.testing.faults import EC2Error
 from volplane_aws_ebs.testing.filters import Read, filters_from, matching, page_from
 from volplane_aws_ebs.testing.state import AccountState, Modification, Volume
-from volplane_aws_ebs.testing.volumes import performance
+from volplane_aws_ebs.testing.volumes import check_type_quota, performance
 
 __all__ = ["describe_volumes_modifications", "modify_volume"]
 
@@ -24,6 +24,9 @@ def modify_volume(account: AccountState, params: Mapping[str, Any]) -> dict[str,
     volume = account.volume(params)
     if volume.state not in ("available", "in-use"):
         raise EC2Error("IncorrectState", f"Volume '{volume.id}' is in the '{volume.state}' state.")
+    kind = account.behaviour.volume_types.get(volume.volume_type)
+    if kind is not None and not kind.modifiable:
+        raise EC2Error("InvalidParameterValue", "Volume type EBS Magnetic is not supported.")
     last = volume.modifications[-1] if volume.modifications else None
     if last is not None and last.state in _OPEN:
         message = f"Cannot modify volume {volume.id}: its modification is in the '{last.state}' state."
@@ -37,6 +40,7 @@ def modify_volume(account: AccountState, params: Mapping[str, Any]) -> dict[str,
             f"Wait at least {wait // 60} minutes between modifications per EBS volume."
         )
         raise EC2Error("VolumeModificationRateExceeded", message)
+    _check_quota(account, volume, target)
     started = Modification(started=account.now, state="modifying", original=_properties(volume), target=target)
     volume.modifications.append(started)
     failure = account.failure
@@ -65,8 +69,21 @@ def _target(account: AccountState, volume: Volume, params: Mapping[str, Any]) ->
     current_type = account.behaviour.volume_types.get(volume.volume_type)
     iops = params.get("Iops", volume.iops if same_type and current_type is not None and current_type.iops else None)
     throughput = params.get("Throughput", volume.throughput if same_type else None)
-    iops, throughput = performance(account, volume_type, size, iops, throughput)
+    iops, throughput = performance(account, volume.zone, volume_type, size=size, iops=iops, throughput=throughput)
     return {"Size": size, "Iops": iops, "Throughput": throughput, "VolumeType": volume_type}
+
+
+def _check_quota(account: AccountState, volume: Volume, target: Mapping[str, int | str | None]) -> None:
+    """The quotas of the new type; code of the size's quota: Amazon EC2 API reference, "Error codes"."""
+    name, size, iops = str(target["VolumeType"]), int(target["Size"] or 0), int(target["Iops"] or 0)
+    same = name == volume.volume_type
+    more_gib, more_iops = size - (volume.size if same else 0), iops - ((volume.iops or 0) if same else 0)
+    try:
+        check_type_quota(account, name, size=more_gib, iops=more_iops)
+    except EC2Error as error:
+        if error.code == "VolumeLimitExceeded":
+            raise EC2Error("VolumeModificationSizeLimitExceeded", error.message) from None
+        raise
 
 
 def _applied(account: AccountState, volume: Volume, change: Modification) -> None:
@@ -91,12 +108,28 @@ def _completed(account: AccountState, change: Modification) -> None:
     change.state, change.ended = "completed", account.now
 
 
-_FIELDS: Mapping[str, Read[Volume]] = {
-    "volume-id": lambda volume: (volume.id,),
-    "modification-state": lambda volume: (volume.modifications[-1].state,),
-    "target-size": lambda volume: (str(volume.modifications[-1].target["Size"]),),
-    "original-size": lambda volume: (str(volume.modifications[-1].original["Size"]),),
-}
+def _fields(account: AccountState) -> Mapping[str, Read[Volume]]:
+    """The filters of DescribeVolumesModifications (Amazon EC2 API reference)."""
+
+    def of(prefix: str, field: str) -> Read[Volume]:
+        def read(volume: Volume) -> tuple[str, ...]:
+            last = volume.modifications[-1]
+            value = (last.target if prefix == "target" else last.original)[field]
+            return () if value is None else (str(value),)
+
+        return read
+
+    names = {"size": "Size", "iops": "Iops", "throughput": "Throughput", "volume-type": "VolumeType"}
+    return {
+        "volume-id": lambda volume: (volume.id,),
+        "modification-state": lambda volume: (volume.modifications[-1].state,),
+        "start-time": lambda volume: (account.time_text(volume.modifications[-1].started),),
+        **{
+            f"{when}-multi-attach-enabled": lambda volume: (str(volume.multi_attach).lower(),)
+            for when in ("target", "original")
+        },
+        **{f"{when}-{name}": of(when, field) for when in ("target", "original") for name, field in names.items()},
+    }
 
 
 def describe_volumes_modifications(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,7 +146,7 @@ def describe_volumes_modifications(account: AccountState, params: Mapping[str, A
         wanted = filters.get("volume-id")
         pool = account.volumes.values() if wanted is None else (account.volumes.get(id_) for id_ in wanted)
         volumes = [volume for volume in pool if volume is not None and volume.modifications]
-    found = matching(volumes, filters, _FIELDS, lambda _volume: {})
+    found = matching(volumes, filters, _fields(account), lambda _volume: {})
     page, following = page_from(found, params, max_results=account.behaviour.max_results, ids="VolumeIds")
     shown = [_output(account, volume, volume.modifications[-1]) for volume in page]
     return {"VolumesModifications": shown, "NextToken": following}

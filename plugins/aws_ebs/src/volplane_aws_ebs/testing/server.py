@@ -1,4 +1,4 @@
-"""FakeEC2 over HTTP, on loopback: the protocol of EC2, and the two actions of STS that drivers call."""
+"""FakeEC2 over HTTP, on loopback: the protocol of EC2, and the three actions of STS that drivers call."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Exchange:
     def _sts(self, form: Mapping[str, str], request_id: str) -> HttpResponse:
         action = form.get("Action", "")
         self._fake.calls[f"sts:{action}"] += 1
-        if action == "AssumeRole":
+        if action in ("AssumeRole", "AssumeRoleWithWebIdentity"):
             result = self._assumed(form)
         elif action == "DecodeAuthorizationMessage":
             result = f"<DecodedMessage>{escape(_decoded(form.get('EncodedMessage', '')))}</DecodedMessage>"

@@ -7,7 +7,7 @@ from typing import Any
 
 from volplane_aws_ebs.testing.faults import EC2Error
 from volplane_aws_ebs.testing.filters import Read, filters_from, matching, page_from
-from volplane_aws_ebs.testing.state import AccountState, Snapshot
+from volplane_aws_ebs.testing.state import SNAPSHOT_ID, AccountState, Snapshot
 from volplane_aws_ebs.testing.tags import tags_from_specification, tags_output
 
 __all__ = ["create_snapshot", "delete_snapshot", "describe_snapshots"]
@@ -58,32 +58,50 @@ def _ended(snapshot: Snapshot, failure: str | None) -> None:
 def delete_snapshot(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
     """DeleteSnapshot: at once, also of a pending snapshot."""
     id_ = str(params["SnapshotId"])
-    if not id_.startswith("snap-"):
+    if not SNAPSHOT_ID.fullmatch(id_):
         raise EC2Error("InvalidSnapshotID.Malformed", f'Invalid id: "{id_}" (expecting "snap-...")')
     if account.snapshots.pop(id_, None) is None:
         raise EC2Error("InvalidSnapshot.NotFound", f"The snapshot '{id_}' does not exist.")
     return {}
 
 
-_FIELDS: Mapping[str, Read[Snapshot]] = {
-    "snapshot-id": lambda snapshot: (snapshot.id,),
-    "volume-id": lambda snapshot: (snapshot.volume,),
-    "status": lambda snapshot: (snapshot.state,),
-    "description": lambda snapshot: (snapshot.description,),
-    "volume-size": lambda snapshot: (str(snapshot.size),),
-}
+def _fields(account: AccountState) -> Mapping[str, Read[Snapshot]]:
+    """The filters of DescribeSnapshots (Amazon EC2 API reference)."""
+    return {
+        "description": lambda snapshot: (snapshot.description,),
+        "encrypted": lambda snapshot: (str(snapshot.encrypted).lower(),),
+        "owner-alias": lambda _snapshot: (),
+        "owner-id": lambda _snapshot: (account.behaviour.account,),
+        "progress": lambda snapshot: (_progress(snapshot),),
+        "snapshot-id": lambda snapshot: (snapshot.id,),
+        "start-time": lambda snapshot: (account.time_text(snapshot.started),),
+        "status": lambda snapshot: (snapshot.state,),
+        "storage-tier": lambda _snapshot: ("standard",),
+        "transfer-type": lambda _snapshot: (),
+        "volume-id": lambda snapshot: (snapshot.volume,),
+        "volume-size": lambda snapshot: (str(snapshot.size),),
+    }
+
+
+def _progress(snapshot: Snapshot) -> str:
+    return "100%" if snapshot.state == "completed" else "0%"
 
 
 def describe_snapshots(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
     """DescribeSnapshots: those of this account."""
     if ids := params.get("SnapshotIds"):
+        malformed = [id_ for id_ in ids if not SNAPSHOT_ID.fullmatch(id_)]
+        if malformed:
+            raise EC2Error("InvalidSnapshotID.Malformed", f'Invalid id: "{malformed[0]}" (expecting "snap-...")')
         missing = [id_ for id_ in ids if id_ not in account.snapshots]
         if missing:
             raise EC2Error("InvalidSnapshot.NotFound", f"The snapshot '{missing[0]}' does not exist.")
         found = [account.snapshots[id_] for id_ in ids]
     else:
         found = [each for each in account.snapshots.values() if account.visible(each.started)]
-    found = matching(found, filters_from(params), _FIELDS, lambda snapshot: snapshot.tags)
+    if owners := params.get("OwnerIds"):
+        found = [each for each in found if {"self", account.behaviour.account}.intersection(owners)]
+    found = matching(found, filters_from(params), _fields(account), lambda snapshot: snapshot.tags)
     page, following = page_from(found, params, max_results=account.behaviour.max_results, ids="SnapshotIds")
     return {"Snapshots": [_output(account, each) for each in page], "NextToken": following}
 
@@ -94,7 +112,7 @@ def _output(account: AccountState, snapshot: Snapshot) -> dict[str, Any]:
         "VolumeId": snapshot.volume,
         "VolumeSize": snapshot.size,
         "State": snapshot.state,
-        "Progress": "100%" if snapshot.state == "completed" else "0%",
+        "Progress": _progress(snapshot),
         "StartTime": account.unix_time(snapshot.started),
         "Encrypted": snapshot.encrypted,
         "Description": snapshot.description,

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from volplane_aws_ebs.testing.behaviour import Behaviour
@@ -14,6 +15,7 @@ from volplane_aws_ebs.testing.faults import EC2Error
 from volplane_testing.cloud import Former, Timeline
 
 __all__ = [
+    "SNAPSHOT_ID",
     "VOLUME_ID",
     "AccountState",
     "Attachment",
@@ -68,6 +70,7 @@ class Volume:
     kms_key: str | None = None
     snapshot: str | None = None
     multi_attach: bool = False
+    initialization_rate: int | None = None
     state: str = "creating"
     tags: dict[str, str] = field(default_factory=dict)
     former_tags: Former[Mapping[str, str]] = field(default_factory=lambda: Former({}, 0.0))
@@ -122,6 +125,8 @@ class Token:
 
 
 VOLUME_ID = re.compile("vol-([0-9a-f]{8}|[0-9a-f]{17})")
+SNAPSHOT_ID = re.compile("snap-([0-9a-f]{8}|[0-9a-f]{17})")
+_INSTANCE_ID = re.compile("i-([0-9a-f]{8}|[0-9a-f]{17})")
 """The short and the long form of ids (Amazon EC2 User Guide, "Resource IDs")."""
 _EPOCH = 1_767_225_600.0  # 2026-01-01T00:00:00Z is second 0 of the clock.
 
@@ -189,23 +194,31 @@ class AccountState:
         """Unix time of a time of the clock."""
         return _EPOCH + at
 
+    def time_text(self, at: float) -> str:
+        """A time of the clock as filters compare it."""
+        return datetime.fromtimestamp(self.unix_time(at), UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+
     def later(self, seconds: float, event: Callable[[], None]) -> None:
         """Plan an event, unless a fault stalls this call."""
         if not self.stalled:
             self.timeline.after(seconds, event)
 
     def volume(self, params: Mapping[str, Any]) -> Volume:
-        """The volume of a mutating call. Raises what EC2 raises for ids that are malformed or unknown."""
+        """The volume of a mutating call. Raises what EC2 raises for ids that are malformed, unknown, or not visible.
+
+        Amazon EC2 Developer Guide, "Eventual consistency in the Amazon EC2 API".
+        """
         id_ = str(params["VolumeId"])
         if not VOLUME_ID.fullmatch(id_):
             raise EC2Error("InvalidVolumeID.Malformed", f'Invalid id: "{id_}" (expecting "vol-...")')
-        if id_ not in self.volumes:
+        volume = self.volumes.get(id_)
+        if volume is None or not self.visible(volume.created):
             raise EC2Error("InvalidVolume.NotFound", f"The volume '{id_}' does not exist.")
-        return self.volumes[id_]
+        return volume
 
     def instance(self, id_: str) -> Instance:
         """The instance. Raises InvalidInstanceID.Malformed and .NotFound."""
-        if not id_.startswith("i-") or len(id_) < 10:
+        if not _INSTANCE_ID.fullmatch(id_):
             raise EC2Error("InvalidInstanceID.Malformed", f'Invalid id: "{id_}"')
         if id_ not in self.instances:
             raise EC2Error("InvalidInstanceID.NotFound", f"The instance ID '{id_}' does not exist")

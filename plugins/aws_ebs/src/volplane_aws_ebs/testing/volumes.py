@@ -12,9 +12,19 @@ from volplane_aws_ebs.testing.state import VOLUME_ID, AccountState, Attachment, 
 from volplane_aws_ebs.testing.tags import tags_from_specification, tags_output
 from volplane_testing.cloud import Former
 
-__all__ = ["attachment_output", "create_volume", "delete_volume", "describe_volumes", "performance", "volume_output"]
+__all__ = [
+    "attachment_output",
+    "check_type_quota",
+    "create_volume",
+    "delete_volume",
+    "describe_volumes",
+    "performance",
+    "volume_output",
+    "volumes_by_id",
+]
 
 _LONGEST_TOKEN = 64
+_INITIALIZATION_RATES = (100, 300)
 _DEFAULT_KEY = "arn:aws:kms:{region}:{account}:key/aws-ebs-default"
 
 
@@ -84,7 +94,9 @@ def _new_volume(account: AccountState, params: Mapping[str, Any]) -> Volume:
     if source is not None and size < source.size:
         raise invalid("size", size, f"The size must be at least the {source.size} GiB of snapshot {source.id}.")
     volume_type = params.get("VolumeType", "gp2")
-    iops, throughput = performance(account, volume_type, size, params.get("Iops"), params.get("Throughput"))
+    iops, throughput = performance(
+        account, zone, volume_type, size=size, iops=params.get("Iops"), throughput=params.get("Throughput")
+    )
     key, encrypted = _encryption(account, params, inherited=source is not None and source.encrypted)
     number = account.number()
     tags = tags_from_specification(params, "volume")
@@ -103,22 +115,34 @@ def _new_volume(account: AccountState, params: Mapping[str, Any]) -> Volume:
         kms_key=key,
         snapshot=snapshot,
         multi_attach=bool(params.get("MultiAttachEnabled")),
+        initialization_rate=_initialization_rate(params),
         tags=tags,
         former_tags=Former(tags, account.now),
     )
 
 
 def _zone(account: AccountState, params: Mapping[str, Any]) -> str:
-    zone = params.get("AvailabilityZone")
-    if zone is None:
+    """The zone, named or by its id (Amazon EC2 API reference, CreateVolume)."""
+    name, id_ = params.get("AvailabilityZone"), params.get("AvailabilityZoneId")
+    if name is not None and id_ is not None:
+        message = "The parameters AvailabilityZone and AvailabilityZoneId cannot be used together"
+        raise EC2Error("InvalidParameterCombination", message)
+    if name is None and id_ is None:
         raise EC2Error("MissingParameter", "The request must contain the parameter zone")
-    if zone not in account.behaviour.zones:
-        raise EC2Error("InvalidZone.NotFound", f"The zone '{zone}' does not exist.")
-    return str(zone)
+    behaviour = account.behaviour
+    zone = next((each for each, its_id in behaviour.zone_ids.items() if each == name or its_id == id_), None)
+    if zone is None:
+        raise EC2Error("InvalidZone.NotFound", f"The zone '{name or id_}' does not exist.")
+    state = behaviour.zone_states.get(zone)
+    if state == "constrained":
+        raise EC2Error("InsufficientVolumeCapacity", f"There is not enough capacity in {zone} for the volume.")
+    if state == "unavailable":
+        raise EC2Error("Unavailable", f"The zone {zone} is unavailable.")
+    return zone
 
 
 def performance(
-    account: AccountState, name: str, size: int, iops: int | None, throughput: int | None
+    account: AccountState, zone: str, name: str, *, size: int, iops: int | None, throughput: int | None
 ) -> tuple[int | None, int | None]:
     """IOPS and throughput of a volume of this type. Raises EC2Error for what the type does not allow."""
     volume_type = account.behaviour.volume_types.get(name)
@@ -127,7 +151,8 @@ def performance(
     low, high = volume_type.sizes
     if not low <= size <= high:
         raise invalid("size", size, f"Volume of type {name} must be between {low} and {high} GiB.")
-    iops, throughput = _iops(name, volume_type, size, iops), _throughput(name, volume_type, throughput)
+    highest = account.behaviour.iops_ceilings.get((zone, name))
+    iops, throughput = _iops(name, volume_type, size, iops, highest), _throughput(name, volume_type, throughput)
     if (throughput or 0) * volume_type.iops_per_mib > (iops or 0):
         message = (
             f"Throughput (MiBps) to iops ratio of {(throughput or 0) / (iops or 1):.6f} is too high; maximum is "
@@ -137,16 +162,28 @@ def performance(
     return iops, throughput
 
 
-def _iops(name: str, volume_type: VolumeType, size: int, iops: int | None) -> int | None:
+def _iops(name: str, volume_type: VolumeType, size: int, iops: int | None, highest: int | None) -> int | None:
+    """highest: what the zone gives, None = all that the type has.
+
+    Codes and messages: kubernetes-sigs/aws-ebs-csi-driver, pkg/cloud/cloud_test.go, and issues of Terraform's provider.
+    """
     if iops is None:
         if volume_type.iops_required:
             raise EC2Error("MissingParameter", f"The parameter iops must be specified for {name} volumes.")
         return volume_type.default_iops
     if volume_type.iops is None:
         raise EC2Error("InvalidParameterCombination", f"The parameter iops is not supported for {name} volumes.")
-    low, high = volume_type.iops
-    if not low <= iops <= high:
-        raise invalid("iops", iops, f"Volume iops of {iops} is out of range; expecting {low} to {high}.")
+    low, high = volume_type.iops[0], min(volume_type.iops[1], highest or volume_type.iops[1])
+    if iops < low:
+        raise EC2Error("InvalidParameterValue", f"Volume iops of {iops} is too low; minimum is {low}.")
+    if name == "io2" and (iops > high or iops > max(low, size * volume_type.iops_per_gib)):
+        message = (
+            f"io2 volumes configured with greater than {volume_type.sizes[1] >> 10} TiB or {high // 1000}K IOPS or "
+            f"{volume_type.iops_per_gib}:1 IOPS:GB ratio are not supported."
+        )
+        raise EC2Error("InvalidParameterCombination", message)
+    if iops > high:
+        raise EC2Error("InvalidParameterValue", f"Volume iops of {iops} is too high; maximum is {high}.")
     if iops > max(low, size * volume_type.iops_per_gib):
         ratio = f"Iops to volume size ratio of {iops / size:.6f} is too high; maximum is {volume_type.iops_per_gib}"
         raise EC2Error("InvalidParameterValue", ratio)
@@ -169,7 +206,8 @@ def _default_key(account: AccountState) -> str:
 
 
 def _encryption(account: AccountState, params: Mapping[str, Any], *, inherited: bool) -> tuple[str | None, bool]:
-    encrypted = bool(params.get("Encrypted", account.behaviour.encrypt_by_default)) or inherited
+    """With encryption by default all volumes have it (Amazon EBS User Guide, "Enable encryption by default")."""
+    encrypted = bool(params.get("Encrypted")) or account.behaviour.encrypt_by_default or inherited
     key = params.get("KmsKeyId")
     if key is not None and not encrypted:
         raise EC2Error(
@@ -178,11 +216,39 @@ def _encryption(account: AccountState, params: Mapping[str, Any], *, inherited: 
     return key or (_default_key(account) if encrypted else None), encrypted
 
 
+def _initialization_rate(params: Mapping[str, Any]) -> int | None:
+    """VolumeInitializationRate: only of a volume from a snapshot (Amazon EC2 API reference, CreateVolume)."""
+    rate = params.get("VolumeInitializationRate")
+    if rate is None:
+        return None
+    if not params.get("SnapshotId"):
+        message = "The parameter VolumeInitializationRate is only supported for volumes created from snapshots."
+        raise EC2Error("InvalidParameterCombination", message)
+    low, high = _INITIALIZATION_RATES
+    if not low <= rate <= high:
+        raise invalid("volumeInitializationRate", rate, f"Expecting {low} to {high} MiB/s.")
+    return int(rate)
+
+
 def _check_quota(account: AccountState, volume: Volume) -> None:
-    if len(account.volumes) >= account.behaviour.volume_quota:
+    """The quotas of the account (AWS General Reference, "Amazon EBS endpoints and quotas")."""
+    behaviour = account.behaviour
+    if len(account.volumes) >= behaviour.volume_quota:
         raise EC2Error("VolumeLimitExceeded", "You have exceeded your maximum volume limit of this type.")
-    if sum(each.size for each in account.volumes.values()) + volume.size > account.behaviour.storage_quota_gib:
+    if sum(each.size for each in account.volumes.values()) + volume.size > behaviour.storage_quota_gib:
         raise EC2Error("VolumeLimitExceeded", "You have exceeded your maximum gigabyte limit of this type.")
+    check_type_quota(account, volume.volume_type, size=volume.size, iops=volume.iops or 0)
+
+
+def check_type_quota(account: AccountState, volume_type: str, *, size: int, iops: int) -> None:
+    """Raise EC2Error if the account's volumes of this type may not have so many GiB and IOPS more."""
+    same = [each for each in account.volumes.values() if each.volume_type == volume_type]
+    most_gib = account.behaviour.type_quotas_gib.get(volume_type)
+    if most_gib is not None and sum(each.size for each in same) + size > most_gib:
+        raise EC2Error("VolumeLimitExceeded", "You have exceeded your maximum gigabyte limit of this type.")
+    most_iops = account.behaviour.iops_quotas.get(volume_type)
+    if most_iops is not None and sum(each.iops or 0 for each in same) + iops > most_iops:
+        raise EC2Error("MaxIOPSLimitExceeded", f"You have exceeded your maximum IOPS limit of {most_iops}.")
 
 
 def delete_volume(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,34 +266,47 @@ def delete_volume(account: AccountState, params: Mapping[str, Any]) -> dict[str,
     return {}
 
 
-_FIELDS: Mapping[str, Read[Volume]] = {
-    "volume-id": lambda volume: (volume.id,),
-    "status": lambda volume: (volume.state,),
-    "availability-zone": lambda volume: (volume.zone,),
-    "size": lambda volume: (str(volume.size),),
-    "volume-type": lambda volume: (volume.volume_type,),
-    "encrypted": lambda volume: (str(volume.encrypted).lower(),),
-    "snapshot-id": lambda volume: (volume.snapshot or "",),
-    "multi-attach-enabled": lambda volume: (str(volume.multi_attach).lower(),),
-    "attachment.instance-id": lambda volume: tuple(volume.attachments),
-    "attachment.device": lambda volume: tuple(each.device for each in volume.attachments.values()),
-    "attachment.status": lambda volume: tuple(each.state for each in volume.attachments.values()),
-}
+def _fields(account: AccountState) -> Mapping[str, Read[Volume]]:
+    """The filters of DescribeVolumes (Amazon EC2 API reference). No volume here is fast-restored or managed."""
+    zone_ids = account.behaviour.zone_ids
+    return {
+        "attachment.attach-time": lambda volume: [
+            account.time_text(each.since) for each in volume.attachments.values()
+        ],
+        "attachment.delete-on-termination": lambda volume: [str(volume.root).lower() for _ in volume.attachments],
+        "attachment.device": lambda volume: [each.device for each in volume.attachments.values()],
+        "attachment.instance-id": lambda volume: list(volume.attachments),
+        "attachment.status": lambda volume: [each.state for each in volume.attachments.values()],
+        "availability-zone": lambda volume: (volume.zone,),
+        "availability-zone-id": lambda volume: (zone_ids[volume.zone],),
+        "create-time": lambda volume: (account.time_text(volume.created),),
+        "encrypted": lambda volume: (str(volume.encrypted).lower(),),
+        "fast-restored": lambda _volume: ("false",),
+        "multi-attach-enabled": lambda volume: (str(volume.multi_attach).lower(),),
+        "operator.managed": lambda _volume: ("false",),
+        "operator.principal": lambda _volume: (),
+        "size": lambda volume: (str(volume.size),),
+        "snapshot-id": lambda volume: (volume.snapshot or "",),
+        "status": lambda volume: (volume.state,),
+        "volume-id": lambda volume: (volume.id,),
+        "volume-type": lambda volume: (volume.volume_type,),
+    }
 
 
 def describe_volumes(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
     """DescribeVolumes: by ids, by filters, in pages. One unknown id fails the whole call."""
     filters = filters_from(params)
     if ids := params.get("VolumeIds"):
-        found = _by_id(account, ids)
+        found = volumes_by_id(account, ids)
     else:
         found = [volume for volume in _candidates(account, filters) if account.visible(volume.created)]
-    found = matching(found, filters, _FIELDS, account.visible_tags)
+    found = matching(found, filters, _fields(account), account.visible_tags)
     page, following = page_from(found, params, max_results=account.behaviour.max_results, ids="VolumeIds")
     return {"Volumes": [volume_output(account, volume) for volume in page], "NextToken": following}
 
 
-def _by_id(account: AccountState, ids: Sequence[str]) -> list[Volume]:
+def volumes_by_id(account: AccountState, ids: Sequence[str]) -> list[Volume]:
+    """The volumes with these ids. Raises EC2Error for a malformed, unknown or invisible one."""
     malformed = [id_ for id_ in ids if not VOLUME_ID.fullmatch(id_)]
     if malformed:
         raise invalid("volumes", malformed[0], "Expected: 'vol-...'.")
@@ -257,6 +336,7 @@ def volume_output(account: AccountState, volume: Volume) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "VolumeId": volume.id,
         "AvailabilityZone": volume.zone,
+        "AvailabilityZoneId": account.behaviour.zone_ids[volume.zone],
         "Size": volume.size,
         "VolumeType": volume.volume_type,
         "State": volume.state,
@@ -266,7 +346,12 @@ def volume_output(account: AccountState, volume: Volume) -> dict[str, Any]:
         "SnapshotId": volume.snapshot or "",
         "Attachments": [attachment_output(account, volume, each) for each in volume.attachments.values()],
     }
-    optional = {"Iops": volume.iops, "Throughput": volume.throughput, "KmsKeyId": volume.kms_key}
+    optional = {
+        "Iops": volume.iops,
+        "Throughput": volume.throughput,
+        "KmsKeyId": volume.kms_key,
+        "VolumeInitializationRate": volume.initialization_rate,
+    }
     shown.update({key: value for key, value in optional.items() if value is not None})
     if tags := account.visible_tags(volume):
         shown["Tags"] = tags_output(tags)

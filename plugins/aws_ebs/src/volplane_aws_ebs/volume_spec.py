@@ -1,0 +1,106 @@
+"""The volume that a claim asks for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from volplane import AccessMode, InvalidArgument, ProvisionRequest, Unsupported, VolumeMode
+from volplane_aws_ebs.file_system import attributes_of
+from volplane_aws_ebs.parameters import ClassParameters
+from volplane_aws_ebs.resources import GIB, Ec2Volume
+from volplane_aws_ebs.volume_types import VOLUME_TYPES, check_throughput, gib
+
+__all__ = ["VolumeSpec"]
+
+_MULTI_NODE = frozenset({AccessMode.READ_WRITE_MANY, AccessMode.READ_ONLY_MANY})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeSpec:
+    """The volume that a claim asks for. size: GiB. snapshot: the source, if any. attributes: for the node plugin."""
+
+    size: int
+    parameters: ClassParameters
+    iops: int | None
+    snapshot: str | None
+    multi_attach: bool
+    attributes: Mapping[str, str]
+
+    @classmethod
+    def of(cls, request: ProvisionRequest) -> VolumeSpec:
+        """Raises `InvalidArgument` or `Unsupported` if no volume of EBS can be like this."""
+        parameters = ClassParameters.of(request.parameters)
+        if request.source_volume is not None:
+            raise Unsupported("volumes cannot be made from other volumes; make a snapshot and a volume from that")
+        size = gib(request.capacity_bytes)
+        low, high = VOLUME_TYPES[parameters.volume_type].sizes
+        if not low <= size <= high:
+            raise InvalidArgument(f"{size} GiB: volumes of type {parameters.volume_type} have {low} to {high} GiB")
+        if request.limit_bytes is not None and size * GIB > request.limit_bytes:
+            raise InvalidArgument(
+                f"{request.capacity_bytes} bytes are {size} GiB when rounded up, more than the limit of "
+                f"{request.limit_bytes}"
+            )
+        iops = parameters.iops_at(size)
+        check_throughput(parameters.volume_type, iops, parameters.throughput)
+        return cls(
+            size=size,
+            parameters=parameters,
+            iops=iops,
+            snapshot=request.source_snapshot or parameters.snapshot,
+            multi_attach=_multi_attach(request, parameters),
+            attributes=attributes_of(parameters.given, request.volume_mode),
+        )
+
+    def create_volume_parameters(self) -> dict[str, Any]:
+        """Parameters of CreateVolume that describe the volume."""
+        wanted: dict[str, Any] = {
+            "Size": self.size,
+            "VolumeType": self.parameters.volume_type,
+            "Iops": self.iops,
+            "Throughput": self.parameters.throughput,
+            "Encrypted": self.parameters.encrypted,
+            "KmsKeyId": self.parameters.kms_key,
+            "SnapshotId": self.snapshot,
+            "VolumeInitializationRate": self.parameters.initialization_rate if self.snapshot else None,
+            "MultiAttachEnabled": True if self.multi_attach else None,
+        }
+        return {name: value for name, value in wanted.items() if value is not None}
+
+    @property
+    def digest(self) -> str:
+        """A hash for a tag: equal specs have equal ones."""
+        return hashlib.sha256(json.dumps(self.create_volume_parameters(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def difference(self, volume: Ec2Volume) -> str:
+        """How an existing volume differs from this spec, for a message."""
+        found = {
+            "Size": volume.size,
+            "VolumeType": volume.volume_type,
+            "Iops": volume.iops,
+            "Throughput": volume.throughput,
+        }
+        found |= {"Encrypted": volume.encrypted, "KmsKeyId": volume.kms_key, "SnapshotId": volume.snapshot or None}
+        found |= {"MultiAttachEnabled": volume.multi_attach, "VolumeInitializationRate": volume.initialization_rate}
+        differences = [
+            f"{name} {found[name]} instead of {value}"
+            for name, value in self.create_volume_parameters().items()
+            if found[name] != value
+        ]
+        return ", ".join(differences) or "it was asked for with other parameters"
+
+
+def _multi_attach(request: ProvisionRequest, parameters: ClassParameters) -> bool:
+    shared = sorted(str(mode) for mode in _MULTI_NODE.intersection(request.access_modes))
+    if not shared:
+        return False
+    if request.volume_mode is not VolumeMode.BLOCK or not VOLUME_TYPES[parameters.volume_type].multi_attach:
+        raise Unsupported(
+            f"access mode {shared[0]}: only a volume of type io2 (or io1) with volumeMode Block can be attached to "
+            "several nodes"
+        )
+    return True
