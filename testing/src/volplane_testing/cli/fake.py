@@ -1,4 +1,4 @@
-"""`volplane fake`: the mocked storage of a backend over HTTP, for drivers, command lines and tests of other programs."""
+"""`volplane fake`: the mocked storage of a backend over HTTP, for drivers, command lines and other tests."""
 
 from __future__ import annotations
 

@@ -35,8 +35,7 @@ def serve(*, port: int = 0, disks: Path | None = None, instances: int = 1) -> It
             options={"project": project, "region": region, "endpoint": server.url, "attach": True},
             instances={name: f"gce://{project}/{zone}/{name}" for name in names},
             hints=(
-                "compute_v1.DisksClient(credentials=AnonymousCredentials(), "
-                f'client_options={{"api_endpoint": "{server.url}"}})',
+                f'compute_v1.DisksClient(credentials=..., client_options={{"api_endpoint": "{server.url}"}})',
                 "the driver sends whatever Google credentials it finds; the mock takes any",
             ),
         )
