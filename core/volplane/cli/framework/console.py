@@ -62,6 +62,22 @@ class Console:
         """A line of the result."""
         self._write(sanitize(text))
 
+    def sentence(self, text: str) -> None:
+        """An indented line of the result, broken between words where a terminal is narrower; whole in a pipe."""
+        if not self._out.isatty():
+            self.line(f"  {text}")
+            return
+        shown = textwrap.wrap(
+            sanitize(text),
+            self._width,
+            initial_indent="  ",
+            subsequent_indent="    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in shown:
+            self._write(line)
+
     def heading(self, text: str) -> None:
         """The title of a part, after an empty line."""
         self._write("")

@@ -18,10 +18,10 @@ __all__ = ["ServedFake"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedFake:
-    """url: where it is served. options: of a driver that is to use it. driver: its name.
+    """What to tell people of a mocked storage that is served now.
 
-    instances: id -> what stands in `spec.providerID` of a node that is this machine. hints: how other programs use it,
-    a line each.
+    url: where it is served. options: of a driver that is to use it. driver: its name. instances: id -> what stands in
+    `spec.providerID` of a node that is this machine. hints: how other programs use it, a line each.
     """
 
     url: str
