@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import secrets
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from importlib.metadata import version
 from random import Random
 
 from volplane.assembly import Parts, build
 from volplane.attach.desired import count_volumes
-from volplane.backoff import PREPARE_FAILED
 from volplane.controller.clock import Clock, SystemClock
 from volplane.controller.config import ALL_CONTROLLERS, Configuration, namespace_labels
 from volplane.controller.leader import Elector, Leadership
@@ -28,13 +25,12 @@ from volplane.drivers.discovery import InstalledPlugins, PluginSource
 from volplane.drivers.executor import ThreadExecutor
 from volplane.drivers.loading import load_drivers
 from volplane.drivers.status import DriverStatus, LoadedDrivers, status_of_broken
-from volplane.errors import ApiError, ApiUnavailable, ConfigurationError, VolplaneError
-from volplane.intents.bootstrap import cluster_id_of, ensure_namespace, ensure_sealer
+from volplane.errors import ApiError, VolplaneError
+from volplane.intents.bootstrap import Bootstrap
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.kinds import LEASES
 from volplane.kube.leases import LeaseLock
-from volplane.kube.unreachable import refused
 from volplane.operations import OperationState
 from volplane.state.cluster_state import Settings
 from volplane.state.naming import node_hash
@@ -55,9 +51,6 @@ HUNG_SECONDS = 60.0
 HUNG_INTERVAL = 5.0
 NO_DRIVER_WORKS = "no driver can work"
 NO_DRIVER = "no driver is configured: name one under `drivers` in the configuration, or install a backend"
-WARN_INTERVAL = 30.0
-REFUSED_SECONDS = 10.0
-"""How long credentials that are not accepted at the start are tried: what checks them may be restarting."""
 LEASE = "volplane"
 """Name of the Lease, in our namespace."""
 
@@ -115,8 +108,12 @@ class ControllerProcess:
         self._elector: Elector | None = None
         self._gave_up = ""
         """Why the process ends, if its drivers are why."""
-        self._trouble = ""
-        """Why `_prepare` is waiting; "" if it is not."""
+        self._bootstrap = Bootstrap(
+            client,
+            namespace=options.namespace,
+            labels=namespace_labels(options.controllers),
+            cluster_id=configuration.cluster_id,
+        )
 
     # --- status -------------------------------------------------------------------------------------------------
 
@@ -147,7 +144,7 @@ class ControllerProcess:
         driver does not, as long as another one is healthy. Without any driver only a binder is ready.
         """
         if self._plane is None:
-            if trouble := self._trouble or (self._elector.failing if self._elector is not None else ""):
+            if trouble := self._bootstrap.trouble or (self._elector.failing if self._elector is not None else ""):
                 return (f"the API server does not do as it must: {trouble}",)
             return () if self._elector is not None else ("starting",)
         if not self._plane.synced:
@@ -221,12 +218,12 @@ class ControllerProcess:
             raise VolplaneError(self._gave_up)
 
     async def _elect_and_work(self, stop: asyncio.Event) -> None:
-        cluster_id, _ = await self._prepare()
+        cluster_id, _ = await self._bootstrap.run()
         await self._introduce(cluster_id)
 
         async def work(leadership: Leadership) -> None:
             # In each term again: the namespace with the sealing key may have been deleted and created anew.
-            cluster_id, sealer = await self._prepare()
+            cluster_id, sealer = await self._bootstrap.run()
             await self._lead(cluster_id, sealer, leadership, stop)
 
         if not self._options.leader_elect:
@@ -244,7 +241,7 @@ class ControllerProcess:
             lock,
             random=self._random,
             overrun=_exit_hard,
-            ensure_namespace=self._ensure_namespace,
+            ensure_namespace=self._bootstrap.ensure_namespace,
             metrics=self.metrics,
         )
         await self._elector.run(work)
@@ -271,40 +268,6 @@ class ControllerProcess:
             ", ".join(drivers) or "none",
             leads,
         )
-
-    async def _ensure_namespace(self) -> None:
-        labels = namespace_labels(self._options.controllers)
-        await ensure_namespace(self._client, self._options.namespace, labels)
-
-    async def _prepare(self) -> tuple[str, Sealer]:
-        """The cluster id and the sealing key. Waits while the API server is unavailable. Raises ConfigurationError."""
-        loop = asyncio.get_running_loop()
-        warned = -math.inf
-        impatient = loop.time() + REFUSED_SECONDS
-        while True:
-            try:
-                await self._ensure_namespace()
-                cluster_id = await cluster_id_of(self._client, self._configuration.cluster_id)
-                sealer = await ensure_sealer(self._client, self._options.namespace)
-            except ApiUnavailable as error:
-                if error.status == 401 and loop.time() >= impatient:
-                    raise self._refused_at_start(error) from error
-                self._trouble = str(error)
-                if loop.time() >= warned + WARN_INTERVAL:
-                    warned = loop.time()
-                    log.warning("waiting for the API server, trying again every %g s: %s", PREPARE_FAILED.first, error)
-                await asyncio.sleep(PREPARE_FAILED.delay(asked=error.retry_after))
-            except ApiError as error:
-                raise self._refused_at_start(error) from error
-            else:
-                self._trouble = ""
-                return cluster_id, sealer
-
-    def _refused_at_start(self, error: ApiError) -> ConfigurationError:
-        """The error for a person, who has to change credentials or rights."""
-        if error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            return ConfigurationError(str(refused(self._client.server, error)))
-        return ConfigurationError(f"the API server refuses what every start needs ({error.status}): {error}")
 
     async def _lead(self, cluster_id: str, sealer: Sealer, leadership: Leadership, stop: asyncio.Event) -> None:
         """One term of leadership: build a control plane, run it until `stop` or the end of the Lease, shut it down."""

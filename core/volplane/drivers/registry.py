@@ -304,8 +304,7 @@ class DriverRegistry:
 
     def _hangs(self, entry: _Entry) -> bool:
         """Whether as many operations hang as may run at once, or a `start`, which is never called twice at once."""
-        name = entry.driver.name
-        calls = self._executor.running(name)
+        name, calls = entry.driver.name, self._executor.running(entry.driver.name)
         return self._executor.hung(name) or any(call.overrun and call.what == "start" for call in calls)
 
     async def stop_all(self) -> None:
@@ -327,8 +326,7 @@ class DriverRegistry:
         return Context(driver=entry.driver.name, cluster_id=self._cluster_id)
 
     async def _start(self, entry: _Entry) -> None:
-        name = entry.driver.name
-        if any(call.what == "start" for call in self._executor.running(name)):
+        if self._runs(entry, "start"):
             return  # an earlier start hangs; backends are promised that no two run at once
         request = StartRequest(context=self._context(entry), node_name=self._node_name)
         # Nobody waits for a driver to start; what needs it waits silently for so long.
@@ -342,6 +340,9 @@ class DriverRegistry:
             self._turn(entry, DriverState.READY, "")
         finally:
             grace.cancel()
+
+    def _runs(self, entry: _Entry, hook: str) -> bool:
+        return any(call.what == hook for call in self._executor.running(entry.driver.name))
 
     def _start_is_slow(self, entry: _Entry) -> None:
         if entry.state is DriverState.STARTING:
@@ -362,9 +363,7 @@ class DriverRegistry:
                 await self._start(entry)
 
     async def _probe(self, entry: _Entry) -> None:
-        if entry.state is not DriverState.READY or any(
-            call.what == "probe" for call in self._executor.running(entry.driver.name)
-        ):
+        if entry.state is not DriverState.READY or self._runs(entry, "probe"):
             return
         try:
             await self._refresh(entry.driver.secrets)

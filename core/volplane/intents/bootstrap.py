@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
+import logging
+import math
 import secrets
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from volplane.errors import ApiConflict, ApiError, ApiNotFound, ConfigurationError
+from volplane.backoff import PREPARE_FAILED
+from volplane.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.kinds import NAMESPACES, SECRETS, Kind
 from volplane.kube.objects import Secret
+from volplane.kube.unreachable import refused
 from volplane.state.records import Sealer
 
-__all__ = ["SEAL_SECRET", "cluster_id_of", "ensure_namespace", "ensure_sealer", "find_sealer"]
+__all__ = ["SEAL_SECRET", "Bootstrap", "cluster_id_of", "ensure_namespace", "ensure_sealer", "find_sealer"]
 
 SEAL_SECRET = "volplane-seal"  # noqa: S105 - the name of a Secret, not a secret
 _KEY = "key"
+
+WARN_INTERVAL = 30.0
+REFUSED_SECONDS = 10.0
+"""How long credentials that are not accepted at the start are tried: what checks them may be restarting."""
+
+log = logging.getLogger(__name__)
 
 
 async def ensure_namespace(client: Client, name: str, labels: Mapping[str, str] | None = None) -> None:
@@ -91,3 +102,50 @@ async def cluster_id_of(client: Client, configured: str | None) -> str:
         raise ConfigurationError(
             "the cluster has no namespace kube-system, whose uid marks our assets; set clusterId in the configuration"
         ) from error
+
+
+class Bootstrap:
+    """Makes or reads all of it, and waits for the API server."""
+
+    def __init__(self, client: Client, *, namespace: str, labels: Mapping[str, str], cluster_id: str | None) -> None:
+        """labels: of the namespace. cluster_id: as configured."""
+        self.trouble = ""
+        """Why `run` is waiting; "" if it is not."""
+        self._client = client
+        self._namespace = namespace
+        self._labels = labels
+        self._cluster_id = cluster_id
+
+    async def ensure_namespace(self) -> None:
+        """Create our namespace if it does not exist. Raises ApiError."""
+        await ensure_namespace(self._client, self._namespace, self._labels)
+
+    async def run(self) -> tuple[str, Sealer]:
+        """The cluster id and the sealing key. Waits while the API server is unavailable. Raises ConfigurationError."""
+        loop = asyncio.get_running_loop()
+        warned = -math.inf
+        impatient = loop.time() + REFUSED_SECONDS
+        while True:
+            try:
+                await self.ensure_namespace()
+                cluster_id = await cluster_id_of(self._client, self._cluster_id)
+                sealer = await ensure_sealer(self._client, self._namespace)
+            except ApiUnavailable as error:
+                if error.status == HTTPStatus.UNAUTHORIZED and loop.time() >= impatient:
+                    raise self._refused(error) from error
+                self.trouble = str(error)
+                if loop.time() >= warned + WARN_INTERVAL:
+                    warned = loop.time()
+                    log.warning("waiting for the API server, trying again every %g s: %s", PREPARE_FAILED.first, error)
+                await asyncio.sleep(PREPARE_FAILED.delay(asked=error.retry_after))
+            except ApiError as error:
+                raise self._refused(error) from error
+            else:
+                self.trouble = ""
+                return cluster_id, sealer
+
+    def _refused(self, error: ApiError) -> ConfigurationError:
+        """The error for a person, who has to change credentials or rights."""
+        if error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            return ConfigurationError(str(refused(self._client.server, error)))
+        return ConfigurationError(f"the API server refuses what every start needs ({error.status}): {error}")
