@@ -35,7 +35,7 @@ from bench.objects import DRIVER, NAMESPACE, claim, claim_name, volume, volume_n
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, VOLUMES
 
-__all__ = ["BUDGETS", "floor", "median_of", "ours"]
+__all__ = ["BUDGETS", "PASSES", "REQUESTS", "floor", "median_of", "ours"]
 
 BUDGETS = {
     "static": {"cpu_ms": 1.2, "writes": 4.0},
@@ -43,6 +43,8 @@ BUDGETS = {
     "life": {"cpu_ms": 4.0, "writes": 10.0},
 }
 SHARE = 0.75
+TIMES_FLOOR = 1.5
+PASSES, REQUESTS = "volplane_reconcile_total", "rest_client_requests_total"
 KUBECONFIG = "kubeconfig"
 MIB = 2**20
 
@@ -99,6 +101,7 @@ async def _ours(
     else:
         await clients.create_class(client)
     before, written = await asyncio.to_thread(run.quiet), run.writes()
+    passed, asked = run.total(PASSES), run.total(REQUESTS)
     run.pause()
     await _claims(client, kind, count)
     seen = clients.BoundClaims(client, count)
@@ -121,6 +124,8 @@ async def _ours(
         "writes": (wrote[0] - written[0]) / count,
         "events": (wrote[1] - written[1]) / count,
         "events_in_time": in_time / count,
+        "requests": (run.total(REQUESTS) - asked) / count,
+        "passes": (run.total(PASSES) - passed) / count,
         "memory_mib": after.memory / MIB,
         "peak_mib": after.peak / MIB,
     }
@@ -205,6 +210,7 @@ def measure(
             continue
         pair |= floor(kind, count, events=round(pair["events_in_time"] * count), server=server)
         pair["share_of_floor"] = pair["claims_per_second"] / pair["floor_per_second"]
+        pair["cpu_over_floor"] = pair["cpu_ms"] / pair["floor_cpu_ms"]
     return figures
 
 
@@ -242,11 +248,14 @@ def main() -> None:
         "share of that": ("share_of_floor", f" (at least {SHARE})"),
         "controller CPU per claim, ms": ("cpu_ms", f" (at most {budget['cpu_ms']})"),
         "bare client's CPU per claim, ms": ("floor_cpu_ms", ""),
+        "CPU, times that of the bare client": ("cpu_over_floor", f" (static: at most {TIMES_FLOOR})"),
         "API server's CPU per claim, ms": ("server_cpu_ms", ""),
         "the same for the bare client": ("floor_server_cpu_ms", ""),
         "API writes per claim": ("writes", f" ({budget['writes']:g})"),
         "events written per claim": ("events", ""),
         "of these before the last was Bound": ("events_in_time", ""),
+        "requests per claim, reads and events included": ("requests", ""),
+        "passes of the controllers per claim": ("passes", ""),
         "controller memory, MiB": ("memory_mib", ""),
     }
     processes.report(

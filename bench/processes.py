@@ -104,6 +104,10 @@ class Controller(Process):
             sample: float(value) for sample, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")
         }
 
+    def total(self, metric: str) -> float:
+        """The sum of all samples of one metric."""
+        return sum(value for sample, value in self.metrics().items() if sample.partition("{")[0] == metric)
+
     def ready(self) -> bool:
         try:
             with urllib.request.urlopen(f"{self.url}/readyz", timeout=30) as answer:

@@ -21,6 +21,7 @@ __all__ = [
     "class_of_volume",
     "demand_of",
     "held_by",
+    "mode_of",
     "place_of",
     "reference_is",
     "refers_to",
@@ -93,9 +94,14 @@ def held_by(claim: Claim) -> int:
     return _nanos(claim.status.capacity)
 
 
+def mode_of(item: Claim | Volume) -> str:
+    """Its volume mode: Filesystem or Block."""
+    return item.spec.volume_mode or "Filesystem"
+
+
 def place_of(item: Claim | Volume) -> Place:
     named = class_of_volume(item) if isinstance(item, Volume) else class_of_claim(item)
-    return Place(named or "", item.spec.volume_mode or "Filesystem", item.spec.volume_attributes_class_name or "")
+    return Place(named or "", mode_of(item), item.spec.volume_attributes_class_name or "")
 
 
 def demand_of(claim: Claim) -> Demand:

@@ -28,7 +28,7 @@ from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.provision.decide import decide_provision
-from volplane.reclaim.delete import decide_delete
+from volplane.reclaim.delete import decide_delete, once_proven
 from volplane.reclaim.recycle import abandon_scrub, decide_recycle, recycles
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import is_in_tree
@@ -119,9 +119,11 @@ def decide_external_volume(volume: Volume, cluster: ClusterState, reads: LiveRea
         return _without_driver(volume, maker, cluster)
     if (step := finalizer_step(volume, ours=True)) is not None:
         return step
+    return once_proven(volume, _reclaim(volume, cluster, reads), cluster, reads)
+
+
+def _reclaim(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     blocked = _not_ours_to_reclaim(volume) or _not_released(volume, cluster, reads)
-    if isinstance(blocked, Read):
-        return blocked
     if blocked is None and recycles(volume) and not volume.terminating:
         return decide_recycle(volume, cluster, reads)
     if read_recycle_intent(volume.annotation(names.INTENT)) is not None:
@@ -135,7 +137,7 @@ def _not_ours_to_reclaim(volume: Volume) -> Action | None:
 
 
 def _not_released(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action | None:
-    """What must be so, or read, before its asset may go; None once the binder released it and a live read agrees."""
+    """What must be so before its asset may go; None once the binder released it, and its claim is not there."""
     reference = volume.spec.claim_ref
     if reference is None or not reference.uid:
         # Never bound, or offered again: it stays until a person deletes the object.
@@ -146,9 +148,7 @@ def _not_released(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Ac
     if not reference.namespace or not reference.name:
         return Wait(reason="spec.claimRef lacks namespace or name, so nobody can say whether its claim is gone")
     key = f"{reference.namespace}/{reference.name}"
-    if not reads.has(CLAIMS, key):
-        return Read(CLAIMS, key, why="is the claim really gone?")
-    claim = reads.get(CLAIMS, key)
+    claim = reads.get(CLAIMS, key) if reads.has(CLAIMS, key) else cluster.claims.get(key)
     if not isinstance(claim, Claim) or claim.uid != reference.uid or claim.spec.volume_name not in ("", volume.name):
         return None
     if can_never_be_bound(volume, claim) and has_newer_intent(volume, claim, cluster.sealer):

@@ -7,23 +7,23 @@ it, and a policy changed meanwhile makes the API server refuse. Then the hook ru
 from __future__ import annotations
 
 from volplane.binding.decide import volume_phase_step
-from volplane.controller.actions import Action, Delete, Patch, Settled, Wait, warning
+from volplane.controller.actions import Action, Delete, LiveReads, Patch, Read, Run, Settled, Wait, warning
 from volplane.drivers.view import DriverView
 from volplane.intents.finalizers import held_for_reclaim, without_finalizer
 from volplane.intents.owner import driver_of, identify, run_on_asset, shared_with
 from volplane.kube import names
-from volplane.kube.kinds import VOLUMES
+from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import reclaim_finalizer
 from volplane.state.progress import Deleted, Deleting
 from volplane.state.records import INTENT_VERSION, DeleteIntent, read_delete_intent, write_intent
 
-__all__ = ["decide_delete"]
+__all__ = ["decide_delete", "once_proven"]
 
 
 def decide_delete(volume: Volume, cluster: ClusterState) -> Action:
-    """The next action for a volume whose asset is to be destroyed; its claim was seen to be gone in this pass."""
+    """The next action for a volume whose asset is to be destroyed, if its claim is gone (see `once_proven`)."""
     owner = driver_of(volume, cluster)
     if not owner.known:
         return (_no_deleter(volume, owner.reason) if owner.reason else None) or identify(volume, owner)
@@ -49,6 +49,22 @@ def decide_delete(volume: Volume, cluster: ClusterState) -> Action:
     if not held_for_reclaim(volume):
         return Wait(reason="its asset is gone; others hold the object by their finalizers")
     return without_finalizer(volume, why="the asset is gone")
+
+
+def once_proven(volume: Volume, action: Action, cluster: ClusterState, reads: LiveReads) -> Action:
+    """An action that was decided because the volume's claim is gone; before it, where it matters, a live read of that.
+
+    A cache never proves absence. But an operation reads volume and claim live itself before it calls its hook, waiting
+    harms nobody, and once the asset is gone the claim has nothing left to lose.
+    """
+    match action:
+        case Run() | Settled() | Wait(events=()):
+            return action
+    reference = volume.spec.claim_ref
+    if reference is None or not reference.uid or isinstance(cluster.progress.volume(volume.uid).step, Deleted):
+        return action
+    key = f"{reference.namespace}/{reference.name}"
+    return action if reads.has(CLAIMS, key) else Read(CLAIMS, key, why="is the claim really gone?")
 
 
 def _begin(volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:

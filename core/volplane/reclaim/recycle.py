@@ -38,7 +38,7 @@ _MOST_STRANGERS = 3
 
 
 def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
-    """The next action for a released volume whose contents are to go; its claim was seen to be gone in this pass."""
+    """The next action for a volume whose contents are to go, if its claim is gone (see `delete.once_proven`)."""
     if (users := _users(volume, cluster)) and not _claim_recreated(volume, cluster):
         message = used_by(users)
         return Wait(reason=message, events=(EventRecord(VOLUMES, volume, "Normal", "VolumeFailedRecycle", message),))

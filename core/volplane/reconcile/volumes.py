@@ -6,7 +6,7 @@ Source: syncVolume and reclaimVolume of pv_controller.go of Kubernetes; docs/exp
 from __future__ import annotations
 
 from volplane.binding.decide import Bind, decide_bound, decide_unbound, migration_step, unbind_patch, volume_phase_step
-from volplane.binding.matching import refers_to
+from volplane.binding.matching import mode_of, refers_to
 from volplane.controller.actions import Action, LiveReads, Read, Settled, Wait, warning
 from volplane.external.provisioner import decide_external_volume
 from volplane.intents.finalizers import finalizer_step, held_for_reclaim
@@ -14,7 +14,7 @@ from volplane.intents.record import can_never_be_bound, has_newer_intent
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, ObjectReference, Volume
-from volplane.reclaim.delete import decide_delete
+from volplane.reclaim.delete import decide_delete, once_proven
 from volplane.reclaim.recycle import abandon_scrub, decide_recycle, recycles, remove_stray_pod
 from volplane.state.cluster_state import ClusterState
 from volplane.state.records import read_recycle_intent
@@ -58,7 +58,7 @@ def decide_volume(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
         return _incomplete(volume)
     claim = _claim_of(volume, reference, cluster)
     if claim is None or claim.uid != reference.uid:
-        return _confirm_absence(volume, reference, claim, reads) or _released(volume, cluster, reads)
+        return once_proven(volume, _released(volume, cluster, reads), cluster, reads)
     return _referenced(volume, claim, cluster, reads)
 
 
@@ -89,21 +89,6 @@ def _claim_of(volume: Volume, reference: ObjectReference, cluster: ClusterState)
             if claim.uid == reference.uid:
                 return claim
     return named
-
-
-def _confirm_absence(volume: Volume, reference: ObjectReference, cached: Claim | None, reads: LiveReads) -> Read | None:
-    """A cache never proves that a claim is gone: read it live, once in a pass, before anything follows from it."""
-    key = _claim_key(reference)
-    if reads.has(CLAIMS, key):
-        return None
-    settled = volume.status.phase in ("Released", "Failed") and not _may_destroy(volume)
-    if settled and (cached is None or cached.uid != reference.uid):
-        return None
-    return Read(CLAIMS, key, why="is the claim really gone?")
-
-
-def _may_destroy(volume: Volume) -> bool:
-    return volume.terminating or volume.spec.persistent_volume_reclaim_policy != "Retain"
 
 
 def _unreferenced(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
@@ -182,7 +167,7 @@ def _referenced(volume: Volume, claim: Claim, cluster: ClusterState, reads: Live
 
 def _half_bound(volume: Volume, claim: Claim) -> Action:
     """W1 is written, W3 is not: the claim's side goes on, unless the two can never match."""
-    if (claim.spec.volume_mode or "Filesystem") != (volume.spec.volume_mode or "Filesystem"):
+    if mode_of(claim) != mode_of(volume):
         on_volume = (
             f'Cannot bind PersistentVolume to requested PersistentVolumeClaim "{claim.name}" due to '
             "incompatible volumeMode."

@@ -6,11 +6,14 @@ arrives while a key is in work.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from volplane.binding.matching import class_of_claim
+import msgspec
+
+from volplane.binding.matching import class_of_claim, mode_of
 from volplane.controller.actions import Queue
 from volplane.kube import names
+from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import claims_of_pod, finished, scrubbed_volume
@@ -42,6 +45,28 @@ def _completed(old: Claim, new: Claim) -> bool:
     """Whether the last write of a bind is all that happened to the claim: the volume's own were before it."""
     turned = old.status.phase != "Bound" and new.status.phase == "Bound"
     return turned and old.uid == new.uid and old.terminating == new.terminating and old.spec == new.spec
+
+
+def _half_bound(old: Volume | None, new: Volume | None, claims: Cache[Claim]) -> bool:
+    """Whether a half of its bind is all that was written on the volume.
+
+    The claim that it refers to names no volume yet, so its side goes on; what becomes of the claim wakes the volume.
+    """
+    reference = new.spec.claim_ref if new is not None else None
+    if old is None or new is None or reference is None:
+        return False
+    claim = claims.get(f"{reference.namespace}/{reference.name}")
+    if claim is None or claim.uid != reference.uid or claim.terminating or claim.spec.volume_name:
+        return False
+    return mode_of(claim) == mode_of(new) and _apart_from_bind(old) == _apart_from_bind(new)
+
+
+def _apart_from_bind(volume: Volume) -> object:
+    """All of a volume that decisions see, but for what a bind writes: reference, mark and phase."""
+    meta = volume.metadata
+    marks = {**(meta.annotations or {}), names.BOUND_BY_CONTROLLER: ""}
+    spec = msgspec.structs.replace(volume.spec, claim_ref=None)
+    return spec, marks, meta.uid, meta.labels, meta.finalizers, meta.deletion_timestamp
 
 
 class EventHandlers:
@@ -96,19 +121,30 @@ class EventHandlers:
         present = new or old
         if present is None:
             return
-        self._volumes.enqueue(present.key)
-        for reference in (item.spec.claim_ref for item in (old, new) if item is not None):
-            if reference is not None and reference.name:
-                self._claims.enqueue(f"{reference.namespace}/{reference.name}")
-        for index in ("volume", "own"):
-            for claim in self._cluster.claims.by_index(index, present.name):
-                self._claims.enqueue(claim.key)
+        if not _half_bound(old, new, self._cluster.claims):
+            self._volumes.enqueue(present.key)
+        for key in self._claims_concerned(old, new):
+            self._claims.enqueue(key)
         if new is None:
             for name in self._cluster.overlaps.freed_by(present):
                 self._volumes.enqueue(name)
         self._follow_progress(old, new)
         if new is not None and newly_offered and (woken := self._cluster.waiting.wake_for(new)) is not None:
             self._claims.enqueue(woken)
+
+    def _claims_concerned(self, old: Volume | None, new: Volume | None) -> Iterable[str]:
+        """Keys of the claims that the volume refers to, that name it, or whose own it is. For one that is gone there is
+        nothing to decide.
+        """
+        claims = self._cluster.claims
+        keys: dict[str, None] = {}
+        for item in (old, new):
+            if item is not None and (reference := item.spec.claim_ref) is not None:
+                keys[f"{reference.namespace}/{reference.name}"] = None
+        name = (new or old or Volume()).name
+        for index in ("volume", "own"):
+            keys.update(dict.fromkeys(claim.key for claim in claims.by_index(index, name)))
+        return [key for key in keys if key in claims]
 
     def _follow_progress(self, old: Volume | None, new: Volume | None) -> None:
         """Drop what the volume itself shows now, or is needed no more."""

@@ -140,6 +140,17 @@ def test_the_first_release_is_confirmed_live_under_every_policy_and_a_later_look
     assert decided(volume(claim=GONE, status={"phase": "Released"}), namesake) == Settled()
 
 
+def test_what_looks_at_the_claim_itself_or_finds_nothing_left_to_lose_is_preceded_by_no_read() -> None:
+    """An operation reads the claim live before its hook; when it is over, the asset is gone."""
+    dying = released(
+        persistentVolumeReclaimPolicy="Delete", finalizers=["volplane.dev/reclaim"], deletionTimestamp=DYING
+    )
+    state = state_with(dying, drivers=(DISK,))
+    assert isinstance(decide_volume("v", state, LiveReads()), Run)
+    state.progress.track_volume(dying.uid).succeeded(Deleted())
+    assert decide_volume("v", state, LiveReads()).body == {"metadata": {"finalizers": None}}
+
+
 @pytest.mark.parametrize("policy", ["Retain", "Delete", "Recycle"])
 def test_a_volume_whose_claim_is_gone_is_released_first(policy: str) -> None:
     item = volume(claim=GONE, status={"phase": "Bound"}, persistentVolumeReclaimPolicy=policy)

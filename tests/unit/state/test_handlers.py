@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from unit.binding.objects import claim, storage_class, volume
 from unit.deciding import empty_state, put
 from volplane.binding.matching import capacity_of, demand_of, place_of
 from volplane.controller.actions import LiveReads, Patch, Read
+from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, KubeObject, Node, Volume
 from volplane.reconcile.claims import ClaimReconciler
@@ -273,6 +275,59 @@ def test_the_last_write_of_a_bind_wakes_the_claim_and_no_volume() -> None:
     assert woken() == (True, True)
 
 
+BIND = {"kind": "PersistentVolumeClaim", "namespace": "default", "name": "c", "uid": "uid-c"}
+
+
+@pytest.mark.parametrize("half", [{"spec": {"claimRef": BIND}}, {"status": {"phase": "Bound"}}])
+def test_a_half_of_a_bind_wakes_the_claim_which_goes_on_and_the_volume_once_it_has(half: dict[str, Any]) -> None:
+    bench = Bench()
+    pair = claim()
+    item = volume("v") if "spec" in half else volume("v", claim=pair)
+    put(bench.world, pair, item)
+    bench.volumes.keys.clear()
+    bench.claims.keys.clear()
+    bench.change(item, half)
+    assert (list(bench.claims.keys), list(bench.volumes.keys)) == (["default/c"], [])
+    bench.change(pair, {"spec": {"volumeName": "v"}})
+    assert list(bench.volumes.keys) == ["v"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}},
+        {"metadata": {"annotations": {names.INTENT: "x"}}},
+        {"metadata": {"finalizers": ["example.com/x"]}},
+        {"spec": {"claimRef": BIND, "persistentVolumeReclaimPolicy": "Delete"}},
+        {"spec": {"claimRef": {**BIND, "uid": "another"}}},
+        {"spec": {"claimRef": BIND, "volumeMode": "Block"}},
+    ],
+)
+def test_what_else_happens_to_a_volume_in_its_bind_wakes_it(more: dict[str, Any]) -> None:
+    bench = Bench()
+    item = volume("v")
+    put(bench.world, claim(), item)
+    bench.volumes.keys.clear()
+    bench.change(item, {"spec": {"claimRef": BIND}, **more})
+    assert list(bench.volumes.keys) == ["v"]
+
+
+@pytest.mark.parametrize(
+    "end", [{"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, {"spec": {"volumeName": "other"}}, None]
+)
+def test_a_volume_whose_bind_comes_to_nothing_is_woken_by_its_claim(end: dict[str, Any] | None) -> None:
+    bench = Bench()
+    pair, item = claim(), volume("v")
+    put(bench.world, pair, item)
+    bench.change(item, {"spec": {"claimRef": BIND}})
+    bench.volumes.keys.clear()
+    if end is None:
+        bench.delete(pair)
+    else:
+        bench.change(pair, end)
+    assert "v" in bench.volumes.keys
+
+
 def test_a_volume_wakes_the_claim_it_names_the_claim_that_names_it_and_the_one_whose_name_it_has() -> None:
     bench = Bench()
     put(bench.world, claim("named"), claim("naming", volumeName="pvc-uid-own"), claim("own"))
@@ -284,6 +339,15 @@ def test_a_volume_wakes_the_claim_it_names_the_claim_that_names_it_and_the_one_w
     bench.claims.keys.clear()
     bench.delete(item)
     assert sorted(bench.claims.keys) == everybody
+
+
+def test_a_volume_wakes_no_claim_that_is_gone() -> None:
+    bench = Bench()
+    bench.claims.keys.clear()
+    item = volume("pvc-uid-own", reserved="gone")
+    put(bench.world, item)
+    bench.delete(item)
+    assert not bench.claims.keys
 
 
 def test_outcomes_of_what_is_gone_are_forgotten() -> None:

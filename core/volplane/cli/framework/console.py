@@ -56,7 +56,8 @@ class Console:
         self._err = sys.stderr if err is None else err
         self._colour_out = _can_colour(self._out) if colour is None else colour
         self._colour_err = _can_colour(self._err) if colour is None else colour
-        self._width = max(NARROWEST, shutil.get_terminal_size().columns)
+        fitted = self._out.isatty() or "COLUMNS" in os.environ
+        self._width = max(NARROWEST, shutil.get_terminal_size().columns) if fitted else sys.maxsize
 
     def line(self, text: str = "") -> None:
         """A line of the result."""
@@ -103,8 +104,8 @@ class Console:
     def table(self, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Columns as wide as their widest cell. Cells that are phases are coloured.
 
-        If that is wider than the terminal, or than 80 columns in a pipe, the widest columns leave the table: their
-        cells stand below each row, under the header's name, and no word is cut.
+        If that is wider than the terminal (or COLUMNS), the widest columns leave the table: their cells stand below
+        each row, under the header's name, and no word is cut. In a pipe each row stays one line.
         """
         lines = [[sanitize(cell) for cell in row] for row in rows]
         widths = [max(len(row[column]) for row in [list(headers), *lines]) for column in range(len(headers))]

@@ -1,0 +1,247 @@
+"""`volplane support-bundle`: one archive with what somebody needs who helps, and without secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import platform
+import sys
+import tarfile
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Final
+
+import aiohttp
+import typer
+import yaml
+
+from volplane.cli.bundle_redaction import without_secrets
+from volplane.cli.controller_client import ControllerAddress, get_answer
+from volplane.cli.framework.cluster import cluster_client
+from volplane.cli.framework.console import Console
+from volplane.cli.framework.options import DEFAULT_NAMESPACE, ConfigFile, Kubeconfig, OurNamespace
+from volplane.errors import ApiError, ConfigurationError, VolplaneError
+from volplane.kube.client import Client
+from volplane.kube.events import EVENTS
+from volplane.kube.kinds import (
+    ATTACHMENTS,
+    CLAIMS,
+    CSI_DRIVERS,
+    CSI_NODES,
+    LEASES,
+    PODS,
+    STORAGE_CLASSES,
+    VOLUME_ATTRIBUTES_CLASSES,
+    VOLUMES,
+    Kind,
+)
+from volplane.secret import redacted
+
+__all__ = ["register"]
+
+KINDS: Final[Sequence[Kind[Any]]] = (
+    VOLUMES,
+    CLAIMS,
+    STORAGE_CLASSES,
+    VOLUME_ATTRIBUTES_CLASSES,
+    ATTACHMENTS,
+    CSI_DRIVERS,
+    CSI_NODES,
+)
+OF_OUR_NAMESPACE: Final[Sequence[Kind[Any]]] = (PODS, LEASES)
+PAGE: Final = 500
+MOST_OBJECTS: Final = 20_000
+"""Of one kind. What is above that is left out, and said."""
+LOG_LINES: Final = 10_000
+PAGE_SECONDS: Final = 10.0
+
+BundleFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="Where to write; - is stdout. Default: volplane-TIME.tar.gz here.",
+        readable=False, allow_dash=True,
+    ),
+]  # fmt: skip
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("support-bundle")(support_bundle)
+
+
+def support_bundle(
+    *,
+    output: BundleFile = None,
+    config: ConfigFile = None,
+    namespace: OurNamespace = DEFAULT_NAMESPACE,
+    kubeconfig: Kubeconfig = None,
+    http: ControllerAddress = "127.0.0.1:9809",
+) -> None:
+    """Write an archive for whoever helps: versions, the controller's answers, objects, events and logs.
+
+    No Secret is read. Values whose name says that they are secret, and annotations of others, are replaced by ***.
+    Names of namespaces, claims and nodes are in it. What cannot be had is said in errors.txt. Look at it before you
+    send it.
+    """
+    began = datetime.now(UTC)
+    bundle = Bundle()
+    bundle.add_json("about.json", _about(began))
+    if config is not None:
+        bundle.add_json("configuration.json", without_secrets(_read_yaml(config)))
+    asyncio.run(_collect(bundle, kubeconfig, namespace, http))
+    path = output or Path(f"volplane-{began:%Y%m%dT%H%M%SZ}.tar.gz")
+    with _target(path) as file:
+        bundle.write(file, began.timestamp())
+    if str(path) != "-":
+        console = Console()
+        console.done(f"{path}: {len(bundle.files)} files, readable by you alone; look at them before you send them")
+        for each in bundle.errors:
+            console.note(f"not in it: {each}")
+
+
+class Bundle:
+    """The files of an archive, and what could not be collected."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.errors: list[str] = []
+
+    def add_json(self, name: str, content: Any) -> None:
+        """Add data as JSON with sorted keys."""
+        self.add_text(name, json.dumps(content, indent=1, sort_keys=True, default=str) + "\n")
+
+    def add_text(self, name: str, text: str) -> None:
+        """Add a text."""
+        self.files[name] = redacted(text).encode("utf-8", "replace")
+
+    def write(self, file: BinaryIO, when: float) -> None:
+        """Write the archive. when: Unix time of its files."""
+        if self.errors:
+            self.add_text("errors.txt", "".join(f"{each}\n" for each in self.errors))
+        with tarfile.open(fileobj=file, mode="w:gz") as archive:
+            for name, content in sorted(self.files.items()):
+                member = tarfile.TarInfo(f"volplane/{name}")
+                member.size, member.mode, member.mtime = len(content), 0o600, int(when)
+                archive.addfile(member, io.BytesIO(content))
+
+
+@contextmanager
+def _target(path: Path) -> Any:
+    if str(path) == "-":
+        yield sys.stdout.buffer
+        return
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise ConfigurationError(f"{path} exists already; name another file with --output") from None
+    with os.fdopen(descriptor, "wb") as file:
+        yield file
+
+
+def _about(now: datetime) -> Mapping[str, Any]:
+    installed = {each.metadata["Name"]: each.version for each in distributions()}
+    return {
+        "time": now.isoformat(timespec="seconds"),
+        "python": sys.version,
+        "platform": platform.platform(),
+        "uptime_of_machine_seconds": round(time.clock_gettime(time.CLOCK_BOOTTIME)),
+        "installed": installed,
+    }
+
+
+def _read_yaml(path: Path) -> Any:
+    try:
+        return yaml.safe_load(path.read_text("utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} is no YAML: {error}") from error
+
+
+async def _collect(bundle: Bundle, kubeconfig: Path | None, namespace: str, address: str) -> None:
+    await _ask_controller(bundle, address)
+    try:
+        async with cluster_client(kubeconfig) as client:
+            await _read_cluster(bundle, client, namespace)
+    except VolplaneError as error:
+        bundle.errors.append(f"cluster: {error}")
+
+
+async def _ask_controller(bundle: Bundle, address: str) -> None:
+    for path in ("/status", "/leaks", "/adopt"):
+        try:
+            answer = await get_answer(address, path)
+        except VolplaneError as error:
+            bundle.errors.append(f"controller{path}: {error}")
+            continue
+        if answer is None:
+            bundle.errors.append(f"controller: none answers at {address}; --http names another address")
+            return
+        bundle.add_json(f"controller{path}.json", without_secrets(answer))
+    timeout = aiohttp.ClientTimeout(total=PAGE_SECONDS)
+    async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as session:
+        for path in ("/metrics", "/readyz"):
+            try:
+                async with session.get(f"http://{address}{path}") as response:
+                    bundle.add_text(f"controller{path}.txt", await response.text())
+            except (aiohttp.ClientError, TimeoutError) as error:
+                bundle.errors.append(f"controller{path}: {type(error).__name__} {error}")
+
+
+async def _read_cluster(bundle: Bundle, client: Client, namespace: str) -> None:
+    bundle.add_json("cluster/version.json", json.loads(await client.raw("/version")))
+    wanted: list[tuple[Kind[Any], str]] = [(kind, "") for kind in KINDS]
+    wanted += [(kind, namespace) for kind in OF_OUR_NAMESPACE]
+    pods: Sequence[Any] = ()
+    for kind, place in wanted:
+        items = await _items(bundle, client, kind, place)
+        pods = items if kind is PODS else pods
+        bundle.add_json(f"cluster/{kind.plural}.json", without_secrets(items))
+    about = {"PersistentVolume", "PersistentVolumeClaim", "StorageClass"}
+    events = [
+        each
+        for each in await _items(bundle, client, EVENTS, "")
+        if each.get("involvedObject", {}).get("kind") in about or each["metadata"].get("namespace") == namespace
+    ]
+    bundle.add_json("cluster/events.json", without_secrets(events))
+    for pod in pods:
+        await _read_log(bundle, client, namespace, pod["metadata"]["name"])
+
+
+async def _items(bundle: Bundle, client: Client, kind: Kind[Any], namespace: str) -> list[Any]:
+    """The objects as the server sends them, at most `MOST_OBJECTS`."""
+    items: list[Any] = []
+    try:
+        async for page in _pages(client, kind.path(namespace)):
+            items += page
+            if len(items) >= MOST_OBJECTS:
+                bundle.errors.append(f"{kind.plural}: only the first {len(items)} are here")
+                break
+    except ApiError as error:
+        bundle.errors.append(f"{kind.plural}: {error}")
+    return items
+
+
+async def _pages(client: Client, path: str) -> AsyncIterator[list[Any]]:
+    query = {"limit": str(PAGE)}
+    while True:
+        answer = json.loads(await client.raw(path, query))
+        yield answer.get("items") or []
+        following = answer.get("metadata", {}).get("continue")
+        if not following:
+            return
+        query = {"limit": str(PAGE), "continue": following}
+
+
+async def _read_log(bundle: Bundle, client: Client, namespace: str, pod: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
+    try:
+        log = await client.raw(path, {"tailLines": str(LOG_LINES)})
+    except ApiError as error:
+        bundle.errors.append(f"log of pod {pod}: {error}")
+        return
+    bundle.add_text(f"logs/{pod}.log", log.decode("utf-8", "replace"))

@@ -1,0 +1,89 @@
+"""`volplane support-bundle`: everything that helps, and nothing that is secret."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ports import free_port
+from volplane.cli.bundle_redaction import without_secrets
+from volplane.cli.main import main
+
+
+def bundled(path: Path) -> dict[str, str]:
+    with tarfile.open(path) as archive:
+        names = archive.getnames()
+        found = {name.removeprefix("volplane/"): archive.extractfile(name) for name in names}
+        return {name: file.read().decode() for name, file in found.items() if file is not None}
+
+
+def test_a_bundle_has_the_objects_and_says_what_it_has_not(
+    kubeconfig: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, config = tmp_path / "bundle.tar.gz", tmp_path / "config.yaml"
+    config.write_text("drivers: [{name: a.example.com, backend: b, options: {password: hunter2, login: env:LOGIN}}]")
+    nobody = f"127.0.0.1:{free_port()}"
+    arguments = ["--kubeconfig", kubeconfig, "--output", str(file), "--config", str(config), "--http", nobody]
+    assert main(["support-bundle", *arguments]) == 0
+    assert file.stat().st_mode & 0o777 == 0o600
+    files = bundled(file)
+    [claim] = json.loads(files["cluster/persistentvolumeclaims.json"])
+    assert claim["metadata"]["name"] == "data"
+    assert "managedFields" not in claim["metadata"]
+    [driver] = json.loads(files["configuration.json"])["drivers"]
+    assert driver["options"] == {"password": "***", "login": "env:LOGIN"}
+    assert "volplane" in json.loads(files["about.json"])["installed"]
+    assert json.loads(files["cluster/version.json"])["major"] == "1"
+    assert f"controller: none answers at {nobody}" in files["errors.txt"]
+    assert "none answers" in capsys.readouterr().out
+
+
+def test_a_bundle_replaces_no_file(kubeconfig: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine"
+    file.write_text("precious")
+    assert main(["support-bundle", "--kubeconfig", kubeconfig, "--output", str(file)]) == 1
+    assert file.read_text() == "precious"
+    assert f"{file} exists already" in capsys.readouterr().err
+
+
+def test_without_a_cluster_a_bundle_has_what_there_is(tmp_path: Path) -> None:
+    file = tmp_path / "bundle.tar.gz"
+    absent = str(tmp_path / "absent")
+    assert main(["support-bundle", "--kubeconfig", absent, "--output", str(file), "--http", "127.0.0.1:9"]) == 0
+    files = bundled(file)
+    assert set(files) == {"about.json", "errors.txt"}
+    assert "absent" in files["errors.txt"]
+
+
+def test_a_bundle_can_go_to_a_pipe(kubeconfig: str, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert main(["support-bundle", "--kubeconfig", kubeconfig, "--output", "-", "--http", "127.0.0.1:9"]) == 0
+    with tarfile.open(fileobj=io.BytesIO(capsysbinary.readouterr().out)) as archive:
+        assert "volplane/cluster/persistentvolumes.json" in archive.getnames()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"password": "x"}, {"password": "***"}),
+        ({"apiToken": "x", "tokens": 3}, {"apiToken": "***", "tokens": 3}),
+        ({"secretAccessKey": ["a", "b"]}, {"secretAccessKey": ["***", "***"]}),
+        ({"password": "secret:ns/name/key"}, {"password": "secret:ns/name/key"}),
+        ({"csi.storage.k8s.io/provisioner-secret-name": "x"}, {"csi.storage.k8s.io/provisioner-secret-name": "x"}),
+        ({"secretRef": {"name": "x"}}, {"secretRef": {"name": "x"}}),
+        ({"mountOptions": ["vers=4", "password=x,ro"]}, {"mountOptions": ["vers=4", "password=***,ro"]}),
+        ({"env": [{"name": "A", "value": "x"}]}, {"env": [{"name": "A", "value": "***"}]}),
+        (
+            {"annotations": {"volplane.dev/handle": "h", "example.com/note": "x"}},
+            {"annotations": {"volplane.dev/handle": "h", "example.com/note": "***"}},
+        ),
+        ({"annotations": {"kubectl.kubernetes.io/last-applied-configuration": "x"}}, {"annotations": {}}),
+        ({"metadata": {"name": "a", "managedFields": []}}, {"metadata": {"name": "a"}}),
+    ],
+)
+def test_what_may_be_secret_is_hidden(before: Any, after: Any) -> None:
+    assert without_secrets(before) == after
