@@ -1,6 +1,6 @@
 # The two commands of the README are `make demo` and `make test`. Everything here makes .venv first, from
-# constraints.txt and, but for the demo, constraints-google.txt (exact versions and hashes), and does so again only when
-# the pins or a pyproject.toml change.
+# constraints.txt and, but for the demo, constraints-google.txt (exact versions and hashes; `make mutants` adds
+# constraints-mutants.txt), and does so again only when the pins or a pyproject.toml change.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -10,6 +10,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.volplane-installed
 # With Google's client library (150 MB) for plugins/gce_pd, which the demo does not need.
 WHOLE := $(VENV)/.volplane-installed-whole
+# With mutmut, which only `make mutants` needs.
+MUTANTS := $(VENV)/.volplane-installed-mutants
 PARTS := embedded testing $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 SOURCES := core embedded/src testing/src $(wildcard plugins/*/src) $(wildcard examples/*/volplane_*.py examples/*/src) $(sort $(patsubst %/,%,$(dir $(wildcard bench/*.py tools/*.py))))
 
@@ -36,6 +38,11 @@ test: $(WHOLE) ## Run the tests, less than five minutes on two processors
 .PHONY: soak
 soak: $(WHOLE) ## Run what takes longer: more seeds, kills, crowds and bugs
 	@$(PYTEST) -m soak $(PYTEST_ARGS)
+
+# MUTANTS_ARGS: modules to judge whole, "--base COMMIT", "--minutes 9"; see docs/how-to/judge-the-tests.md.
+.PHONY: mutants
+mutants: $(MUTANTS) ## Change the lines of your change, and tell which changes no test notices
+	@$(BIN)/python -m tools.mutants $(MUTANTS_ARGS)
 
 # The cluster of KUBECONFIG. CHECK_ARGS: more options of `volplane check --cluster`, such as "--controllers all".
 .PHONY: test-cluster
@@ -91,6 +98,11 @@ $(WHOLE): $(STAMP) constraints-google.txt
 		--require-hashes --requirement constraints-google.txt
 	@touch $@
 
+$(MUTANTS): $(STAMP) constraints-mutants.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: --no-compile \
+		--require-hashes --requirement constraints-mutants.txt
+	@touch $@
+
 # Needs uv on the PATH. The file carries no index, host or address: where packages come from is the machine's business.
 .PHONY: constraints
 constraints: ## Pin anew, within the bounds of pyproject.toml (UPGRADE=1: to the newest)
@@ -99,6 +111,9 @@ constraints: ## Pin anew, within the bounds of pyproject.toml (UPGRADE=1: to the
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 		--no-header $(if $(UPGRADE),--upgrade) --constraints constraints.txt --group google \
 		--output-file constraints-google.txt
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+		--no-header $(if $(UPGRADE),--upgrade) --constraints constraints.txt --group mutants \
+		--output-file constraints-mutants.txt
 
 # URLS: project URLs for the metadata, which only the publisher knows: make dist URLS="Homepage=https://…"
 .PHONY: dist

@@ -40,6 +40,7 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
         "kube.interning",
         "kube.kinds",
         "kube.metadata",
+        "kube.nesting",
         "kube.objects",
         "kube.quantity",
         "operations.operation",

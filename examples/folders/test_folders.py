@@ -9,8 +9,13 @@ from volplane_testing import BackendConformance, Cluster, FailAfter, FaultyBacke
 class TestFolders(BackendConformance):
     @pytest.fixture
     def backend(self, tmp_path: Path) -> Subject:
-        options = {"root": str(tmp_path)}
-        return Subject(FoldersBackend, options, other_parameters={"colour": "red"}, real_crashes=True)
+        return Subject(
+            FoldersBackend,
+            {"root": str(tmp_path)},
+            other_parameters={"colour": "red"},
+            inspect=lambda: sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*")),
+            real_crashes=True,
+        )
 
 
 async def test_lost_answers_cost_nothing(tmp_path: Path) -> None:

@@ -63,6 +63,9 @@ class FoldersBackend(BackendSpec):
         self._require_root()
         self.volumes.mkdir(exist_ok=True)
         self.marks.mkdir(exist_ok=True)
+        with self._locked():
+            for half_written in self.marks.glob(".*.new"):  # by a process that died
+                half_written.unlink()
         return Done()
 
     @hookimpl

@@ -5,6 +5,7 @@ down.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -60,10 +61,10 @@ class Asked:
 class Site:
     """What a test does to it: people have their own client."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, server: ApiServer | None = None) -> None:
         self.root = directory / "root"
-        self.root.mkdir()
-        self.server = ApiServer(now=lambda: datetime.now(UTC), random=Random(1))
+        self.root.mkdir(exist_ok=True)
+        self.server = server or ApiServer(now=lambda: datetime.now(UTC), random=Random(1))
         self.transport = FaultTransport(InProcessTransport(self.server))
         self.client = Client(InProcessTransport(self.server))
         self.metrics = Metrics()
@@ -144,6 +145,15 @@ class Site:
 
         await self.until(f"{key} is gone", is_gone)
 
+    async def command(self, *arguments: str) -> tuple[int | None, str]:
+        """Run `volplane …` against the process; exit code and all it said."""
+        pipe = asyncio.subprocess.PIPE
+        address = self.url.removeprefix("http://")
+        command = [sys.executable, "-m", "volplane", *arguments, "--http", address]
+        started = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=asyncio.subprocess.STDOUT)
+        out, _ = await started.communicate()
+        return started.returncode, out.decode()
+
     async def get(self, path: str) -> tuple[int, str]:
         async with aiohttp.ClientSession() as session, session.get(self.url + path) as answer:
             return answer.status, await answer.text()
@@ -157,12 +167,13 @@ async def running_process(
     configuration: Configuration | None = None,
     plugins: Iterable[Plugin] = (),
     hostpath: bool = True,
+    server: ApiServer | None = None,
     **options: Any,
 ) -> AsyncIterator[Site]:
     """Run it until the block ends, with its pages served. plugins: beside hostpath, for drivers of the
-    configuration. hostpath: whether there is a driver of it.
+    configuration. hostpath: whether there is a driver of it. server: that of an earlier process.
     """
-    site = Site(directory)
+    site = Site(directory, server)
     driver = DriverSettings(name=DRIVER, backend="hostpath", options={"root": str(site.root), "shared": True})
     configured = configuration or Configuration()
     configured = replace(configured, drivers=(*(configured.drivers or ()), *([driver] if hostpath else ())))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -236,17 +235,6 @@ async def test_who_does_not_lead_tells_of_broken_drivers_all_the_same(tmp_path: 
             site.process._plane = plane
 
 
-async def command(site: Site, *arguments: str) -> tuple[int | None, str]:
-    """Run `volplane …` against the process; exit code and all it said."""
-    pipe = asyncio.subprocess.PIPE
-    address = site.url.removeprefix("http://")
-    started = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "volplane", *arguments, "--http", address, stdout=pipe, stderr=asyncio.subprocess.STDOUT
-    )
-    out, _ = await started.communicate()
-    return started.returncode, out.decode()
-
-
 @pytest.mark.real_time
 async def test_the_command_deletes_a_confirmed_orphan_and_nothing_else(tmp_path: Path) -> None:
     async with observed(tmp_path) as site:
@@ -262,14 +250,14 @@ async def test_the_command_deletes_a_confirmed_orphan_and_nothing_else(tmp_path:
         await site.gone(VOLUMES, f"pvc-{claims['orphan'].uid}")
         check = site.process.plane.leak_check
         await check.check(driver)
-        code, said = await command(site, "leaks")
+        code, said = await site.command("leaks")
         assert (code, "1 orphan is not confirmed yet" in said) == (1, True), said
-        assert (await command(site, "leaks", "--fix"))[0] == 1
+        assert (await site.command("leaks", "--fix"))[0] == 1
         assert len(list((site.root / "default").iterdir())) == 2
         check.observations = Observations(grace=0.0)
         for _ in range(2):
             await check.check(driver)
-        code, said = await command(site, "leaks", "--fix")
+        code, said = await site.command("leaks", "--fix")
         assert (code, "ok    deleted" in said) == (0, True), said
         assert [path.name for path in (site.root / "default").iterdir()] == [f"wanted-{claims['wanted'].uid}"]
 

@@ -156,7 +156,7 @@ def test_the_source_distribution_of_the_core_has_no_plugin_or_test(tmp_path: Pat
 
 
 def pins() -> dict[str, str]:
-    text = "".join((REPOSITORY / name).read_text("utf-8") for name in ("constraints.txt", "constraints-google.txt"))
+    text = "".join(path.read_text("utf-8") for path in sorted(REPOSITORY.glob("constraints*.txt")))
     return {canonicalize_name(name): version for name, version in re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE)}
 
 
@@ -214,5 +214,5 @@ def test_every_package_that_it_imports_is_among_its_dependencies(name: str) -> N
 def test_every_tool_of_development_has_a_reason() -> None:
     reasons = (REPOSITORY / "docs" / "explanation" / "dependencies.md").read_text("utf-8")
     table = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
-    tools = [Requirement(each).name for each in table["dependency-groups"]["dev"]]
+    tools = [Requirement(each).name for group in ("dev", "mutants") for each in table["dependency-groups"][group]]
     assert [name for name in tools if not re.search(rf"\b{re.escape(name)}\b", reasons)] == []

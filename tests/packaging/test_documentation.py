@@ -4,6 +4,7 @@ import dataclasses
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,22 @@ def test_the_proofs_of_the_promises_are_there() -> None:
     assert [each for each in named if not _is_there(*each.partition("::")[::2])] == []
     assert f"{len(RULES)} rules judge a backend" in text
     assert f"[{len(RULES)} rules]" in (REPOSITORY / "README.md").read_text("utf-8")
+
+
+def test_the_tests_that_the_page_of_requirements_names_are_there() -> None:
+    text = (REPOSITORY / "docs" / "explanation" / "requirements.md").read_text("utf-8")
+    named = re.findall(r"`((?:[a-z_]+/)+test_\w+\.py(?:::\w+)?)`", text)
+    assert len(named) > 100
+    assert [each for each in named if not _is_there(*f"tests/{each}".partition("::")[::2])] == []
+
+
+def test_what_no_test_needs_to_notice_is_still_in_the_code_and_has_a_reason() -> None:
+    table = tomllib.loads((REPOSITORY / "tools" / "mutants" / "excused.toml").read_text("utf-8"))
+    entries = [(path, entry) for path, entries in table.items() for entry in entries]
+    lines = {path: {line.strip() for line in (REPOSITORY / path).read_text("utf-8").splitlines()} for path in table}
+    stale = [(path, entry["was"]) for path, entry in entries if not set(entry["was"].splitlines()) <= lines[path]]
+    assert stale == []
+    assert [entry for _, entry in entries if len(entry["reason"]) < 10 or not entry["now"]] == []
 
 
 def _is_there(path: str, test: str) -> bool:

@@ -54,7 +54,9 @@ def test_no_module_is_longer_than_a_person_reads_in_one_go() -> None:
     assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
 
 
-@pytest.mark.parametrize(("pins", "least"), [("constraints.txt", 40), ("constraints-google.txt", 10)])
+@pytest.mark.parametrize(
+    ("pins", "least"), [("constraints.txt", 40), ("constraints-google.txt", 10), ("constraints-mutants.txt", 10)]
+)
 def test_every_pinned_package_has_an_exact_version_and_hashes_and_nothing_else(pins: str, least: int) -> None:
     text = (REPOSITORY / pins).read_text(encoding="utf-8")
     assert "://" not in text

@@ -37,6 +37,7 @@ README = REPOSITORY / "README.md"
 TUTORIAL = REPOSITORY / "docs" / "tutorial" / "write-a-backend.md"
 SIMULATING = REPOSITORY / "docs" / "how-to" / "simulate-a-backend.md"
 TESTING = REPOSITORY / "docs" / "how-to" / "test-a-backend.md"
+API = REPOSITORY / "docs" / "reference" / "cluster_api.md"
 WRAPPING = REPOSITORY / "docs" / "how-to" / "wrap-every-backend.md"
 SECRETS = REPOSITORY / "docs" / "how-to" / "give-a-driver-a-secret.md"
 EXAMPLE = REPOSITORY / "examples" / "folders"
@@ -178,7 +179,7 @@ def test_the_how_to_of_secrets_is_right() -> None:
 
 @pytest.mark.parametrize(
     ("page", "number"),
-    [(page, number) for page in (TESTING, SIMULATING) for number in range(len(blocks(page, "python")))],
+    [(page, number) for page in (TESTING, SIMULATING, API) for number in range(len(blocks(page, "python")))],
     ids=lambda value: value.stem if isinstance(value, Path) else str(value),
 )
 def test_the_how_tos_of_tests_work_block_by_block(page: Path, number: int, tmp_path: Path) -> None:

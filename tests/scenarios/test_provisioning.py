@@ -11,7 +11,7 @@ from scenarios.backends import OK, ScriptedBackend, SearchableBackend
 from scenarios.harness import Harness
 from scenarios.provisioning import BACKENDS, INTENT, PROVISIONING, ask, create_class, slow_provisioning
 from scenarios.single import hold
-from scenarios.stories import DRIVER, GIB, claim
+from scenarios.stories import DRIVER, GIB, claim, volume
 from volplane import (
     Asset,
     BackendError,
@@ -94,6 +94,59 @@ async def test_a_claim_deleted_while_the_process_is_away_leaves_nothing(kind: ty
         assert not backend.assets
         assert await harness.claims() == {}
         assert await harness.volumes() == {}
+
+
+@pytest.mark.parametrize("record", [None, "not json"], ids=["stripped", "damaged"])
+@pytest.mark.parametrize("kind", BACKENDS)
+async def test_a_claim_whose_record_is_lost_while_the_process_is_away_leaves_nothing(
+    kind: type[ScriptedBackend], record: str | None
+) -> None:
+    """What may have been begun is presumed from uid and class; what was made is found and deleted."""
+    backend = kind(DRIVER)
+
+    async with Harness(backend) as harness:
+        await create_class(harness)
+        backend.after = lambda hook: harness.crash() if hook == "provision" and harness.restarts == 0 else None
+        harness.fail("create persistentvolumes", "away", 1000)
+        await harness.start()
+        await ask(harness)
+        await asyncio.sleep(1.0)
+        await harness.kill()
+        assert backend.assets
+        await harness.patch("claims", "c", {"metadata": {"annotations": {INTENT: record}}})
+        await harness.delete("claims", "c")
+        await harness.start()
+        await harness.settle()
+        assert not backend.assets
+        assert await harness.claims() == {}
+        assert await harness.volumes() == {}
+
+
+@pytest.mark.parametrize("refers", [True, False], ids=["to the claim", "to nobody"])
+async def test_an_asset_is_not_discarded_while_a_volume_that_no_cache_shows_yet_holds_it(*, refers: bool) -> None:
+    """The process died when the server had the volume and before it heard of that."""
+    backend = SearchableBackend(DRIVER)
+
+    async with Harness(backend) as harness:
+        await create_class(harness, reclaimPolicy="Retain")
+        harness.fail("create persistentvolumes", "away", 1000)
+        await harness.start()
+        uid = await ask(harness)
+        await asyncio.sleep(1.0)
+        await harness.kill()
+        [made] = backend.assets
+        body = volume(made, storageClassName="fast", hostPath={"path": f"/assets/{made}"})
+        if refers:
+            body["spec"]["claimRef"] = {"namespace": "default", "name": "c", "uid": uid}
+        body["metadata"]["annotations"] = {"pv.kubernetes.io/provisioned-by": DRIVER}
+        await harness.create("volumes", body)
+        harness.rules.hide("persistentvolumes", "*")
+        await harness.delete("claims", "c")
+        await harness.start()
+        await harness.settle()
+        assert list(backend.assets) == [made]
+        assert backend.calls["delete"] == 0
+        assert await harness.claims() == {}
 
 
 async def test_an_asset_that_cannot_be_deleted_yet_keeps_its_claim() -> None:

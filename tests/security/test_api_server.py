@@ -7,15 +7,18 @@ import contextlib
 import json
 import os
 import time
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from unit.embedded.apiserver.calls import Calls
+from volplane.controller.http import HttpAddress, Pages, serve_pages
 from volplane_embedded.apiserver import http
 from volplane_embedded.apiserver.errors import StatusError
 from volplane_embedded.apiserver.http import serve
@@ -61,6 +64,76 @@ def test_a_json_patch_does_not_grow_by_copies_of_copies() -> None:
         json_patch({}, doubling)
     assert refused.value.code == 422
     assert "exceeding the limit" in refused.value.message
+
+
+def pod(name: str, env: int) -> dict[str, Any]:
+    variables = [{"name": f"E{number}", "value": "v"} for number in range(env)]
+    return {"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i", "env": variables}]}}
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"spec": {"containers": [{"name": "c", "env": [{"name": f"E{n}", "value": "w"} for n in range(10_000)]}]}},
+        {
+            "spec": {
+                "containers": [{"name": "c", "env": [{"name": f"E{n}", "$patch": "delete"} for n in range(10_000)]}]
+            }
+        },
+        {
+            "metadata": {
+                "finalizers": [f"example.com/{n}" for n in range(30_000)],
+                "$setElementOrder/finalizers": [f"example.com/{n}" for n in range(30_000)],
+                "$deleteFromPrimitiveList/finalizers": [f"example.com/{n}" for n in range(30_000)],
+            }
+        },
+    ],
+    ids=["elements by key", "deletions", "primitives"],
+)
+def test_a_strategic_merge_patch_takes_linear_time(patch: dict[str, Any]) -> None:
+    """In quadratic time, these hold the server for half a minute each."""
+    calls = Calls()
+    calls.made("/api/v1/namespaces/default/pods", pod("big", 10_000))
+    headers = {"Content-Type": "application/strategic-merge-patch+json"}
+    begun = time.process_time()
+    calls.server.handle("PATCH", "/api/v1/namespaces/default/pods/big", {}, headers, json.dumps(patch).encode())
+    assert time.process_time() - begun < 3
+
+
+@pytest.mark.parametrize("number", ["1" + ":59" * 300_000, "1" + ":59" * 300_000 + ".5"], ids=["whole", "with a point"])
+def test_a_yaml_number_in_base_60_is_not_multiplied_out(number: str) -> None:
+    body = f"metadata: {{name: a}}\ndata: {{k: {number}}}\n".encode()
+    begun = time.process_time()
+    assert Calls().server.handle("POST", MAPS, {}, YAML, body).status == 400
+    assert time.process_time() - begun < 3
+
+
+@pytest.mark.parametrize(
+    ("method", "query", "kind", "body"),
+    [
+        ("GET", {"resourceVersion": "9" * 5000}, "json", b""),
+        ("GET", {"limit": "9" * 5000}, "json", b""),
+        (
+            "PATCH",
+            {},
+            "json-patch+json",
+            json.dumps([{"op": "add", "path": f"/metadata/finalizers/{'9' * 5000}", "value": "x"}]).encode(),
+        ),
+        ("PATCH", {}, "strategic-merge-patch+json", b'{"data":' + b'{"a":' * 600 + b"1" + b"}" * 600 + b"}"),
+        ("PATCH", {}, "merge-patch+json", b'{"data":' + b'{"a":' * 600 + b"1" + b"}" * 600 + b"}"),
+        ("POST", {}, "json", b'{"metadata":{"name":"x"},"data":' + b'{"a":' * 900 + b"1" + b"}" * 900 + b"}"),
+    ],
+    ids=["version", "limit", "index", "deep strategic patch", "deep merge patch", "deep object"],
+)
+def test_numbers_too_long_and_bodies_too_deep_are_the_clients_fault(
+    method: str, query: dict[str, str], kind: str, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = Calls()
+    calls.made(MAPS, {"metadata": {"name": "m", "finalizers": ["example.com/a"]}})
+    path = MAPS if method in ("POST", "GET") else f"{MAPS}/m"
+    answer = calls.server.handle(method, path, query, {"Content-Type": f"application/{kind}"}, body)
+    assert answer.status in (400, 422)
+    assert caplog.records == []
 
 
 async def test_watchers_that_do_not_read_hold_no_more_than_the_log_of_changes() -> None:
@@ -144,6 +217,40 @@ async def test_bytes_that_are_no_text_are_the_clients_fault(
         head = b"GET " + line + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + header + b"\r\n\r\n"
         assert status in (await answered(address, head)).partition(b"\r\n")[0]
     assert not caplog.records
+
+
+NO_REQUESTS = {
+    "coding": b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Encoding: br\r\nContent-Length: 1\r\n\r\nx",
+    "two lengths": b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "no header": b"GET /healthz HTTP/1.1\r\nHost : x\r\n\r\n",
+}
+"""Requests that the HTTP parser refuses."""
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("request_of", NO_REQUESTS.values(), ids=NO_REQUESTS)
+@pytest.mark.parametrize("server", ["API server", "controller"])
+async def test_what_is_no_request_fills_no_log(
+    request_of: bytes, server: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A traceback of a kilobyte for thirty bytes, from anybody who reaches the port."""
+    pages = Pages(unready=lambda: (), metrics=lambda: b"")
+    async with listening() as address, serve_pages(HttpAddress("127.0.0.1", 0), pages) as url:
+        target = address if server == "API server" else ("127.0.0.1", int(url.rpartition(":")[2]))
+        head = await answered(target, request_of.replace(b"Host", b"Connection: close\r\nHost"))
+    assert head.startswith((b"HTTP/1.0 400", b"HTTP/1.1 405"))
+    assert caplog.records == []
+
+
+@pytest.mark.real_time
+async def test_a_packed_body_is_not_unpacked() -> None:
+    """As on a stock server. Else 400 KB become 400 MB, a second of work."""
+    packed = zlib.compress(b'{"metadata":{"name":"a"}}')
+    head = b"POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    head += b"Authorization: Bearer secret\r\nContent-Type: application/json\r\nContent-Encoding: deflate\r\n"
+    async with listening() as address:
+        answer = await answered(address, head + b"Content-Length: %d\r\n\r\n" % len(packed) + packed)
+    assert b" 400 " in answer[:20]
 
 
 def test_the_data_directory_is_for_its_owner_alone(tmp_path: Path) -> None:

@@ -29,7 +29,12 @@ def on(kind: type[MemoryBackend], *, delay: float = 3.0, made_before: int = 0, *
     def made() -> Subject:
         clock = SteppedClock()
         storage = MemoryStorage(delay=delay, clock=clock, made=made_before)
-        return Subject(lambda options: kind(options, storage=storage), advance=clock.advance, **fields)
+
+        def inspect() -> object:
+            storage.sweep()
+            return [*storage.assets, *storage.snapshots]
+
+        return Subject(lambda options: kind(options, storage=storage), advance=clock.advance, inspect=inspect, **fields)
 
     return made
 
@@ -89,6 +94,29 @@ class Unmarked(MemoryBackend):
         return result
 
 
+class ForgetsTheImage(MemoryBackend):
+    """`delete` removes the marks and forgets the file, which no list shows."""
+
+    @hookimpl
+    def provision(self, request: ProvisionRequest) -> Asset | InProgress:
+        result = super().provision(request)
+        self.storage.snapshots[f"{request.name}.img"] = ("", "", 0)
+        return result
+
+
+class LeavesAHalfWrittenFile(MemoryBackend):
+    """A crash between writing the file and putting it into its place leaves it for ever."""
+
+    @hookimpl
+    def provision(self, request: ProvisionRequest) -> Asset | InProgress:
+        half_written = f".{request.name}.{request.context.attempt}.{self.storage.made}.new"
+        self.storage.snapshots[half_written] = ("", "", 0)
+        for _ in range(60):
+            str(request.name)
+        del self.storage.snapshots[half_written]
+        return super().provision(request)
+
+
 @pytest.mark.parametrize("seed", range(15))
 def test_a_good_backend_runs_clean(seed: int) -> None:
     report = judged(seed, on(MemoryBackend))
@@ -99,7 +127,7 @@ def test_its_hooks_are_called_in_virtual_time_and_crash_in_the_middle() -> None:
     happened = [judged(seed, on(MemoryBackend)).happened for seed in range(15)]
     assert sum(each.get("hook: crash inside", 0) for each in happened) > 0
     lines = judged(7, on(MemoryBackend), traced=True).trace
-    assert any("alpha.sim  has made memory-1 for " in line for line in lines)
+    assert any("alpha.sim  has made memory-2 for " in line for line in lines)
     assert any("gives InProgress(retry_after=3.0" in line for line in lines)
 
 
@@ -109,6 +137,8 @@ def test_its_hooks_are_called_in_virtual_time_and_crash_in_the_middle() -> None:
         (Sloppy, "one-asset-per-generation"),
         (Blind, "no-leak"),
         (Polite, "no-leak"),
+        (ForgetsTheImage, "nothing-unseen"),
+        pytest.param(LeavesAHalfWrittenFile, "nothing-unseen", marks=pytest.mark.soak),
         pytest.param(Unmarked, "comes-to-rest", marks=pytest.mark.soak),
     ],
 )

@@ -5,7 +5,9 @@ Source: reference binder, `k8s.io/component-helpers/storage/volume.FindMatchingV
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from functools import cached_property
 
 import msgspec
 
@@ -21,6 +23,7 @@ __all__ = [
     "class_of_volume",
     "demand_of",
     "held_by",
+    "label_filter",
     "mode_of",
     "place_of",
     "reference_is",
@@ -49,7 +52,7 @@ class Place(msgspec.Struct, frozen=True):
     attributes_class: str
 
 
-class Demand(msgspec.Struct, frozen=True):
+class Demand(msgspec.Struct, frozen=True, dict=True):
     """All that an unbound claim asks of a free volume."""
 
     place: Place
@@ -60,7 +63,13 @@ class Demand(msgspec.Struct, frozen=True):
     def accepts(self, volume: Volume) -> bool:
         """Whether a volume of the same place, large enough, has the access modes and labels."""
         modes = volume.spec.access_modes or ()
-        return self.access_modes.issubset(modes) and selects(self.selector, volume.metadata.labels or {})
+        if not self.access_modes.issubset(modes):
+            return False
+        return self.selector is None or self._filter(volume.metadata.labels or {})
+
+    @cached_property
+    def _filter(self) -> Callable[[Mapping[str, str]], bool]:
+        return label_filter(self.selector or LabelSelector())
 
 
 def class_of_claim(claim: Claim) -> str | None:
@@ -115,25 +124,41 @@ def demand_of(claim: Claim) -> Demand:
 
 def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
     """Whether a label selector matches. An unknown operator matches nothing; the API server refuses it anyway."""
-    if selector is None:
-        return True
-    if any(labels.get(key) != value for key, value in (selector.match_labels or {}).items()):
-        return False
+    return selector is None or label_filter(selector)(labels)
+
+
+def label_filter(selector: LabelSelector) -> Callable[[Mapping[str, str]], bool]:
+    """`selects` for many sets of labels: the selector is read once, then each set costs as much as it has labels.
+
+    A tenant writes selectors, of as many expressions as an object can hold.
+    """
+    allowed = {key: {value} for key, value in (selector.match_labels or {}).items()}
+    refused: defaultdict[str, set[str]] = defaultdict(set)
+    present, absent = set(allowed), set()
     for need in selector.match_expressions or ():
         match need.operator:
             case "In":
-                met = labels.get(need.key) in (need.values or ())
+                values = set(need.values or ())
+                allowed[need.key] = allowed[need.key] & values if need.key in allowed else values
+                present.add(need.key)
             case "NotIn":
-                met = labels.get(need.key) not in (need.values or ())
+                refused[need.key].update(need.values or ())
             case "Exists":
-                met = need.key in labels
+                present.add(need.key)
             case "DoesNotExist":
-                met = need.key not in labels
+                absent.add(need.key)
             case _:
-                met = False
-        if not met:
+                return lambda _labels: False
+
+    def matches(labels: Mapping[str, str]) -> bool:
+        if len(present) > len(labels) or not present <= labels.keys():
             return False
-    return True
+        return not any(
+            key in absent or value in refused.get(key, ()) or value not in allowed.get(key, (value,))
+            for key, value in labels.items()
+        )
+
+    return matches
 
 
 def reference_is(reference: ObjectReference | None, claim: KubeObject) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from volplane.controller.action_token import ActionToken
 from volplane.errors import ConfigurationError, VolplaneError
@@ -25,6 +26,9 @@ from volplane.errors import ConfigurationError, VolplaneError
 __all__ = ["HttpAddress", "Pages", "serve_pages"]
 
 _LOG = logging.getLogger(__name__)
+_REQUESTS = logging.getLogger("volplane.http.requests")
+"""What aiohttp reports of requests: mistakes of ours, and not those of clients, who could fill the log with them."""
+_REQUESTS.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,10 @@ async def serve_pages(address: HttpAddress, pages: Pages) -> AsyncIterator[str]:
         app.router.add_get(path, _answering(answer))
     for path, action in pages.actions.items():
         app.router.add_post(path, _acting(action, tokens))
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+    # No body is read, so none is unpacked: a small one could keep the process busy.
+    runner = web.AppRunner(
+        app, access_log=None, handle_signals=False, shutdown_timeout=1.0, logger=_REQUESTS, auto_decompress=False
+    )
     await runner.setup()
     try:
         site = web.TCPSite(runner, address.host, address.port)

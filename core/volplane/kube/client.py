@@ -17,6 +17,7 @@ from volplane.errors import ApiNotFound, ApiUnavailable
 from volplane.kube.decoding import AnswerDecoder, Listing
 from volplane.kube.flowcontrol import CircuitBreaker, PriorityGate
 from volplane.kube.kinds import Kind
+from volplane.kube.nesting import decoded
 from volplane.kube.objects import KubeObject
 from volplane.kube.status import error_from
 from volplane.kube.transport import ApiMetrics, Transport
@@ -192,7 +193,7 @@ class Client:
             body["propagationPolicy"] = "Background"
         answer = await self._write("delete", kind.plural, "DELETE", kind.path_of(key), body)
         try:
-            gone = msgspec.json.decode(answer, type=_Tagged).kind == "Status"
+            gone = decoded(_TAGGED.decode, answer).kind == "Status"
         except ValueError as error:
             raise self._decoder.unreadable(f"the answer to a deletion of {kind.plural}", error) from error
         if gone:
@@ -316,6 +317,9 @@ class Client:
 
 class _Tagged(msgspec.Struct, gc=False):
     kind: str = ""
+
+
+_TAGGED = msgspec.json.Decoder(_Tagged)
 
 
 def _selection(label_selector: str, field_selector: str) -> dict[str, str]:

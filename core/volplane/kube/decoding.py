@@ -12,12 +12,14 @@ from volplane.errors import ApiError, ApiUnavailable
 from volplane.kube.envelopes import Page
 from volplane.kube.flowcontrol import CircuitBreaker
 from volplane.kube.kinds import Kind
+from volplane.kube.nesting import decoded
 from volplane.kube.objects import KubeObject
 from volplane.kube.transport import ApiMetrics
 
 __all__ = ["AnswerDecoder", "Listing"]
 
 _LOG = logging.getLogger(__name__)
+_ABOUT = msgspec.json.Decoder(KubeObject)
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -46,7 +48,7 @@ class AnswerDecoder:
     def object(self, kind: Kind[T], body: bytes) -> T:
         """One object. Raises as `unreadable` says."""
         try:
-            obj = self._of(kind).decode(body)
+            obj = decoded(self._of(kind).decode, body)
             _ = obj.version
         except ValueError as error:
             raise self.unreadable(f"an answer about {kind.plural}", error) from error
@@ -59,7 +61,7 @@ class AnswerDecoder:
         An object that does not decode is reported and skipped. Raises ApiUnavailable if the page itself does not.
         """
         try:
-            page = self._page.decode(body)
+            page = decoded(self._page.decode, body)
             version = int(page.metadata.resource_version or 0)
         except ValueError as error:
             self._breaker.record_failure()
@@ -69,7 +71,7 @@ class AnswerDecoder:
         listing: Listing[T] = Listing([], version)
         for raw in page.items:
             try:
-                obj = decode(raw)
+                obj = decoded(decode, raw)
                 _ = obj.version
             except ValueError as error:
                 listing.unreadable.append(self.report(kind, raw, error).key)
@@ -91,7 +93,7 @@ class AnswerDecoder:
     def report(self, kind: Kind[Any], raw: msgspec.Raw, error: Exception) -> KubeObject:
         """Log and count an object that does not decode; its metadata, as far as that can be read (else empty)."""
         try:
-            about = msgspec.json.decode(raw, type=KubeObject)
+            about = decoded(_ABOUT.decode, raw)
         except ValueError:
             about = KubeObject()
         _LOG.error("%s %s could not be read and is skipped: %s", kind.kind, about.key or "(no name)", error)

@@ -10,6 +10,7 @@ import msgspec
 from volplane.errors import ApiError, ApiUnavailable
 from volplane.kube.envelopes import WatchEvent
 from volplane.kube.kinds import Kind
+from volplane.kube.nesting import decoded
 from volplane.kube.objects import KubeObject
 from volplane.kube.status import Status, error_from
 from volplane.kube.transport import LineStream
@@ -49,13 +50,14 @@ class Watch(Generic[T]):
         # One pass for the normal line; a line that it cannot read is looked at again in two steps.
         self._decoder = msgspec.json.Decoder(_Typed[kind.struct])  # type: ignore[name-defined]
         self._plain = msgspec.json.Decoder(WatchEvent)
+        self._object = msgspec.json.Decoder(kind.struct)
 
     async def __aiter__(self) -> AsyncIterator[Change[T]]:
         """Changes until the server ends the watch. Raises ApiGone if the version is too old, and other Api errors."""
         decode = self._decoder.decode
         async for line in self._stream:
             try:
-                event = decode(line)
+                event = decoded(decode, line)
                 obj, version = event.object, event.object.version
             except ValueError:
                 yield self._read_odd(line)
@@ -67,7 +69,7 @@ class Watch(Generic[T]):
 
     def _read_odd(self, line: bytes) -> Change[T]:
         try:
-            event = self._plain.decode(line)
+            event = decoded(self._plain.decode, line)
         except ValueError as error:
             raise ApiUnavailable(
                 f"a watch of {self._kind.plural} sent what is not an event: {error}", status=200
@@ -78,7 +80,7 @@ class Watch(Generic[T]):
             about = self._about_bookmark(event.object)
             return Change("BOOKMARK", None, about, _version(about))
         try:
-            obj = msgspec.json.decode(event.object, type=self._kind.struct)
+            obj = decoded(self._object.decode, event.object)
             return Change(event.type, obj, obj, obj.version)
         except ValueError as error:
             about = self._report(self._kind, event.object, error)

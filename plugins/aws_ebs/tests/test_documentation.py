@@ -11,8 +11,18 @@ import pytest
 
 from volplane_aws_ebs.parameters import PARAMETERS
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "test-against-a-mocked-ec2.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL) if PAGE.is_file() else []
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGES = [
+    DOCS / "how-to" / "test-against-a-mocked-ec2.md",
+    DOCS / "reference" / "fake_ec2.md",
+    DOCS / "reference" / "fake_ec2_server.md",
+]
+BLOCKS = [
+    block
+    for page in PAGES
+    if page.is_file()
+    for block in re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+]
 
 
 @pytest.mark.parametrize("code", BLOCKS, ids=[f"block {number}" for number, _ in enumerate(BLOCKS, 1)])

@@ -14,7 +14,7 @@ from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, PODS
 from volplane.kube.names import CLAIM_PROTECTION as GUARD
 from volplane.kube.objects import Claim, Pod, Volume
-from volplane.protection.claims import BELIEVED, LivePods, ProtectionState, decide_claim_protection
+from volplane.protection.claims import BELIEVED, LivePods, ProtectionState, decide_claim_protection, uses
 from volplane.protection.handlers import ProtectionHandlers
 from volplane.state.indexes import POD_INDEXES
 
@@ -82,11 +82,15 @@ class Bench:
 
 
 def removed(action: Any) -> list[str]:
+    """The finalizers that a write to the claim leaves on it."""
     assert isinstance(action, Patch), action
+    assert (action.kind, action.subresource) == (CLAIMS, "")
+    assert isinstance(action.target, Claim)
     return action.body["metadata"]["finalizers"] or []
 
 
 def test_a_living_claim_gets_the_finalizer_once() -> None:
+    assert removed(Bench(claim()).decide()) == [GUARD]
     assert removed(Bench(claim(finalizers=[FOREIGN])).decide()) == [FOREIGN, GUARD]
     assert Bench(claim(finalizers=[GUARD])).decide() == Settled()
 
@@ -105,10 +109,17 @@ def test_a_claim_that_is_gone_needs_nothing() -> None:
     assert bench.decide() == Settled()
 
 
+def test_the_pods_of_the_namespace_are_listed_live_before_anything_is_let_go() -> None:
+    assert Bench(dying()).decide() == Run(
+        verb="unprotect", key="default/c", uid="uid-c", driver="volplane.dev/protection", asset="default"
+    )
+
+
 def test_an_unused_claim_is_let_go_after_one_live_list_and_foreign_finalizers_stay() -> None:
     bench = Bench(claim(finalizers=[GUARD, FOREIGN], deletionTimestamp=DYING))
     assert removed(bench.until_settled()) == [FOREIGN]
     assert bench.lists == 1
+    assert Bench(dying()).until_settled().body == {"metadata": {"finalizers": None}}
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Running", "Succeeded", "Failed", "Unknown"])
@@ -125,9 +136,41 @@ def test_a_pod_that_never_started_is_named_because_it_keeps_the_claim_and_cannot
     waits = Bench(dying(), pod("stuck", phase="Pending"), pod("works")).until_settled()
     assert isinstance(waits, Wait)
     [event] = waits.events
-    assert (event.type, event.reason) == ("Warning", "ClaimInUse")
+    assert (event.kind, event.about.name, event.type, event.reason) == (CLAIMS, "c", "Warning", "ClaimInUse")
     assert event.message.startswith("pod stuck on node n keeps the claim and has not started")
     assert event.message.endswith("delete the pod")
+
+
+@pytest.mark.parametrize(
+    ("status", "named"),
+    [
+        ({"phase": ""}, True),
+        ({"phase": "Pending"}, True),
+        ({"phase": "Pending", "containerStatuses": [{"name": "c"}]}, True),
+        ({"phase": "Pending", "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": "x"}}}]}, True),
+        (
+            {"phase": "Pending", "initContainerStatuses": [{"name": "i", "state": {"running": {"startedAt": DYING}}}]},
+            False,
+        ),
+        (
+            {"phase": "Pending", "initContainerStatuses": [{"name": "i", "state": {"terminated": {"exitCode": 0}}}]},
+            False,
+        ),
+        ({"phase": "Pending", "containerStatuses": [{"name": "c", "state": {"running": {"startedAt": DYING}}}]}, False),
+        ({"phase": "Running"}, False),
+        ({"phase": "Unknown"}, False),
+    ],
+)
+def test_only_a_pod_of_which_nothing_ran_yet_is_named(status: Any, *, named: bool) -> None:
+    user = msgspec.convert({**msgspec.to_builtins(pod()), "status": status}, Pod)
+    waits = Bench(dying(), user).until_settled()
+    assert waits.reason == "used by pods p"
+    assert len(waits.events) == named
+
+
+def test_a_pod_that_is_deleted_already_is_not_named() -> None:
+    user = pod(phase="Pending", deletionTimestamp=DYING, deletionGracePeriodSeconds=30)
+    assert Bench(dying(), user).until_settled().events == ()
 
 
 @pytest.mark.parametrize(
@@ -150,16 +193,51 @@ def test_a_dying_pod_keeps_the_claim_until_it_is_gone() -> None:
         assert isinstance(Bench(dying(), user).until_settled(), Wait)
 
 
-def test_an_ephemeral_claim_is_kept_by_its_own_pod_unless_that_only_waits_for_its_finalizers() -> None:
-    owner = [{"kind": "Pod", "name": "p", "uid": "uid-p", "controller": True}]
-    item = msgspec.convert(msgspec.to_builtins(claim("p-v", finalizers=[GUARD], deletionTimestamp=DYING)), Claim)
-    owned = msgspec.to_builtins(item)
-    owned["metadata"]["ownerReferences"] = owner
-    mine = msgspec.convert(owned, Claim)
-    assert isinstance(Bench(mine, ephemeral()).until_settled(), Wait)
-    waiting = ephemeral(deletionTimestamp=DYING, deletionGracePeriodSeconds=0)
-    assert removed(Bench(mine, waiting).until_settled()) == []
-    assert removed(Bench(item, ephemeral()).until_settled()) == [], "another pod's claim of the same name"
+def owned(name: str = "p-v", **owner: Any) -> Claim:
+    """The dying claim of the ephemeral volume `v` of the pod `p`."""
+    body = msgspec.to_builtins(dying(name))
+    body["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": "p", "uid": "uid-p", "controller": True, **owner}]
+    return msgspec.convert(body, Claim)
+
+
+@pytest.mark.parametrize(
+    ("meta", "kept"),
+    [
+        ({}, True),
+        ({"deletionTimestamp": DYING, "deletionGracePeriodSeconds": 30}, True),
+        ({"deletionTimestamp": DYING, "deletionGracePeriodSeconds": 0}, False),
+        ({"deletionGracePeriodSeconds": 0}, True),
+    ],
+    ids=["runs", "is asked to end", "only waits for its finalizers", "lives"],
+)
+def test_an_ephemeral_claim_is_kept_by_its_own_pod_unless_that_only_waits_for_its_finalizers(
+    meta: Any, *, kept: bool
+) -> None:
+    action = Bench(owned(), ephemeral(**meta)).until_settled()
+    assert isinstance(action, Wait) == kept
+
+
+@pytest.mark.parametrize("owner", [{"uid": "uid-another"}, {"controller": False}], ids=["another pod", "no controller"])
+def test_an_ephemeral_claim_of_another_is_not_kept_by_a_pod_whose_name_leads_to_it(owner: Any) -> None:
+    assert removed(Bench(owned(**owner), ephemeral()).until_settled()) == []
+    assert removed(Bench(dying("p-v"), ephemeral()).until_settled()) == []
+
+
+def test_every_volume_of_a_pod_counts_whatever_comes_before_it() -> None:
+    mounts = [
+        {"name": "settings"},
+        {"name": "w", "ephemeral": {"volumeClaimTemplate": {}}},
+        {"name": "x", "persistentVolumeClaim": {"claimName": "another"}},
+        {"name": "v", "ephemeral": {"volumeClaimTemplate": {}}},
+        {"name": "y", "persistentVolumeClaim": {"claimName": "c"}},
+    ]
+    body = msgspec.to_builtins(pod())
+    body["spec"]["volumes"] = mounts
+    user = msgspec.convert(body, Pod)
+    assert uses(user, dying())
+    assert uses(user, owned())
+    assert not uses(user, owned("p-settings")), "that is no ephemeral volume"
+    assert not uses(user, dying("unused"))
 
 
 def test_a_pod_that_the_cache_does_not_know_yet_keeps_the_claim() -> None:
@@ -209,7 +287,9 @@ def test_a_user_that_only_a_list_showed_is_looked_for_again() -> None:
     waits = bench.until_settled()
     assert waits.seconds == pytest.approx(BELIEVED - 1.0, abs=1.5)
     bench.server.clear()
-    bench.time += BELIEVED
+    bench.time += waits.seconds - 0.5
+    assert bench.decide() == Wait(reason="a pod that is not in the cache uses it", seconds=0.5)
+    bench.time += 0.5
     assert removed(bench.until_settled()) == []
 
 
@@ -217,8 +297,7 @@ def test_a_claim_stays_while_a_volume_chosen_for_it_is_taken_back() -> None:
     """Item 21.6."""
     bench = Bench(dying())
     bench.world.promised = lambda item: item.name == "c"
-    waits = bench.until_settled()
-    assert isinstance(waits, Wait)
+    assert bench.until_settled() == Wait(reason="the volume that was chosen for it is being taken back")
     bench.woken.clear()
     given_back = msgspec.convert(
         {"metadata": {"name": "v"}, "spec": {"claimRef": {"namespace": "default", "name": "c", "uid": "uid-c"}}}, Volume
@@ -257,3 +336,49 @@ def test_a_list_that_is_answered_when_nobody_waits_any_more_is_not_kept() -> Non
     bench.claims.observe_deleted(bench.item.key, bench.item.uid)
     asyncio.run(bench.list_pods("default"))
     assert not bench.live.used
+
+
+def test_a_living_claim_that_goes_disturbs_nobody() -> None:
+    bench = Bench(claim(finalizers=[GUARD]))
+    bench.claims.observe_deleted(bench.item.key, bench.item.uid)
+    assert bench.live.terminating_since == {}
+
+
+def test_a_claim_that_took_the_place_of_a_dying_one_is_not_dying() -> None:
+    """Its own deletion, later, needs a list of its own."""
+    bench = Bench(dying())
+    asyncio.run(bench.list_pods("default"))
+    bench.claims.observe(claim("c", uid="uid-next", finalizers=[GUARD], resourceVersion="2"))
+    assert bench.live.terminating_since == {}
+    assert bench.live.started == {}
+    bench.time += 1.0
+    asyncio.run(bench.list_pods("default"))
+    bench.time += 1.0
+    bench.claims.observe(claim("c", uid="uid-next", finalizers=[GUARD], deletionTimestamp=DYING, resourceVersion="3"))
+    assert isinstance(bench.decide(), Run)
+
+
+def test_no_list_proves_anything_of_a_claim_whose_deletion_nobody_has_seen() -> None:
+    live = LivePods()
+    assert not live.proves_unused(dying())
+    live.follow(None, dying("another"), 0.0)
+    live.listed("default", 1.0, ())
+    assert live.proves_unused(dying("another"))
+    assert not live.proves_unused(dying())
+    assert live.valid_for(dying(), 1.0) == 0.0
+
+
+def test_of_a_list_only_pods_that_hold_something_are_kept() -> None:
+    """A namespace may have thousands of pods, and a claim may wait for days."""
+    bench = Bench(dying(), live=(pod("holds"), pod("waits", node=""), _without_volumes("bare")))
+    asyncio.run(bench.list_pods("default"))
+    assert [each.name for each in bench.live.used["default"]] == ["holds"]
+
+
+def test_a_pod_without_volumes_uses_nothing() -> None:
+    assert not uses(_without_volumes("bare"), dying())
+
+
+def _without_volumes(name: str) -> Pod:
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "5"}
+    return msgspec.convert({"metadata": metadata, "spec": {"nodeName": "n"}, "status": {"phase": "Running"}}, Pod)

@@ -27,10 +27,12 @@ def decided(item: Volume | None) -> Any:
 
 def left(action: Any) -> list[str]:
     assert isinstance(action, Patch), action
+    assert (action.kind, action.target.name, action.subresource) == (VOLUMES, "v", "")
     return action.body["metadata"]["finalizers"] or []
 
 
 def test_a_living_volume_gets_the_finalizer_once() -> None:
+    assert left(decided(volume())) == [GUARD]
     assert left(decided(volume(finalizers=[FOREIGN]))) == [FOREIGN, GUARD]
     assert decided(volume(finalizers=[GUARD])) == Settled()
 

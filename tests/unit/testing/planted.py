@@ -8,6 +8,7 @@ from typing import Any
 
 from unit.testing.planted_crashes import (
     KeepsStateInMemory,
+    LeavesAHalfWrittenFile,
     LooksThenLeaps,
     MarksLast,
     MarksLastButMends,
@@ -329,7 +330,19 @@ class LeavesRoomTaken(MemoryBackend):
         return result
 
 
+class ForgetsTheImage(MemoryBackend):
+    """Each asset has a file, which `delete` forgets; `list_assets` goes by the marks, and does not show it."""
+
+    @hookimpl
+    def provision(self, request: ProvisionRequest) -> Asset | InProgress:
+        result = super().provision(request)
+        self.storage.snapshots[f"{request.name}.img"] = ("", "", 0)
+        return result
+
+
 BUGS: dict[type[MemoryBackend], str] = {
+    ForgetsTheImage: "a-deleted-asset-leaves-nothing",
+    LeavesAHalfWrittenFile: "a-crash-in-the-middle-of-provision-leaves-nothing-unseen",
     MakesAnotherOne: "provision-again-gives-the-same-asset",
     ForgetsAtRestart: "a-crash-after-provision-is-survived",
     ComparesNoSize: "another-size-is-refused",

@@ -52,6 +52,20 @@ class MarksLastButMends(MarksLast):
         return super().find(request)
 
 
+class LeavesAHalfWrittenFile(MemoryBackend):
+    """Marks are written to a file beside them first; what a crash leaves of it is removed only by the next attempt."""
+
+    @hookimpl
+    def provision(self, request: ProvisionRequest) -> Asset | InProgress:
+        if request.name in self.storage.assets:
+            return super().provision(request)
+        half_written = f".{request.name}.new"
+        self.storage.snapshots[half_written] = ("", "", 0)
+        time.sleep(0)
+        del self.storage.snapshots[half_written]
+        return super().provision(request)
+
+
 class UnmarksFirst(MemoryBackend):
     @hookimpl
     def delete(self, request: DeleteRequest) -> Done | InProgress:

@@ -25,9 +25,9 @@ def subject(kind: Callable[..., MemoryBackend], points: int, **storage: Any) -> 
     memory = MemoryStorage(capacity_bytes=100 << 30, page=3, clock=clock, **storage)
 
     def inspect() -> object:
-        return [
-            (name, asset.handle, asset.capacity_bytes, dict(asset.modified)) for name, asset in memory.assets.items()
-        ]
+        memory.sweep()
+        assets = [(name, each.handle, each.capacity_bytes, dict(each.modified)) for name, each in memory.assets.items()]
+        return [*assets, *memory.snapshots]
 
     def filled(asset: Asset) -> list[str]:
         made = memory.by_handle(asset.handle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ __all__ = ["check_fields", "check_kind", "decode", "decode_object", "unsupported
 _YamlLoader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml where PyYAML was built with it: it is ten times as fast."""
 _YAML_DEPTH: Final = 100
+_BASE_60: Final = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-9]{1,2}){8,}(?:\.[0-9_]*)?")
 _YAML_TYPES: Final = frozenset({"application/yaml", "application/x-yaml", "text/yaml"})
 _JSON_TYPES: Final = frozenset({"", "application/json", "*/*", "text/plain", "application/x-www-form-urlencoded"})
 
@@ -57,9 +59,14 @@ def _decode_protobuf(body: bytes) -> Json:
 
 
 def _refuse_tangled(body: bytes) -> None:
-    """Refuse YAML with aliases, by which a few bytes become gigabytes, and YAML that is nested too deep."""
+    """Refuse YAML with aliases, by which a few bytes become gigabytes, and YAML that is nested too deep.
+
+    A long number in base 60 is refused too: to read it takes a time that grows with the square of its length.
+    """
     depth = 0
     for event in yaml.parse(body, Loader=_YamlLoader):
+        if isinstance(event, yaml.ScalarEvent) and event.implicit[0] and _BASE_60.fullmatch(event.value):
+            raise yaml.YAMLError("numbers in base 60 are not accepted: put it in quotes")
         if isinstance(event, yaml.AliasEvent):
             raise yaml.YAMLError(f"aliases are not accepted (*{event.anchor})")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from volplane_embedded.apiserver.errors import StatusError, bad_request
 from volplane_embedded.apiserver.requests import Answer, Query, is_watch
@@ -20,6 +21,9 @@ from volplane_embedded.apiserver.watch import Watch
 __all__ = ["MAX_BODY_BYTES", "HttpHandler", "Listener", "serve"]
 
 _log = logging.getLogger(__name__)
+_requests = logging.getLogger(f"{__name__}.requests")
+"""What aiohttp reports of requests: mistakes of ours, and not those of clients, who could fill the log with them."""
+_requests.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
 
 MAX_BODY_BYTES: Final = 3 * 1024 * 1024
 _OPEN_PATHS: Final = ("/healthz", "/livez", "/readyz", "/version")
@@ -240,6 +244,8 @@ async def serve(
         request_factory=request_of,
         handler_cancellation=True,
         access_log=None,
+        logger=_requests,
+        auto_decompress=False,  # a stock server unpacks no bodies, and a small one could keep this one busy
         keepalive_timeout=_IDLE_SECONDS,
         max_line_size=_LINE_BYTES,
         max_field_size=_LINE_BYTES,

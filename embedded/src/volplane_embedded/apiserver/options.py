@@ -163,6 +163,9 @@ def _grace(asked: int | None) -> int | None:
 
 # --- lists and watches --------------------------------------------------------------------------------------------
 
+_LAST_VERSION: Final = 2**64 - 1
+_VERSION_DIGITS: Final = len(str(_LAST_VERSION))
+
 
 def parse_version(text: str) -> int | None:
     """The resourceVersion of a get or watch, None if it is not given. Raises StatusError (500, as a stock server)."""
@@ -170,6 +173,9 @@ def parse_version(text: str) -> int | None:
         return None
     if not (text.isascii() and text.isdigit()):
         why = f'Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
+        raise StatusError(500, "", f"resourceVersion: {why}")
+    if len(text) > _VERSION_DIGITS or int(text) > _LAST_VERSION:
+        why = f'Invalid value: "{text}": strconv.ParseUint: parsing "{text}": value out of range'
         raise StatusError(500, "", f"resourceVersion: {why}")
     return int(text)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -92,9 +92,14 @@ def _pointer(text: object) -> list[str]:
     return [part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:]]
 
 
+_INDEX_DIGITS: Final = 9
+"""More than any list has elements, and few enough to be read at once."""
+
+
 def _index(part: str, length: int) -> int:
     """Position in a list; RFC 6902 knows no negative ones."""
-    if not part.isdigit() or (len(part) > 1 and part[0] == "0") or int(part) >= length:
+    short = part.isascii() and part.isdigit() and len(part) <= _INDEX_DIGITS
+    if not short or (len(part) > 1 and part[0] == "0") or int(part) >= length:
         raise _refused(f"invalid array index {part!r}")
     return int(part)
 

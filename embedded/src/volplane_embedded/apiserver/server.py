@@ -133,6 +133,8 @@ class ApiServer:
             return self._handle(method, path, Query(query), _lower(headers), body)
         except StatusError as failure:
             return responses.error_answer(failure)
+        except RecursionError:
+            return responses.error_answer(bad_request("the body is nested too deep"))
         except Exception:  # noqa: BLE001 - a bug becomes a 500; the log has the trace
             _log.exception("%s %s failed: this is a bug of the embedded API server", method, path)
             return responses.error_answer(

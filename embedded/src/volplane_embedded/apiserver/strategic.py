@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections import deque
 from typing import Any, Final
 
 from volplane_embedded.apiserver.definitions import Definition, Field, definition, definition_of
@@ -79,7 +79,8 @@ def _merge_value(original: Any, patch: Any, field: Field | None, *, deletes: boo
         return _merge_map(original, patch, _inner(field))
     if isinstance(patch, list):
         if deletes:
-            return [item for item in original if item not in patch]
+            gone = {_identity(item, "") for item in patch}
+            return [item for item in original if _identity(item, "") not in gone]
         if field is None or field.merge_key is None:
             return _plain(patch)
         return _merge_list(original, patch, field, name)
@@ -97,16 +98,18 @@ def _inner(field: Field | None) -> Definition | None:
 def _merge_list(original: list[Any], patch: list[Any], field: Field, name: str) -> list[Any]:
     key = field.merge_key or ""
     if not key:
-        merged = list(original)
-        merged += (item for position, item in enumerate(patch) if item not in original and item not in patch[:position])
+        had = _places(original, key)
+        merged = [*original, *{place: item for item in patch if (place := _identity(item, key)) not in had}.values()]
         return _arranged(merged, patch, original, key)
     original, patch = _apply_specials(original, patch, key, name)
     merged = list(original)
+    places = _places(merged, key)
     shape = _inner(field)
     for item in patch:
-        wanted = _key_of(item, key, name)
-        index = _find(merged, key, wanted)
+        wanted = _hashable(_key_of(item, key, name))
+        index = places.get(wanted)
         if index is None:
+            places[wanted] = len(merged)
             merged.append(_plain(item))
         else:
             merged[index] = _merge_map(merged[index], item, shape)
@@ -119,25 +122,22 @@ def _key_of(item: Any, key: str, name: str) -> Any:
     return item[key]
 
 
-def _find(items: Sequence[Any], key: str, wanted: Any) -> int | None:
-    return next((index for index, item in enumerate(items) if isinstance(item, dict) and item.get(key) == wanted), None)
-
-
 def _apply_specials(original: list[Any], patch: list[Any], key: str, name: str) -> tuple[list[Any], list[Any]]:
     """Apply `$patch: delete` and `$patch: replace` elements. Returns the rest of both lists."""
-    plain, replaces = [], False
+    plain, deleted, replaces = [], set(), False
     for item in patch:
         directive = item.get(_PATCH) if isinstance(item, dict) else None
         if directive is None:
             plain.append(item)
         elif directive == "delete":
-            wanted = _key_of(item, key, name)
-            original = [other for other in original if other.get(key) != wanted]
+            deleted.add(_hashable(_key_of(item, key, name)))
         elif directive == "replace":
             replaces = True
         else:
             raise _unprocessable(f"unknown patch type [{directive}] in list {name}")
-    return (_plain(plain), []) if replaces else (original, plain)
+    if replaces:
+        return _plain(plain), []
+    return [other for other in original if _identity(other, key) not in deleted], plain
 
 
 def _merge_ordered(original: Json, patch: Json, shape: Definition | None) -> None:
@@ -172,16 +172,20 @@ def _arranged(merged: list[Any], order: list[Any], before: list[Any], key: str) 
     others = [item for item in merged if _identity(item, key) not in wanted]
     others.sort(key=lambda item: had.get(_identity(item, key), len(had)))
     woven: list[Any] = []
-    while named and others:
-        left, right = had.get(_identity(others[0], key)), had.get(_identity(named[0], key))
-        first = others if left is not None and right is not None and left < right else named
-        woven.append(first.pop(0))
-    return [*woven, *named, *others]
+    rest, next_named = deque(others), deque(named)
+    while next_named and rest:
+        left, right = had.get(_identity(rest[0], key)), had.get(_identity(next_named[0], key))
+        first = rest if left is not None and right is not None and left < right else next_named
+        woven.append(first.popleft())
+    return [*woven, *next_named, *rest]
 
 
 def _identity(item: Any, key: str) -> Any:
-    identity = item.get(key) if key and isinstance(item, dict) else item
-    return identity if isinstance(identity, (str, int, float, bool)) else repr(identity)
+    return _hashable(item.get(key) if key and isinstance(item, dict) else item)
+
+
+def _hashable(value: Any) -> Any:
+    return value if isinstance(value, (str, int, float, bool)) else repr(value)
 
 
 def _places(items: list[Any], key: str) -> dict[Any, int]:

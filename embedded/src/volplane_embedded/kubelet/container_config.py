@@ -153,7 +153,8 @@ def sandbox_spec(
     hidden: Sequence[Path] = (),
     memory: int = 2 * 2**30,
 ) -> Spec:
-    """The sandbox of a container. sources: its mounted volumes, by name. memory: bytes, if it names no limit.
+    """The sandbox of a container. sources: its mounted volumes, by name. memory: bytes, if it names no limit; it gets
+    twice as much at most.
 
     Raises ContainerConfigError.
     """
@@ -182,7 +183,7 @@ def sandbox_spec(
         hidden=[str(path) for path in hidden],
         scratch=not context.read_only_root_filesystem,
         host_network=pod.spec.host_network,
-        memory_bytes=_memory(container) or memory,
+        memory_bytes=min(_memory(container), 2 * memory) or memory,
     )
 
 

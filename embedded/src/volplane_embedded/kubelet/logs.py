@@ -16,6 +16,7 @@ from volplane_embedded.apiserver.errors import bad_request
 
 __all__ = ["LogOptions", "LogQuery", "filter_lines", "parse_lines", "read_log_options", "read_logs"]
 
+_LONGEST_AGO: Final = 10 * 365 * 86_400
 _POLL_SECONDS: Final = 0.1
 _CHUNK: Final = 256 * 1024
 
@@ -46,11 +47,11 @@ def read_log_options(query: LogQuery, now: datetime) -> LogOptions:
     seconds, moment = query.number("sinceSeconds"), query.text("sinceTime")
     since = ""
     if seconds is not None:
-        since = _mark(now - timedelta(seconds=seconds))
+        since = _mark(now - timedelta(seconds=min(max(seconds, 0), _LONGEST_AGO)))
     elif moment:
         try:
             since = _mark(datetime.fromisoformat(moment))
-        except ValueError:
+        except (ValueError, OverflowError):
             raise bad_request(f"sinceTime {moment!r} is no time in RFC 3339") from None
     tail, limit = query.number("tailLines"), query.number("limitBytes")
     for name, value in (("tailLines", tail), ("limitBytes", limit)):
@@ -68,7 +69,8 @@ def _mark(moment: datetime) -> str:
 
 def parse_lines(data: bytes) -> Iterator[tuple[str, bytes]]:
     """Parse whole lines of a CRI log into (time, text); the text of a partial line has no newline."""
-    for line in data.splitlines():
+    # Nothing else ends a line: a command may write carriage returns, and with them what looks like another line.
+    for line in data.removesuffix(b"\n").split(b"\n") if data else ():
         time, _, rest = line.partition(b" ")
         _stream, _, rest = rest.partition(b" ")
         tag, _, text = rest.partition(b" ")

@@ -119,7 +119,9 @@ def mount_nfs(server: str, path: str, target: Path, options: list[str]) -> None:
     target.mkdir(parents=True, exist_ok=True)
     if os.path.ismount(target):
         return
-    command = ["mount", "-t", "nfs", *(["-o", ",".join(options)] if options else []), f"{server}:{path}", str(target)]
+    # After "--" nothing is an option, whatever the name of the server begins with.
+    where = ["--", f"{server}:{path}", str(target)]
+    command = ["mount", "-t", "nfs", *(["-o", ",".join(options)] if options else []), *where]
     try:
         _run(command, f"mounting {server}:{path}")
     except MountError as error:

@@ -121,6 +121,7 @@ class LoopFilesBackend(BackendSpec):
             self._node = request.node_name
         self._images.prepare()
         with self._images.locked("give volumes their devices"):
+            self._images.remove_half_made()
             for name in self._images.names() if self._devices else ():
                 if self._images.image(name).exists():
                     self._images.set_link(name, attach_image(self._images.image(name)))

@@ -59,6 +59,12 @@ class Images:
         for directory in (self._images, self._marks, self._devices):
             directory.mkdir(exist_ok=True)
 
+    def remove_half_made(self) -> None:
+        """Remove marks and links that a process which died has not put into their place. Needs the lock."""
+        for directory in (self._marks, self._devices):
+            for path in directory.glob(".*.new"):
+                path.unlink()
+
     @contextmanager
     def locked(self, doing: str) -> Iterator[None]:
         """Lock the root between all processes. The kernel releases the lock of a process that dies."""

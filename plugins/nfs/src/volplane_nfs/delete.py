@@ -72,7 +72,7 @@ def delete_owned(
         marker = None  # the name belongs to another generation
     if marker is None and found.deleting is None:
         if found.marker is None:
-            _refuse_unmarked(share, handles, volume)
+            _after_the_last_step(share, handles, volume)
         return True
     # An asset that never became a volume holds nothing that anybody would want to keep.
     keep = DELETE if not volume.uid else None
@@ -152,8 +152,11 @@ def _go_on(
     return True
 
 
-def _refuse_unmarked(share: Share, handles: Handles, volume: VolumeIdentity) -> None:
-    """A volume without any marker was never made, or is deleted. Its path may hold something all the same."""
+def _after_the_last_step(share: Share, handles: Handles, volume: VolumeIdentity) -> None:
+    """A volume without any marker was never made, or is deleted: then a crash may have left the directories above it.
+
+    Its path may hold something all the same. Raises `AlreadyExists` then.
+    """
     path = path_below_share(volume.source, share.address)
     if path is None:
         return
@@ -163,6 +166,7 @@ def _refuse_unmarked(share: Share, handles: Handles, volume: VolumeIdentity) -> 
             f"{text(share, path)} exists but carries no mark of volume {volume.name}: it is not touched; remove it by "
             "hand if it is not needed"
         )
+    remove_empty_parents(share, handles, path)
 
 
 def take_away(share: Share, handles: Handles, path: Path, key: bytes) -> None:

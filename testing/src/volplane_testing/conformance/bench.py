@@ -26,6 +26,7 @@ from volplane.requests import (
 from volplane.schemas import DriverInfo
 from volplane_testing.conformance.crash_injection import OwnCode, crash_at, die_at
 from volplane_testing.conformance.instance import MOST_ROUNDS, Call, Instance, shown
+from volplane_testing.conformance.picture import LEAVES_NOTHING, changes, picture_at_rest
 from volplane_testing.conformance.rule import HungCall, NotApplicable, Violation
 from volplane_testing.conformance.subject import Subject
 
@@ -264,8 +265,19 @@ class Bench:
         inspect = self.subject.inspect
         before = inspect() if inspect is not None else None
         yield
-        after = inspect() if inspect is not None else None
-        self.require(before == after, f"{what} changed the storage from {before!r} to {after!r}")
+        changed = changes(before, inspect() if inspect is not None else None)
+        self.require(not changed, f"{what} changed the storage: {changed}")
+
+    def picture(self) -> object:
+        """The storage at rest, to be compared by `require_nothing_left`."""
+        return picture_at_rest(self.subject)
+
+    def require_nothing_left(self, before: object, after: str) -> None:
+        """The storage is again as in the picture `before`, if it can be looked at and the backend promises it."""
+        if LEAVES_NOTHING in self.info.waived_rules:
+            return
+        changed = changes(before, self.picture())
+        self.require(not changed, f"after {after} the storage is not what it was before the asset: {changed}")
 
     # --- crashing -----------------------------------------------------------------------------------------------
 

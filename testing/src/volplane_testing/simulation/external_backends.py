@@ -15,8 +15,10 @@ from volplane.drivers.loading import build_driver
 from volplane.errors import BackendError, ConfigurationError, PluginError
 from volplane.requests import DeleteRequest, ProvisionRequest, VolumeIdentity
 from volplane_testing.conformance import Subject, Violation
+from volplane_testing.conformance.bench import Bench
 from volplane_testing.conformance.crash_injection import OwnCode, crash_at, die_at
 from volplane_testing.conformance.instance import Instance, Kept
+from volplane_testing.conformance.picture import LEAVES_NOTHING, changes, picture_at_rest
 from volplane_testing.simulation.backends import ZONE
 from volplane_testing.simulation.disks import source_key
 from volplane_testing.simulation.run_context import CLUSTER_ID, RunContext
@@ -48,6 +50,18 @@ class ExternalBackend:
         self.info = self._built.view.info
         self._own = OwnCode(self._kept.instance, subject.storage_modules, spare=not subject.real_crashes)
         self._check_modes()
+        self._before = self._first_picture()
+
+    def _first_picture(self) -> object:
+        """The storage before the run, once an asset was made and deleted: what only the first one leaves may stay."""
+        if self.subject.inspect is None:
+            return None
+        bench = Bench(self.subject)
+        try:
+            bench.remove(bench.make())
+        except (BackendError, PluginError, Violation) as error:
+            raise ConfigurationError(f"{self._plugin} cannot make and delete an asset: {error}") from error
+        return picture_at_rest(self.subject)
 
     def _check_modes(self) -> None:
         if (
@@ -149,8 +163,28 @@ class ExternalBackend:
         if asset.owner is not None:
             self._run_context.safety.made(self.role, f"handle:{asset.handle}", asset.owner, again=True)
 
+    def check_nothing_left(self) -> None:
+        """Delete the assets that are left; then the storage is what it was before the run, as far as it can be seen."""
+        if self.subject.inspect is None or LEAVES_NOTHING in self.info.waived_rules or self._lists_what_is_unknown():
+            return  # "no-leak" is about what is listed
+        self.clean_up()
+        changed = changes(self._before, picture_at_rest(self.subject))
+        if changed:
+            self._run_context.violations.report(
+                "nothing-unseen",
+                f"all assets of {self.role} are deleted, and its storage is not what it was: {changed}",
+            )
+
+    def _lists_what_is_unknown(self) -> bool:
+        """Whether there are assets that no result of a hook named: nobody can ask for their deletion."""
+        instance = self._instance()
+        if not instance.driver.supports("list_assets"):
+            return False
+        known = {asset.handle for asset, _ in self._known.values()}
+        return any(each.handle not in known for each in instance.listed())
+
     def clean_up(self) -> None:
-        """Delete the assets that are left, since the next run uses the storage. Raises ConfigurationError."""
+        """Delete the assets that are left. Raises ConfigurationError."""
         instance = self._instance()
         for asset, request in self._known.values():
             context = instance.context(request.owner.generation)
@@ -168,6 +202,7 @@ class ExternalBackend:
                 instance.delete(DeleteRequest(context=context, volume=volume))
             except (BackendError, PluginError, Violation) as error:
                 raise ConfigurationError(f"{asset.handle} is left on the storage of {self._plugin}: {error}") from error
+        self._known.clear()
 
     def _instance(self) -> Instance:
         self.catch_up()

@@ -311,6 +311,9 @@ class _Simulation:
         for external in externals.values():
             external.take_stock()
         Liveness(self._run_context, self._actors, self._nodes, externals).check(process)
+        if self._violations.violation is None:
+            for external in externals.values():
+                external.check_nothing_left()
 
     async def _until(self, when: float) -> None:
         """Let time pass until then, or until an invariant is broken."""

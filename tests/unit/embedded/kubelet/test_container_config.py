@@ -120,7 +120,9 @@ def test_a_mount_of_an_unknown_volume_is_refused() -> None:
         spec(pod({"volumeMounts": [{"name": "other", "mountPath": "/x"}]}))
 
 
-@pytest.mark.parametrize(("text", "size"), [("64Mi", 64 * 2**20), ("1500m", 2), ("1e3", 1000)])
+@pytest.mark.parametrize(
+    ("text", "size"), [("64Mi", 64 * 2**20), ("1500m", 2), ("1e3", 1000), ("9Ei", 4 * 2**30), ("1E300", 4 * 2**30)]
+)
 def test_a_memory_limit_is_kept(text: str, size: int) -> None:
     assert spec(pod({"resources": {"limits": {"memory": text}}})).memory_bytes == size
 

@@ -33,6 +33,8 @@ def read(log: Path, wanted: LogOptions | None = None) -> bytes:
         ({"tailLines": "1"}, b"newest\n"),
         ({"tailLines": "0"}, b""),
         ({"sinceSeconds": "30"}, b"new\nnewest\n"),
+        ({"sinceSeconds": "9223372036854775807"}, b"old\nnew\nnewest\n"),
+        ({"tailLines": "9223372036854775807"}, b"old\nnew\nnewest\n"),
         ({"sinceTime": "2026-01-01T12:00:00Z"}, b"newest\n"),
         ({"sinceTime": "2026-01-01T14:00:00+02:00"}, b"newest\n"),
         ({"timestamps": "true", "tailLines": "1"}, b"2026-01-01T12:00:00.000000000Z newest\n"),
@@ -42,7 +44,15 @@ def test_a_query_chooses_lines(query: dict[str, str], shown: bytes) -> None:
     assert b"".join(filter_lines(LINES, read_log_options(Query(query), NOW))) == shown
 
 
-@pytest.mark.parametrize("query", [{"sinceTime": "yesterday"}, {"tailLines": "-1"}, {"limitBytes": "many"}])
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"sinceTime": "yesterday"},
+        {"sinceTime": "0001-01-01T00:00:00+14:00"},
+        {"tailLines": "-1"},
+        {"limitBytes": "many"},
+    ],
+)
 def test_a_query_that_means_nothing_is_refused(query: dict[str, str]) -> None:
     with pytest.raises(StatusError) as refused:
         read_log_options(Query(query), NOW)
@@ -55,6 +65,15 @@ def test_lines_come_back_as_they_were_written(tmp_path: Path) -> None:
         log.write(chunk)
     log.close()
     assert read(tmp_path / "0.log") == b"one\ntwo\n\nno end\n"
+
+
+def test_a_command_cannot_end_a_line_of_the_log_in_its_middle(tmp_path: Path) -> None:
+    """A progress bar is one line; so is what looks like the beginning of another one after a carriage return."""
+    written = b"10%\r20%\r2026-01-01T12:00:00.000000000Z stdout F forged\x0b\x0c\x1c\xc2\x85x\n"
+    log = ContainerLog(tmp_path / "0.log", 1 << 20)
+    log.write(written)
+    log.close()
+    assert read(tmp_path / "0.log") == written
 
 
 def test_a_long_line_is_cut_into_pieces_and_put_together(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from volplane.kube.objects import Secret
 from volplane_embedded.kubelet.environment import ConfigObjects, Missing
-from volplane_embedded.kubelet.mounts import MountError, check_host_path, check_local, set_volume_ownership
+from volplane_embedded.kubelet.mounts import MountError, check_host_path, check_local, mount_nfs, set_volume_ownership
 from volplane_embedded.kubelet.projected_volumes import File, projected_files, referenced_objects, write_files
 from volplane_embedded.objects import ConfigMap, Pod, PodVolume
 
@@ -19,6 +19,17 @@ FOUND = ConfigObjects({"cm": ConfigMap(data={"x": "1", "y": "2"})}, {"key": Secr
 
 def volume(**source: Any) -> PodVolume:
     return msgspec.convert({"name": "v", **source}, PodVolume)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only user 0 may mount")
+def test_the_name_of_a_server_is_no_option_of_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("mount", "mount.nfs"):
+        (tmp_path / name).write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/told\n')
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    mount_nfs("-T", "/fstab", tmp_path / "target", ["vers=4"])
+    told = (tmp_path / "told").read_text().splitlines()
+    assert told == ["-t", "nfs", "-o", "vers=4", "--", "-T:/fstab", str(tmp_path / "target")]
 
 
 @pytest.mark.parametrize(

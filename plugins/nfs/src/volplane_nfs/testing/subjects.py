@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 __all__ = ["backend_through", "ganesha_subject", "picture", "subject", "subject_on"]
 
 MEMORY: Final = "/dev/shm"  # noqa: S108 - a directory with a random name is made below it
-_CHANGING: Final = frozenset({b"tmp"})
+_CHANGING: Final = frozenset({b"tmp", b"exports"})
+"""Entries of `.volplane` that outlive a volume: Export_Ids rest when they are free, and the listing frees lost ones."""
 
 
 @contextmanager
@@ -158,18 +159,19 @@ def backend_through(dial: Dial, now: Callable[[], float] = time.monotonic) -> ty
     return NfsBackend if dial is dial_tcp else Dialling
 
 
-def picture(client: Compounds, directory: bytes) -> Mapping[bytes, object]:
+def picture(client: Compounds, directory: bytes, above: str = "") -> Mapping[str, object]:
     """Every path below a directory, with modes, targets of links and contents of files."""
-    found: dict[bytes, object] = {}
+    found: dict[str, object] = {}
     for entry in entries(client, directory, mask_of(TYPE, MODE)):
-        kind = entry.attributes[TYPE]
+        kind, path = entry.attributes[TYPE], f"{above}{entry.name.decode(errors='replace')}"
         if kind == DIRECTORY and entry.name not in _CHANGING:
             below = directory_handle(client, directory, (entry.name,))
-            found[entry.name] = (entry.attributes[MODE], picture(client, below) if below is not None else None)
+            found[path] = entry.attributes[MODE]
+            found |= picture(client, below, f"{path}/") if below is not None else {}
         elif kind == LINK:
-            found[entry.name] = read_link(client, directory, entry.name)
+            found[path] = read_link(client, directory, entry.name)
         elif kind != DIRECTORY:
-            found[entry.name] = read_file(client, directory, entry.name)
+            found[path] = read_file(client, directory, entry.name)
     return found
 
 

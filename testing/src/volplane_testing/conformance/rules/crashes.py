@@ -9,6 +9,7 @@ from volplane.errors import BackendError
 from volplane_testing.conformance.bench import Bench
 from volplane_testing.conformance.rule import NotApplicable, rule
 from volplane_testing.conformance.rules.deleting import (
+    a_deleted_asset_leaves_nothing,
     delete_of_what_is_gone_is_done,
     delete_removes_the_asset,
     find_answers_with_the_asset,
@@ -65,10 +66,18 @@ def a_lost_answer_of_delete_is_resolved(bench: Bench) -> None:
     bench.require_gone(made, "a lost answer of its deletion")
 
 
-@rule("provision", "delete", after=(a_lost_answer_of_provision_is_resolved, delete_removes_the_asset))
+@rule(
+    "provision",
+    "delete",
+    after=(a_lost_answer_of_provision_is_resolved, delete_removes_the_asset, a_deleted_asset_leaves_nothing),
+)
 def a_crash_in_the_middle_of_provision_is_made_whole(bench: Bench) -> None:
-    """`provision` dies at any line of the backend: the next process makes one whole asset of it, and can delete it."""
-    for step in bench.crash_points(bench.lines_of("provision", bench.will_provision(bench.demand()))):
+    """`provision` dies at any line of the backend: the next process makes one whole asset of it, and can delete it,
+    with all that the crash left (as far as `Subject.inspect` sees it).
+    """
+    steps = bench.crash_points(bench.lines_of("provision", bench.will_provision(bench.demand())))
+    before = bench.picture()
+    for step in steps:
         demand = bench.will_provision(bench.demand())
         bench.crash("provision", demand, step)
         made = bench.make(demand)
@@ -78,12 +87,17 @@ def a_crash_in_the_middle_of_provision_is_made_whole(bench: Bench) -> None:
         bench.require_one(made, f"a crash at line {step}")
         bench.remove(made)
         bench.require_gone(made, f"a crash of provision at line {step}, and its deletion")
+        bench.require_nothing_left(before, f"a crash of provision at line {step}, another call, and its deletion")
 
 
 @rule("provision", "find", "delete", after=(a_crash_in_the_middle_of_provision_is_made_whole,))
 def a_crash_in_the_middle_of_provision_leaves_nothing_unseen(bench: Bench) -> None:
-    """`provision` dies at any line: `find` returns what exists, so that it can be deleted, or nothing exists."""
-    for step in bench.crash_points(bench.lines_of("provision", bench.will_provision(bench.demand()))):
+    """`provision` dies at any line: `find` returns what exists, so that it can be deleted, or nothing exists: neither
+    in `list_assets` nor, as far as `Subject.inspect` sees it, on the storage.
+    """
+    steps = bench.crash_points(bench.lines_of("provision", bench.will_provision(bench.demand())))
+    picture = bench.picture()
+    for step in steps:
         demand = bench.will_provision(bench.demand())
         before = _listed(bench)
         bench.crash("provision", demand, step)
@@ -95,6 +109,9 @@ def a_crash_in_the_middle_of_provision_leaves_nothing_unseen(bench: Bench) -> No
             not left,
             f"provision crashed at line {step}, find said {found!r}, and list_assets has, unseen, {sorted(left)}",
         )
+        bench.require_nothing_left(
+            picture, f"a crash of provision at line {step}, find, and the deletion of what it saw"
+        )
 
 
 def _listed(bench: Bench) -> set[str]:
@@ -105,14 +122,19 @@ def _listed(bench: Bench) -> set[str]:
     return {each.handle for each in bench.instance.listed() if each.owner is None or each.owner.cluster_id == cluster}
 
 
-@rule("delete", after=(a_lost_answer_of_delete_is_resolved,))
+@rule("delete", after=(a_lost_answer_of_delete_is_resolved, a_deleted_asset_leaves_nothing))
 def a_crash_in_the_middle_of_delete_is_finished(bench: Bench) -> None:
-    """`delete` dies at any line of the backend: the next process finishes it."""
-    for step in bench.crash_points(bench.lines_of("delete", bench.deletion(bench.make()))):
+    """`delete` dies at any line of the backend: the next process finishes it, and leaves nothing (as far as
+    `Subject.inspect` sees it).
+    """
+    steps = bench.crash_points(bench.lines_of("delete", bench.deletion(bench.make())))
+    before = bench.picture()
+    for step in steps:
         made = bench.make()
         bench.crash("delete", bench.deletion(made), step)
         bench.remove(made)
         bench.require_gone(made, f"a crash of delete at line {step}, and another call")
+        bench.require_nothing_left(before, f"a crash of delete at line {step}, and another call")
 
 
 @rule("provision", after=(a_lost_answer_of_provision_is_resolved,))

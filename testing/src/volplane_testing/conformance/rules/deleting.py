@@ -8,13 +8,13 @@ import uuid
 from volplane.assets import VolumeSource
 from volplane.errors import BackendError
 from volplane_testing.conformance.bench import Bench
-from volplane_testing.conformance.rule import rule
+from volplane_testing.conformance.rule import NotApplicable, rule
 from volplane_testing.conformance.rules.provisioning import (
     provision_again_gives_the_same_asset,
     provision_makes_an_asset,
 )
 
-__all__ = ["RULES", "delete_removes_the_asset", "find_answers_with_the_asset"]
+__all__ = ["RULES", "a_deleted_asset_leaves_nothing", "delete_removes_the_asset", "find_answers_with_the_asset"]
 
 
 @rule("find", after=(provision_makes_an_asset,), waivable=False)
@@ -53,6 +53,21 @@ def delete_removes_the_asset(bench: Bench) -> None:
     made = bench.make()
     bench.remove(made)
     bench.require_gone(made, "its deletion")
+
+
+@rule("delete", after=(delete_removes_the_asset,))
+def a_deleted_asset_leaves_nothing(bench: Bench) -> None:
+    """The storage is after `delete` what it was before `provision`, in all that `Subject.inspect` sees: a file that
+    `list_assets` does not show is a leak that no check finds.
+    """
+    if bench.subject.inspect is None:
+        raise NotApplicable("Subject.inspect is missing")
+    bench.remove(bench.make())  # what only the first asset leaves, such as directories, may stay
+    before = bench.picture()
+    made = [bench.make(), bench.make()]
+    for each in made:
+        bench.remove(each)
+    bench.require_nothing_left(before, "two assets and their deletion")
 
 
 @rule("delete", waivable=False, after=(delete_removes_the_asset,))
@@ -109,6 +124,7 @@ RULES = (
     find_of_what_never_was_is_absent,
     find_changes_nothing_on_a_finished_asset,
     delete_removes_the_asset,
+    a_deleted_asset_leaves_nothing,
     delete_of_what_is_gone_is_done,
     delete_of_what_never_was_is_done,
     delete_leaves_other_assets,

@@ -1,0 +1,128 @@
+"""`make mutants`: what it changes, how a change is put in place, and what it keeps."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from tools.mutants.changed_lines import changed_lines
+from tools.mutants.swapping import Swapper
+from tools.mutants.variant import Variant
+from tools.mutants.verdicts import Verdicts, excused_variants
+
+SOURCE = """\
+LIMIT = 3
+
+
+def guarded(size, owner):
+    if size > LIMIT or not owner:
+        return "refused"
+    return "deleted"
+
+
+class Holder:
+    def held(self):
+        return [name for name in ("a", "b") if name]
+"""
+
+
+def variant(was: str, now: str, *, function: str = "guarded", at_import: bool = False) -> Variant:
+    line = SOURCE[: SOURCE.index(was)].count("\n") + 1
+    return Variant("module.py", function, at_import, line, line, was, now, SOURCE.replace(was, now))
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Iterator[ModuleType]:
+    (tmp_path / "module.py").write_text(SOURCE)
+    spec = importlib.util.spec_from_file_location("a_module_to_change", tmp_path / "module.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = made
+    spec.loader.exec_module(made)
+    yield made
+    del sys.modules[spec.name]
+
+
+def test_a_changed_function_is_changed_for_all_who_imported_it(module: ModuleType, tmp_path: Path) -> None:
+    guarded = module.guarded
+    assert guarded(5, "me") == "refused"
+    swapper = Swapper(tmp_path, frozenset({"module.py"}))
+    assert swapper.swap(variant("size > LIMIT or not owner", "not owner"))
+    assert guarded(5, "me") == "deleted"
+
+
+def test_so_is_a_method_with_what_is_within_it(module: ModuleType, tmp_path: Path) -> None:
+    holder = module.Holder()
+    swapper = Swapper(tmp_path, frozenset({"module.py"}))
+    assert swapper.swap(variant('"b"', '"c"', function="Holder.held"))
+    assert holder.held() == ["a", "c"]
+
+
+def test_what_is_computed_at_the_import_cannot_be_swapped(module: ModuleType, tmp_path: Path) -> None:
+    swapper = Swapper(tmp_path, frozenset({"module.py"}))
+    assert not swapper.swap(variant("LIMIT = 3", "LIMIT = 4", function="", at_import=True))
+    assert module.LIMIT == 3
+
+
+def git(root: Path, *arguments: str) -> None:
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+    subprocess.run(["git", *who, *arguments], cwd=root, check=True, capture_output=True)
+
+
+def test_the_lines_of_a_change_are_those_since_the_base_committed_or_not(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("1\n2\n3\n4\n")
+    (tmp_path / "b.py").write_text("1\n")
+    git(tmp_path, "init", "--quiet", "--initial-branch", "main")
+    git(tmp_path, "add", "--all")
+    git(tmp_path, "commit", "--quiet", "--message", "one")
+    git(tmp_path, "checkout", "--quiet", "-b", "mine")
+    (tmp_path / "a.py").write_text("1\n2 changed\n3\n4\nadded\n")
+    git(tmp_path, "commit", "--quiet", "--all", "--message", "two")
+    (tmp_path / "b.py").write_text("0\n1\n")
+    (tmp_path / "a.py").write_text("1\n2 changed\n4\nadded\n")
+    assert changed_lines(tmp_path, "main") == {"a.py": {2, 4}, "b.py": {1}}
+    with pytest.raises(ValueError, match="no-such-base"):
+        changed_lines(tmp_path, "no-such-base")
+
+
+def test_what_was_noticed_is_known_until_the_module_changes(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text(SOURCE)
+    one = variant("size > LIMIT", "size >= LIMIT")
+    verdicts = Verdicts(tmp_path, tmp_path)
+    assert verdicts.noticed_by(one) == ""
+    verdicts.keep(one, "test_it")
+    verdicts.save()
+    assert Verdicts(tmp_path, tmp_path).noticed_by(one) == "test_it"
+    assert Verdicts(tmp_path, tmp_path).noticed_by(variant("size > LIMIT", "size < LIMIT")) == ""
+    (tmp_path / "module.py").write_text(SOURCE + "\n")
+    assert Verdicts(tmp_path, tmp_path).noticed_by(one) == ""
+
+
+def test_an_excuse_has_a_reason_and_names_each_change(tmp_path: Path) -> None:
+    file = tmp_path / "excused.toml"
+    entry = '[["module.py"]]\nfunction = "guarded"\nwas = "a"\nnow = ["b", "c"]\nreason = "{}"\n'
+    file.write_text(entry.format("they are equal"))
+    assert excused_variants(file) == {("module.py", "guarded", "a", "b"), ("module.py", "guarded", "a", "c")}
+    file.write_text(entry.format(" "))
+    with pytest.raises(ValueError, match="no reason is given for 'a'"):
+        excused_variants(file)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mutmut") is None, reason="mutmut is installed by `make mutants`")
+def test_guards_are_taken_apart_and_texts_left_alone(tmp_path: Path) -> None:
+    from tools.mutants.variants import variants_of
+
+    (tmp_path / "module.py").write_text(SOURCE + 'WHY = print(why="the disk is gone") or "two words"\n')
+    made = list(variants_of(tmp_path, "module.py"))
+    guards = {each.now for each in made if each.line == 5}
+    assert {"if True:", "if False:", "if size > LIMIT:", "if not owner:", "if size > LIMIT and not owner:"} <= guards
+    assert {each.now for each in made if each.line == 6} == {"pass", 'return "XXrefusedXX"'}
+    assert {each.at_import for each in made if each.line == 1} == {True}
+    assert not [each for each in made if "XX" in each.now and "gone" in each.now]
+    assert [each for each in variants_of(tmp_path, "module.py", {5}) if each.line != 5] == []

@@ -1,0 +1,109 @@
+"""Which driver works on a volume."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from unit.binding.objects import volume
+from unit.deciding import Views, disk, state_with
+from volplane.assets import VolumeSource
+from volplane.controller.actions import Run, Wait
+from volplane.drivers.owners import SourceOwner
+from volplane.intents.owner import NO_PLUGIN, driver_of, identify, run_on_asset, shared_with
+from volplane.kube.objects import Volume
+from volplane.state.cluster_state import ClusterState
+from volplane.state.naming import asset_key
+
+DISK = disk()
+
+
+class Owners(Views):
+    """Drivers that say about every source what the test says."""
+
+    def __init__(self, owner: SourceOwner, starting: str = "") -> None:
+        super().__init__((DISK,), {"broken.example.com": "its root is not mounted"})
+        self._owner = owner
+        self._starting = starting
+
+    def starting(self, name: str) -> bool:
+        return name == self._starting
+
+    def owner_of(self, source: VolumeSource) -> SourceOwner:
+        return self._owner
+
+
+def world(owner: SourceOwner | None = None, starting: str = "") -> ClusterState:
+    made = state_with()
+    made.drivers = Owners(owner or SourceOwner(), starting)
+    return made
+
+
+def by(provisioner: str) -> Volume:
+    return volume(annotations={"pv.kubernetes.io/provisioned-by": provisioner})
+
+
+CSI: dict[str, Any] = {"hostPath": None, "csi": {"driver": "x.example.com", "volumeHandle": "h"}}
+
+
+@pytest.mark.parametrize(
+    ("provisioner", "owner"),
+    [
+        (DISK.name, SourceOwner(driver=DISK)),
+        ("slow.example.com", SourceOwner(known=False, starting="slow.example.com")),
+        ("broken.example.com", SourceOwner(reason='driver "broken.example.com" cannot work: its root is not mounted')),
+        ("somebody.example.com", SourceOwner()),
+        ("kubernetes.io/glusterfs", SourceOwner(reason=NO_PLUGIN)),
+    ],
+)
+def test_a_volume_belongs_to_the_driver_that_made_it_whoever_owns_its_source(
+    provisioner: str, owner: SourceOwner
+) -> None:
+    others = SourceOwner(driver=disk("other.example.com"))
+    assert driver_of(by(provisioner), world(others, starting="slow.example.com")) == owner
+
+
+@pytest.mark.parametrize(
+    ("fields", "said", "owner"),
+    [
+        ({}, SourceOwner(driver=DISK), SourceOwner(driver=DISK)),
+        (CSI, SourceOwner(driver=DISK), SourceOwner(driver=DISK)),
+        ({}, SourceOwner(), SourceOwner(reason=NO_PLUGIN)),
+        ({}, SourceOwner(reason="two drivers own it"), SourceOwner(reason="two drivers own it")),
+        ({}, SourceOwner(known=False), SourceOwner(known=False)),
+        ({}, SourceOwner(known=False, starting="s"), SourceOwner(known=False, starting="s")),
+        (CSI, SourceOwner(), SourceOwner()),
+        (CSI, SourceOwner(reason="two drivers own it"), SourceOwner()),
+        (CSI, SourceOwner(known=False, starting="s"), SourceOwner(known=False, starting="s")),
+    ],
+)
+def test_a_static_volume_belongs_to_whoever_owns_its_source_and_a_csi_volume_may_be_somebody_elses(
+    fields: dict[str, Any], said: SourceOwner, owner: SourceOwner
+) -> None:
+    assert driver_of(volume(**fields), world(said)) == owner
+
+
+def test_the_drivers_are_asked_whose_a_volume_is_once_they_have_started() -> None:
+    item = volume()
+    waits = identify(item, SourceOwner(known=False, starting="slow.example.com"))
+    assert waits == Wait(reason='driver "slow.example.com" is starting')
+    assert identify(item, SourceOwner(known=False)) == Run(
+        verb="identify", key="v", uid="uid-v", driver="", asset=asset_key(item)
+    )
+
+
+def test_operations_of_a_volume_exclude_each_other_and_fail_by_class() -> None:
+    item = volume(storageClassName="fast")
+    assert run_on_asset("delete", item, DISK) == Run(
+        verb="delete", key="v", uid="uid-v", driver=DISK.name, asset=asset_key(item), group="delete fast"
+    )
+
+
+def test_what_shares_the_storage_is_named_with_what_to_do() -> None:
+    alone = state_with(volume())
+    assert shared_with(volume(), alone) == ""
+    both = state_with(volume(), volume("w", hostPath={"path": "/v/below"}))
+    why = shared_with(volume(), both)
+    assert 'volume "w"' in why
+    assert why.endswith("set the policy of one of them to Retain and delete that object")

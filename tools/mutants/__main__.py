@@ -1,0 +1,139 @@
+"""The command: `python -m tools.mutants [--base main] [--minutes M] [--anew] [MODULE ...]`.
+
+Exit code 0: every change was noticed or is excused. 1: some were not, or the time was over. 2: usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from tools.mutants.changed_lines import changed_lines
+from tools.mutants.coverage_map import CoverageMap
+from tools.mutants.judging import Judge
+from tools.mutants.variant import Name, Variant
+from tools.mutants.variants import variants_of
+from tools.mutants.verdicts import Verdict, Verdicts, excused_variants
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+KEPT: Final = ROOT / "build" / "mutants"
+EXCUSED: Final = Path(__file__).with_name("excused.toml")
+DUTIES: Final = ("binding", "expand", "external", "intents", "operations", "protection", "provision", "reclaim")
+"""Packages of the core in which changes are judged: what decides and what destroys."""
+JUDGED: Final = (
+    *(f"core/volplane/{duty}/" for duty in (*DUTIES, "attach", "reconcile")),
+    "core/volplane/fence.py",
+)
+ROOMS: Final = (*(duty for duty in DUTIES if duty != "external"), "attach", "reconcile", "state", "drivers", "leaks")
+TESTS: Final = (
+    "tests/scenarios",
+    "tests/unit/controller",
+    "tests/unit/test_fence.py",
+    "tests/security/test_scrub_pods.py",
+    "tests/security/test_shared_storage.py",
+    *(f"tests/unit/{room}" for room in ROOMS),
+)
+"""What may notice them within seconds."""
+
+
+class Tally:
+    """What has become of the changes."""
+
+    def __init__(self, verdicts: Verdicts, excused: set[Name]) -> None:
+        self.counted: Counter[str] = Counter()
+        self._verdicts = verdicts
+        self._excused = excused
+
+    def is_open(self, variant: Variant) -> bool:
+        """Whether it is still to be judged; else it is counted."""
+        if variant.name in self._excused:
+            self.counted["excused"] += 1
+        elif self._verdicts.noticed_by(variant):
+            self.counted["noticed"] += 1
+        else:
+            return True
+        return False
+
+    def report(self, variant: Variant, verdict: Verdict) -> None:
+        """Count a verdict, keep a good one and print a bad one."""
+        self.counted["noticed" if verdict.noticed else "unnoticed"] += 1
+        if verdict.noticed:
+            self._verdicts.keep(variant, verdict.by)
+            self._verdicts.save()
+        else:
+            print(f"nobody notices {variant}", flush=True)
+
+
+def main(arguments: list[str]) -> int:
+    given = _options(arguments)
+    until = time.monotonic() + given.minutes * 60
+    KEPT.mkdir(parents=True, exist_ok=True)
+    verdicts = Verdicts(ROOT, KEPT)
+    try:
+        tally = Tally(verdicts, excused_variants(EXCUSED))
+        variants = list(_chosen(given.modules, given.base))
+    except (OSError, ValueError) as error:
+        print(f"mutants: {error}", file=sys.stderr)
+        return 2
+    for path in {variant.path for variant in variants} if given.anew else ():
+        verdicts.forget(path)
+    waiting = sorted((variant for variant in variants if tally.is_open(variant)), key=lambda each: each.at_import)
+    if waiting and (why := _judge(waiting, tally, until, simulating=not given.without_simulation)):
+        print(f"mutants: {why}", file=sys.stderr)
+        return 2
+    counted, left = tally.counted, len(variants) - tally.counted.total()
+    late = f", {left} not judged: the time was over" if left else ""
+    print(
+        f"{len(variants)} changes: {counted['noticed']} noticed, {counted['excused']} excused, "
+        f"{counted['unnoticed']} noticed by nobody{late}"
+    )
+    return 1 if counted["unnoticed"] or left else 0
+
+
+def _judge(variants: list[Variant], tally: Tally, until: float, *, simulating: bool) -> str:
+    """Why they could not be judged; "" if they were, as far as there was time."""
+    covered = CoverageMap(ROOT, KEPT / "coverage.json", list(_judged_modules()))
+    judge = Judge(ROOT, covered, variants, tally.report, until=until, simulating=simulating)
+    code = pytest.main(["-qqq", "-s", "--no-header", "--no-summary", *TESTS], plugins=[judge])
+    return "" if code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) else "the tests cannot be collected"
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make mutants MUTANTS_ARGS=...", description=__doc__)
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help="files to judge whole; default: the changed lines")
+    parser.add_argument("--base", default="main", help="changed since this commit, default main")
+    parser.add_argument("--minutes", type=float, default=60.0, help="stop after so many; the next run goes on")
+    parser.add_argument("--without-simulation", action="store_true", help="let tests alone judge: a first look")
+    parser.add_argument("--anew", action="store_true", help="judge again what was noticed before")
+    return parser.parse_args(arguments)
+
+
+def _judged_modules() -> Iterator[str]:
+    for path in sorted((ROOT / "core" / "volplane").rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        if name.startswith(JUDGED):
+            yield name
+
+
+def _chosen(modules: list[str], base: str) -> Iterator[Variant]:
+    """Raises ValueError for a module that is not judged, OSError for one that does not exist."""
+    judged = set(_judged_modules())
+    if not modules:
+        for path, lines in sorted(changed_lines(ROOT, base).items()):
+            if path in judged:
+                yield from variants_of(ROOT, path, lines)
+    for module in modules:
+        path = Path(module).resolve().relative_to(ROOT).as_posix()
+        if path not in judged:
+            raise ValueError(f"{module} is not judged; it would have to be a module of {', '.join(JUDGED)}")
+        yield from variants_of(ROOT, path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
