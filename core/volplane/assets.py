@@ -124,7 +124,7 @@ class PodScrub:
 
     volume: Mapping[str, Any] | None = None
     """The pod volume to mount, as in a pod's spec without its name, e.g. {"hostPath": {"path": …}}; None = what
-    follows from the source."""
+    follows from the source, for a csi source a claim of the scrub's own."""
     sub_path: str = ""
     """The part of `volume` that is the asset, as `subPath` of a volume mount: relative, without "..", only with
     `volume`; "" = all of it."""

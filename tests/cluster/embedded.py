@@ -60,8 +60,14 @@ class EmbeddedCluster:
 
 
 @contextmanager
-def embedded_cluster(directory: Path, *, node: bool = False, beside: Beside | None = None) -> Iterator[EmbeddedCluster]:
-    """Serve until the block ends. node: one that runs pods. beside: what else runs there, such as a stock binder."""
+def embedded_cluster(
+    directory: Path, *, node: bool = False, beside: Beside | None = None, nodes: int = 1, disks: Path | None = None
+) -> Iterator[EmbeddedCluster]:
+    """Serve until the block ends.
+
+    node: one that runs pods, or `nodes`, with the disks of a mocked cloud. beside: what else runs there, such as a
+    stock binder.
+    """
     cluster = EmbeddedCluster(directory / "kubeconfig")
     ready, stop = threading.Event(), asyncio.Event()
     failed: list[BaseException] = []
@@ -77,7 +83,9 @@ def embedded_cluster(directory: Path, *, node: bool = False, beside: Beside | No
             if node:
                 client = Client(InProcessTransport(embedded.server))
                 state = directory / "node"
-                local = LocalNodes(client, state_dir=state, now=lambda: datetime.now(UTC), random=Random(1))
+                local = LocalNodes(
+                    client, count=nodes, state_dir=state, now=lambda: datetime.now(UTC), random=Random(1), disks=disks
+                )
                 tasks.append(asyncio.ensure_future(local.run()))
                 await local.wait_ready()
             ready.set()

@@ -24,6 +24,11 @@ from integration.node_cluster import why_no_sandbox
 from integration.stock_neighbours import StockCluster
 from volplane.cli.main import main
 from volplane.errors import ConfigurationError
+from volplane.kube.client import Client
+from volplane.kube.kinds import CSI_NODES, NODES
+from volplane_aws_ebs.testing import Behaviour, FakeEC2, FakeEC2Server
+from volplane_embedded.inprocess import InProcessTransport
+from volplane_testing.disks import DiskDirectory
 from volplane_testing.qualification import SECTIONS, Plan, SectionStatus, SuiteReport, run_suite
 
 EVERYTHING = ("/api/v1/persistentvolumes", "/api/v1/persistentvolumeclaims", "/apis/storage.k8s.io/v1/storageclasses")
@@ -73,7 +78,8 @@ def test_every_section_passes_where_a_node_runs_pods_and_each_other_says_what_is
     assert (short.code, short.report["passed"], short.report["left"]) == (0, True, [])
     missing = {name for name, each in sections.items() if each["status"] == "not possible"}
     pods = {section.name for section in SECTIONS if section.pods}
-    assert missing == (pods if short.report["cluster"]["podsNotPossible"] else set())
+    pods = pods if short.report["cluster"]["podsNotPossible"] else set()
+    assert missing == pods | {"attach"}, "the backend hostpath attaches nothing"
     assert all(sections[name]["reason"] for name in missing)
     assert sections["kills"]["measured"]["kills"] == 1
     assert "leader" not in sections or sections["leader"]["measured"]["takeover_seconds"] <= 20
@@ -100,6 +106,63 @@ def test_a_run_asks_for_nothing_that_it_does_not_print(short: Run, capsys: pytes
         )
 
     assert sorted(str(each) for each in short.asked if not allowed(each)) == []
+
+
+@pytest.fixture
+def ec2(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeEC2Server]:
+    """A mocked region whose disks the nodes of an embedded cluster can use."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIATEST")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    quick = {f"{what}_seconds": 0.1 for what in ("create", "attach", "detach", "delete", "modify", "optimize")}
+    fake = FakeEC2(Behaviour(**quick))
+    with FakeEC2Server(fake, disks=DiskDirectory(tmp_path / "disks")) as server:
+        yield server
+
+
+async def become_instances(server: Any, fake: FakeEC2, *, known: bool, plugin: bool) -> None:
+    """Each node is an instance of the region, or says that it is in its zone. plugin: with the node plugin of its
+    disks.
+    """
+    client = Client(InProcessTransport(server))
+    for node in (await client.list(NODES)).items:
+        instance = fake.add_instance("eu-test-1a")
+        if known:
+            await client.patch(NODES, node.name, {"spec": {"providerID": f"aws:///eu-test-1a/{instance.id}"}})
+        labels = {"topology.kubernetes.io/zone": "eu-test-1a"}
+        await client.patch(NODES, node.name, {"metadata": {"labels": labels}})
+        drivers = [{"name": "ebs.csi.aws.com", "nodeID": instance.id, "topologyKeys": None}] if plugin else []
+        await client.patch(CSI_NODES, node.name, {"spec": {"drivers": drivers}})
+
+
+@pytest.mark.parametrize(
+    "known", [True, pytest.param(False, marks=pytest.mark.soak)], ids=["instances", "other machines"]
+)
+def test_disks_of_a_cloud_are_attached_grow_and_follow_pods(ec2: FakeEC2Server, tmp_path: Path, known: bool) -> None:
+    node = not why_no_sandbox(tmp_path / "probe")
+    options = {"region": "eu-test-1", "endpoint": ec2.url, "attach": True}
+    with embedded_cluster(tmp_path, node=True, nodes=2, disks=tmp_path / "disks") as cluster:
+        becoming = become_instances(cluster.server, ec2.fake, known=known, plugin=node)
+        asyncio.run_coroutine_threadsafe(becoming, cluster.loop).result(30)
+        report = checked(
+            cluster,
+            tmp_path / "work",
+            controllers="all",
+            backend="aws_ebs",
+            options=options,
+            capacity="1Gi",
+            sections=("attach", "expand") if known else ("attach",),
+        )
+    (*more, attach) = report.results
+    if not known:
+        assert attach.status is SectionStatus.NOT_POSSIBLE
+        assert attach.reason.startswith("the storage knows no node of this cluster: node node-")
+        return
+    assert report.passed, report.results
+    assert [each.status for each in more] == [SectionStatus.PASSED]
+    assert attach.measured["nodes"] == 2
+    assert ("pods" in attach.measured) == node
+    assert ec2.fake.volumes == {}
+    assert report.left == ()
 
 
 # --- what goes wrong ----------------------------------------------------------------------------------------------

@@ -59,13 +59,23 @@ class HandAttached:
         self._cloud.show(self._attached)
         return await self.client.patch(CLAIMS, made.key, {"status": {"phase": "Bound"}}, subresource="status")
 
+    async def refuse(self, disk: str, code: int, message: str, node: str = "node-1") -> None:
+        """What they do of a storage that refuses it. code: of google.rpc.Code."""
+        error = {"errorCode": code, "message": message, "time": "2026-01-01T00:00:00Z"}
+        name = await self._ask(disk, node)
+        await self.client.patch(ATTACHMENTS, name, {"status": {"attachError": error}}, subresource="status")
+
+    async def _ask(self, disk: str, node: str) -> str:
+        spec = {"attacher": DRIVER, "nodeName": node, "source": {"persistentVolumeName": disk}}
+        name = attachment_name(DRIVER, disk, node)
+        await self.client.create(ATTACHMENTS, ATTACHMENTS.body(metadata={"name": name}, spec=spec))
+        return name
+
     async def attach(self, disk: str, node: str = "node-1") -> None:
         """What attacher and attach-detach controller do."""
         self._attached[disk].append(node)
         self._cloud.show(self._attached)
-        spec = {"attacher": DRIVER, "nodeName": node, "source": {"persistentVolumeName": disk}}
-        name = attachment_name(DRIVER, disk, node)
-        await self.client.create(ATTACHMENTS, ATTACHMENTS.body(metadata={"name": name}, spec=spec))
+        name = await self._ask(disk, node)
         await self.client.patch(ATTACHMENTS, name, {"status": {"attached": True}}, subresource="status")
         there = [name for name, nodes in self._attached.items() if node in nodes]
         attached = [{"name": unique(each), "devicePath": ""} for each in sorted(there)]

@@ -17,12 +17,13 @@ from volplane.controller.metrics import Metrics
 from volplane.drivers.contract import Plugin
 from volplane.drivers.discovery import GivenPlugins
 from volplane.kube.client import Client
-from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NODES, STORAGE_CLASSES
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NODES, STORAGE_CLASSES, VOLUMES
 from volplane.process import ControllerProcess, Options
 from volplane_aws_ebs import AwsEbsBackend
 from volplane_aws_ebs.testing import Behaviour, FakeEC2, FakeEC2Server
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
+from volplane_embedded.kubelet.attached_disks import device_path, disk_path
 from volplane_embedded.objects import PODS
 from volplane_testing.disks import DiskDirectory
 
@@ -44,7 +45,7 @@ def _sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 class Site:
     """A cluster of two nodes, which are instances of a mocked region, and its controllers."""
 
-    def __init__(self, cluster: Cluster, fake: FakeEC2) -> None:
+    def __init__(self, cluster: Cluster, fake: Any) -> None:
         self.cluster = cluster
         self.client = cluster.client
         self.fake = fake
@@ -61,18 +62,21 @@ class Site:
             }
             await self.client.patch(NODES, node.name, body)
 
-    async def claim(self) -> None:
+    async def claim(self, *, parameters: dict[str, str] | None = None, provisioner: str = DRIVER, **more: Any) -> None:
+        """A class with these parameters, and a claim of it with these fields."""
         body = STORAGE_CLASSES.body(
             metadata={"name": "fast"},
-            provisioner=DRIVER,
+            provisioner=provisioner,
             volumeBindingMode="WaitForFirstConsumer",
             allowVolumeExpansion=True,
+            parameters=parameters or {},
         )
         await self.client.create(STORAGE_CLASSES, body)
         spec = {
             "accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": "1Gi"}},
             "storageClassName": "fast",
+            **more,
         }
         await self.client.create(CLAIMS, CLAIMS.body(metadata={"name": "data", "namespace": "default"}, spec=spec))
 
@@ -97,7 +101,7 @@ class Site:
                         return
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            events = self.cluster.get("/api/v1/namespaces/default/events")["items"]
+            events = self.cluster.get("/api/v1/events")["items"]
             said = [f"{each['reason']}: {each['message']}" for each in events]
             raise AssertionError(f"not reached: {what}; events: {said}") from None
 
@@ -118,33 +122,39 @@ class Site:
 
 
 @asynccontextmanager
-async def site(directory: Path) -> AsyncIterator[Site]:
-    disks = directory / "disks"
+async def controlled(directory: Path, driver: DriverSettings, plugin: Plugin) -> AsyncIterator[Cluster]:
+    """A cluster of two nodes, once they are there, and its controllers with this driver."""
     server = ApiServer(now=now, random=Random(1))
     client = Client(InProcessTransport(server))
+    cluster = Cluster(server, client, directory, disks=directory / "disks")
+    process = ControllerProcess(
+        Client(InProcessTransport(server)),
+        Configuration(drivers=(driver,)),
+        Options(leader_elect=False),
+        metrics=Metrics(),
+        plugins=GivenPlugins((plugin,)),
+    )
+    stop = asyncio.Event()
+    async with cluster.nodes(2), asyncio.TaskGroup() as tasks:
+        tasks.create_task(process.run(stop))
+        try:
+            yield cluster
+        finally:
+            stop.set()
+    server.close()
+
+
+@asynccontextmanager
+async def site(directory: Path) -> AsyncIterator[Site]:
     fake = FakeEC2(Behaviour(**QUICK))
-    cluster = Cluster(server, client, directory, disks=disks)
-    with FakeEC2Server(fake, disks=DiskDirectory(disks)) as ec2:
+    with FakeEC2Server(fake, disks=DiskDirectory(directory / "disks")) as ec2:
         options = {"region": "eu-test-1", "endpoint": ec2.url, "attach": True}
         driver = DriverSettings(name=DRIVER, backend="aws_ebs", options=options)
         plugin = Plugin(kind="backend", name="aws_ebs", factory=AwsEbsBackend, distribution="tests")
-        process = ControllerProcess(
-            Client(InProcessTransport(server)),
-            Configuration(drivers=(driver,)),
-            Options(leader_elect=False),
-            metrics=Metrics(),
-            plugins=GivenPlugins((plugin,)),
-        )
-        stop = asyncio.Event()
-        async with cluster.nodes(2), asyncio.TaskGroup() as tasks:
+        async with controlled(directory, driver, plugin) as cluster:
             made = Site(cluster, fake)
             await made.become_instances()
-            tasks.create_task(process.run(stop))
-            try:
-                yield made
-            finally:
-                stop.set()
-    server.close()
+            yield made
 
 
 async def test_a_pod_finds_its_file_on_another_node(tmp_path: Path) -> None:
@@ -205,3 +215,98 @@ async def test_a_volume_grows_while_a_pod_uses_it(tmp_path: Path) -> None:
 
         await here.until("the claim has grown", grown)
         assert [volume.size for volume in here.fake.volumes.values()] == [2]
+
+
+async def offered_again(here: Site) -> Any:
+    """The one volume, once it is free for another claim."""
+
+    async def free() -> bool:
+        [volume] = (await here.client.list(VOLUMES)).items
+        return volume.status.phase == "Available" and volume.spec.claim_ref is None
+
+    await here.until("the volume is offered again", free)
+    [volume] = (await here.client.list(VOLUMES)).items
+    return volume
+
+
+async def test_a_disk_of_a_warm_pool_is_emptied_by_a_pod_and_offered_again(tmp_path: Path) -> None:
+    async with site(tmp_path) as here:
+        await here.claim(parameters={"volplane.dev/on-release": "recycle"})
+        await here.run("writer", "node-1", "mkdir -p /data/a/b && echo secret > /data/a/b/c && echo x > /data/.hidden")
+        await here.ended("writer")
+        [handle] = here.fake.volumes
+        contents = disk_path(tmp_path / "disks", "", handle).name
+        assert (tmp_path / "disks" / "contents" / contents / "a" / "b" / "c").read_text() == "secret\n"
+        await here.client.delete(PODS, "default/writer")
+        await here.client.delete(CLAIMS, "default/data")
+        volume = await offered_again(here)
+        assert list((tmp_path / "disks" / "contents" / contents).iterdir()) == []
+        assert "volplane.dev/intent" not in (volume.metadata.annotations or {})
+        assert (await here.client.list(CLAIMS)).items == []
+        assert list(here.fake.volumes) == [handle]
+        await here.until("it is detached", lambda: here.attached_to() == [])
+
+
+async def test_a_block_disk_is_overwritten_and_offered_again(tmp_path: Path) -> None:
+    async with site(tmp_path) as here:
+        await here.claim(parameters={"volplane.dev/on-release": "recycle"}, volumeMode="Block")
+        body = pod(
+            "writer",
+            "printf secret | dd of=/dev/data bs=1 seek=5000 conv=notrunc",
+            nodeSelector={"kubernetes.io/hostname": "node-1"},
+            volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+            container={"volumeDevices": [{"name": "data", "devicePath": "/dev/data"}]},
+        )
+        await here.client.create(PODS, body)
+        await here.ended("writer")
+        [handle] = here.fake.volumes
+        device = device_path(tmp_path / "disks" / "contents" / disk_path(tmp_path / "disks", "", handle).name)
+        with device.open("rb") as disk:
+            assert b"secret" in disk.read(8192)
+        await here.client.delete(PODS, "default/writer")
+        await here.client.delete(CLAIMS, "default/data")
+        await offered_again(here)
+        with device.open("rb") as disk:
+            assert disk.read(8192) == bytes(8192)
+        assert device.stat().st_size == 1 << 30
+
+
+async def test_a_disk_of_google_is_emptied_by_a_pod_and_offered_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    testing = pytest.importorskip("volplane_gce_pd.testing")
+    from google.auth.credentials import AnonymousCredentials
+
+    from volplane_gce_pd import GcePdBackend
+
+    monkeypatch.setattr("google.auth.default", lambda **_: (AnonymousCredentials(), None))
+    disks = tmp_path / "disks"
+    fake = testing.FakeCompute(testing.Behaviour(default_seconds=0.1))
+    zone = fake.behaviour.zones[0]
+    with testing.FakeComputeServer(fake, disks=DiskDirectory(disks)) as server:
+        options = {
+            "project": fake.behaviour.project,
+            "region": fake.behaviour.region,
+            "endpoint": server.url,
+            "attach": True,
+        }
+        settings = DriverSettings(name="pd.volplane.dev", backend="gce_pd", options=options)
+        plugin = Plugin(kind="backend", name="gce_pd", factory=GcePdBackend, distribution="tests")
+        async with controlled(tmp_path, settings, plugin) as cluster:
+            here = Site(cluster, fake)
+            for node in (await here.client.list(NODES)).items:
+                fake.add_instance(node.name, zone)
+                labels = {"topology.gke.io/zone": zone}
+                provider = f"gce://{fake.behaviour.project}/{zone}/{node.name}"
+                body = {"spec": {"providerID": provider}, "metadata": {"labels": labels}}
+                await here.client.patch(NODES, node.name, body)
+            await here.claim(parameters={"volplane.dev/on-release": "recycle"}, provisioner="pd.volplane.dev")
+            await here.run("writer", "node-1", "echo secret > /data/file")
+            await here.ended("writer")
+            [disk] = fake.disks.values()
+            contents = disks / "contents" / disk_path(disks, "", disk.path(fake.behaviour.project)).name
+            assert (contents / "file").read_text() == "secret\n"
+            await here.client.delete(PODS, "default/writer")
+            await here.client.delete(CLAIMS, "default/data")
+            await offered_again(here)
+            assert list(contents.iterdir()) == []

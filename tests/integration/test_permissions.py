@@ -194,9 +194,12 @@ LATER = {
     ("get", "nodes"),
     ("get", "csidrivers"),
     ("get", "storageclasses"),
+    ("create", "persistentvolumeclaims"),
+    ("delete", "persistentvolumeclaims"),
 }
 """What happens minutes later, or seconds: an event counted again, a lease renewed; a selected node that is gone; a
-CSIDriver that somebody else made at the same moment; a class that changed while its asset was made.
+CSIDriver that somebody else made at the same moment; a class that changed while its asset was made. And a scrub by a
+claim, for which a backend must have disks (tests/integration/test_attached_disks.py).
 """
 
 

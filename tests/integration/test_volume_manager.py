@@ -17,14 +17,15 @@ from integration.hand_attached import DRIVER, HandAttached, unique
 from integration.node_cluster import Cluster, now, state_of, why_no_sandbox
 from volplane.errors import ApiError
 from volplane.kube.client import Client
-from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
+from volplane.kube.kinds import CLAIMS, CSI_DRIVERS, NODES, VOLUMES
 from volplane_embedded.apiserver.http import serve
 from volplane_embedded.apiserver.kubeconfig import write_kubeconfig
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
-from volplane_embedded.kubelet import pod_workers
+from volplane_embedded.kubelet import pod_workers, volume_manager
+from volplane_embedded.kubelet.populator import Desired
 from volplane_embedded.kubelet.volume_data import VolumeData, read_volume_data, write_volume_data
-from volplane_embedded.objects import PODS
+from volplane_embedded.objects import PODS, Pod
 
 pytestmark = pytest.mark.real_time
 
@@ -53,7 +54,7 @@ async def running(directory: Path, nodes: int = 1) -> AsyncIterator[HandAttached
 
 
 async def until(reached: Callable[[], Awaitable[bool]], what: str = "it") -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not await reached():
             await asyncio.sleep(0.01)
 
@@ -63,6 +64,15 @@ async def uses(site: HandAttached, *disks: str, node: str = "node-1") -> None:
 
     async def reached() -> bool:
         return await site.in_use(node) == sorted(disks)
+
+    await until(reached)
+
+
+async def holds(site: HandAttached, disk: str, *files: str) -> None:
+    """Wait until pods have written these."""
+
+    async def reached() -> bool:
+        return sorted(path.name for path in site.contents(disk).iterdir()) == sorted(files)
 
     await until(reached)
 
@@ -79,7 +89,7 @@ async def test_a_volume_is_in_use_before_it_is_attached_and_until_the_last_pod_h
         await site.attach("disk")
         for name in ("one", "two"):
             await site.cluster.running(name)
-        assert sorted(path.name for path in site.contents("disk").iterdir()) == ["one", "two"]
+        await holds(site, "disk", "one", "two")
         await site.client.delete(PODS, "default/one", grace_seconds=0)
         await site.cluster.gone("one")
         assert await site.in_use() == ["disk"]
@@ -130,6 +140,44 @@ async def test_a_claim_that_cannot_be_used_is_said_at_once_beside_what_waits(tmp
         )
 
 
+async def test_a_claim_that_stays_missing_is_looked_for_with_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pod_workers, "_MOUNT_SECONDS", 0.1)
+    looked: list[str] = []
+    populate = volume_manager.populate
+
+    async def counted(client: Client, pod: Pod, *, ran: bool) -> Desired:
+        looked.append(pod.name)
+        return await populate(client, pod, ran=ran)
+
+    monkeypatch.setattr(volume_manager, "populate", counted)
+    async with running(tmp_path) as site:
+        await site.run("user", "true", "missing")
+        await site.cluster.event("user", "FailedMount")
+        await asyncio.sleep(1.0)
+        assert len(looked) < 15
+
+
+@pytest.mark.parametrize("period", [10, None])
+async def test_a_full_node_rejects_the_pod_where_the_driver_says_that_limits_change(
+    tmp_path: Path, period: int | None
+) -> None:
+    async with running(tmp_path) as site:
+        spec = {"attachRequired": True, "nodeAllocatableUpdatePeriodSeconds": period}
+        await site.client.create(CSI_DRIVERS, CSI_DRIVERS.body(metadata={"name": DRIVER}, spec=spec))
+        await site.bound("data", "disk")
+        await site.refuse("disk", 8, "the node has 25 volumes")
+        await site.run("user", "true", "data")
+        if period is None:
+            await uses(site, "disk")
+            assert site.cluster.get("/api/v1/namespaces/default/pods/user")["status"]["phase"] == "Pending"
+            return
+        status = (await site.cluster.ended("user"))["status"]
+        assert (status["phase"], status["reason"]) == ("Failed", "VolumeAttachmentLimitExceeded")
+        await uses(site)
+
+
 async def test_a_device_of_a_disk_is_written_read_and_grows(tmp_path: Path) -> None:
     async with running(tmp_path) as site:
         await site.bound("raw", "disk", volumeMode="Block")
@@ -138,6 +186,11 @@ async def test_a_device_of_a_disk_is_written_read_and_grows(tmp_path: Path) -> N
         await site.cluster.running("user")
         device = site.contents("disk").with_name(f"{site.contents('disk').name}.device")
         assert device.stat().st_size == 2**20
+
+        async def written() -> bool:
+            return device.read_bytes()[:4] == b"kept"
+
+        await until(written)
         await site.client.patch(VOLUMES, "disk", {"spec": {"capacity": {"storage": "2Mi"}}})
         pending = {"allocatedResourceStatuses": {"storage": "NodeResizePending"}}
         await site.client.patch(CLAIMS, "default/raw", {"status": pending}, subresource="status")
@@ -160,7 +213,7 @@ async def test_a_disk_that_several_nodes_share_is_in_use_on_each(tmp_path: Path)
             await site.attach("disk", f"node-{number}")
             await site.run(f"p{number}", f"touch /data/{number}; {SLEEP}", "shared", nodeName=f"node-{number}")
             await site.cluster.running(f"p{number}")
-        assert sorted(path.name for path in site.contents("disk").iterdir()) == ["1", "2"]
+        await holds(site, "disk", "1", "2")
         await site.client.delete(PODS, "default/p1", grace_seconds=0)
         await site.cluster.gone("p1")
         await uses(site, node="node-1")
@@ -341,12 +394,13 @@ async def test_a_kubelet_that_is_killed_leaves_nothing_mounted_and_nothing_unsai
             return bool((await site.client.list(NODES)).items)
 
         await until(node)
-        await site.run("user", f"echo x >> /data/file; {SLEEP}", "data", restartPolicy="Always")
+        await site.run("user", f"echo x > /data/new; mv /data/new /data/file; {SLEEP}", "data", restartPolicy="Always")
         await uses(site, "disk")
 
     async def runs() -> None:
         await site.attach("disk")
         await site.cluster.running("user")
+        await holds(site, "disk", "file")
 
     async def terminates() -> None:
         await site.client.delete(PODS, "default/user")

@@ -205,15 +205,10 @@ async def test_another_source_in_the_middle_needs_another_pod() -> None:
             await harness.patch("volumes", "v", {"spec": {"hostPath": {"path": "/elsewhere"}}})
 
 
-@pytest.mark.parametrize("source", ["csi", "block"])
-async def test_what_a_pod_cannot_mount_is_said(source: str) -> None:
+async def test_what_a_pod_cannot_mount_is_said() -> None:
     async with Harness(by_pod()) as harness:
         given = released()
-        if source == "csi":
-            given["spec"] |= {"csi": {"driver": "x.example.com", "volumeHandle": "h"}}
-            del given["spec"]["hostPath"]
-        else:
-            given["spec"]["volumeMode"] = "Block"
+        given["spec"]["volumeMode"] = "Block"
         await harness.create("volumes", given)
         await harness.start()
         await harness.settle()

@@ -141,5 +141,7 @@ async def test_the_nodes_start_whatever_lies_in_their_data(tmp_path: Path) -> No
         await cluster.run("p", "echo alive")
         assert (await cluster.ended("p"))["status"]["phase"] == "Succeeded"
         assert await cluster.log("p") == "alive\n"
-        kept = {path.name for path in pods.iterdir()}
-        assert len(kept) == 1, kept
+        # What is left of other pods is removed while the node works.
+        async with asyncio.timeout(60):
+            while len(list(pods.iterdir())) > 1:
+                await asyncio.sleep(0.02)

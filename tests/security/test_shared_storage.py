@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from scenarios.backends import ScriptedBackend
@@ -10,6 +12,7 @@ from scenarios.harness import Harness, Json
 from scenarios.recycling import by_pod, pods
 from scenarios.recycling import released as to_scrub
 from scenarios.stories import DRIVER, claim, volume
+from volplane.operations import DriverLimits
 
 SOURCES: list[tuple[Json, Json]] = [
     ({"hostPath": {"path": "/data/team"}}, {"hostPath": {"path": "/data/team"}}),
@@ -85,6 +88,27 @@ async def test_a_volume_that_appears_on_the_storage_of_one_that_is_being_deleted
         calls = backend.calls["delete"]
         await harness.settle()
         assert backend.calls["delete"] == calls
+        assert (await harness.volumes())["evil"] == "Failed"
+
+
+async def test_a_volume_that_appears_there_while_a_deletion_waits_for_its_turn_stops_that() -> None:
+    """It was decided before the other one existed, and starts when the driver has room."""
+    backend = ScriptedBackend(DRIVER)
+
+    def slow(_driver: str, hook: str) -> tuple[float, float]:
+        return (5.0, 0.0) if hook == "delete" else (0.0, 0.0)
+
+    async with Harness(backend, limits={DRIVER: DriverLimits(concurrency=1)}, latency=slow) as harness:
+        await harness.create("volumes", to_delete("first"))
+        await harness.start()
+        await asyncio.sleep(1.0)
+        await harness.create("volumes", evil(to_delete("evil"), {"hostPath": {"path": "/data/team"}}))
+        await asyncio.sleep(1.0)
+        waiting = [each.phase for each in harness.plane.operations.snapshot() if "evil" in each.name]
+        assert waiting == ["queued"]
+        await harness.create("volumes", victim({"hostPath": {"path": "/data/team/sub"}}))
+        await harness.settle()
+        assert backend.calls["delete"] == 1
         assert (await harness.volumes())["evil"] == "Failed"
 
 

@@ -42,5 +42,15 @@ CAUGHT_ATTACHING: Mapping[str, tuple[int, str]] = {
 }
 """Planted bug -> a seed of the scenario `attach` that shows it, and the invariant that breaks."""
 
+CAUGHT_CHANGING: Mapping[str, tuple[int, str]] = {
+    "tell_the_claim_first": (5, "no-more-than-there-is"),
+    "grow_without_the_backend": (1, "no-more-than-there-is"),
+    "insist_on_what_was_refused": (5, "comes-to-rest"),
+    "write_down_what_is_asked_for": (11, "no-more-than-there-is"),
+    "change_without_the_backend": (5, "what-is-asked-for-comes"),
+    "delete_what_is_attached": (3, "nothing-attached-is-deleted"),
+}
+"""Planted bug of changes -> a seed of the scenario `attach` that shows it, and the invariant that breaks."""
+
 COVERING = (64, 368, 1119, 599, 3, 735, 82, 280, 4, 9, 17, 21, 297, 314, 760, 886)
 """Seeds in which, together, every kind of trouble comes."""

@@ -6,7 +6,9 @@ import pytest
 
 from schedules import soaked
 from simulation.attach_plants import ATTACH_PLANTS, planted
-from simulation.recorded import CAUGHT_ATTACHING
+from simulation.change_plants import CHANGE_PLANTS
+from simulation.change_plants import planted as change_planted
+from simulation.recorded import CAUGHT_ATTACHING, CAUGHT_CHANGING
 from volplane_testing import run_seed
 from volplane_testing.simulation.run import Trial, simulate
 from volplane_testing.simulation.schedule import generate
@@ -25,6 +27,24 @@ def test_a_planted_bug_is_caught(bug: str) -> None:
         violation = simulate(Trial(generate(seed, "attach"))).violation
     assert violation is not None
     assert violation.invariant == invariant
+
+
+@pytest.mark.parametrize("bug", CHANGE_PLANTS)
+def test_a_planted_bug_of_changes_is_caught(bug: str) -> None:
+    seed, invariant = CAUGHT_CHANGING[bug]
+    with change_planted(bug):
+        violation = simulate(Trial(generate(seed, "attach"))).violation
+    assert violation is not None
+    assert violation.invariant == invariant
+
+
+def test_claims_grow_shrink_their_demands_and_change_in_these_seeds() -> None:
+    happened = set()
+    for seed in (6, 16, 26):
+        happened |= {what for what, times in simulate(Trial(generate(seed, "attach"))).trace.happened.items() if times}
+    grown = {"user: grows a claim", "user: asks for more than there is", "user: asks for less again"}
+    assert grown <= happened
+    assert {f"user: names attributes {each}" for each in ("gold", "silver", "broken")} <= happened
 
 
 def test_nodes_are_lost_and_come_back_in_these_seeds() -> None:

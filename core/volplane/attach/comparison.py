@@ -22,6 +22,7 @@ from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import VolumeAttachment
 from volplane.leaks.listing import assets_of
+from volplane.state.records import AttachmentIntent
 
 __all__ = ["INTERVAL", "AttachmentComparison"]
 
@@ -70,8 +71,8 @@ class AttachmentComparison:
 
     async def compare(self, driver: DriverView) -> None:
         """One comparison. Raises BackendError or PluginError if the assets cannot be listed."""
-        before = {each.uid: each for each in self._attached(driver.name)}
-        if not before:
+        before = {each.uid for each in self._attached(driver.name)}
+        if not any(self._of(driver.name)):
             return
         listed = {asset.handle: asset.attached_to async for asset in assets_of(driver, self._deps)}
         busy = {state.key for state in self._deps.registry.snapshot()}
@@ -88,11 +89,15 @@ class AttachmentComparison:
         self._missing &= {each.uid for each in self._attached(driver.name)}
         self._find_unexpected(driver.name, listed)
 
-    def _attached(self, driver: str) -> Iterator[VolumeAttachment]:
+    def _of(self, driver: str) -> Iterator[tuple[VolumeAttachment, AttachmentIntent]]:
         for attachment in self._cluster.attachments.values():
             record = record_of(attachment)
-            ours = record is not None and record.driver == driver
-            if ours and attachment.status.attached and not attachment.terminating:
+            if record is not None and record.driver == driver:
+                yield attachment, record
+
+    def _attached(self, driver: str) -> Iterator[VolumeAttachment]:
+        for attachment, _ in self._of(driver):
+            if attachment.status.attached and not attachment.terminating:
                 yield attachment
 
     def _lost(self, attachment: VolumeAttachment) -> None:
@@ -105,10 +110,8 @@ class AttachmentComparison:
     def _find_unexpected(self, driver: str, listed: dict[str, tuple[str, ...]]) -> None:
         """Assets at a node without an attachment, of volumes that have one to another node."""
         by_handle: dict[str, list[VolumeAttachment]] = {}
-        for attachment in self._cluster.attachments.values():
-            record = record_of(attachment)
-            if record is not None and record.driver == driver:
-                by_handle.setdefault(record.handle, []).append(attachment)
+        for attachment, record in self._of(driver):
+            by_handle.setdefault(record.handle, []).append(attachment)
         found: set[tuple[str, str]] = set()
         for handle, attachments in by_handle.items():
             for place in listed.get(handle, ()):

@@ -102,8 +102,10 @@ def _decide_named(claim: Claim, volumes: VolumeView) -> Bind | Action:
     volume = volumes.get(name)
     if volume is None:
         return _pending(claim, f'volume "{name}", which the claim names, does not exist')
-    if volume.annotation(names.INTENT) is not None:
+    if volume.annotation(names.INTENT) is not None and not _scrubs_by(volume, claim):
         message = f'volume "{name}" is being scrubbed'
+        if claim.annotation(names.SCRUB_VOLUME_UID) is not None:
+            return Wait(reason=message)  # Of the scrub itself: the volume is about to refer to it.
         return _pending(claim, message, warning(CLAIMS, claim, "FailedBinding", message))
     reference = volume.spec.claim_ref
     if reference is None:
@@ -120,6 +122,21 @@ def _decide_named(claim: Claim, volumes: VolumeView) -> Bind | Action:
         # The controller chose this volume: a half of a bind is missing, and what the status says may still be so.
         return Wait(reason=message, events=(event,))
     return _pending(claim, message, event)
+
+
+class _Held(msgspec.Struct, rename="camel"):
+    """Of the intent of a scrub (`volplane.state.records.RecycleIntent`), what says whose the volume is meanwhile."""
+
+    held_by: str = ""
+
+
+def _scrubs_by(volume: Volume, claim: Claim) -> bool:
+    """Whether the claim is that by which the volume is scrubbed: then, and only then, it is bound meanwhile."""
+    try:
+        held = msgspec.json.decode(volume.annotation(names.INTENT) or "", type=_Held)
+    except (msgspec.MsgspecError, UnicodeError):
+        return False
+    return held.held_by == claim.uid and refers_to(volume, claim)
 
 
 def _pending(claim: Claim, reason: str, *events: EventRecord) -> Action:

@@ -13,9 +13,17 @@ from volplane.controller.actions import EventRecord, Patch
 from volplane.errors import ApiConflict, ApiNotFound
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
-from volplane.kube.kinds import CLAIMS, PODS, VOLUMES, Kind
-from volplane.kube.objects import Claim, Pod, Volume
-from volplane.reclaim.drain import Held, held_claims, held_volumes, release_claim, release_volume
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, PODS, VOLUMES, Kind
+from volplane.kube.objects import Claim, Pod, Volume, VolumeAttachment
+from volplane.reclaim.drain import (
+    Held,
+    held_attachments,
+    held_claims,
+    held_volumes,
+    release_attachment,
+    release_claim,
+    release_volume,
+)
 from volplane.reclaim.scrub_pod import SCRUB_LABEL
 from volplane.state.indexes import claims_of_pod, scrubbed_volume
 
@@ -23,6 +31,8 @@ __all__ = ["Drain", "Leftover"]
 
 POLL_SECONDS = 1.0
 CONFLICTS = 10
+
+Target = Claim | Volume | VolumeAttachment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +55,13 @@ class Drain:
     timeout: float
 
     async def find(self, client: Client) -> list[Held]:
-        """All volumes and claims that our finalizers or intents hold."""
+        """All attachments, volumes and claims that our finalizers or intents hold."""
         return [held for _, held in await self._held(client)]
 
-    async def _held(self, client: Client) -> list[tuple[Claim | Volume, Held]]:
+    async def _held(self, client: Client) -> list[tuple[Target, Held]]:
+        attachments = held_attachments((await client.list(ATTACHMENTS)).items, self.driver)
         claims = held_claims((await client.list(CLAIMS)).items, self.driver)
-        return [*held_volumes((await client.list(VOLUMES)).items, self.driver), *claims]
+        return [*attachments, *held_volumes((await client.list(VOLUMES)).items, self.driver), *claims]
 
     # --- keeping the assets -------------------------------------------------------------------------------------
 
@@ -60,7 +71,11 @@ class Drain:
         with console.progress("releasing", total=len(found)) as bar:
             for target, held in found:
                 driver = held.driver or "?"
-                if isinstance(target, Volume):
+                if isinstance(target, VolumeAttachment):
+                    done = await _write(client, release_attachment, target)
+                    node = target.spec.node_name
+                    level, left = "Normal", f"; asset {held.asset} of driver {driver} stays attached to node {node}"
+                elif isinstance(target, Volume):
                     done = await _write(client, release_volume, target)
                     level, left = "Normal", f" and keeps asset {held.asset or '?'} of driver {driver}"
                 else:
@@ -82,7 +97,10 @@ class Drain:
     # --- deleting -----------------------------------------------------------------------------------------------
 
     async def delete(self, console: Console, client: Client, recorder: EventRecorder, address: str) -> list[Leftover]:
-        """Delete all claims, then wait for the controllers; returns what is left. address: of the controller."""
+        """Delete all claims, then wait for the controllers; returns what is left. address: of the controller.
+
+        Attachments are waited for: they go when no pod needs them.
+        """
         begun = {held.key for _, held in await self._held(client)}
         loop = asyncio.get_running_loop()
         until = loop.time() + self.timeout
@@ -94,13 +112,15 @@ class Drain:
                 left = len(ours)
                 if not ours or loop.time() > until:
                     break
-                for target, _ in sorted(ours, key=lambda each: isinstance(each[0], Volume)):  # claims first
+                for target, _ in sorted(ours, key=lambda each: not isinstance(each[0], Claim)):
                     await self._request_deletion(client, target)
                 await asyncio.sleep(POLL_SECONDS)
         return await self._left(client, recorder, address, ours)
 
-    async def _request_deletion(self, client: Client, target: Claim | Volume) -> None:
-        """Delete a claim, the claim that a volume is bound to, or an available volume."""
+    async def _request_deletion(self, client: Client, target: Target) -> None:
+        """Delete a claim, the claim that a volume is bound to, or an available volume; never what a pod may use."""
+        if isinstance(target, VolumeAttachment):
+            return
         if isinstance(target, Claim):
             await _delete(client, CLAIMS, target)
             return
@@ -113,7 +133,7 @@ class Drain:
             await _delete(client, VOLUMES, target)
 
     async def _left(
-        self, client: Client, recorder: EventRecorder, address: str, ours: Sequence[tuple[Claim | Volume, Held]]
+        self, client: Client, recorder: EventRecorder, address: str, ours: Sequence[tuple[Target, Held]]
     ) -> list[Leftover]:
         if not ours:
             return []
@@ -121,7 +141,7 @@ class Drain:
         users = _users((await client.list(PODS)).items)
         left: list[Leftover] = []
         for target, held in ours:
-            holders = _claim_of(target, users) if isinstance(target, Volume) else _pods(users, target.key)
+            holders = await _holders(client, target, users)
             why = reasons.get(f"{held.kind}s", {}).get(target.key)
             finalizers = (f"finalizer {name}" for name in target.metadata.finalizers or ())
             by = (*finalizers, *holders, *([why] if why else ()))
@@ -132,8 +152,20 @@ class Drain:
         return left
 
 
-def _kind(target: Claim | Volume) -> Kind[Any]:
+def _kind(target: Target) -> Kind[Any]:
+    if isinstance(target, VolumeAttachment):
+        return ATTACHMENTS
     return VOLUMES if isinstance(target, Volume) else CLAIMS
+
+
+async def _holders(client: Client, target: Target, users: Mapping[str, list[str]]) -> tuple[str, ...]:
+    """The claim and the pods for which it is held, for people."""
+    if isinstance(target, Claim):
+        return _pods(users, target.key)
+    if isinstance(target, Volume):
+        return _claim_of(target, users)
+    volume = await client.find(VOLUMES, target.spec.source.persistent_volume_name or "")
+    return (f"node {target.spec.node_name}", *(_claim_of(volume, users) if volume is not None else ()))
 
 
 async def _write(client: Client, change: Any, target: Any) -> bool:

@@ -98,6 +98,8 @@ _SCRUBBING = (
     Rule("", "events", FOLLOW),
 )
 """In our namespace: scrubber pods and their events."""
+_SCRUBBING_BY_CLAIM = Rule("", "persistentvolumeclaims", ("create", "delete"))
+"""In our namespace, for scrubber pods that mount a csi volume. Processes of nodes have no such volumes."""
 
 
 def cluster_rules(controllers: Collection[str], namespace: str, *, distributed: bool = False) -> list[Rule]:
@@ -133,7 +135,7 @@ def namespace_rules(
         secret_rule({SEAL_SECRET, *secrets}),
     ]
     if scrubs(controllers):
-        rules += _SCRUBBING
+        rules += (*_SCRUBBING, _SCRUBBING_BY_CLAIM) if leases else _SCRUBBING
     return _merged(rules)
 
 

@@ -30,6 +30,7 @@ from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.provision.decide import decide_provision
 from volplane.reclaim.delete import decide_delete, once_proven
 from volplane.reclaim.recycle import abandon_scrub, decide_recycle, recycles
+from volplane.reclaim.scrub_claim import held_for_scrub
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import is_in_tree
 from volplane.state.records import read_recycle_intent
@@ -123,6 +124,9 @@ def decide_external_volume(volume: Volume, cluster: ClusterState, reads: LiveRea
 
 
 def _reclaim(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
+    if held_for_scrub(volume):
+        scrubs = recycles(volume) and not volume.terminating
+        return decide_recycle(volume, cluster, reads) if scrubs else abandon_scrub(volume, cluster, reads)
     blocked = _not_ours_to_reclaim(volume) or _not_released(volume, cluster, reads)
     if blocked is None and recycles(volume) and not volume.terminating:
         return decide_recycle(volume, cluster, reads)

@@ -39,6 +39,7 @@ __all__ = [
     "PROVISIONING_FINALIZER",
     "RECLAIM_FINALIZER",
     "SCHEMA_VERSION",
+    "SCRUB_VOLUME_UID",
     "SELECTED_NODE",
     "STORAGE_PROVISIONER",
     "VOLUME_PROTECTION",
@@ -125,3 +126,7 @@ MIGRATED_PLUGINS = {
 def csi_driver_of(plugin: str) -> str | None:
     """The CSI driver that has taken over from an in-tree plugin of this name, if one has."""
     return MIGRATED_PLUGINS.get(plugin)
+
+
+SCRUB_VOLUME_UID = "volplane.dev/scrub-volume-uid"
+"""On the pod and the claim of a scrub: uid of the volume that is erased."""

@@ -326,13 +326,9 @@ class Secret(KubeObject):
     type: str = ""
 
 
-class VolumeNodeResources(Fields):
-    count: int | None = None
-
-
 class CsiNodeDriver(Fields):
     name: str = ""
-    allocatable: VolumeNodeResources | None = None
+    allocatable: dict[str, int] | None = None
 
 
 class CsiNodeSpec(Fields):
@@ -347,6 +343,7 @@ class CsiNode(KubeObject):
 
 class CsiDriverSpec(Fields):
     attach_required: bool = True
+    node_allocatable_update_period_seconds: int | None = None
 
 
 class CsiDriver(KubeObject):

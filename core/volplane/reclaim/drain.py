@@ -1,7 +1,7 @@
 """Leaving a cluster: what our finalizers hold, and the writes that release it with its asset kept. Pure.
 
 Deleting instead is the running controllers' work: once a claim is deleted, they settle its intent, release its volume,
-delete the asset and let both go.
+detach and delete the asset and let all go.
 """
 
 from __future__ import annotations
@@ -15,11 +15,21 @@ import msgspec
 from volplane.controller.actions import Patch
 from volplane.intents.record import settled_metadata
 from volplane.kube import names
-from volplane.kube.kinds import CLAIMS, VOLUMES
-from volplane.kube.objects import Claim, Volume
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, VOLUMES
+from volplane.kube.objects import Claim, Volume, VolumeAttachment
 from volplane.state.naming import volume_name_of
+from volplane.state.records import read_attachment_intent
 
-__all__ = ["Held", "driver_of_claim", "held_claims", "held_volumes", "release_claim", "release_volume"]
+__all__ = [
+    "Held",
+    "driver_of_claim",
+    "held_attachments",
+    "held_claims",
+    "held_volumes",
+    "release_attachment",
+    "release_claim",
+    "release_volume",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +87,37 @@ def held_claims(claims: Iterable[Claim], driver: str = "") -> Iterator[tuple[Cla
         phase = "Terminating" if claim.terminating else claim.status.phase or "Pending"
         asset = volume_name_of(claim)
         yield claim, Held(kind="claim", key=claim.key, driver=maker, phase=phase, asset=asset, why=why)
+
+
+def held_attachments(
+    attachments: Iterable[VolumeAttachment], driver: str = ""
+) -> Iterator[tuple[VolumeAttachment, Held]]:
+    """Attachments that we made at the storage, or may have. driver: of this one only."""
+    for attachment in attachments:
+        record = read_attachment_intent(attachment.annotation(names.INTENT))
+        if record is None or driver not in ("", record.driver):
+            continue
+        phase = "Detaching" if attachment.terminating else "Attached" if attachment.status.attached else "Attaching"
+        why = f"annotation {names.INTENT}: to node {attachment.spec.node_name}"
+        yield (
+            attachment,
+            Held(
+                kind="attachment",
+                key=attachment.name,
+                driver=record.driver,
+                phase=phase,
+                asset=record.handle,
+                why=why,
+            ),
+        )
+
+
+def release_attachment(attachment: VolumeAttachment) -> Patch:
+    """Forget the attachment and keep it: the finalizer, which is any attacher's, stays for the one that serves it
+    next.
+    """
+    body = {"metadata": {"annotations": {names.INTENT: None}}}
+    return Patch(kind=ATTACHMENTS, target=attachment, body=body, why="released by drain, it stays attached")
 
 
 def release_volume(volume: Volume) -> Patch:

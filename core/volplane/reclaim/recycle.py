@@ -21,6 +21,7 @@ from volplane.kube import names
 from volplane.kube.kinds import LEASES, PODS, VOLUMES, WHOLE_PODS
 from volplane.kube.leases import fence_of
 from volplane.kube.objects import Lease, Pod, Volume, WholePod
+from volplane.reclaim.scrub_claim import claim_lost, give_back, held_for_scrub, hold, needs_claim, released_from
 from volplane.reclaim.scrub_pod import SCRUB_GATE, Unmountable, belongs, pod_body, pod_name, sealed_spec
 from volplane.reclaim.scrub_script import LONGEST_FAILURE, last_lines
 from volplane.reclaim.scrub_spec import spec_difference
@@ -47,8 +48,8 @@ def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> A
     driver = _recycler(volume, cluster)
     if not isinstance(driver, DriverView):
         return driver
-    reference = volume.spec.claim_ref
     intent = read_recycle_intent(volume.annotation(names.INTENT))
+    reference = released_from(volume, intent)
     if (intent is None or not intent.erased) and (why := shared_with(volume, cluster)):
         pod = _pod_of(volume, cluster)
         return _fail(volume, why, cluster) if pod is None else _remove_pod(pod, why="it shares another's storage")
@@ -57,9 +58,9 @@ def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> A
         fresh = RecycleIntent(v=INTENT_VERSION, claim=claim_uid, fence=cluster.fence())
         return _record(volume, fresh, why="declare the intent to scrub")
     if intent.given_up:
-        return _given_up(volume, intent, cluster)
+        return _given_up(volume, intent, cluster, reads)
     if intent.erased:
-        return _release(volume, cluster)
+        return _release(volume, intent, cluster, reads)
     if intent.failed:
         return _next_attempt(volume, intent, cluster)
     if intent.fence != cluster.fence():
@@ -88,6 +89,8 @@ def abandon_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Ac
     pod = _pod_of(volume, cluster)
     if pod is not None:
         return _remove_pod(pod, why="the volume is not to be scrubbed any more")
+    if intent is not None and (step := give_back(volume, intent, cluster, reads)) is not None:
+        return step
     body = {"metadata": {"annotations": {names.INTENT: None}}}
     return Patch(kind=VOLUMES, target=volume, body=body, why="the scrub is abandoned")
 
@@ -132,7 +135,7 @@ def _remove_pod(pod: Pod, *, why: str) -> Action:
 
 def _users(volume: Volume, cluster: ClusterState) -> list[str]:
     """Pods that still use the claim it was released from."""
-    reference = volume.spec.claim_ref
+    reference = released_from(volume, read_recycle_intent(volume.annotation(names.INTENT)))
     if reference is None:
         return []
     pods = cluster.pods.by_index("claim", f"{reference.namespace}/{reference.name}")
@@ -141,7 +144,7 @@ def _users(volume: Volume, cluster: ClusterState) -> list[str]:
 
 def _claim_recreated(volume: Volume, cluster: ClusterState) -> bool:
     """A claim of that name exists again with another volume: the pods are its users, not ours."""
-    reference = volume.spec.claim_ref
+    reference = released_from(volume, read_recycle_intent(volume.annotation(names.INTENT)))
     return reference is not None and cluster.claims.get(f"{reference.namespace}/{reference.name}") is not None
 
 
@@ -172,15 +175,20 @@ def _fail(volume: Volume, message: str, cluster: ClusterState) -> Action:
 
 def _failed_step(volume: Volume, message: str, cluster: ClusterState) -> Patch | None:
     """Write the phase, if that is ours to write, and say why with the same step."""
-    if not cluster.settings.binder:
+    if not _writes_phase(volume, cluster):
         return None
     event = warning(VOLUMES, volume, "VolumeFailedRecycle", message)
     return volume_phase_step(volume, "Failed", message, events=(event,))
 
 
+def _writes_phase(volume: Volume, cluster: ClusterState) -> bool:
+    """While a claim of the scrub is bound to the volume, its phase is Bound."""
+    return cluster.settings.binder and not held_for_scrub(volume)
+
+
 def _failed_events(volume: Volume, message: str, cluster: ClusterState) -> tuple[EventRecord, ...]:
     """What is said where no phase is written."""
-    return () if cluster.settings.binder else (warning(VOLUMES, volume, "VolumeFailedRecycle", message),)
+    return () if _writes_phase(volume, cluster) else (warning(VOLUMES, volume, "VolumeFailedRecycle", message),)
 
 
 def _pod_of(volume: Volume, cluster: ClusterState) -> Pod | None:
@@ -188,13 +196,15 @@ def _pod_of(volume: Volume, cluster: ClusterState) -> Pod | None:
     return cluster.pods.get(f"{cluster.settings.namespace}/{pod_name(volume)}")
 
 
-def _given_up(volume: Volume, intent: RecycleIntent, cluster: ClusterState) -> Action:
+def _given_up(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: LiveReads) -> Action:
     message = f"{intent.failed}; remove the annotation {names.INTENT} to try again"
     if (step := _failed_step(volume, message, cluster)) is not None:
         return step
     pod = _pod_of(volume, cluster)
     if pod is not None:
         return _remove_pod(pod, why="no further attempt is made")
+    if (back := give_back(volume, intent, cluster, reads)) is not None:
+        return back
     return Wait(reason=message, events=_failed_events(volume, message, cluster))
 
 
@@ -206,6 +216,8 @@ def _scrub(
         return _with_pod(volume, intent, pod, cluster, reads)
     if intent.pod:
         return _record(volume, replace(intent, failed="recycler pod was deleted"), why="the scrub failed")
+    if intent.held_by:  # The driver has said how, or the volume could not refer to a claim of ours.
+        return hold(volume, intent, cluster, reads) or _create_pod(volume, intent, ScrubPlan(None), cluster, reads)
     progress = cluster.progress.volume(volume.uid)
     if (why := progress.unreported_failure) and (step := _failed_step(volume, why, cluster)) is not None:
         return step
@@ -217,6 +229,8 @@ def _scrub(
         case Erasing(due=due) if due > cluster.monotonic():
             left = due - cluster.monotonic()
             return Wait(reason=f'driver "{driver.name}" is erasing the contents', seconds=left)
+        case ScrubPlan(volume=None) if needs_claim(volume):
+            return hold(volume, intent, cluster, reads) or Wait(reason="its claim is held")
         case ScrubPlan() as plan:
             return _create_pod(volume, intent, plan, cluster, reads)
     return run_on_asset("recycle", volume, driver)
@@ -246,6 +260,8 @@ def _with_pod(volume: Volume, intent: RecycleIntent, pod: Pod, cluster: ClusterS
     """A pod has the scrubber's name: ours for this attempt, ours from an earlier one, or somebody else's."""
     made = sealed_spec(pod, cluster.sealer)
     if made is not None and belongs(pod, volume, intent):
+        if intent.pod == pod.uid and (why := claim_lost(volume, intent, cluster)):
+            return _record(volume, replace(intent, failed=why), why="the scrub failed")
         return _follow_pod(volume, intent, pod, made, reads)
     if made is not None or pod.terminating:
         return _remove_pod(pod, why="left from an earlier scrub")
@@ -346,15 +362,24 @@ def _next_attempt(volume: Volume, intent: RecycleIntent, cluster: ClusterState) 
     left = intent.not_before - now
     if 0 < left <= SCRUB_FAILED.ceiling:  # more than that is a clock that was put back
         return Wait(reason=f"{message}; attempt {intent.attempt + 1} of {limit} follows", seconds=left)
-    fresh = RecycleIntent(v=INTENT_VERSION, claim=intent.claim, attempt=intent.attempt + 1, fence=cluster.fence())
+    fresh = RecycleIntent(
+        v=INTENT_VERSION,
+        claim=intent.claim,
+        attempt=intent.attempt + 1,
+        fence=cluster.fence(),
+        held_by=intent.held_by,
+        released=intent.released,
+    )
     return _record(volume, fresh, why=f"attempt {fresh.attempt}")
 
 
-def _release(volume: Volume, cluster: ClusterState) -> Action:
-    """Nothing is left: the pod goes first, then reference and intent in one write."""
+def _release(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: LiveReads) -> Action:
+    """Nothing is left: the pod goes first, then the scrub's claim, then reference and intent in one write."""
     pod = _pod_of(volume, cluster)
     if pod is not None:
         return _remove_pod(pod, why="the scrub is done")
+    if (step := give_back(volume, intent, cluster, reads)) is not None:
+        return step
     events = (EventRecord(VOLUMES, volume, "Normal", "VolumeRecycled", "Volume recycled"),)
-    step = unbind_patch(volume, metadata={"annotations": {names.INTENT: None}}, why="scrubbed, offered again")
-    return replace(step, events=events)
+    patch = unbind_patch(volume, metadata={"annotations": {names.INTENT: None}}, why="scrubbed, offered again")
+    return replace(patch, events=events)

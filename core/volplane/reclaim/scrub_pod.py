@@ -18,7 +18,7 @@ from volplane.controller.scrub_template import ADDED_CAPABILITIES, CONTAINER, VO
 from volplane.kube import names
 from volplane.kube.kinds import PODS
 from volplane.kube.objects import Pod, Volume
-from volplane.reclaim.scrub_script import SCRIPT
+from volplane.reclaim.scrub_script import BLOCK_SCRIPT, DEVICE, SCRIPT
 from volplane.state.indexes import SCRUB_VOLUME
 from volplane.state.naming import volume_source
 from volplane.state.progress import ScrubPlan
@@ -40,14 +40,13 @@ SCRUB_GATE = "volplane.dev/scrub"
 """Scheduling gate: lifted only after the pod's uid stands on the volume, so a late or foreign pod never starts."""
 SCRUB_LABEL = "volplane.dev/scrub"
 """On the pod: hash of the volume's uid, as in its name."""
-_VOLUME_UID = "volplane.dev/scrub-volume-uid"
 _CLAIM_UID = "volplane.dev/scrub-claim-uid"
 _SOURCE = "volplane.dev/scrub-source"
 _ATTEMPT = "volplane.dev/scrub-attempt"
 _SPEC = "volplane.dev/scrub-spec"
 """The spec as it was made, JSON: admission may have changed the pod's own."""
 _SEAL = "volplane.dev/scrub-seal"
-_SEALED = (SCRUB_VOLUME, _VOLUME_UID, _CLAIM_UID, _SOURCE, _ATTEMPT, _SPEC)
+_SEALED = (SCRUB_VOLUME, names.SCRUB_VOLUME_UID, _CLAIM_UID, _SOURCE, _ATTEMPT, _SPEC)
 
 DEFAULT_IMAGE = "registry.k8s.io/build-image/debian-base:bookworm-v1.0.6"
 LONGEST_DEADLINE = 2**31 - 1
@@ -77,7 +76,7 @@ def source_digest(volume: Volume) -> str:
 def _permit(volume: Volume, intent: RecycleIntent) -> dict[str, str]:
     return {
         SCRUB_VOLUME: volume.name,
-        _VOLUME_UID: volume.uid,
+        names.SCRUB_VOLUME_UID: volume.uid,
         _CLAIM_UID: intent.claim,
         _SOURCE: source_digest(volume),
         _ATTEMPT: str(intent.attempt),
@@ -122,16 +121,15 @@ def pod_body(
     namespace: str,
     sealer: Sealer,
 ) -> dict[str, Any]:
-    """The pod, gated and sealed. Raises Unmountable if the volume's source cannot be mounted inline."""
-    if volume.spec.volume_mode == "Block":
+    """The pod, gated and sealed. Raises Unmountable if the volume can be mounted neither inline nor by a claim."""
+    block = volume.spec.volume_mode == "Block"
+    if block and not intent.held_by:
         raise Unmountable("a volume of mode Block cannot be mounted in a scrubber pod")
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": settings.image or DEFAULT_IMAGE,
-        "command": list(settings.command) or ["/bin/sh", "-c", SCRIPT],
-        "volumeMounts": [
-            {"name": VOLUME, "mountPath": "/scrub"} | ({"subPath": plan.sub_path} if plan.sub_path else {})
-        ],
+        "command": list(settings.command) or ["/bin/sh", "-c", BLOCK_SCRIPT if block else SCRIPT],
+        **_shown(plan, block=block),
         "securityContext": {
             "runAsUser": 0,
             "allowPrivilegeEscalation": False,
@@ -152,7 +150,7 @@ def pod_body(
         "schedulingGates": [{"name": SCRUB_GATE}],
         "terminationGracePeriodSeconds": 5,
         "containers": [container],
-        "volumes": [{"name": VOLUME, **_pod_volume(volume, plan)}],
+        "volumes": [{"name": VOLUME, **_pod_volume(volume, intent, plan)}],
     }
     if settings.tolerations:
         spec["tolerations"] = [dict(toleration) for toleration in settings.tolerations]
@@ -175,7 +173,20 @@ def pod_body(
     return body
 
 
-def _pod_volume(volume: Volume, plan: ScrubPlan) -> Mapping[str, Any]:
+def _shown(plan: ScrubPlan, *, block: bool) -> dict[str, Any]:
+    """Where the container finds the volume."""
+    if block:
+        return {"volumeDevices": [{"name": VOLUME, "devicePath": DEVICE}]}
+    return {
+        "volumeMounts": [
+            {"name": VOLUME, "mountPath": "/scrub"} | ({"subPath": plan.sub_path} if plan.sub_path else {})
+        ]
+    }
+
+
+def _pod_volume(volume: Volume, intent: RecycleIntent, plan: ScrubPlan) -> Mapping[str, Any]:
+    if intent.held_by:
+        return {"persistentVolumeClaim": {"claimName": pod_name(volume)}}
     if plan.volume is not None:
         return plan.volume
     source = volume_source(volume)

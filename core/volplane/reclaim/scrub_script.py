@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-__all__ = ["LONGEST_FAILURE", "SCRIPT", "last_lines"]
+__all__ = ["BLOCK_SCRIPT", "DEVICE", "LONGEST_FAILURE", "SCRIPT", "last_lines"]
 
 LONGEST_FAILURE = 900
 """Characters of a failure that a volume keeps: its annotations have a limit, and a pod may say much."""
@@ -23,6 +23,24 @@ test -z "$left" || { echo 'not erased:'; printf '%s\\n' "$left" | head -n 5; exi
 
 It uses only what POSIX asks of a shell, find, rm, ls, head and tail (IEEE Std 1003.1-2008), and a command that the
 image lacks makes it fail. rm, not find, descends: its paths may grow longer than PATH_MAX.
+"""
+
+DEVICE = "/dev/volplane-scrub"
+"""Where the pod has a block volume."""
+
+BLOCK_SCRIPT = f"""\
+disk={DEVICE}
+test -e "$disk" || {{ echo "there is no volume at $disk"; exit 1; }}
+size=$(blockdev --getsize64 "$disk" 2>/dev/null || stat -Lc %s "$disk") || exit 1
+test "$size" -gt 0 || {{ echo "the volume at $disk has no size"; exit 1; }}
+blkdiscard -f "$disk" 2>/dev/null || fallocate -p -l "$size" "$disk" 2>/dev/null
+cmp -s -n "$size" "$disk" /dev/zero && exit 0
+dd if=/dev/zero of="$disk" bs=4M count="$size" iflag=count_bytes,fullblock conv=notrunc,fsync status=none || exit 1
+cmp -n "$size" "$disk" /dev/zero || {{ echo 'not erased'; exit 1; }}
+"""
+"""Discards the whole disk; where it reads anything but zeros after that, overwrites it. Fails unless all of it is zero.
+
+blkdiscard, blockdev and fallocate are of util-linux, cmp of diffutils, the others of coreutils: essential in Debian.
 """
 
 _USAGE = re.compile(r"(?i)usage:|BusyBox v\S+ .*multi-call binary|try '.*--help'")

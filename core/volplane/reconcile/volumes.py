@@ -16,6 +16,7 @@ from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, ObjectReference, Volume
 from volplane.reclaim.delete import decide_delete, once_proven
 from volplane.reclaim.recycle import abandon_scrub, decide_recycle, recycles, remove_stray_pod
+from volplane.reclaim.scrub_claim import held_for_scrub, remove_stray_claim
 from volplane.state.cluster_state import ClusterState
 from volplane.state.records import read_recycle_intent
 
@@ -37,7 +38,7 @@ def decide_volume(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     volume = cluster.volumes.get(key)
     on_node = _served_on_its_node(volume, cluster) if volume is not None else None
     scrubs = cluster.settings.reclaimer and on_node is None
-    if scrubs and (stray := remove_stray_pod(key, volume, cluster, reads)) is not None:
+    if scrubs and (stray := _stray(key, volume, cluster, reads)) is not None:
         return stray
     if volume is None:
         return Settled()
@@ -47,10 +48,10 @@ def decide_volume(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     step = migration_step(VOLUMES, volume) or finalizer_step(volume, ours=ours)
     if step is not None:
         return step
-    if on_node is not None and volume.annotation(names.INTENT) is not None:
-        return on_node
-    if volume.terminating and read_recycle_intent(volume.annotation(names.INTENT)) is not None:
-        return abandon_scrub(volume, cluster, reads)
+    if volume.annotation(names.INTENT) is not None:
+        scrub = on_node or _scrub_in_the_way(volume, cluster, reads)
+        if scrub is not None:
+            return scrub
     reference = volume.spec.claim_ref
     if reference is None or not reference.uid:
         return _unreferenced(volume, cluster, reads)
@@ -67,6 +68,19 @@ def _served_on_its_node(volume: Volume, cluster: ClusterState) -> Wait | None:
     if cluster.drivers.distributed(volume.annotation(names.PROVISIONED_BY) or "") is None:
         return None
     return Wait(reason="the process of its node reclaims it")
+
+
+def _stray(key: str, volume: Volume | None, cluster: ClusterState, reads: LiveReads) -> Action | None:
+    return remove_stray_pod(key, volume, cluster, reads) or remove_stray_claim(key, volume, cluster)
+
+
+def _scrub_in_the_way(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action | None:
+    """What a scrub demands that has begun, whatever else there is to say about the volume; None if there is none."""
+    if volume.terminating and read_recycle_intent(volume.annotation(names.INTENT)) is not None:
+        return abandon_scrub(volume, cluster, reads)
+    if held_for_scrub(volume):
+        return decide_recycle(volume, cluster, reads) if recycles(volume) else abandon_scrub(volume, cluster, reads)
+    return None
 
 
 def promised(claim: Claim, cluster: ClusterState) -> bool:

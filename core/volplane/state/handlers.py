@@ -96,6 +96,8 @@ class EventHandlers:
         self._claims.enqueue(present.key)
         for name in _volumes_concerned(old, new):
             self._volumes.enqueue(name)
+        if present.namespace == self._cluster.settings.namespace and present.spec.volume_name:
+            self._volumes.enqueue(present.spec.volume_name)  # A scrub waits until its claim is bound.
         if old is None or new is None or _turned(old, new):
             for name in self._cluster.free.reserved_for(present.key):
                 self._volumes.enqueue(name)

@@ -106,7 +106,9 @@ class RecycleIntent(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
     claim: uid of the claim it was released from. attempt: from 1, survives restarts. pod: uid of the scrubber pod that
     may start, "" before. erased: contents are gone and verified. failed: why the last attempt failed. given_up: no
     further attempt is made until a person removes the annotation. strangers: uids of pods that were removed from the
-    scrubber's name in this attempt, because we did not make them or they ran without a permit.
+    scrubber's name in this attempt, because we did not make them or they ran without a permit. held_by: uid of the
+    claim of the scrub that the volume refers to meanwhile, "" = none. released: namespace/name of the claim that it
+    referred to before.
     """
 
     v: int
@@ -118,6 +120,8 @@ class RecycleIntent(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
     given_up: bool = False
     fence: str = ""
     strangers: tuple[str, ...] = ()
+    held_by: str = ""
+    released: str = ""
     not_before: float = 0.0
     """Unix time before which the next attempt does not start."""
     state: dict[str, Any] | None = None

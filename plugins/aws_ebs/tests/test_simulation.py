@@ -1,14 +1,22 @@
-"""Some seeds of `volplane sim --backend volplane_aws_ebs.testing:subject`."""
+"""Some seeds of `volplane sim --backend volplane_aws_ebs.testing:subject`, and of `attaching_subject` with `--scenario
+attach`.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from volplane_aws_ebs.testing import subject
+from volplane_aws_ebs.testing import attaching_subject, subject
 from volplane_testing import run_seed
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_breaks_whatever_happens(seed: int) -> None:
     report = run_seed(seed, subject)
+    assert report.passed, str(report)
+
+
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 200))])
+def test_no_volume_is_attached_to_two_nodes_or_taken_from_a_pod(seed: int) -> None:
+    report = run_seed(seed, attaching_subject, scenario="attach")
     assert report.passed, str(report)

@@ -1,4 +1,4 @@
-"""The code in the README runs."""
+"""The code in the README runs, and the comparison with the official driver is true."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from volplane_gce_pd.parameters import PARAMETERS
 
 PAGE = Path(__file__).resolve().parents[1] / "README.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
@@ -19,3 +21,21 @@ def test_a_block_runs(code: str) -> None:
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False, timeout=120
     )
     assert ran.returncode == 0, ran.stderr
+
+
+COMPARED = Path(__file__).resolve().parents[3] / "docs" / "reference" / "clouds-compared.md"
+OFFICIAL = (
+    "csi.storage.k8s.io/fstype type pd-type hyperdisk-type disk-type-preference replication-type availability-class "
+    "disk-encryption-kms-key labels provisioned-iops-on-create provisioned-throughput-on-create "
+    "enable-confidential-storage storage-pools resource-tags data-cache-size data-cache-mode "
+    "enable-multi-zone-provisioning access-mode use-allowed-disk-topology"
+)
+"""Parameters of classes: kubernetes-sigs/gcp-compute-persistent-disk-csi-driver, pkg/parameters/parameters.go."""
+
+
+@pytest.mark.skipif(not COMPARED.is_file(), reason="not in the repository")
+def test_the_comparison_says_of_every_parameter_what_the_schema_says() -> None:
+    section = COMPARED.read_text("utf-8").split("## gce_pd")[1].split("### Parameters of its classes\n")[1]
+    told = dict(re.findall(r"^\| `([^`]+)` \| (\w+) \|", section, re.MULTILINE))
+    known = {parameter.name for parameter in PARAMETERS.parameters}
+    assert told == {name: "same" if name in known else "absent" for name in OFFICIAL.split()}

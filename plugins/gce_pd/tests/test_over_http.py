@@ -110,6 +110,21 @@ def test_a_token_that_is_not_accepted_is_told(monkeypatch: pytest.MonkeyPatch) -
         assert raised.value.code == api.NO_CREDENTIALS
 
 
+def test_a_clock_that_is_wrong_is_named_where_tokens_are_refused_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Skewed(Token):
+        def before_request(self, *_: object) -> None:
+            raise RefreshError(
+                "invalid_grant: Invalid JWT: Token must be a short-lived token (60 minutes) and in a reasonable "
+                "timeframe. Check your iat and exp values in the JWT claim."
+            )
+
+    monkeypatch.setattr("volplane_gce_pd.credentials.google.auth.default", lambda **_: (Skewed("x"), None))
+    with FakeComputeServer(FakeCompute()) as server:
+        with pytest.raises(PermissionDenied, match=r"Check your iat and exp values.*look at the clock"):
+            start(driver(server.url))
+        assert server.fake.calls.total() == 0
+
+
 def test_no_credentials_are_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(**_: object) -> Any:
         raise DefaultCredentialsError("Your default credentials were not found")

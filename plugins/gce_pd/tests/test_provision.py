@@ -27,6 +27,8 @@ from volplane import (
     VolumeMode,
 )
 from volplane.cloud import LABELS
+from volplane.drivers.parameters import check
+from volplane_gce_pd.parameters import PARAMETERS
 from volplane_gce_pd.testing import Behaviour
 from volplane_testing.cloud import FaultKind
 
@@ -161,6 +163,27 @@ WRONG = [
     ({"labels": ",".join(f"k{n}=v" for n in range(59))}, "at most 58"),
     ({"resource-tags": "environment=prod"}, "parent/key/value"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "told"),
+    [
+        ({"type": "pd-fast"}, "'type' is 'pd-fast', expected one of pd-standard"),
+        ({"replication-type": "three"}, "'replication-type' is 'three', expected one of"),
+        ({"availability-class": "best"}, "'availability-class' is 'best', expected one of"),
+        ({"disk-encryption-kms-key": "my-key"}, "'disk-encryption-kms-key' is 'my-key', expected text that matches"),
+        ({**HB, "provisioned-iops-on-create": "many"}, "is 'many', expected a whole number"),
+        ({**HB, "provisioned-throughput-on-create": "fast"}, "is 'fast', expected a size"),
+        ({**HB, "enable-confidential-storage": "perhaps"}, "is 'perhaps', expected true or false"),
+        ({"csi.storage.k8s.io/fstype": "zfs"}, "is 'zfs', expected one of"),
+        ({"type": "pd-ssd", "data-cache-size": "100Gi"}, "unknown parameter 'data-cache-size'"),
+    ],
+)
+def test_a_parameter_of_the_wrong_kind_is_named_with_its_value_and_what_would_be_right(
+    parameters: dict[str, str], told: str
+) -> None:
+    [flaw] = check(PARAMETERS, parameters, "parameter")[1]
+    assert told in flaw
 
 
 @pytest.mark.parametrize(("parameters", "told"), WRONG, ids=[str(row[0])[:60] for row in WRONG])
@@ -426,7 +449,7 @@ def test_a_listing_that_lacks_a_zone_is_an_error_that_names_it(site: Any) -> Non
         site.find("u2")
 
 
-def test_ten_thousand_disks_are_listed_page_by_page(site: Any) -> None:
+def test_two_thousand_disks_are_listed_page_by_page(site: Any) -> None:
     site.provision()
     disk = site.disk
     with site.fake.locked_state() as project:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from volplane.cli import drain_steps
 from volplane.cli.controller_client import lease_holder
 from volplane.cli.drain_steps import Drain
 from volplane.cli.framework.console import Console
 from volplane.kube import names
 from volplane.kube.events import EventRecorder
-from volplane.kube.kinds import CLAIMS, LEASES, NAMESPACES, PODS, VOLUMES
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, LEASES, NAMESPACES, PODS, VOLUMES
 from volplane_testing import clock
 
 OURS = "volplane-system"
@@ -110,3 +112,67 @@ async def test_a_release_overcomes_conflicts_and_takes_scrubber_pods_with_it(wir
     assert left.metadata.finalizers == [names.VOLUME_PROTECTION]
     assert left.annotation(names.INTENT) is None
     assert [pod.name for pod in (await line.client.list(PODS)).items] == ["other"]
+
+
+RECORD = {"v": 1, "driver": "d", "asset": "a", "volume": "v", "uid": "u", "handle": "vol-1", "source": "csi"}
+
+
+async def attached_and_used(line: Any) -> None:
+    """A volume of a driver of ours, its claim, a pod of the claim, and the volume's attachment."""
+    reference = {"namespace": "default", "name": "c", "uid": "x"}
+    spec = {
+        "capacity": {"storage": "1Mi"},
+        "accessModes": ["ReadWriteOnce"],
+        "csi": {"driver": "x", "volumeHandle": "vol-1"},
+        "claimRef": reference,
+    }
+    await line.client.create(VOLUMES, VOLUMES.body(metadata={"name": "v"}, spec=spec))
+    intent = {names.INTENT: json.dumps({**RECORD, "fields": {}, "capacity": 1})}
+    metadata = {"name": "csi-1", "annotations": intent, "finalizers": ["external-attacher/x"]}
+    where = {"attacher": "x", "nodeName": "node-1", "source": {"persistentVolumeName": "v"}}
+    await line.client.create(ATTACHMENTS, ATTACHMENTS.body(metadata=metadata, spec=where))
+    used = {"containers": [{"name": "c", "image": "i"}]}
+    used["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
+    await line.client.create(PODS, PODS.body(metadata={"name": "user", "namespace": "default"}, spec=used))
+
+
+async def test_a_deletion_waits_for_attachments_and_detaches_nothing_by_itself(wire: Wire) -> None:
+    line = wire()
+    await attached_and_used(line)
+    work = Drain("", OURS, 60.0)
+    recorder = EventRecorder(line.client, instance="test", now=clock.now)
+    deleting = asyncio.ensure_future(work.delete(Console(), line.client, recorder, ""))
+    await asyncio.sleep(10.0)
+    assert not deleting.done()
+    attachment = await line.client.get(ATTACHMENTS, "csi-1")
+    assert not attachment.terminating
+    await line.client.patch(ATTACHMENTS, "csi-1", {"metadata": {"finalizers": None}})
+    await line.client.delete(ATTACHMENTS, "csi-1")
+    assert await deleting == []
+
+
+async def test_an_attachment_that_stays_is_said_with_its_node_and_who_uses_it(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nobody(_address: str, _path: str) -> None:
+        return None
+
+    monkeypatch.setattr(drain_steps, "get_answer", nobody)
+    line = wire()
+    await attached_and_used(line)
+    recorder = EventRecorder(line.client, instance="test", now=clock.now)
+    [left] = await Drain("d", OURS, 3.0).delete(Console(), line.client, recorder, "")
+    assert left.held.kind == "attachment"
+    assert left.by == ("finalizer external-attacher/x", "node node-1", "claim default/c", "pod default/user")
+
+
+async def test_a_release_keeps_what_is_attached_for_another_attacher(wire: Wire) -> None:
+    line = wire()
+    await attached_and_used(line)
+    recorder = EventRecorder(line.client, instance="test", now=clock.now)
+    work = Drain("", OURS, 10.0)
+    await work.release(Console(), line.client, recorder)
+    assert await work.find(line.client) == []
+    attachment = await line.client.get(ATTACHMENTS, "csi-1")
+    assert attachment.metadata.finalizers == ["external-attacher/x"]
+    assert attachment.annotation(names.INTENT) is None

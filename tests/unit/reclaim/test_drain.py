@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import msgspec
+
 from volplane.kube import names
-from volplane.kube.objects import Claim, ClaimSpec, Metadata, Volume, VolumeSpec, VolumeStatus
-from volplane.reclaim.drain import driver_of_claim, held_claims, held_volumes, release_claim, release_volume
+from volplane.kube.objects import Claim, ClaimSpec, Metadata, Volume, VolumeAttachment, VolumeSpec, VolumeStatus
+from volplane.reclaim.drain import (
+    driver_of_claim,
+    held_attachments,
+    held_claims,
+    held_volumes,
+    release_attachment,
+    release_claim,
+    release_volume,
+)
 from volplane.state.records import INTENT_VERSION, ClaimIntent, Sealer
 
 
@@ -85,3 +96,26 @@ def test_a_claim_is_let_go_with_its_other_finalizers() -> None:
     assert release_claim(held).body == {
         "metadata": {"annotations": {names.INTENT: None}, "finalizers": [names.CLAIM_PROTECTION]}
     }
+
+
+def attachment(*, driver: str = "d", attached: bool = True, going: bool = False) -> VolumeAttachment:
+    record = {"v": 1, "driver": driver, "asset": "a", "volume": "v", "uid": "u", "handle": "vol-1", "source": "csi"}
+    record |= {"fields": {}, "capacity": 1}
+    metadata: dict[str, Any] = {"name": "csi-1", "finalizers": ["external-attacher/x"]}
+    metadata["annotations"] = {names.INTENT: json.dumps(record)} if driver else {}
+    if going:
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    body = {"metadata": metadata, "spec": {"nodeName": "n"}, "status": {"attached": attached}}
+    return msgspec.convert(body, VolumeAttachment)
+
+
+def test_what_we_attached_is_held_until_it_is_detached() -> None:
+    found = [attachment(), attachment(attached=False), attachment(going=True), attachment(driver="")]
+    assert [held.phase for _, held in held_attachments(found)] == ["Attached", "Attaching", "Detaching"]
+    [(_, held)] = held_attachments([attachment()], "d")
+    assert (held.key, held.asset, held.driver) == ("csi-1", "vol-1", "d")
+    assert list(held_attachments([attachment()], "other")) == []
+
+
+def test_an_attachment_is_let_go_for_the_attacher_that_serves_it_next() -> None:
+    assert release_attachment(attachment()).body == {"metadata": {"annotations": {names.INTENT: None}}}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from volplane.reclaim.scrub_script import LONGEST_FAILURE, SCRIPT, last_lines
+from volplane.reclaim.scrub_script import BLOCK_SCRIPT, DEVICE, LONGEST_FAILURE, SCRIPT, last_lines
 
 SHELLS = {"sh": ["/bin/sh"], "dash": ["dash"], "bash": ["bash", "--posix"], "busybox": ["busybox", "sh"]}
 APPLETS = ("find", "head", "ls", "rm", "tail")
@@ -143,3 +143,43 @@ def test_the_last_lines_of_much_output_are_kept_whole() -> None:
     assert told.endswith("'/scrub/999' rm: no space left")
     assert len(last_lines("x" * 5000)) == LONGEST_FAILURE
     assert last_lines("") == last_lines("\n \n") == ""
+
+
+# --- block volumes ----------------------------------------------------------------------------------------------
+
+
+def overwritten(disk: Path, *, without: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the script on a file in place of the device. without: a command that is absent."""
+    commands = disk.parent / "bin"
+    shutil.rmtree(commands, ignore_errors=True)
+    commands.mkdir()
+    for name in ("blkdiscard", "blockdev", "cmp", "dd", "fallocate", "stat"):
+        found = shutil.which(name)
+        assert found is not None
+        if name != without:
+            (commands / name).symlink_to(found)
+    script = BLOCK_SCRIPT.replace(DEVICE, str(disk))
+    environment = {"PATH": str(commands)}
+    return subprocess.run(
+        ["/bin/sh", "-c", script], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+@pytest.mark.parametrize("without", ["", "fallocate"])
+@pytest.mark.parametrize("size", [1, 4096, (4 << 20) + 17])
+def test_every_byte_of_a_disk_is_zero_after_a_scrub_and_its_size_stays(tmp_path: Path, without: str, size: int) -> None:
+    disk = tmp_path / "disk"
+    disk.write_bytes(b"secret"[:size] * (size // 6 + 1))
+    os.truncate(disk, size)
+    ended = overwritten(disk, without=without)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert disk.read_bytes() == bytes(size)
+
+
+def test_a_disk_that_cannot_be_erased_or_checked_fails_the_scrub(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    assert "there is no volume" in overwritten(disk).stdout
+    disk.touch()
+    assert "has no size" in overwritten(disk).stdout
+    disk.write_bytes(b"secret")
+    assert overwritten(disk, without="cmp").returncode != 0

@@ -7,6 +7,8 @@ import logging
 import os
 import tempfile
 import time
+from contextlib import ExitStack
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -16,14 +18,16 @@ import typer
 from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
 from volplane.controller import logs
+from volplane_embedded.cli.demo_disks import DemoCloud, NotInstalled, demo_cloud
 from volplane_embedded.cli.demo_steps import Demo, DemoFailed
 from volplane_embedded.cli.demo_storage import DemoStorage, demo_storage
-from volplane_embedded.cli.development_cluster import Directories, development_cluster
+from volplane_embedded.cli.development_cluster import Directories, development_cluster, with_default_driver
 from volplane_embedded.cli.embedded_server import ServerSettings
 
 __all__ = ["register"]
 
 TIME_LIMIT = 120.0
+_NODES = 2
 _MEMORY = "/dev/shm"  # noqa: S108 -- a directory with a random name is made below it
 
 
@@ -46,7 +50,8 @@ def demo(
         typer.Option(help="Where volumes are: in a directory, or on a private NFS-Ganesha."),
     ] = Backend.HOSTPATH,
 ) -> None:
-    """Watch volumes being provisioned, bound, written to, deleted and scrubbed on a cluster inside this process.
+    """Watch volumes being provisioned, bound, written to, deleted, scrubbed and attached on a cluster inside this
+    process.
 
     Uses a temporary directory and asks nothing. Every statement is checked against the disk; if one is not true, the
     exit code is 1 and the reason is the last line.
@@ -76,10 +81,10 @@ async def _run(console: Console, stop: asyncio.Event, backend: Backend) -> None:
     place = _MEMORY if backend is Backend.NFS and os.access(_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="volplane-demo-", dir=place) as name:
         directory = Path(name)
-        settings = ServerSettings(data=None, host="127.0.0.1", port=0, kubeconfig=directory / "kubeconfig")
-        directories = Directories.beneath(directory)
-        with demo_storage(backend.value, directory / "server", directories.volumes) as storage:
-            if not await _walk(console, stop, settings, directories, storage):
+        with ExitStack() as parts:
+            volumes = Directories.beneath(directory).volumes
+            storage = parts.enter_context(demo_storage(backend.value, directory / "server", volumes))
+            if not await _walk(console, stop, directory, storage, _cloud(console, parts, directory)):
                 return
     console.line()
     console.done(f"everything was as it should be, after {time.monotonic() - begun:.1f} s")
@@ -90,13 +95,30 @@ async def _run(console: Console, stop: asyncio.Event, backend: Backend) -> None:
     console.line("  docs/tutorial                   write a backend in ten minutes")
 
 
+def _cloud(console: Console, parts: ExitStack, directory: Path) -> DemoCloud | None:
+    """The mocked cloud, None where its distributions are not installed."""
+    place = directory / "cloud"
+    place.mkdir()
+    try:
+        return parts.enter_context(demo_cloud(place))
+    except NotInstalled as missing:
+        console.note(f"no volume is attached in this demo: {missing}")
+        return None
+
+
 async def _walk(
-    console: Console, stop: asyncio.Event, settings: ServerSettings, directories: Directories, storage: DemoStorage
+    console: Console, stop: asyncio.Event, directory: Path, storage: DemoStorage, cloud: DemoCloud | None
 ) -> bool:
     """Run the demo; whether it came to its end before `stop`."""
+    settings = ServerSettings(data=None, host="127.0.0.1", port=0, kubeconfig=directory / "kubeconfig")
+    directories = Directories.beneath(directory)
     exports = [storage.export] if storage.export is not None else []
-    async with development_cluster(settings, storage.configuration, directories, nodes=1, exports=exports) as cluster:
-        demo_run = asyncio.ensure_future(_within_limit(Demo(console, cluster, storage)))
+    configuration = with_default_driver(storage.configuration, directories, _NODES)
+    if cloud is not None:
+        configuration = replace(configuration, drivers=(*(configuration.drivers or ()), cloud.driver))
+        directories = replace(directories, disks=cloud.disks)
+    async with development_cluster(settings, configuration, directories, nodes=_NODES, exports=exports) as cluster:
+        demo_run = asyncio.ensure_future(_within_limit(Demo(console, cluster, storage, cloud)))
         stopped = asyncio.ensure_future(stop.wait())
         await asyncio.wait({demo_run, stopped}, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()

@@ -11,8 +11,9 @@ from volplane.cli.framework.console import Console
 from volplane.controlplane import ControlPlane
 from volplane.errors import ApiNotFound, VolplaneError
 from volplane.kube.cache import Cache
-from volplane.kube.kinds import CLAIMS, PODS, STORAGE_CLASSES, VOLUMES
-from volplane.kube.objects import Claim, KubeObject, Pod, Volume
+from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
+from volplane.kube.objects import Claim, KubeObject, Pod, Volume, VolumeAttachment
+from volplane_embedded.cli.demo_disks import DemoCloud
 from volplane_embedded.cli.demo_storage import DemoStorage
 from volplane_embedded.cli.development_cluster import DevelopmentCluster
 
@@ -20,6 +21,7 @@ __all__ = ["Demo", "DemoFailed"]
 
 NAMESPACE = "default"
 MESSAGE = "written by a pod"
+_IDLE = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
 
 
 class DemoFailed(VolplaneError):
@@ -29,8 +31,12 @@ class DemoFailed(VolplaneError):
 class Demo:
     """Runs the demo. waiting_for: what it waits for now, for the message of a timeout."""
 
-    def __init__(self, console: Console, cluster: DevelopmentCluster, storage: DemoStorage) -> None:
+    def __init__(
+        self, console: Console, cluster: DevelopmentCluster, storage: DemoStorage, cloud: DemoCloud | None
+    ) -> None:
+        """cloud: of attached volumes, None if there are none."""
         self._console = console
+        self._cloud = cloud
         self._storage = storage
         self._cluster = cluster
         self._client = cluster.client
@@ -41,16 +47,24 @@ class Demo:
     async def run(self) -> None:
         """Run all steps. Raises DemoFailed."""
         plane = await self._started()
-        for cache, word in ((plane.claims, "claim"), (plane.volumes, "volume"), (plane.state.pods, "pod")):
+        listed: tuple[tuple[Cache[Any], str], ...] = (
+            (plane.claims, "claim"),
+            (plane.volumes, "volume"),
+            (plane.state.pods, "pod"),
+            (plane.state.attachments, "attach"),
+        )
+        for cache, word in listed:
             cache.subscribe(self._follow(word))
         await self._provision(plane)
         await self._first_consumer(plane)
         await self._recycle(plane)
+        if self._cloud is not None:
+            await self._attach(plane, self._cloud)
         self._quiet(plane)
 
     async def _started(self) -> ControlPlane:
         plane = await self._cluster.process.wait_working()
-        self._console.line(f"a cluster with one node runs in this process: {self._cluster.embedded.url}")
+        self._console.line(f"a cluster with two nodes runs in this process: {self._cluster.embedded.url}")
         self._console.line(f"driver {self._storage.driver} keeps volumes in {self._storage.text}")
         return plane
 
@@ -103,16 +117,58 @@ class Demo:
         await self._client.delete(VOLUMES, "static-1")
         await self._gone(plane.volumes, "static-1", "volume")
 
+    async def _attach(self, plane: ControlPlane, cloud: DemoCloud) -> None:
+        self._console.heading("5. Attach: a pod moves to another node, and its EBS volume of a mocked EC2 follows it")
+        machines: dict[str, str] = {}
+        for node in (await self._client.list(NODES)).items:
+            machines[node.name], body = cloud.add_machine()
+            await self._client.patch(NODES, node.name, body)
+        await self._create_class("disk", "WaitForFirstConsumer", cloud.driver.name)
+        await self._create_claim("records", "disk")
+        first = await self._run_on(plane, "app", f"echo {MESSAGE} > /data/greeting")
+        self._check_attached(cloud, machines, first)
+        await self._delete_pod(plane, "app")
+        await self._client.patch(NODES, first, {"spec": {"unschedulable": True}})
+        second = await self._run_on(plane, "app", f'test "$(cat /data/greeting)" = "{MESSAGE}"')
+        self._check(first != second, f"on {second} the pod finds its file", f"the pod ran on {first} again")
+        self._check_attached(cloud, machines, second)
+        await self._client.patch(NODES, first, {"spec": {"unschedulable": None}})
+        await self._delete_pod(plane, "app")
+        claim = await self._client.get(CLAIMS, f"{NAMESPACE}/records")
+        await self._delete_claim(plane, "records")
+        await self._gone(plane.volumes, claim.spec.volume_name, "volume")
+        left = [*plane.state.attachments.keys(), *cloud.attached()]
+        self._check(not left, "it is detached and deleted", f"left over: {', '.join(left)}")
+
+    async def _run_on(self, plane: ControlPlane, name: str, script: str) -> str:
+        """Start a pod that runs the script and then stays; the node that it was given."""
+        await self._create_pod(name, "records", script, stays=True)
+
+        def phase() -> str:
+            pod = plane.state.pods.get(f"{NAMESPACE}/{name}")
+            return pod.status.phase if pod is not None else ""
+
+        await self._until(f"pod {name} to run", lambda: phase() in ("Running", "Failed"))
+        if phase() == "Failed":
+            raise DemoFailed(f"pod {name} failed")
+        return (await self._client.get(PODS, f"{NAMESPACE}/{name}")).spec.node_name
+
+    def _check_attached(self, cloud: DemoCloud, machines: dict[str, str], node: str) -> None:
+        [(volume, instances)] = cloud.attached().items()
+        text = f"EC2 says that {volume} is attached to {' and '.join(instances) or 'nothing'}"
+        self._check(instances == (machines[node],), f"{text}, which is {node}", text)
+
     def _quiet(self, plane: ControlPlane) -> None:
         left = [*plane.claims.keys(), *plane.volumes.keys()]
         self._check(not left, "no claim and no volume is left", f"left over: {', '.join(left)}")
 
     # --- objects ------------------------------------------------------------------------------------------------
 
-    async def _create_class(self, name: str, mode: str) -> None:
-        body = STORAGE_CLASSES.body(metadata={"name": name}, provisioner=self._storage.driver, volumeBindingMode=mode)
+    async def _create_class(self, name: str, mode: str, driver: str = "") -> None:
+        provisioner = driver or self._storage.driver
+        body = STORAGE_CLASSES.body(metadata={"name": name}, provisioner=provisioner, volumeBindingMode=mode)
         await self._client.create(STORAGE_CLASSES, body)
-        self._console.phase("class", name, "created", f"provisioner {self._storage.driver}, {mode}")
+        self._console.phase("class", name, "created", f"provisioner {provisioner}, {mode}")
 
     async def _create_claim(self, name: str, storage_class: str) -> None:
         spec = {
@@ -131,7 +187,8 @@ class Demo:
         }
         await self._client.create(VOLUMES, VOLUMES.body(metadata={"name": "static-1"}, spec=spec))
 
-    async def _create_pod(self, name: str, claim: str, script: str) -> None:
+    async def _create_pod(self, name: str, claim: str, script: str, *, stays: bool = False) -> None:
+        """stays: it runs on after the script."""
         container = {
             "name": "main",
             "image": "host",
@@ -140,6 +197,9 @@ class Demo:
         }
         volume = {"name": "data", "persistentVolumeClaim": {"claimName": claim}}
         spec = {"restartPolicy": "Never", "containers": [container], "volumes": [volume]}
+        if stays:
+            idle = {**container, "name": "idle", "command": ["/bin/sh", "-c", _IDLE]}
+            spec |= {"initContainers": [container], "containers": [idle]}
         await self._client.create(PODS, PODS.body(metadata={"name": name, "namespace": NAMESPACE}, spec=spec))
 
     async def _write(self, plane: ControlPlane, pod: str, claim: str) -> None:
@@ -170,13 +230,14 @@ class Demo:
         def changed(old: KubeObject | None, new: KubeObject | None) -> None:
             self._changed.set()
             present = new or old
-            if present is None or not isinstance(present, Claim | Volume | Pod):
+            if present is None or not isinstance(present, Claim | Volume | Pod | VolumeAttachment):
                 return
-            phase = "deleted" if new is None else present.status.phase or "Pending"
+            phase = _phase(present) if new is not None else _GONE.get(word, "deleted")
             if self._shown.get((word, present.key)) == phase:
                 return
             self._shown[word, present.key] = phase
-            self._console.phase(word, present.name, phase, _detail(present) if new is not None else "")
+            name = present.spec.source.persistent_volume_name if isinstance(present, VolumeAttachment) else present.name
+            self._console.phase(word, name or "", phase, _detail(present) if new is not None else "")
 
         return changed
 
@@ -229,8 +290,19 @@ class Demo:
         self._console.done(statement)
 
 
-def _detail(item: Claim | Volume | Pod) -> str:
+_GONE = {"attach": "detached"}
+
+
+def _phase(item: Claim | Volume | Pod | VolumeAttachment) -> str:
+    if isinstance(item, VolumeAttachment):
+        return "detaching" if item.terminating else "attached" if item.status.attached else "attaching"
+    return item.status.phase or "Pending"
+
+
+def _detail(item: Claim | Volume | Pod | VolumeAttachment) -> str:
     match item:
+        case VolumeAttachment():
+            return f"{'from' if item.terminating else 'to'} {item.spec.node_name}"
         case Claim() if item.spec.volume_name:
             return f"to {item.spec.volume_name}"
         case Volume() if item.spec.claim_ref is not None:

@@ -24,13 +24,19 @@ from volplane.kube.objects import Volume, VolumeAttachment
 from volplane.kube.quantity import parse
 from volplane_embedded.kubelet.mounts import MountError
 
-__all__ = ["AttachedDisks", "NotAttached", "device_path", "disk_path"]
+__all__ = ["AttachedDisks", "NodeFull", "NotAttached", "device_path", "disk_path"]
 
 _NODES: Final = "nodes"
+_EXHAUSTED: Final = 8
+"""RESOURCE_EXHAUSTED of google.rpc.Code, in `attachError`."""
 
 
 class NotAttached(MountError):
     """The volume is not attached to the node yet. No event says so before the wait has taken long."""
+
+
+class NodeFull(NotAttached):
+    """The storage can attach nothing more to the node, and its driver says that limits of nodes change."""
 
 
 def disk_path(disks: Path, node_id: str, handle: str) -> Path:
@@ -90,7 +96,9 @@ class AttachedDisks:
         attached = live.status.volumes_attached or [] if live is not None else []
         attachment = await self._client.find(ATTACHMENTS, attachment_name(driver, handle, node))
         if attachment is None or not attachment.status.attached or attachment.terminating:
-            raise NotAttached(f"volume {volume.name} is not attached to node {node} yet{_why(attachment)}")
+            full = known is not None and known.spec.node_allocatable_update_period_seconds and _is_full(attachment)
+            kind = NodeFull if full else NotAttached
+            raise kind(f"volume {volume.name} is not attached to node {node} yet{_why(attachment)}")
         if unique_name(volume) not in [each.name for each in attached]:
             raise NotAttached(f"volume {volume.name} is not attached according to the status of node {node}")
         # The machine is the last part of a provider id: aws:///eu-central-1a/i-0123, gce://project/zone/name.
@@ -100,6 +108,11 @@ class AttachedDisks:
 def _why(attachment: VolumeAttachment | None) -> str:
     error = attachment.status.attach_error if attachment is not None else None
     return f": {error.message}" if error is not None and error.message else ""
+
+
+def _is_full(attachment: VolumeAttachment | None) -> bool:
+    error = attachment.status.attach_error if attachment is not None else None
+    return error is not None and error.error_code == _EXHAUSTED
 
 
 def _device(path: Path, size: int) -> Path:

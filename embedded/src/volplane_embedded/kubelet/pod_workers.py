@@ -44,6 +44,11 @@ _LONGEST_RETRY: Final = 30.0
 _MOUNT_SECONDS: Final = 123.0
 """podAttachAndMountTimeout."""
 _TIMED_OUT: Final = "timed out waiting for the condition"
+_NODE_FULL: Final = (
+    "VolumeAttachmentLimitExceeded",
+    "Node has reached its volume attachment limit, rejecting pod",
+)
+"""pkg/kubelet/volumemanager, VolumeAttachmentLimitExceededReason."""
 _FINAL: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -67,7 +72,7 @@ class PodWorker:
         self._poked = asyncio.Event()
         self._reported: dict[str, Any] = {}
         self._prepare_pause = 0.0
-        self._waits_until: float | None = None
+        self._waits_until = 0.0
         """Loop time at which the pod's volumes should be mounted; the wait then begins anew."""
         self._removed = False
 
@@ -169,11 +174,14 @@ class PodWorker:
 
     async def _mount_volumes(self) -> None:
         record = self._record
-        if self._waits_until is None:
+        if not self._waits_until:
             self._waits_until = _mono() + _MOUNT_SECONDS
         try:
             self._sources = await self._deps.volumes.mount(self._pod, ran=self._ran)
         except VolumesNotReady as lacking:
+            if lacking.full:
+                record.failure = _NODE_FULL
+                return
             record.mount_error = str(lacking)
             self._prepare_pause = min(max(_FIRST_RETRY, self._prepare_pause * 2), _LONGEST_RETRY)
             self._tell(lacking)
@@ -188,9 +196,9 @@ class PodWorker:
             self._notice("Warning", failure.reason, failure.message)
         if lacking.unprocessed:
             self._notice("Warning", "FailedMount", str(lacking))
-        elif self._waits_until is not None and _mono() >= self._waits_until:
+        if _mono() >= self._waits_until:
             self._waits_until = _mono() + _MOUNT_SECONDS
-            if lacking.unattached:
+            if lacking.unattached and not lacking.unprocessed:
                 self._notice("Warning", "FailedMount", lacking.text(f"{_TIMED_OUT}: {lacking.cause}"))
 
     async def _unmount_volumes(self) -> None:

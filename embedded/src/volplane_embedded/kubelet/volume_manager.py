@@ -17,7 +17,7 @@ from volplane.errors import ApiError
 from volplane.kube.client import Client
 from volplane.kube.kinds import SECRETS
 from volplane.kube.objects import Claim, Node, Volume
-from volplane_embedded.kubelet.attached_disks import AttachedDisks, NotAttached
+from volplane_embedded.kubelet.attached_disks import AttachedDisks, NodeFull, NotAttached
 from volplane_embedded.kubelet.container_config import MountedVolume
 from volplane_embedded.kubelet.environment import ConfigObjects, Missing
 from volplane_embedded.kubelet.expansion import finish_expansion
@@ -48,7 +48,7 @@ class VolumesNotReady(Exception):
     """The pod cannot start yet. Names are those of volumes in the pod.
 
     unmounted: all that it lacks. unattached: those that are waited for. unprocessed: those that it may not have. cause:
-    of the last two, for people.
+    of the last two, for people. full: the node can have no more volumes, so the pod must go elsewhere.
     """
 
     unmounted: list[str]
@@ -56,6 +56,7 @@ class VolumesNotReady(Exception):
     unprocessed: list[str] = field(default_factory=list)
     cause: str = ""
     failed: list[FailedOperation] = field(default_factory=list)
+    full: bool = False
 
     def __str__(self) -> str:
         return self.text(self.cause or "; ".join(each.message for each in self.failed))
@@ -104,11 +105,13 @@ class VolumeManager:
         mounted: dict[str, MountedVolume] = {}
         waits: dict[str, str] = {}
         failed: list[FailedOperation] = []
+        full = False
         for wanted in desired.volumes:
             try:
                 mounted[wanted.name] = await self._mount(pod, wanted)
             except NotAttached as error:
                 waits[wanted.name] = str(error)
+                full = full or isinstance(error, NodeFull)
             except (MountError, Missing, ApiError, OSError) as error:
                 failed.append(_failed(wanted, error))
         lacking = [each.name for each in desired.volumes if each.name not in mounted]
@@ -119,6 +122,7 @@ class VolumeManager:
                 unprocessed=list(desired.failed),
                 cause="; ".join([*desired.failed.values()] or [*waits.values()]),
                 failed=failed,
+                full=full,
             )
         return mounted
 

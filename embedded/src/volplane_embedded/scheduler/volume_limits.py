@@ -57,9 +57,8 @@ def _is_full(held: Mapping[str, str], wanted: Mapping[str, str], most: Mapping[s
 
 def _limits(node: CsiNode | None) -> dict[str, int]:
     drivers = (node.spec.drivers or ()) if node is not None else ()
-    return {
-        each.name: each.allocatable.count for each in drivers if each.allocatable and each.allocatable.count is not None
-    }
+    counts = ((each.name, (each.allocatable or {}).get("count")) for each in drivers)
+    return {name: count for name, count in counts if count is not None}
 
 
 def _volumes(pod: Pod, storage: StorageState) -> Iterator[tuple[str, str]]:

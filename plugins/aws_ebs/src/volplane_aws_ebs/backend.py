@@ -30,8 +30,10 @@ from volplane import (
     NodeIdentity,
     OwnsRequest,
     ParameterSchema,
+    PodScrub,
     ProbeRequest,
     ProvisionRequest,
+    RecycleRequest,
     Snapshot,
     SnapshotRequest,
     StartRequest,
@@ -52,6 +54,7 @@ from volplane_aws_ebs.modify import Modifier
 from volplane_aws_ebs.ownership import Fencing, adopt, list_page
 from volplane_aws_ebs.parameters import PARAMETERS, ClassParameters
 from volplane_aws_ebs.resources import GIB, IN_TREE, asset_from, instance_id, new_source, volume_id_from
+from volplane_aws_ebs.scrub import let_a_pod_scrub
 from volplane_aws_ebs.settings import OPTIONS, Settings, check_tag_count
 from volplane_aws_ebs.snapshots import Snapshotter
 from volplane_aws_ebs.state_waits import StateWaits
@@ -187,6 +190,14 @@ class AwsEbsBackend(BackendSpec):
         """Check that it is ours and not attached, delete it, wait until it is gone."""
         with self._ec2.translating_errors(f"delete {request.volume.handle} of {request.volume.name}"):
             return in_turns(request.context, self._clock, lambda call: self._deleter.delete(request, call))
+
+    @hookimpl
+    def recycle(self, request: RecycleRequest) -> PodScrub | InProgress:
+        """Check that it is ours and not attached; a pod on Linux empties or overwrites it."""
+        with self._ec2.translating_errors(f"scrub {request.volume.handle} of {request.volume.name}"):
+            return in_turns(
+                request.context, self._clock, lambda _call: let_a_pod_scrub(self._ec2, request, self._node_name)
+            )
 
     @hookimpl
     def expand(self, request: ExpandRequest) -> Asset | InProgress:

@@ -31,8 +31,10 @@ from volplane import (
     NodeIdentity,
     OwnsRequest,
     ParameterSchema,
+    PodScrub,
     ProbeRequest,
     ProvisionRequest,
+    RecycleRequest,
     Snapshot,
     SnapshotRequest,
     StartRequest,
@@ -60,6 +62,7 @@ from volplane_gce_pd.resources import (
     instance_key,
     new_source,
 )
+from volplane_gce_pd.scrub import let_a_pod_scrub
 from volplane_gce_pd.settings import OPTIONS, Settings, check_labels
 from volplane_gce_pd.snapshots import Snapshotter
 
@@ -189,6 +192,14 @@ class GcePdBackend(BackendSpec):
         """Check that it is ours and not attached, delete it, wait until it is gone."""
         with self._compute.translating_errors(f"delete {request.volume.handle} of {request.volume.name}"):
             return in_turns(request.context, self._clock, lambda call: self._deleter.delete(request, call))
+
+    @hookimpl
+    def recycle(self, request: RecycleRequest) -> PodScrub | InProgress:
+        """Check that it is ours and not attached; a pod on Linux empties or overwrites it."""
+        with self._compute.translating_errors(f"scrub {request.volume.handle} of {request.volume.name}"):
+            return in_turns(
+                request.context, self._clock, lambda _call: let_a_pod_scrub(self._compute, request, self._node_name)
+            )
 
     @hookimpl
     def expand(self, request: ExpandRequest) -> Asset | InProgress:

@@ -117,8 +117,8 @@ _TABLE = ErrorTable(
         ErrorRow(
             codes=(NO_CREDENTIALS,),
             error=PermissionDenied,
-            advice="give the driver credentials (workload identity, the option credentials, or the environment), and "
-            "let it create tokens for the account of the option impersonate_service_account",
+            advice="give the driver credentials (workload identity, the option credentials, or the environment), let "
+            "it create tokens for the account of the option impersonate_service_account, and look at the clock",
             retry_after=_CREDENTIALS_RETRY,
         ),
         ErrorRow(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from random import Random
@@ -71,6 +71,9 @@ class Subject:
     """Whether nothing of what was ever written into the asset can be read from it."""
     use: Callable[[Asset], AbstractContextManager[object]] | None = None
     """Hold the asset in use (mounted, open) while the block runs."""
+    attachments: Callable[[], Mapping[str, Collection[str]]] | None = None
+    """Handle of every asset -> ids (`NodeIdentity.instance_id`) of the machines that have it, as the storage itself
+    knows. With it, and with more than two `nodes`, attachments are simulated."""
     trouble: Callable[[Random], AbstractContextManager[object]] | None = None
     """Let the storage fail and dawdle while the block runs, as the random numbers say; only the simulation asks for
     it."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
+from volplane.assets import ListedAsset
 from volplane.controller.config import read_configuration
 from volplane.drivers.discovery import InstalledPlugins
 from volplane.drivers.driver import Driver
@@ -36,21 +38,36 @@ class Assets:
         """Whether the backend can erase volumes."""
         return self._driver.supports("recycle")
 
+    @property
+    def can_expand(self) -> bool:
+        """Whether the backend can grow volumes."""
+        return self._driver.supports("expand")
+
+    @property
+    def attaches(self) -> bool:
+        """Whether the driver attaches its volumes to nodes."""
+        return self._driver.supports("attach") and self._driver.view.info.attach_required
+
     async def names(self) -> frozenset[str] | None:
         """Names of all assets that it lists; None if the backend cannot list. Raises BackendError."""
+        listed = await self.listed()
+        return frozenset(listed) if listed is not None else None
+
+    async def listed(self) -> Mapping[str, ListedAsset] | None:
+        """All assets that it lists, by name; None if the backend cannot list. Raises BackendError."""
         if not self._driver.supports("list_assets"):
             return None
-        return await asyncio.to_thread(self._names)
+        return await asyncio.to_thread(self._listed)
 
-    def _names(self) -> frozenset[str]:
+    def _listed(self) -> Mapping[str, ListedAsset]:
         if not self._started:
             self._driver.call(StartRequest(context=self._context))
             self._started = True
-        found: set[str] = set()
+        found: dict[str, ListedAsset] = {}
         token: str | None = None
         while True:
             page = self._driver.call(ListRequest(context=self._context, page=token))
-            found.update(asset.name for asset in page.assets)
+            found.update((asset.name, asset) for asset in page.assets)
             token = page.next_page
             if token is None:
-                return frozenset(found)
+                return found

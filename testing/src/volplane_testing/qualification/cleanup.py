@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from volplane.errors import ApiError, ApiNotFound, BackendError, PluginError
-from volplane.kube.kinds import CLAIMS, NAMESPACES, PODS, STORAGE_CLASSES, VOLUMES
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NAMESPACES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Volume
 from volplane_testing.qualification.report import Failed
 from volplane_testing.qualification.site import LABEL, Site
@@ -19,17 +19,19 @@ async def empty(site: Site) -> None:
     """Remove pods, claims and volumes in order, with the controllers at work: assets go too. Raises `Failed`."""
     pods = (await site.client.list(PODS, namespace=site.run)).items
     await site.delete(PODS, *(pod.name for pod in pods), grace_seconds=0)
+    attachments = await site.attachments()
     claims, volumes = await site.claims(), await site.volumes()
-    if not claims and not volumes:
+    if not claims and not volumes and not attachments:
         return
     await site.controllers.need()
+    await site.delete(ATTACHMENTS, *attachments)
     await site.delete(CLAIMS, *claims)
 
     async def nothing_left() -> bool:
         left = await site.volumes()
         for volume in left:
             await _let_go(site, volume)
-        return not left and not await site.claims()
+        return not left and not await site.claims() and not await site.attachments()
 
     await site.until("the claims and volumes of the run are gone", nothing_left, ORDERLY_SECONDS)
 
@@ -70,6 +72,9 @@ async def _force(site: Site, left: list[str]) -> None:
     for name in await site.claims():
         await site.remove(CLAIMS, name)
         left.append(f"claim {name} went only without its finalizers")
+    for name in await site.attachments():
+        await site.remove(ATTACHMENTS, name)
+        left.append(f"attachment {name} went only without its finalizers")
     for volume in await site.volumes():
         await site.remove(VOLUMES, volume.name)
         left.append(f"volume {volume.name} went only without its finalizers")

@@ -10,7 +10,15 @@ from typing import Any
 
 from volplane.controller.config import DEFAULT_CONTROLLERS
 from volplane.reclaim.scrub_pod import DEFAULT_IMAGE
-from volplane_testing.qualification import binding, crashing, leaving, protecting, reclaiming
+from volplane_testing.qualification import (
+    attaching,
+    binding,
+    crashing,
+    expanding,
+    leaving,
+    protecting,
+    reclaiming,
+)
 from volplane_testing.qualification.report import Measured
 from volplane_testing.qualification.site import Site
 
@@ -34,6 +42,10 @@ SECTIONS: tuple[Section, ...] = (
     Section("delete", "a deleted claim takes its volume and its asset along", reclaiming.delete),
     Section("recycle", "a released volume is erased by a pod and offered again", reclaiming.recycle, pods=True),
     Section("protection", "claims and volumes in use outlive their deletion", protecting.protection),
+    Section(
+        "expand", "claims grow, while pods use them, and neither shrink nor grow against their class", expanding.expand
+    ),
+    Section("attach", "volumes are attached to one node at a time, and kept while they are", attaching.attach),
     Section("kills", "nothing is lost, leaked or stuck when the controllers are killed in churn", crashing.kills),
     Section("leader", "of two replicas the other one works soon after the leader is killed", crashing.leader),
     Section("drain", "drain releases what we hold and keeps the assets, or deletes all", leaving.drain),

@@ -23,6 +23,8 @@ SUITE = (
     ("", "persistentvolumeclaims", ("create", "get", "list", "patch", "delete")),
     ("", "pods", ("create", "get", "list", "delete")),
     ("storage.k8s.io", "storageclasses", ("create", "list", "delete")),
+    ("storage.k8s.io", "volumeattachments", ("create", "get", "list", "patch", "delete")),
+    ("storage.k8s.io", "csinodes", ("get",)),
 )
 """(group, resource, verbs) of what the sections do. Names are made for each run, so no rule can be bound to them."""
 

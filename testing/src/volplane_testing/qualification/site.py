@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from volplane.errors import ApiNotFound, ApiUnavailable
 from volplane.kube.client import Client
-from volplane.kube.kinds import CLAIMS, PODS, STORAGE_CLASSES, VOLUMES, Kind
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, PODS, STORAGE_CLASSES, VOLUMES, Kind
 from volplane.kube.objects import Claim, Pod, Volume
 from volplane_testing.qualification.assets import Assets
 from volplane_testing.qualification.controllers import Controllers
@@ -114,9 +114,9 @@ class Site:
         fields = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container], **spec}
         return await self.client.create(PODS, PODS.body(metadata=metadata, spec=fields))
 
-    async def run_pod(self, name: str, script: str, claim: str = "") -> None:
+    async def run_pod(self, name: str, script: str, claim: str = "", **spec: Any) -> None:
         """Run a script to its end in a pod, and remove the pod. Raises `Failed` if the script does."""
-        await self.make_pod(name, script, claim)
+        await self.make_pod(name, script, claim, **spec)
         pod = await self.until(f"pod {name} ends", lambda: self._ended(name))
         await self.delete(PODS, name, grace_seconds=0)
         if pod.status.phase != "Succeeded":
@@ -144,6 +144,11 @@ class Site:
         """All volumes of the run: those of its classes."""
         everything = (await self.client.list(VOLUMES)).items
         return [volume for volume in everything if volume.spec.storage_class_name.startswith(f"{self.run}-")]
+
+    async def attachments(self) -> list[str]:
+        """Names of the attachments that sections of the run made."""
+        listed = await self.client.list(ATTACHMENTS, label_selector=f"{LABEL}={self.run}")
+        return [attachment.name for attachment in listed.items]
 
     async def volume_of(self, claim: str) -> Volume:
         """The volume of a bound claim. Raises `Failed` if there is none."""

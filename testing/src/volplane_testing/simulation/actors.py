@@ -65,7 +65,7 @@ class Actors:
     # --- classes and volumes ------------------------------------------------------------------------------------
 
     def create_class(self, name: str, like: str) -> None:
-        about = dict(CLASSES[like])
+        about = {**CLASSES[like], "allowVolumeExpansion": True}
         if (external := self._externals.get(about["provisioner"])) is not None:
             asked = about.get("parameters", {}) if external.scrubs else {}
             about["parameters"] = {**external.subject.parameters, **asked}

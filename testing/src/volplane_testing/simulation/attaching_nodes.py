@@ -11,11 +11,12 @@ import json
 from typing import Any, ClassVar, Final
 
 from volplane.attach.identity import attachment_name
+from volplane_testing.simulation.attached_storage import Machines
 from volplane_testing.simulation.attachments import OUT_OF_SERVICE
 from volplane_testing.simulation.cluster_view import Json
 from volplane_testing.simulation.nodes import NODES, Nodes, RunningPod
 
-__all__ = ["AttachingNodes", "node_body"]
+__all__ = ["AttachingNodes", "SimulatedMachines", "node_body"]
 
 _ME: Final = "cluster"
 _USER: Final = "user"
@@ -23,17 +24,28 @@ _MERGE: Final = {"content-type": "application/merge-patch+json"}
 _JSON: Final = {"content-type": "application/json"}
 
 
-def node_body(name: str, labels: Any, machine: int) -> Json:
-    """A Node whose kubelet leaves attaching to the controller. machine: a number of its own."""
+def node_body(name: str, labels: Any, machine: str) -> Json:
+    """A Node whose kubelet leaves attaching to the controller. machine: its id for the storage."""
     return {
         "metadata": {
             "name": name,
             "labels": dict(labels),
             "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
         },
-        "spec": {"providerID": f"sim:///{name}-{machine}"},
+        "spec": {"providerID": machine},
         "status": {"conditions": [{"type": "Ready", "status": "True"}]},
     }
+
+
+class SimulatedMachines:
+    """As many machines as anybody wants."""
+
+    def __init__(self) -> None:
+        self._made = 0
+
+    def machine_for(self, node: str) -> str:
+        self._made += 1
+        return f"sim:///{node}-{self._made}"
 
 
 class AttachingNodes(Nodes):
@@ -42,10 +54,10 @@ class AttachingNodes(Nodes):
     FOLLOWED: ClassVar[frozenset[str]] = frozenset({"volume", "claim", "pod", "node", "attachment"})
     ATTACHES: ClassVar[bool] = True
 
-    def __init__(self, *more: Any) -> None:
+    def __init__(self, machines: Machines, *more: Any) -> None:
         super().__init__(*more)
         self._lost: set[str] = set()
-        self._machines = 0
+        self._machines = machines
         self._names: dict[str, set[str]] = {}
         """Uid of a pod that has mounted its volumes -> their unique names: its claims may be gone before they are."""
         self._unmounting: dict[str, RunningPod] = {}
@@ -88,14 +100,14 @@ class AttachingNodes(Nodes):
 
     def renew_node(self, node: str) -> None:
         """Another machine takes the name of a node that was lost."""
-        if node not in self._lost:
+        machine = self._machines.machine_for(node) if node in self._lost else ""
+        if not machine:
             return
         self._trace.happened["node: is made anew"] += 1
         self._drop(node)
         self._view.send(_USER, "DELETE", f"/api/v1/nodes/{node}", b"{}", headers=_JSON)
         self.evict_pods(node)
-        self._machines += 1
-        body = node_body(node, self._labels[node], self._machines)
+        body = node_body(node, self._labels[node], machine)
         self._view.send(_USER, "POST", "/api/v1/nodes", json.dumps(body).encode(), headers=_JSON)
         self._lost.discard(node)
         self._condition(node, "True")

@@ -13,12 +13,13 @@ from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver, Extension
 from volplane.drivers.loading import build_driver
 from volplane.errors import BackendError, ConfigurationError, PluginError
-from volplane.requests import DeleteRequest, ProvisionRequest, VolumeIdentity
+from volplane.requests import DeleteRequest, DetachRequest, ProvisionRequest, VolumeIdentity
 from volplane_testing.conformance import Subject, Violation
 from volplane_testing.conformance.bench import Bench
 from volplane_testing.conformance.crash_injection import OwnCode, crash_at, die_at
 from volplane_testing.conformance.instance import Instance, Kept
 from volplane_testing.conformance.picture import LEAVES_NOTHING, changes, picture_at_rest
+from volplane_testing.simulation.attached_storage import AttachedStorage
 from volplane_testing.simulation.backends import ZONE
 from volplane_testing.simulation.disks import source_key
 from volplane_testing.simulation.run_context import CLUSTER_ID, RunContext
@@ -51,6 +52,10 @@ class ExternalBackend:
         self._own = OwnCode(self._kept.instance, subject.storage_modules, spare=not subject.real_crashes)
         self._check_modes()
         self._before = self._first_picture()
+        self.attached = AttachedStorage(subject, run_context.safety.attachments, self._key_of)
+
+    def _key_of(self, handle: str) -> str:
+        return next((key for key, (asset, _) in self._known.items() if asset.handle == handle), "")
 
     def _first_picture(self) -> object:
         """The storage before the run, once an asset was made and deleted: what only the first one leaves may stay."""
@@ -106,6 +111,7 @@ class ExternalBackend:
         if now > self._now and self.subject.advance is not time.sleep:
             self.subject.advance(now - self._now)
         self._now = now
+        self.attached.look()
 
     # --- what it did --------------------------------------------------------------------------------------------
 
@@ -184,7 +190,7 @@ class ExternalBackend:
         return any(each.handle not in known for each in instance.listed())
 
     def clean_up(self) -> None:
-        """Delete the assets that are left. Raises ConfigurationError."""
+        """Detach and delete the assets that are left. Raises ConfigurationError."""
         instance = self._instance()
         for asset, request in self._known.values():
             context = instance.context(request.owner.generation)
@@ -199,6 +205,8 @@ class ExternalBackend:
                 node_affinity=asset.node_affinity,
             )
             try:
+                for node in self.attached.nodes_of(asset.handle):
+                    instance.finish("detach", DetachRequest(context=context, volume=volume, node=node))
                 instance.delete(DeleteRequest(context=context, volume=volume))
             except (BackendError, PluginError, Violation) as error:
                 raise ConfigurationError(f"{asset.handle} is left on the storage of {self._plugin}: {error}") from error

@@ -141,6 +141,7 @@ class FaultInjector:
         self._trace.note(WHO.get(), f"{hook} {self._view.spell(about)} of {driver} gives {result}")
         if driver in self.externals:
             self._record_effect(self.externals[driver], request, result)
+            self.externals[driver].attached.look()
         self._raise_after(name, fault)
         return result
 

@@ -263,6 +263,9 @@ class Liveness:
                 self._violations.report(
                     "nothing-left-over", f"pod {self._view.spell(key.rpartition('/')[2])} is still there"
                 )
+        for key, claim in self._view.claims.items():
+            if claim["metadata"]["name"].startswith(_SCRUB_PREFIX):
+                self._violations.report("nothing-left-over", f"the scrub's claim {key} is still there")
 
     def _check_assets(self) -> None:
         pointed = {source_of(volume["spec"]) for volume in self._view.volumes.values()}

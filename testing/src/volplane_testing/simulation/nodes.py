@@ -193,6 +193,7 @@ class Nodes:
     def _start(self, pod: Json) -> None:
         """Mount and run; a pod that cannot mount is tried again when an object changes."""
         disks: list[tuple[Disk, str]] = []
+        scrubs = pod["metadata"]["name"].startswith(_SCRUB_PREFIX)
         for volume in pod["spec"].get("volumes") or ():
             if "persistentVolumeClaim" not in volume:
                 inline = self._disks.of(_part_of(volume, pod))
@@ -204,10 +205,11 @@ class Nodes:
             disk = self._disks.of(bound["spec"]) if bound is not None else None
             if disk is None:
                 return
-            disks.append((disk, claim["metadata"]["uid"]))
+            # A scrubber pod may have its disk by a claim of its own: it brings no data of anybody.
+            disks.append((disk, "" if scrubs else claim["metadata"]["uid"]))
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
         running = self._pods.running[uid] = RunningPod(pod, disks, float("inf"))
-        if name.startswith(_SCRUB_PREFIX):
+        if scrubs:
             self._begin_scrub(running)
         else:
             running.ends = asyncio.get_running_loop().time() + float(annotations_of(pod).get("lifetime", "inf"))

@@ -16,7 +16,9 @@ from volplane_testing import clock
 from volplane_testing.conformance import Subject
 from volplane_testing.conformance.subject import MakeSubject, opened
 from volplane_testing.simulation.actors import Actors
-from volplane_testing.simulation.attaching_nodes import AttachingNodes, node_body
+from volplane_testing.simulation.attached_storage import Machines
+from volplane_testing.simulation.attaching_nodes import AttachingNodes, SimulatedMachines, node_body
+from volplane_testing.simulation.changes import Changes
 from volplane_testing.simulation.hooks import FaultInjector, latency_of
 from volplane_testing.simulation.liveness import Liveness
 from volplane_testing.simulation.loop import ScheduleLoop
@@ -75,19 +77,24 @@ def simulate(trial: Trial, backends: Sequence[Subject | MakeSubject] = ()) -> Tr
     no cleaning; a `Subject` itself is one storage for all runs, and is left empty. Raises ConfigurationError for a
     backend that cannot be simulated, or that leaves something behind.
     """
-    if backends and trial.schedule.alpha.attaches:
-        raise ConfigurationError(
-            f"scenario {trial.schedule.scenario} runs with simulated backends only: its nodes are no machines to which "
-            "the storage of another backend could attach anything; try the others, or `volplane check` for attach and "
-            "detach"
-        )
     with ExitStack() as stack:
         subjects = [stack.enter_context(opened(make)) for make in backends]
+        if trial.schedule.alpha.attaches:
+            _check_attachments(trial.schedule.scenario, subjects)
         shared = [isinstance(make, Subject) for make in backends]
         runner = stack.enter_context(
             asyncio.Runner(loop_factory=lambda: ScheduleLoop(seed=trial.schedule.seed, limit=LIMIT))
         )
         return runner.run(_begin(trial, subjects, shared))
+
+
+def _check_attachments(scenario: str, subjects: Sequence[Subject]) -> None:
+    """Raise ConfigurationError if attachments of these cannot be simulated."""
+    if len(subjects) > 1 or any(each.attachments is None for each in subjects):
+        raise ConfigurationError(
+            f"scenario {scenario} runs with one backend whose storage knows what is attached to which machine "
+            "(Subject.attachments); try the others, or `volplane check` for attach and detach"
+        )
 
 
 async def _begin(trial: Trial, subjects: Sequence[Subject], shared: Sequence[bool]) -> TrialResult:
@@ -118,8 +125,12 @@ class _Simulation:
         self._injector = FaultInjector(run_context, schedule.hooks, self._crash_named)
         self._storages = Storages(run_context, self._injector, schedule, subjects)
         self._actors = Actors(run_context, self._storages.simulated, self._storages.externals)
-        attaches = schedule.alpha.attaches
-        self._nodes = (AttachingNodes if attaches else Nodes)(run_context, schedule.pods, self._storages.labels)
+        machines: Machines = SimulatedMachines()
+        for external in self._storages.externals.values():
+            machines = external.attached
+        about = (run_context, schedule.pods, self._storages.labels)
+        self._machines = machines
+        self._nodes = AttachingNodes(machines, *about) if schedule.alpha.attaches else Nodes(*about)
         self._server_faults = ServerFaults(run_context, self._nodes.server_restored)
         self._prepare()
         self._wall = clock.LoopClock()
@@ -145,6 +156,9 @@ class _Simulation:
         if isinstance(self._nodes, AttachingNodes):
             troubles = ("lose_node", "taint_node", "evict_pods", "return_node", "renew_node")
             self._process_actions = {**self._process_actions, **{each: getattr(self._nodes, each) for each in troubles}}
+        self._changes = Changes(run_context, self._storages.simulated)
+        self._process_actions = {**self._process_actions, **self._changes.actions}
+        self._changes.prepare()
 
     async def run(self) -> TrialResult:
         self._loop.set_exception_handler(self._unhandled)
@@ -193,7 +207,8 @@ class _Simulation:
         bodies: list[tuple[str, Any]] = [("Namespace", {"metadata": {"name": NAMESPACE}})]
         for name, labels in self._storages.labels.items():
             plain = {"metadata": {"name": name, "labels": labels}}
-            bodies.append(("Node", node_body(name, labels, 0) if self._schedule.alpha.attaches else plain))
+            attaches = self._schedule.alpha.attaches
+            bodies.append(("Node", node_body(name, labels, self._machines.machine_for(name)) if attaches else plain))
         for kind, each in bodies:
             body = json.dumps({"apiVersion": "v1", "kind": kind, **each}).encode()
             self._server.handle("POST", f"/api/v1/{kind.lower()}s", {}, {"content-type": "application/json"}, body)
@@ -288,6 +303,7 @@ class _Simulation:
         self._injector.down.clear()
         self._storages.calm()
         self._nodes.recover()
+        self._changes.recover()
         while len(self._living) > 1:
             left = int(self._chance.number(f"who stays {len(self._living)}") * len(self._living))
             self._crash(self._living[left], "another one leads")
@@ -311,6 +327,7 @@ class _Simulation:
         for external in externals.values():
             external.take_stock()
         Liveness(self._run_context, self._actors, self._nodes, externals).check(process)
+        self._changes.check(process.reasons())
         if self._violations.violation is None:
             for external in externals.values():
                 external.check_nothing_left()

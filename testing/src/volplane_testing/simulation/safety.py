@@ -26,10 +26,16 @@ BEGAN: Final[ContextVar[float]] = ContextVar("volplane_simulation_began", defaul
 FRESH: Final = 15.0
 """Seconds for which a live read may lie back when the hook that it justifies begins: as long as a few slow requests."""
 _SCRUB_VOLUME: Final = "volplane.dev/scrub-volume"
+_SCRUB_PREFIX: Final = "volplane-scrub-"
 
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _scrubs(claim: Json) -> bool:
+    """Whether this is the claim by which a scrubber pod has a volume; a reference or metadata."""
+    return str(claim.get("name", "")).startswith(_SCRUB_PREFIX)
 
 
 def recycles(volume: Json) -> bool:
@@ -66,7 +72,7 @@ class Safety:
         """Uids of volumes whose reference or intent a user changed."""
         self.restored_at = float("-inf")
         """Loop time at which the server was restored from a backup: storage and objects disagree since."""
-        self.attachments = Attachments(view, disks, violations, excused=self._excused)
+        self.attachments = Attachments(view, disks, violations, excused=self.excused)
         self._view = view
         self._disks = disks
         self._violations = violations
@@ -98,7 +104,7 @@ class Safety:
             case "pod" if commit.by_controller and commit.old is not None and commit.new is not None:
                 self._check_gate(commit.old, commit.new)
 
-    def _excused(self) -> bool:
+    def excused(self) -> bool:
         """Whether what takes effect now was begun while two processes led."""
         return self.overlap or BEGAN.get() <= self.overlap_ended
 
@@ -160,7 +166,7 @@ class Safety:
             self._violations.report(
                 "unscrubbed", f"volume {commit.name} is offered again with the data of {_all(data)}"
             )
-        taker = reference_of(new).get("uid")
+        taker = "" if _scrubs(reference_of(new)) else reference_of(new).get("uid")
         if taker and (old is None or reference_of(old).get("uid") != taker) and (data := disk.foreign_data(taker)):
             self._violations.report("unscrubbed", f"volume {commit.name} is given away with the data of {_all(data)}")
 
@@ -310,6 +316,8 @@ class Safety:
         for volume in self._volumes_on(disk.key):
             name = self._view.spell(volume["metadata"]["name"])
             claim = self._view.claim_of(volume)
+            if what == "erased" and claim is not None and _scrubs(claim["metadata"]):
+                continue
             pointer = claim["spec"].get("volumeName", "") if claim is not None else "-"
             excused = _deleted_early(volume) or self._saved_meanwhile(volume)
             if pointer == volume["metadata"]["name"] or (not pointer and not excused):

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, Final
 
 from volplane_testing.simulation.backends import BackendTraits
+from volplane_testing.simulation.changes import write_changes
 from volplane_testing.simulation.hooks import HookFaults
 from volplane_testing.simulation.network import NetworkFaults
 from volplane_testing.simulation.nodes import NODES, PodFaults
@@ -225,7 +226,7 @@ class _Writer:
                 self._do(at + self._gap(), "delete_pod", name=f"p-{claim}-{number}")
 
     def _write_nodes(self, end: float) -> None:
-        """Nodes are lost; they return, or a person acts."""
+        """Nodes are lost; they return, or a person acts. Claims change."""
         random = self._random
         for _ in range(random.choice((0, 1, 1, 2))):
             node, at = random.choice(NODES), random.uniform(0.0, end)
@@ -236,6 +237,7 @@ class _Writer:
                 self._do(at + random.uniform(0.1, 30.0), "taint_node", node=node)
             back = random.choice(("return_node", "return_node", "renew_node"))
             self._do(at + random.choice((2.0, 40.0, 500.0)) * random.uniform(0.5, 1.5), back, node=node)
+        write_changes(self._do, f"{self._seed} {self._name}", self._claims, end)
 
     # --- times --------------------------------------------------------------------------------------------------
 
@@ -276,10 +278,8 @@ class _Writer:
             at += 1.0 + self._gap() + self._gap()
             self._do(at, "delete_volume", of=name)
             if self._sometimes(0.5):
-                size = random.randint(1, 4)
-                self._do(
-                    at + self._gap(), "create_volume", name=name, policy=policy, size=size, reserved="", driver=root
-                )
+                made = {"name": name, "policy": policy, "size": random.randint(1, 4), "driver": root}
+                self._do(at + self._gap(), "create_volume", reserved="", **made)
 
     def _write_claim(self, name: str) -> None:
         random, scenario = self._random, self._scenario

@@ -13,7 +13,8 @@ from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
 from volplane.drivers.loading import build_driver
 from volplane_testing.conformance import Subject
-from volplane_testing.simulation.backends import ZONE, AttachingBackend, LookingBackend, SimulatedBackend
+from volplane_testing.simulation.backends import ZONE, LookingBackend, SimulatedBackend
+from volplane_testing.simulation.changing_backend import ChangingBackend
 from volplane_testing.simulation.disks import source_key
 from volplane_testing.simulation.external_backends import ExternalBackend, labels_of_nodes
 from volplane_testing.simulation.hooks import FaultInjector, injecting
@@ -43,9 +44,7 @@ class Storages:
         """Of the nodes: the zones, and the places of the externals."""
         zones = tuple(labels[ZONE] for labels in self.labels.values())
         simulated: tuple[SimulatedBackend, ...] = (
-            (AttachingBackend if schedule.alpha.attaches else LookingBackend)(
-                ALPHA, schedule.alpha, run_context.chance
-            ),
+            (ChangingBackend if schedule.alpha.attaches else LookingBackend)(ALPHA, schedule.alpha, run_context.chance),
             SimulatedBackend(BETA, replace(schedule.beta, zones=zones), run_context.chance),
         )
         self.simulated: Mapping[str, SimulatedBackend] = {

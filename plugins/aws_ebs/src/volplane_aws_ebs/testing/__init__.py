@@ -26,7 +26,7 @@ from volplane_aws_ebs.testing.query import ModelViolation
 from volplane_aws_ebs.testing.server import FakeEC2Server
 from volplane_aws_ebs.testing.serving import serve
 from volplane_aws_ebs.testing.state import Attachment, Instance, Modification, Snapshot, Volume
-from volplane_aws_ebs.testing.subjects import subject
+from volplane_aws_ebs.testing.subjects import attaching_subject, subject
 from volplane_testing.cloud import Fault, FaultKind, Rate, Reply, Script, SteppedClock
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "SteppedClock",
     "Volume",
     "VolumeType",
+    "attaching_subject",
     "intercept",
     "serve",
     "subject",

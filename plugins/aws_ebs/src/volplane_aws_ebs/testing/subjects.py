@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from random import Random
 from typing import Any, Final
@@ -15,12 +15,13 @@ from volplane_aws_ebs.testing.in_process import InProcess
 from volplane_testing import Subject
 from volplane_testing.cloud import Fault, FaultKind, SteppedClock
 
-__all__ = ["subject"]
+__all__ = ["attaching_subject", "subject"]
 
 GIB: Final = 1 << 30
 ZONE: Final = "topology.kubernetes.io/zone"
 MAX_FAULTS: Final = 12
 _ACTIONS: Final = ("CreateVolume", "CreateVolume", "DeleteVolume", "DescribeVolumes", "DescribeAvailabilityZones")
+_ATTACHMENTS: Final = ("AttachVolume", "AttachVolume", "DetachVolume", "DetachVolume", "DescribeInstances")
 _CODES: Final = ("InternalError", "RequestLimitExceeded", "VolumeLimitExceeded", "UnauthorizedOperation")
 _KINDS: Final = (
     FaultKind.REFUSE,
@@ -32,17 +33,31 @@ _KINDS: Final = (
 )
 
 
-def subject(behaviour: Behaviour | None = None, *, crash_points: int = 24, **options: Any) -> Subject:
-    """The driver on an empty mocked account with two instances.
+def attaching_subject() -> Subject:
+    """The same in one zone with more instances, and attachments that fail and dawdle: for `volplane sim --scenario
+    attach`.
+    """
+    return subject(Behaviour(zones=("eu-test-1a",)), instances=8, troubled=(*_ACTIONS, *_ATTACHMENTS))
 
-    options: of the driver, in addition to those that the mock needs.
+
+def subject(
+    behaviour: Behaviour | None = None,
+    *,
+    crash_points: int = 24,
+    instances: int = 2,
+    troubled: Sequence[str] = _ACTIONS,
+    **options: Any,
+) -> Subject:
+    """The driver on an empty mocked account with some instances.
+
+    options: of the driver, in addition to those that the mock needs. troubled: actions of EC2 that may fail.
     """
     behaviour = behaviour or Behaviour()
     clock = SteppedClock()
     fake = FakeEC2(behaviour, clock=clock)
     connect = InProcess(fake)
     zone = behaviour.zones[0]
-    nodes = [(f"node-{n}", fake.add_instance(zone, instance_type="m7i.large").id) for n in range(2)]
+    nodes = [(f"node-{n}", fake.add_instance(zone, instance_type="m7i.large").id) for n in range(instances)]
 
     def factory(params: Mapping[str, Any]) -> AwsEbsBackend:
         return AwsEbsBackend(params, connect_to=connect, clock=clock)
@@ -55,7 +70,7 @@ def subject(behaviour: Behaviour | None = None, *, crash_points: int = 24, **opt
         other_parameters={"type": "gp3", "iops": "4000"},
         mutable_parameters={"iops": "5000", "throughput": "200"},
         capacity_bytes=20 * GIB,
-        segments=({ZONE: zone}, {ZONE: behaviour.zones[1]}),
+        segments=tuple({ZONE: each} for each in behaviour.zones[:2]),
         nodes=tuple(NodeIdentity(name=name, instance_id=f"aws:///{zone}/{id_}") for name, id_ in nodes),
         static_source=VolumeSource(
             kind="csi", fields={"driver": "ebs.csi.aws.com", "volumeHandle": "vol-0123456789abcdef0"}
@@ -68,14 +83,17 @@ def subject(behaviour: Behaviour | None = None, *, crash_points: int = 24, **opt
         inspect=lambda: sorted(
             (each.id, each.state, each.size, tuple(each.tags.items())) for each in fake.volumes.values()
         ),
-        trouble=lambda random: _trouble(fake, random),
+        attachments=lambda: {
+            volume: [f"aws:///{zone}/{instance}" for instance in held] for volume, held in fake.attached().items()
+        },
+        trouble=lambda random: _trouble(fake, random, troubled),
         storage_modules=("volplane_aws_ebs.testing",),
         crash_points=crash_points,
     )
 
 
 @contextmanager
-def _trouble(fake: FakeEC2, random: Random) -> Iterator[None]:
+def _trouble(fake: FakeEC2, random: Random, actions: Sequence[str]) -> Iterator[None]:
     """Slow changes of state, delayed visibility, and random faults while the block runs."""
     fake.behave(
         visible_after=random.choice((0.0, 0.0, 2.0, 8.0)),
@@ -84,15 +102,18 @@ def _trouble(fake: FakeEC2, random: Random) -> Iterator[None]:
         token_seconds=random.choice((86_400.0, 600.0)),
     )
     for _ in range(random.randrange(MAX_FAULTS)):
-        fake.faults.add(_fault(random))
+        fake.faults.add(_fault(random, actions))
     yield
     fake.faults.clear()
 
 
-def _fault(random: Random) -> Fault:
-    action, kind = random.choice(_ACTIONS), random.choice(_KINDS)
-    if kind is FaultKind.LATE and action.startswith("Describe"):
+def _fault(random: Random, actions: Sequence[str]) -> Fault:
+    action, kind = random.choice(actions), random.choice(_KINDS)
+    if kind is FaultKind.LATE and not action.endswith("Volume"):
         kind = FaultKind.DROP
+    if kind is FaultKind.LATE and action in _ATTACHMENTS:
+        # No client could tell an attachment that begins half a minute later from one that somebody else made.
+        kind = FaultKind.LOSE
     return Fault(
         action=action,
         kind=kind,

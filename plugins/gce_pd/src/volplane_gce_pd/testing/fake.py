@@ -16,6 +16,7 @@ from volplane_gce_pd.testing.methods import METHODS, parsed, permissions_for
 from volplane_gce_pd.testing.project import Project
 from volplane_gce_pd.testing.records import DiskRecord, InstanceRecord, OperationRecord, SnapshotRecord
 from volplane_testing.cloud import CloudFailure, FakeCloud, FakeCloudServer, Fault, HttpRequest, HttpResponse
+from volplane_testing.disks import DiskDirectory
 
 __all__ = ["FakeCompute", "FakeComputeServer"]
 
@@ -124,6 +125,11 @@ class FakeCompute(FakeCloud):
         with self.locked_state() as project:
             return sorted(project.operations.values(), key=lambda operation: operation.id)
 
+    def attached(self) -> dict[str, tuple[str, ...]]:
+        """Handle of every disk -> names of the virtual machines that have it now."""
+        project = self.behaviour.project
+        return {disk.path(project): tuple(name for _, name in disk.users) for disk in self.disks.values()}
+
     def add_instance(self, name: str, zone: str = "", *, machine_type: str = "n1-standard-1") -> InstanceRecord:
         """Add a running virtual machine, by default in the first zone. It has a boot disk."""
         with self.locked_state() as project:
@@ -156,9 +162,17 @@ def _error_response(error: CloudFailure) -> HttpResponse:
 class FakeComputeServer(FakeCloudServer):
     """Serves a FakeCompute under `url`, which is also for the option `endpoint` of the driver.
 
-    Until `close`; also a context manager. The fake needs a clock that runs. port: 0 = any free port.
+    Until `close`; also a context manager. The fake needs a clock that runs. port: 0 = any free port. disks: shows every
+    disk under the virtual machines that it is attached to, for pods of `volplane dev --disks`.
     """
 
-    def __init__(self, fake: FakeCompute, *, port: int = 0) -> None:
+    def __init__(self, fake: FakeCompute, *, port: int = 0, disks: DiskDirectory | None = None) -> None:
         self.fake = fake
-        super().__init__(fake.answer, port=port)
+
+        def answer(request: HttpRequest) -> HttpResponse:
+            answered = fake.answer(request)
+            if disks is not None:
+                disks.show(fake.attached())
+            return answered
+
+        super().__init__(answer, port=port)

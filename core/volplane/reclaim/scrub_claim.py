@@ -1,0 +1,187 @@
+"""The claim by which a scrubber pod gets a volume with a csi source. Pure.
+
+A pod mounts such a volume only through a claim. So for the time of the scrub the released volume refers to a claim in
+our namespace instead of the one it was released from, which its intent keeps. The reference goes back before the
+volume is offered again, or the scrub is given up. The volume is never free meanwhile, and its source is that of one
+volume alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Read, Wait
+from volplane.kube import names
+from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.objects import Claim, ObjectReference, Volume
+from volplane.reclaim.scrub_pod import pod_name
+from volplane.state.cluster_state import ClusterState
+from volplane.state.naming import volume_source
+from volplane.state.records import RecycleIntent, Sealer, read_recycle_intent, write_intent
+
+__all__ = ["claim_lost", "give_back", "held_for_scrub", "hold", "needs_claim", "released_from", "remove_stray_claim"]
+
+
+_SEAL: Final = "volplane.dev/scrub-seal"
+
+
+def needs_claim(volume: Volume) -> bool:
+    """Whether a pod cannot name this volume's source itself."""
+    return volume_source(volume).kind == "csi"
+
+
+def held_for_scrub(volume: Volume) -> bool:
+    """Whether the volume refers to the claim of its own scrub."""
+    intent = read_recycle_intent(volume.annotation(names.INTENT))
+    return intent is not None and _holds(volume, intent)
+
+
+def _holds(volume: Volume, intent: RecycleIntent) -> bool:
+    reference = volume.spec.claim_ref
+    return bool(intent.held_by) and reference is not None and reference.uid == intent.held_by
+
+
+def released_from(volume: Volume, intent: RecycleIntent | None) -> ObjectReference | None:
+    """The claim that the volume was released from, also while it refers to that of its scrub."""
+    if intent is None or not _holds(volume, intent):
+        return volume.spec.claim_ref
+    namespace, _, name = intent.released.partition("/")
+    return ObjectReference(kind="PersistentVolumeClaim", namespace=namespace, name=name, uid=intent.claim)
+
+
+def hold(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: LiveReads) -> Action | None:
+    """The next step until the volume is bound to a claim of ours; None then."""
+    claim = cluster.claims.get(_key(volume, cluster))
+    if _holds(volume, intent):
+        if claim is None or claim.uid != intent.held_by:
+            return _gone(volume, cluster, reads) or _restore(volume, intent, why="the claim of its scrub is gone")
+        if claim.terminating:
+            return Wait(reason=f"the scrub's claim {claim.key} is going away")
+        bound = claim.status.phase == "Bound" and claim.spec.volume_name == volume.name
+        return None if bound else Wait(reason=f"the scrub's claim {claim.key} is being bound")
+    if claim is None:
+        if not reads.has(CLAIMS, _key(volume, cluster)):
+            return Read(CLAIMS, _key(volume, cluster), why="does a claim of this name exist?")
+        return Create(kind=CLAIMS, body=_body(volume, cluster), why="a claim for the scrubber pod")
+    if claim.terminating:
+        return Wait(reason=f"claim {claim.key}, left from an earlier scrub, is going away")
+    if not _is_ours(claim, volume, cluster.sealer):
+        failed = f"claim {claim.key} was not made by volplane and has the name of the scrub's; delete it"
+        return _note(volume, replace(intent, failed=failed), why="the scrub failed")
+    if not reads.has(VOLUMES, volume.key):
+        return Read(VOLUMES, volume.key, why="is it still ours to scrub?")
+    reference = volume.spec.claim_ref
+    released = f"{reference.namespace}/{reference.name}" if reference is not None else ""
+    kept = replace(intent, held_by=claim.uid, released=released)
+    wanted = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "namespace": claim.namespace,
+        "name": claim.name,
+        "uid": claim.uid,
+        "resourceVersion": None,
+    }
+    return _note(volume, kept, why=f"hold it by claim {claim.key}", spec={"claimRef": wanted})
+
+
+def claim_lost(volume: Volume, intent: RecycleIntent, cluster: ClusterState) -> str:
+    """Why the pod may not be the scrub of this volume, though it is the pod that was made; "" if nothing is wrong."""
+    if not intent.held_by:
+        return "the pod has no claim" if needs_claim(volume) else ""
+    claim = cluster.claims.get(_key(volume, cluster))
+    right = claim is not None and claim.uid == intent.held_by and claim.spec.volume_name == volume.name
+    return "" if right and _holds(volume, intent) else f"claim {_key(volume, cluster)} is not the one it was made with"
+
+
+def give_back(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: LiveReads) -> Action | None:
+    """The next step until the claim is gone and the volume refers to what it was released from; None then.
+
+    The pod must be gone.
+    """
+    claim = cluster.claims.get(_key(volume, cluster))
+    if claim is not None and _is_ours(claim, volume, cluster.sealer):
+        if claim.terminating:
+            return Wait(reason=f"the scrub's claim {claim.key} is going away")
+        return Delete(kind=CLAIMS, target=claim, why="the scrub needs it no more", exact=False)
+    if not _holds(volume, intent):
+        return None
+    return _gone(volume, cluster, reads) or _restore(volume, intent, why="the scrub is over")
+
+
+def remove_stray_claim(key: str, volume: Volume | None, cluster: ClusterState) -> Action | None:
+    """Remove a scrub's claim whose volume is gone, or is not being scrubbed; None if there is none."""
+    if volume is not None and volume.annotation(names.INTENT) is not None:
+        return None
+    for claim in cluster.claims.by_index("volume", key):
+        if claim.namespace == cluster.settings.namespace and _sealed_uid(claim, cluster.sealer):
+            if claim.terminating:
+                return None
+            return Delete(kind=CLAIMS, target=claim, why="nobody scrubs its volume", exact=False)
+    return None
+
+
+def _key(volume: Volume, cluster: ClusterState) -> str:
+    return f"{cluster.settings.namespace}/{pod_name(volume)}"
+
+
+def _gone(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Read | None:
+    """A cache never proves that a claim is gone."""
+    key = _key(volume, cluster)
+    return None if reads.has(CLAIMS, key) else Read(CLAIMS, key, why="is the claim of the scrub really gone?")
+
+
+def _restore(volume: Volume, intent: RecycleIntent, *, why: str) -> Patch:
+    reference = released_from(volume, intent)
+    spec: dict[str, Any] = {"claimRef": None}
+    if reference is not None and reference.name:
+        spec = {
+            "claimRef": {
+                "namespace": reference.namespace,
+                "name": reference.name,
+                "uid": reference.uid,
+                "resourceVersion": None,
+            }
+        }
+    return _note(volume, replace(intent, held_by="", released="", pod=""), why=why, spec=spec)
+
+
+def _note(volume: Volume, intent: RecycleIntent, *, why: str, spec: Mapping[str, Any] | None = None) -> Patch:
+    body: dict[str, Any] = {"metadata": {"annotations": {names.INTENT: write_intent(intent)}}}
+    if spec is not None:
+        body["spec"] = spec
+    return Patch(kind=VOLUMES, target=volume, body=body, why=why)
+
+
+def _sealed(name: str, uid: str) -> tuple[str, bytes]:
+    return f"scrub claim {name}", uid.encode()
+
+
+def _sealed_uid(claim: Claim, sealer: Sealer) -> str:
+    """Uid of the volume whose scrub this claim is for; "" if volplane did not make it."""
+    uid = claim.annotation(names.SCRUB_VOLUME_UID) or ""
+    return uid if uid and sealer.signed(*_sealed(claim.name, uid), claim.annotation(_SEAL) or "") else ""
+
+
+def _is_ours(claim: Claim, volume: Volume, sealer: Sealer) -> bool:
+    return _sealed_uid(claim, sealer) == volume.uid and claim.spec.volume_name == volume.name
+
+
+def _body(volume: Volume, cluster: ClusterState) -> dict[str, Any]:
+    """A claim that no other volume can satisfy and that this one does satisfy."""
+    name, spec = pod_name(volume), volume.spec
+    wanted: dict[str, Any] = {
+        "accessModes": list(spec.access_modes or ("ReadWriteOnce",)),
+        "resources": {"requests": {"storage": (spec.capacity or {}).get("storage", "1")}},
+        "storageClassName": spec.storage_class_name or "",
+        "volumeMode": spec.volume_mode or "Filesystem",
+        "volumeName": volume.name,
+    }
+    if spec.volume_attributes_class_name:
+        wanted["volumeAttributesClassName"] = spec.volume_attributes_class_name
+    annotations = {names.SCRUB_VOLUME_UID: volume.uid, _SEAL: cluster.sealer.sign(*_sealed(name, volume.uid))}
+    metadata = {"name": name, "namespace": cluster.settings.namespace, "annotations": annotations}
+    return CLAIMS.body(metadata=metadata, spec=msgspec.to_builtins(wanted))

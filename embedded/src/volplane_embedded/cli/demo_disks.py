@@ -1,0 +1,67 @@
+"""The mocked cloud of the demo: EBS volumes of a FakeEC2 in this process, whose disks the nodes can use."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from volplane.controller.config import DriverSettings
+
+__all__ = ["DemoCloud", "NotInstalled", "demo_cloud"]
+
+_DRIVER: Final = "ebs.volplane.dev"
+_ZONE: Final = "eu-test-1a"
+_SECONDS: Final = 0.3
+"""That each change of a volume takes."""
+
+
+class NotInstalled(Exception):
+    """What the cloud needs is not on this machine; the message says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoCloud:
+    """A mocked region. driver: settings of the driver that makes volumes in it. disks: where its disks show."""
+
+    driver: DriverSettings
+    disks: Path
+    _fake: Any
+
+    def add_machine(self) -> tuple[str, Mapping[str, Any]]:
+        """A new instance: its id, and what makes a Node that instance (a merge patch)."""
+        instance = self._fake.add_instance(_ZONE)
+        labels = {"topology.kubernetes.io/zone": _ZONE}
+        return instance.id, {"spec": {"providerID": f"aws:///{_ZONE}/{instance.id}"}, "metadata": {"labels": labels}}
+
+    def attached(self) -> Mapping[str, tuple[str, ...]]:
+        """Id of every volume -> ids of the instances that have it, as the cloud says it."""
+        return {volume: tuple(instances) for volume, instances in self._fake.attached().items()}
+
+
+@contextmanager
+def demo_cloud(directory: Path) -> Iterator[DemoCloud]:
+    """The cloud, for as long as the block runs. directory: an empty one. Raises NotInstalled."""
+    try:
+        ec2 = importlib.import_module("volplane_aws_ebs.testing")
+        disks = importlib.import_module("volplane_testing.disks")
+    except ModuleNotFoundError as error:
+        raise NotInstalled(f'{error}: pip install "volplane[aws-ebs,testing]"') from None
+    waits = {f"{what}_seconds": _SECONDS for what in ("create", "attach", "detach", "delete")}
+    key = directory / "any-key"
+    key.write_text("any")
+    with ec2.FakeEC2Server(
+        ec2.FakeEC2(ec2.Behaviour(**waits)), disks=disks.DiskDirectory(directory / "disks")
+    ) as server:
+        options = {
+            "region": "eu-test-1",
+            "endpoint": server.url,
+            "attach": True,
+            "access_key_id": f"file:{key}",
+            "secret_access_key": f"file:{key}",
+        }
+        driver = DriverSettings(name=_DRIVER, backend="aws_ebs", options=options, where="the demo's cloud")
+        yield DemoCloud(driver, directory / "disks", server.fake)

@@ -1,0 +1,108 @@
+"""Known bugs of growing, changing and deleting volumes that are attached, each planted for as long as a stack lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from volplane.controller.actions import Action, Patch
+from volplane.drivers.view import DriverView
+from volplane.expand import modify, resize
+from volplane.expand.resize import _finish
+from volplane.kube.objects import Claim, Volume
+from volplane.kube.quantity import format_bytes
+from volplane.state.cluster_state import ClusterState
+from volplane.state.progress import Changed
+
+Plant = Callable[[ExitStack], None]
+
+
+def _replace(stack: ExitStack, target: object, name: str, new: object) -> None:
+    stack.enter_context(patch.object(target, name, new))
+
+
+def tell_the_claim_first(stack: ExitStack) -> None:
+    """Write the new size to the claim before the volume has it."""
+
+    def finish(done: Changed, claim: Claim, volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:
+        step = _finish(done, claim, volume, driver, cluster)
+        if not isinstance(step, Patch) or step.target is not volume or not step.body.get("spec"):
+            return step
+        told = {"capacity": {"storage": format_bytes(done.capacity_bytes)}}
+        if (claim.status.capacity or {}) == told["capacity"]:
+            return step
+        return Patch(kind=resize.CLAIMS, target=claim, body={"status": told}, subresource="status", why="planted")
+
+    _replace(stack, resize, "_finish", finish)
+
+
+def grow_without_the_backend(stack: ExitStack) -> None:
+    """Take the asset for grown as soon as the growth is declared."""
+    towards = resize._towards
+
+    def hasty(target: int, claim: Claim, asset: Any, cluster: ClusterState) -> Action:
+        if resize.recorded_target(claim) == target:
+            return _finish(Changed(str(target), target), claim, asset.volume, asset.driver, cluster)
+        return towards(target, claim, asset, cluster)
+
+    _replace(stack, resize, "_towards", hasty)
+
+
+def insist_on_what_was_refused(stack: ExitStack) -> None:
+    """Go on with a size that the backend refused, whatever is asked for now."""
+    target = resize.expansion_target
+
+    def stubborn(claim: Claim, volume: Volume) -> int | None:
+        return resize.recorded_target(claim) or target(claim, volume)
+
+    _replace(stack, resize, "expansion_target", stubborn)
+
+
+def write_down_what_is_asked_for(stack: ExitStack) -> None:
+    """Write the size that is asked for now, not the one that the asset has got."""
+
+    def finish(done: Changed, claim: Claim, volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:
+        asked = -(-resize.request_of(claim) // resize.NANOS)
+        return _finish(Changed(done.target, asked), claim, volume, driver, cluster)
+
+    _replace(stack, resize, "_finish", finish)
+
+
+def change_without_the_backend(stack: ExitStack) -> None:
+    """Name the new attributes as soon as the change is declared."""
+    towards = modify._towards
+
+    def hasty(wanted: str, claim: Claim, asset: Any, cluster: ClusterState) -> Action:
+        if modify._status(claim) == modify.IN_PROGRESS:
+            return modify._finish(wanted, claim, asset.volume, cluster)
+        return towards(wanted, claim, asset, cluster)
+
+    _replace(stack, modify, "_towards", hasty)
+
+
+def delete_what_is_attached(stack: ExitStack) -> None:
+    """Delete the asset of a released volume although it is attached."""
+    _replace(stack, ClusterState, "attached_to", lambda *_: [])
+
+
+CHANGE_PLANTS: Mapping[str, Plant] = {
+    plant.__name__: plant
+    for plant in (
+        tell_the_claim_first,
+        grow_without_the_backend,
+        insist_on_what_was_refused,
+        write_down_what_is_asked_for,
+        change_without_the_backend,
+        delete_what_is_attached,
+    )
+}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Run with the bug of this name."""
+    with ExitStack() as stack:
+        CHANGE_PLANTS[name](stack)
+        yield

@@ -1,0 +1,19 @@
+"""The demo without the distributions that its mocked cloud needs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from volplane_embedded.cli.demo_disks import NotInstalled, demo_cloud
+
+
+@pytest.mark.parametrize("missing", ["volplane_aws_ebs.testing", "volplane_testing.disks"])
+def test_what_is_not_installed_is_said_with_the_way_to_have_it(
+    tmp_path: Path, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(NotInstalled, match=r'pip install "volplane\[aws-ebs,testing\]"'), demo_cloud(tmp_path):
+        pass
