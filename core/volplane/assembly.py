@@ -7,8 +7,7 @@ here decides anything.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from random import Random
+from dataclasses import replace
 from typing import Any
 
 from volplane.attach.attach_detach import AttachDetachState
@@ -19,15 +18,11 @@ from volplane.attach.desired import NODE_INDEX, VOLUME_INDEXES
 from volplane.attach.handlers import AttachDetachHandlers, AttacherHandlers
 from volplane.attach.operation import AttachOperation, DetachOperation
 from volplane.attach.reconcilers import NodeReconciler, PairReconciler
-from volplane.controller.actions import Decide, Recorder
-from volplane.controller.clock import Clock
-from volplane.controller.metrics import Metrics
+from volplane.controller.actions import Decide
 from volplane.controller.runner import Runner
-from volplane.controller.workqueue import ControllerMetrics
 from volplane.controlplane import ControlPlane, Runners
-from volplane.drivers.executor import HookExecutor
-from volplane.drivers.registry import CallHook, DriverRegistry, Refresh, call_hook, no_secrets, serves_attachments
-from volplane.drivers.status import LoadedDrivers
+from volplane.drivers.registry import DriverRegistry
+from volplane.drivers.view import serves_attachments
 from volplane.expand.handlers import ExpandHandlers
 from volplane.expand.modify import decide_modify
 from volplane.expand.operation import ExpandOperation, ModifyOperation
@@ -35,18 +30,23 @@ from volplane.expand.resize import decide_resize
 from volplane.intents.discard import DiscardOperation
 from volplane.intents.operation import HookCaller, OperationDeps
 from volplane.kube.cache import Cache
-from volplane.kube.client import Client
-from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
-from volplane.kube.names import NODE, PROVISIONED_BY
+from volplane.kube.kinds import CAPACITIES, CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
+from volplane.kube.names import PROVISIONED_BY
 from volplane.kube.objects import KubeObject, Volume
 from volplane.kube.reflector import Reflector
 from volplane.leaks.adoption import Adoption
 from volplane.leaks.check import LeakCheck
 from volplane.leaks.repair import LeakRepair
 from volplane.operations import Dispatcher, Ended, OperationRegistry
+from volplane.parts import Parts
 from volplane.placement.assign import Assigner
+from volplane.placement.capacity import CapacityState, MeasureOperation, decide_capacity
 from volplane.placement.handlers import PlacementHandlers
 from volplane.placement.nodes import NodeBook
+from volplane.placement.race import RoomOperation
+from volplane.placement.recognise import RecogniseOperation
+from volplane.placement.room import PublishedRoom
+from volplane.placement.selectors import field_selector, label_selector
 from volplane.placement.state import PlacementState
 from volplane.placement.volumes import Membership, decide_node
 from volplane.protection.claims import LivePods, ProtectionState, decide_claim_protection
@@ -61,38 +61,14 @@ from volplane.reconcile.volumes import VolumeReconciler, promised
 from volplane.state.cluster_state import ClusterState, Settings
 from volplane.state.handlers import EventHandlers
 from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES
-from volplane.state.naming import node_hash, volume_source
-from volplane.state.records import Sealer
+from volplane.state.naming import volume_source
+from volplane.state.race import RaceTimes
 
 __all__ = ["Parts", "build"]
 
-_OF_NODES = (CLAIMS.plural, VOLUMES.plural, PODS.plural)
-"""What has the label of its node, if it belongs to one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What a control plane is built from. All parts belong to one event loop.
-
-    executor: runs the hooks; the caller closes it. fence: returns the text of our term's `Fence`.
-    may_begin: whether the lease lasts long enough to begin something that changes cluster or storage; for any thread.
-    refresh: reads the Kubernetes Secrets of drivers. call_hook: calls a hook in a thread of the executor. metrics: of
-    runners and reflectors. lifecycle_metrics: of claims, volumes, hooks and leaks. metrics None: nothing is counted.
-    """
-
-    client: Client
-    loaded: LoadedDrivers
-    executor: HookExecutor
-    recorder: Recorder
-    sealer: Sealer
-    clock: Clock
-    random: Random
-    fence: Callable[[], str] = lambda: ""
-    may_begin: Callable[[], bool] = lambda: True
-    metrics: ControllerMetrics | None = None
-    lifecycle_metrics: Metrics | None = None
-    refresh: Refresh = no_secrets
-    call_hook: CallHook = call_hook
+_WORKERS = 64
+_WORKERS_OF_NODE = 8
+"""Keys in flight in each controller of a process that serves one node: its driver takes few more."""
 
 
 def build(settings: Settings, parts: Parts) -> ControlPlane:
@@ -133,6 +109,11 @@ class _Wiring:
             monotonic=parts.clock.monotonic,
             fence=parts.fence,
         )
+        if settings.race is not None and settings.node_name:
+            self._state.race = RaceTimes(settings.node_name, *settings.race, parts.clock.monotonic)
+            self._state.claims.subscribe(self._state.race.claim_changed)
+        self._publishing: CapacityState | None = None
+        self._placing: PlacementState | None = None
         self._measured: MeasuredHooks | None = None
         if parts.lifecycle_metrics is not None:
             claims, volumes = self._state.claims, self._state.volumes
@@ -142,8 +123,13 @@ class _Wiring:
         if settings.follows_pods or settings.reclaimer:
             caches.append(state.pods)
         self._attaches = settings.attacher and any(serves_attachments(each.view) for each in parts.loaded.drivers)
+        self._publishes = settings.capacity and bool(parts.loaded.publishing)
         if settings.attach_detach or self._attaches:
-            caches += [state.attachments, state.csi_drivers]
+            caches.append(state.attachments)
+        if settings.attach_detach or self._attaches or (self._publishes and not settings.node_name):
+            caches.append(state.csi_drivers)
+        if self._publishes or (settings.assigner and parts.loaded.distributed):
+            caches.append(state.capacities)
         self._caches = {cache.kind.plural: cache for cache in caches}
 
     def plane(self) -> ControlPlane:
@@ -155,7 +141,7 @@ class _Wiring:
             runners = self._expander(runners, deps)
         if self._settings.protection:
             runners = self._protection(runners)
-        runners = replace(runners, attach=self._attach(deps), placement=self._assigner())
+        runners = replace(runners, attach=self._attach(deps), placement=(*self._assigner(), *self._capacity(deps)))
         check = LeakCheck(
             deps,
             self._drivers.names(),
@@ -177,6 +163,7 @@ class _Wiring:
             leak_repair=LeakRepair(check, deps, self._dispatcher),
             adoption=Adoption(deps, self._drivers.names(), self._dispatcher),
             attachments=self._comparison(deps),
+            placing=self._placing,
             close=self._measured.close if self._measured is not None else lambda: None,
         )
         return self._plane
@@ -201,6 +188,7 @@ class _Wiring:
             client=self._parts.client,
             recorder=self._parts.recorder,
             dispatcher=self._dispatcher,
+            workers=_WORKERS_OF_NODE if self._settings.node_name else _WORKERS,
             flow=flow,
             may_begin=self._parts.may_begin,
             metrics=self._parts.metrics,
@@ -211,6 +199,8 @@ class _Wiring:
 
     def _driver_changed(self, name: str) -> None:
         self._plane.driver_changed(name)
+        if self._publishing is not None:
+            self._publishing.driver_changed(name)
 
     def _operations(self, volumes: Runner) -> OperationDeps:
         """Register the operations of claims and volumes; returns what operations of other duties need too."""
@@ -227,6 +217,9 @@ class _Wiring:
         self._dispatcher.register("discard", DiscardOperation(deps))
         self._dispatcher.register("delete", DeleteOperation(deps, volumes.enqueue))
         self._dispatcher.register("recycle", RecycleOperation(deps, volumes.enqueue))
+        if self._settings.node_name:
+            self._dispatcher.register("recognise", RecogniseOperation(deps))
+            self._dispatcher.register("check-room", RoomOperation(deps))
         self._dispatcher.register("identify", IdentifyOperation(deps, self._drivers.identify))
         self._state.volumes.subscribe(self._forget_source)
         return deps
@@ -237,15 +230,15 @@ class _Wiring:
 
     def _reflectors(self) -> list[Reflector[Any]]:
         parts = self._parts
-        ours_alone = set() if self._settings.follows_pods else {PODS.plural}
+        ours_alone = {CAPACITIES.plural, *(() if self._settings.follows_pods else (PODS.plural,))}
         reflectors: list[Reflector[Any]] = [
             Reflector(
                 parts.client,
                 cache,
                 random=parts.random,
                 namespace=self._settings.namespace if plural in ours_alone else "",
-                label_selector=self._labels(plural),
-                field_selector=self._fields(plural),
+                label_selector=label_selector(plural, self._settings),
+                field_selector=field_selector(plural, self._settings),
                 restored=self._server_restored,
                 metrics=parts.metrics,
             )
@@ -267,17 +260,6 @@ class _Wiring:
             )
         return reflectors
 
-    def _labels(self, plural: str) -> str:
-        """A process of one node sees what has the label of its node; one that races for claims has to see them all."""
-        settings = self._settings
-        if not settings.node_name or plural not in _OF_NODES or (settings.race and plural != PODS.plural):
-            return ""
-        return f"{NODE}={node_hash(settings.node_name)}"
-
-    def _fields(self, plural: str) -> str:
-        node = self._settings.node_name
-        return f"metadata.name={node}" if node and plural == NODES.plural else ""
-
     def _server_restored(self) -> None:
         self._plane.server_restored()
 
@@ -294,12 +276,10 @@ class _Wiring:
         attacher = self._runner(
             "attacher", lambda key, _: decide_attachment(key, state), state.attachments, state.flow_of_attachment
         )
-        drivers = self._runner("csidrivers", lambda key, _: decide_csi_driver(key, state), state.csi_drivers)
         self._dispatcher.register("attach", AttachOperation(deps, attacher.enqueue))
         self._dispatcher.register("detach", DetachOperation(deps, attacher.enqueue))
         AttacherHandlers(state, attacher).subscribe()
-        state.csi_drivers.subscribe(lambda old, new: drivers.enqueue((new or old or KubeObject()).name))
-        return attacher, drivers
+        return attacher, self._csi_drivers()
 
     def _comparison(self, deps: OperationDeps) -> AttachmentComparison | None:
         if not self._attaches:
@@ -325,12 +305,38 @@ class _Wiring:
             return ()
         state = self._state
         keys = {key for driver in drivers for key in driver.view.info.topology_keys}
-        placing = PlacementState(cluster=state, nodes=NodeBook(state.nodes, keys, state.monotonic))
+        book = NodeBook(state.nodes, keys, state.monotonic)
+        placing = self._placing = PlacementState(
+            cluster=state, drivers=[each.name for each in drivers], nodes=book, room=PublishedRoom(book)
+        )
         claims = self._runner("assigner", Assigner(placing), state.claims, state.flow_of_claim)
         volumes = self._runner("node-volumes", Membership(placing), state.volumes)
         nodes = self._runner("node-names", lambda name, _: decide_node(name, placing), state.nodes)
         PlacementHandlers(placing, claims=claims, volumes=volumes, nodes=nodes).subscribe()
         return claims, volumes, nodes
+
+    def _capacity(self, deps: OperationDeps) -> tuple[Runner, ...]:
+        if not self._publishes:
+            return ()
+        state = self._state
+        served = [each.view for each in self._parts.loaded.drivers if each.name in self._parts.loaded.publishing]
+        publishing = CapacityState(state, served)
+        capacities = self._runner(
+            "capacity", lambda key, reads: decide_capacity(key, publishing, reads), state.capacities
+        )
+        self._dispatcher.register("measure", MeasureOperation(deps, publishing))
+        publishing.subscribe(capacities)
+        self._publishing = publishing
+        return (capacities, *(() if self._settings.node_name or self._attaches else (self._csi_drivers(),)))
+
+    def _csi_drivers(self) -> Runner:
+        """The objects that say what drivers need of others."""
+        state = self._state
+        drivers = self._runner("csidrivers", lambda key, _: decide_csi_driver(key, state), state.csi_drivers)
+        state.csi_drivers.subscribe(lambda old, new: drivers.enqueue((new or old or KubeObject()).name))
+        for each in self._parts.loaded.distributed:
+            drivers.enqueue(each.name)
+        return drivers
 
     # --- growth and change of attributes -------------------------------------------------------------------------
 

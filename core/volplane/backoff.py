@@ -180,7 +180,7 @@ EVENT_REFUSED: Final = Backoff(
 )
 LEASE_NOT_HELD: Final = Backoff(
     reason="the lease is another's, or can be neither read nor taken",
-    first=2.0,
+    first=1.0,
     factor=1.0,
     jitter=(1.0, 1.2),
     reset="-",

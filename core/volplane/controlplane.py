@@ -27,6 +27,7 @@ from volplane.leaks.adoption import Adoption
 from volplane.leaks.check import LeakCheck
 from volplane.leaks.repair import LeakRepair
 from volplane.operations import OperationRegistry
+from volplane.placement.state import PlacementState
 from volplane.reconcile.explain import Explanation, explain_claim, explain_class, explain_volume, what_it_does
 from volplane.state.cluster_state import ClusterState
 
@@ -67,8 +68,9 @@ class ControlPlane:
     """What one term of leadership runs. Belongs to one event loop.
 
     caches: by the plural of their kind. reflectors: one per cache, and one for pod events where we scrub. leak_check,
-    leak_repair, adoption, attachments: run only if the process runs them; attachments is None where none are served.
-    executor: of the hooks; the caller closes it. close: ends the metrics of the caches.
+    leak_repair, adoption, attachments: run only if the process runs them; attachments is None where none are served,
+    placing where there is no assigner. executor: of the hooks; the caller closes it. close: ends the metrics of the
+    caches.
     """
 
     state: ClusterState
@@ -84,6 +86,7 @@ class ControlPlane:
     leak_repair: LeakRepair
     adoption: Adoption
     attachments: AttachmentComparison | None
+    placing: PlacementState | None
     close: Callable[[], None]
     restored: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the API server turns out to be restored from a backup: what this process knows may never have been."""
@@ -129,6 +132,7 @@ class ControlPlane:
             ("node-volumes", self.volumes.keys),
             ("attacher", self.state.attachments.keys),
             ("csidrivers", self.drivers.names),
+            ("capacity", self.state.capacities.keys),
             ("node-reports", self.state.nodes.keys),
             ("attach-detach", lambda: wanted_or_attached(self.state)),
         ]
@@ -180,9 +184,11 @@ class ControlPlane:
         operations, now = self.operations.snapshot(), self.clock.monotonic()
         match kind:
             case "claim":
-                return explain_claim(key, self.state, operations, now=now, drivers=self.drivers.names())
+                node, drivers = self.reason("assigner", key), self.drivers.names()
+                return explain_claim(key, self.state, operations, now=now, node=node, drivers=drivers)
             case "volume":
-                return explain_volume(key, self.state, operations, now=now)
+                lost = self.placing.lost.get(key, "") if self.placing is not None else ""
+                return explain_volume(key, self.state, operations, now=now, lost=lost)
             case "class":
                 return explain_class(key, self.state, drivers=self.drivers.names())
         raise ValueError(f"kind {kind!r} is none of claim, volume, class")

@@ -17,7 +17,7 @@ from volplane.assembly import Parts, build
 from volplane.attach.desired import count_volumes
 from volplane.controller.clock import Clock, SystemClock
 from volplane.controller.config import ALL_CONTROLLERS, Configuration, namespace_labels
-from volplane.controller.leader import Elector, Leadership
+from volplane.controller.leader import RENEW_PERIOD, Elector, Leadership
 from volplane.controller.metrics import Metrics
 from volplane.controlplane import ControlPlane
 from volplane.drivers.cluster_secrets import ClusterSecrets
@@ -51,6 +51,12 @@ HUNG_SECONDS = 60.0
 HUNG_INTERVAL = 5.0
 NO_DRIVER_WORKS = "no driver can work"
 NO_DRIVER = "no driver is configured: name one under `drivers` in the configuration, or install a backend"
+LEASE_SECONDS = 15
+NODE_LEASE_SECONDS = 40
+NODE_RENEW_PERIOD = (10.0, 12.0)
+"""Of processes that serve one node. As the kubelet's: a thousand of them write a hundred times a second."""
+RENEWED_WITHIN = 2 / 3
+"""Part of the lease after which a leader that could not renew it stops its work."""
 LEASE = "volplane"
 """Name of the Lease, in our namespace."""
 
@@ -70,7 +76,7 @@ class Options:
     leader_elect: bool = True
     node_name: str | None = None
     external_choice: bool = False
-    race: bool = False
+    race: tuple[float, float] | None = None
     resync: float = 600.0
     force_detach: bool = True
     identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{secrets.token_hex(4)}")
@@ -179,6 +185,8 @@ class ControllerProcess:
         self.metrics.drivers_healthy({each.name: each.healthy for each in self.driver_status()})
         if self._plane is not None:
             self.metrics.operations_running(self._plane.operations.counts())
+            if self._plane.placing is not None:
+                self.metrics.volumes_lost(self._plane.placing.count_lost())
             if self._plane.runners.named("attach-detach") is not None:
                 self.metrics.volumes_on_nodes(*count_volumes(self._plane.state))
         return self.metrics.exposition()
@@ -236,11 +244,14 @@ class ControllerProcess:
             name=self._options.lease,
             identity=self._options.identity,
             now=self._clock.now,
+            duration=NODE_LEASE_SECONDS if self._options.node_name else LEASE_SECONDS,
         )
         self._elector = Elector(
             lock,
             random=self._random,
             overrun=_exit_hard,
+            renew_seconds=lock.duration * RENEWED_WITHIN,
+            period=NODE_RENEW_PERIOD if self._options.node_name else RENEW_PERIOD,
             ensure_namespace=self._bootstrap.ensure_namespace,
             metrics=self.metrics,
         )

@@ -73,6 +73,32 @@ def test_the_page_about_kubectl_works_word_for_word(tmp_path: Path) -> None:
         assert cluster.stop() == 0, cluster.said()
 
 
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on this machine")
+def test_the_page_about_disks_of_nodes_works_word_for_word(tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs" / "how-to" / "provision-on-nodes.md").read_text("utf-8")
+    before, lost, after = page.partition("## A node that is lost")
+    kubeconfig = tmp_path / "cluster" / "kubeconfig"
+    export, *first = re.findall(r"```bash\n(.*?)```", before, flags=re.DOTALL)
+    second = re.findall(r"```bash\n(.*?)```", lost + after, flags=re.DOTALL)
+    for nodes, blocks in (("3", first), ("2", second)):
+        kubeconfig.unlink(missing_ok=True)
+        options = ("--nodes", nodes, "--distributed", "--data", str(tmp_path / "cluster"), "--port", "0")
+        with running(tmp_path / f"dev-{nodes}.log", "dev", *options, "--http", "127.0.0.1:0") as cluster:
+            until("the cluster serves", kubeconfig.is_file, said=cluster.said)
+            ended = subprocess.run(
+                ["bash", "-euxc", "\n".join([export, *blocks])],
+                cwd=tmp_path,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=120,
+                env={**ENVIRONMENT, "HOME": str(tmp_path)},
+            )
+            assert ended.returncode == 0, ended.stdout + ended.stderr + cluster.said()
+            assert cluster.stop() == 0, cluster.said()
+
+
 def test_the_demo_on_nfs_ends_well_or_says_what_is_missing() -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "volplane", "demo", "--backend", "nfs"],

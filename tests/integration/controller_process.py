@@ -63,7 +63,7 @@ class Site:
 
     def __init__(self, directory: Path, server: ApiServer | None = None) -> None:
         self.root = directory / "root"
-        self.root.mkdir(exist_ok=True)
+        self.root.mkdir(parents=True, exist_ok=True)
         self.server = server or ApiServer(now=lambda: datetime.now(UTC), random=Random(1))
         self.transport = FaultTransport(InProcessTransport(self.server))
         self.client = Client(InProcessTransport(self.server))
@@ -171,7 +171,8 @@ async def running_process(
     **options: Any,
 ) -> AsyncIterator[Site]:
     """Run it until the block ends, with its pages served. plugins: beside hostpath, for drivers of the
-    configuration. hostpath: whether there is a driver of it. server: that of an earlier process.
+    configuration. hostpath: whether there is a driver of it. server: one that runs already, or that of an earlier
+    process.
     """
     site = Site(directory, server)
     driver = DriverSettings(name=DRIVER, backend="hostpath", options={"root": str(site.root), "shared": True})

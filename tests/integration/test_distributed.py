@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import io
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from volplane.cli.drain_steps import Drain, Leftover
+from volplane.cli.framework.console import Console
+from volplane.errors import VolplaneError
 from volplane.kube import names
+from volplane.kube.client import Client
+from volplane.kube.events import EventRecorder
 from volplane.state.naming import node_hash
+from volplane_embedded.inprocess import InProcessTransport
+from volplane_testing.clock import now
 from volplane_testing.distributed import CENTRAL, NODE_DRIVER, DistributedCluster
 from volplane_testing.memory import ZONE
 from volplane_testing.transport import delay, requests, unanswered
@@ -134,7 +143,7 @@ async def test_a_claim_for_which_there_is_no_node_says_so_and_gets_the_first_tha
         assert event["message"] == "no node can take it; of the nodes are 1 not ready, cordoned or tainted"
         cluster.create_node("b")
         await cluster.start("b")
-        await cluster.settle()
+        await cluster.advance(2)
         assert cluster.node_of("data") == "b"
 
 
@@ -268,6 +277,26 @@ async def test_a_node_that_comes_back_leaves_the_claim_alone_that_went_elsewhere
         assert cluster.assets()["b"] == []
 
 
+async def test_a_claim_that_comes_back_to_a_node_replaces_what_was_begun_there_before() -> None:
+    async with DistributedCluster(["a"]) as cluster:
+        cluster.create_class("local", parameters={names.NODE_GONE_AFTER: "1m"})
+        cluster.scripts["a"].add(requests("create", "persistentvolumes"), unanswered, times=1e9)
+        cluster.create_claim("data", "local", node="a")
+        await cluster.advance(5)
+        await cluster.kill("a")
+        cluster.set_ready("a", ready=False)
+        await cluster.advance(70)
+        assert selected(cluster.claim("data")) is None
+        cluster.scripts["a"].faults.clear()
+        cluster.set_ready("a", ready=True)
+        await cluster.start("a")
+        await cluster.advance(70)
+        volume = cluster.volume("data")
+        assert volume is not None
+        assert volume["metadata"]["annotations"][names.GENERATION] == "2"
+        assert [each.owner.generation for each in cluster.disks["a"].assets.values() if each.owner] == [2]
+
+
 async def test_a_claim_goes_to_another_node_when_no_process_serves_its_own() -> None:
     async with DistributedCluster(["a", "b"]) as cluster:
         cluster.create_class("local", parameters={names.NODE_GONE_AFTER: "1m"})
@@ -286,17 +315,48 @@ async def test_volumes_of_a_lost_node_are_said_to_be_lost_and_come_back_with_it(
         await cluster.settle()
         volume = cluster.volume("data")
         assert volume is not None
+        name = volume["metadata"]["name"]
         await cluster.kill("a")
-        node = cluster.api.get("nodes", "a")
-        assert node is not None
         cluster.api.delete("nodes", "a")
         await cluster.settle()
         assert "VolumeLost" in reasons(cluster, volume)
         assert "VolumeLost" in reasons(cluster, claim)
-        assert cluster.volume("data") is not None
+        central = cluster.plane(CENTRAL)
+        assert central.placing is not None
+        assert central.placing.count_lost() == {NODE_DRIVER: 1}
+        assert "it is lost, unless the node comes back" in " ".join(central.explain("volume", name).situation)
+        assert volume in cluster.api
+        cluster.create_node("a")  # The kubelet registers anew; the disk is the same.
+        await cluster.start("a")
+        await cluster.settle()
+        assert "VolumeFound" in reasons(cluster, volume)
+        assert central.placing.count_lost() == {NODE_DRIVER: 0}
+        cluster.api.delete("persistentvolumeclaims", "data")
+        await cluster.settle()
+        assert volume not in cluster.api
+        assert cluster.assets()["a"] == []
 
 
-async def test_a_node_made_again_under_its_name_deletes_nothing_of_the_old_one() -> None:
+async def test_a_node_that_registers_anew_gets_its_volumes_back_while_its_process_runs_on() -> None:
+    async with DistributedCluster(["a"]) as cluster:
+        cluster.create_class("local")
+        cluster.create_claim("data", "local")
+        await cluster.settle()
+        volume = cluster.volume("data")
+        assert volume is not None
+        cluster.api.delete("nodes", "a")
+        await cluster.settle()
+        node = cluster.create_node("a")
+        await cluster.settle()
+        now = cluster.volume("data")
+        assert now is not None
+        assert now["metadata"]["annotations"][names.NODE_UID] == node["metadata"]["uid"]
+        cluster.create_claim("more", "local")
+        await cluster.advance(2)
+        assert cluster.node_of("more") == "a"
+
+
+async def test_a_node_made_again_under_its_name_is_not_the_old_one() -> None:
     async with DistributedCluster(["a", "b"]) as cluster:
         cluster.create_class("local")
         cluster.create_claim("data", "local", node="a")
@@ -313,6 +373,50 @@ async def test_a_node_made_again_under_its_name_deletes_nothing_of_the_old_one()
         assert volume in cluster.api
         assert len(old.assets) == 1
         assert "VolumeLost" in reasons(cluster, volume)
+        told = cluster.plane("a").reason("volumes", volume["metadata"]["name"])
+        assert "not on the storage of the present one" in told
+
+
+async def drained(cluster: DistributedCluster, node: str) -> Sequence[Leftover]:
+    """What `volplane drain --node NODE --delete --yes` does."""
+    client = Client(InProcessTransport(cluster.server))
+    work = Drain("", "volplane-system", 30.0, node)
+    recorder = EventRecorder(client, instance="drain", now=now)
+    gone = await work.node_is_gone(client)
+    return await work.delete(Console(out=io.StringIO()), client, recorder, "127.0.0.1:1", gone=gone)
+
+
+async def test_what_was_on_a_lost_node_can_be_drained_and_other_nodes_are_left_alone() -> None:
+    async with DistributedCluster(["a", "b"]) as cluster:
+        cluster.create_class("local")
+        for node in "ab":
+            cluster.create_claim(f"on-{node}", "local", node=node)
+        await cluster.settle()
+        lost, kept = cluster.volume("on-a"), cluster.volume("on-b")
+        assert lost is not None
+        assert kept is not None
+        await cluster.kill("a")
+        cluster.set_ready("a", ready=False)
+        with pytest.raises(VolplaneError, match="node a is not ready, but may come back"):
+            await drained(cluster, "a")
+        cluster.api.delete("nodes", "a")
+        await cluster.settle()
+        assert await drained(cluster, "a") == []
+        await cluster.settle()
+        assert lost not in cluster.api
+        assert cluster.api.get("persistentvolumeclaims", "on-a") is None
+        assert kept in cluster.api
+        assert cluster.node_of("on-b") == "b"
+
+
+async def test_a_node_that_works_is_drained_by_its_own_process() -> None:
+    async with DistributedCluster(["a", "b"]) as cluster:
+        cluster.create_class("local")
+        for node in "ab":
+            cluster.create_claim(f"on-{node}", "local", node=node)
+        await cluster.settle()
+        assert await drained(cluster, "a") == []
+        assert {node: len(found) for node, found in cluster.assets().items()} == {"a": 0, "b": 1}
 
 
 # --- the assigner dies -------------------------------------------------------------------------------------------
@@ -340,3 +444,176 @@ async def test_claims_of_other_drivers_are_left_alone() -> None:
         await cluster.settle()
         assert label_of(cluster.claim("data")) is None
         assert NODE_DRIVER not in cluster.plane(CENTRAL).drivers.names()
+
+
+# --- published room ----------------------------------------------------------------------------------------------
+
+
+def published(cluster: DistributedCluster) -> dict[str, str]:
+    """Node -> its published room."""
+    found = cluster.api.all("csistoragecapacities")
+    return {each["nodeTopology"]["matchLabels"][ZONE]: each["capacity"] for each in found}
+
+
+async def test_every_node_publishes_its_room_and_the_driver_says_so() -> None:
+    async with DistributedCluster(["a", "b"], capacity=10 * GIB) as cluster:
+        cluster.create_class("local")
+        await cluster.settle()
+        assert published(cluster) == {"a": "10Gi", "b": "10Gi"}
+        (one, _) = cluster.api.all("csistoragecapacities")
+        assert one["metadata"]["namespace"] == "volplane-system"
+        assert one["metadata"]["name"].startswith("csisc-")
+        labels = one["metadata"]["labels"]
+        assert (labels[names.CAPACITY_DRIVER], labels[names.CAPACITY_PUBLISHER]) == (NODE_DRIVER, "volplane")
+        (owner,) = one["metadata"]["ownerReferences"]
+        node = cluster.api.get("nodes", owner["name"])
+        assert node is not None
+        assert owner["uid"] == node["metadata"]["uid"]
+        driver = cluster.api.get("csidrivers", NODE_DRIVER)
+        assert driver is not None
+        assert driver["spec"]["storageCapacity"] is True
+        assert driver["spec"]["attachRequired"] is False
+
+
+async def test_published_room_follows_what_is_made_and_deleted_and_what_others_take() -> None:
+    async with DistributedCluster(["a"], capacity=10 * GIB) as cluster:
+        cluster.create_class("local")
+        cluster.create_claim("data", "local", "3Gi")
+        await cluster.advance(2)
+        assert published(cluster) == {"a": "7Gi"}
+        cluster.api.delete("persistentvolumeclaims", "data")
+        await cluster.advance(2)
+        assert published(cluster) == {"a": "10Gi"}
+        cluster.disks["a"].capacity_bytes = 4 * GIB
+        await cluster.advance(70)
+        assert published(cluster) == {"a": "4Gi"}
+
+
+async def test_room_goes_with_its_class_and_with_its_node() -> None:
+    async with DistributedCluster(["a", "b"]) as cluster:
+        cluster.create_class("local")
+        cluster.create_class("more")
+        await cluster.settle()
+        assert len(cluster.api.all("csistoragecapacities")) == 4
+        cluster.api.delete("storageclasses", "more")
+        await cluster.settle()
+        assert len(cluster.api.all("csistoragecapacities")) == 2
+        await cluster.kill("a")
+        cluster.api.delete("nodes", "a")
+        await cluster.settle()
+        assert list(published(cluster)) == ["b"]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"capacity": "1Ei"},
+        {"capacity": None},
+        {"metadata": {"labels": {names.NODE: None}}},
+        {"metadata": {"labels": {names.CAPACITY_DRIVER: "other", names.CAPACITY_PUBLISHER: "me"}}},
+        {"metadata": {"ownerReferences": None}},
+    ],
+)
+async def test_what_somebody_edits_on_published_room_is_put_right(edit: dict[str, Any]) -> None:
+    async with DistributedCluster(["a"], capacity=10 * GIB) as cluster:
+        cluster.create_class("local")
+        await cluster.settle()
+        (before,) = cluster.api.all("csistoragecapacities")
+        cluster.api.patch("csistoragecapacities", before["metadata"]["name"], edit, "volplane-system")
+        await cluster.advance(120)
+        (after,) = cluster.api.all("csistoragecapacities")
+        for each in (before, after):
+            del each["metadata"]["resourceVersion"]
+        assert after == before
+
+
+async def test_claims_go_where_room_is_and_nothing_is_promised_twice() -> None:
+    async with DistributedCluster(["a", "b", "c"], capacity=10 * GIB) as cluster:
+        cluster.disks["b"].capacity_bytes = 3 * GIB
+        cluster.disks["c"].capacity_bytes = GIB
+        cluster.create_class("local")
+        await cluster.settle()
+        for number in range(7):
+            cluster.create_claim(f"c{number}", "local", "2Gi")
+        await cluster.settle()
+        nodes = [cluster.node_of(f"c{number}") for number in range(7)]
+        assert {node: nodes.count(node) for node in "abc"} == {"a": 5, "b": 1, "c": 0}
+        assert nodes.count("") == 1
+        given_back = f'"{names.SELECTED_NODE}":null'.encode()
+        assert not any(given_back in each.body for node in "abc" for each in cluster.scripts[node].requests)
+        waiting = f"c{nodes.index('')}"
+        told = [e["message"] for e in cluster.api.events(cluster.claim(waiting)) if e["reason"] == "ProvisioningFailed"]
+        assert told == ["no node can take it; of the nodes are 3 without room for it"]
+        cluster.api.delete("persistentvolumeclaims", f"c{nodes.index('a')}")
+        await cluster.advance(5)
+        assert cluster.node_of(waiting) == "a"
+
+
+async def test_a_new_class_is_not_crowded_on_the_first_node_that_publishes_room_for_it() -> None:
+    async with DistributedCluster(["a", "b", "c"]) as cluster:
+        for node in "bc":
+            cluster.scripts[node].add(requests("create", "csistoragecapacities"), delay(5.0), times=1e9)
+        cluster.create_class("local")
+        await asyncio.sleep(1)
+        assert list(published(cluster)) == ["a"]
+        for number in range(6):
+            cluster.create_claim(f"c{number}", "local")
+        await cluster.settle()
+        nodes = [cluster.node_of(f"c{number}") for number in range(6)]
+        assert {node: nodes.count(node) for node in "abc"} == {"a": 2, "b": 2, "c": 2}
+
+
+async def test_most_room_and_turns_by_class_parameter() -> None:
+    async with DistributedCluster(["a", "b"], capacity=10 * GIB) as cluster:
+        cluster.disks["b"].capacity_bytes = 20 * GIB
+        cluster.create_class("most", parameters={names.PLACEMENT: "most-room"})
+        cluster.create_class("turns", parameters={names.PLACEMENT: "round-robin"})
+        cluster.create_class("wrong", parameters={names.PLACEMENT: "most"})
+        await cluster.settle()
+        for number in range(4):
+            cluster.create_claim(f"m{number}", "most")
+            cluster.create_claim(f"t{number}", "turns")
+        wrong = cluster.create_claim("w", "wrong")
+        await cluster.settle()
+        assert {cluster.node_of(f"m{number}") for number in range(4)} == {"b"}
+        assert sorted(cluster.node_of(f"t{number}") for number in range(4)) == ["a", "a", "b", "b"]
+        (event,) = [each for each in cluster.api.events(wrong) if each["reason"] == "ProvisioningFailed"]
+        assert "parameter 'volplane.dev/placement' is 'most', expected one of" in event["message"]
+
+
+# --- without an assigner ------------------------------------------------------------------------------------------
+
+
+async def test_in_a_race_every_claim_is_made_once_by_whoever_takes_it_first() -> None:
+    async with DistributedCluster(["a", "b", "c"], race=(20.0, 60.0)) as cluster:
+        cluster.create_class("local")
+        for number in range(9):
+            cluster.create_claim(f"c{number}", "local")
+        await cluster.settle()
+        assert not any(selected(cluster.claim(f"c{number}")) for number in range(9))
+        await cluster.advance(30)
+        nodes = [cluster.node_of(f"c{number}") for number in range(9)]
+        assert all(nodes)
+        assert len(set(nodes)) > 1
+        assert sum(map(len, cluster.assets().values())) == 9
+        cluster.api.delete("persistentvolumeclaims", "c0")
+        await cluster.settle()
+        assert sum(map(len, cluster.assets().values())) == 8
+
+
+async def test_in_a_race_a_full_node_does_not_take_part() -> None:
+    async with DistributedCluster(["a", "b"], capacity=10 * GIB, race=(1.0, 4.0)) as cluster:
+        cluster.disks["a"].capacity_bytes = GIB
+        cluster.create_class("local")
+        for number in range(4):
+            cluster.create_claim(f"c{number}", "local", "2Gi")
+        await cluster.advance(10)
+        assert {cluster.node_of(f"c{number}") for number in range(4)} == {"b"}
+
+
+async def test_in_a_race_claims_of_selected_nodes_are_made_there_at_once() -> None:
+    async with DistributedCluster(["a", "b"], race=(20.0, 60.0)) as cluster:
+        cluster.create_class("late", late=True)
+        cluster.create_claim("data", "late", node="b")
+        await cluster.settle()
+        assert cluster.node_of("data") == "b"

@@ -24,7 +24,7 @@ DELAYS: list[tuple[Backoff, list[float], float]] = [
     (backoff.CIRCUIT_OPEN, [0] * 9 + [0.15, 0.225, 0.3375, 0.50625, 0.759375, 1, 1], 1),
     (backoff.EVENT_NOT_WRITTEN, [1, 2, 4, 8, 16, 32, 60], 60),
     (backoff.EVENT_REFUSED, [1, 4, 16, 16], 16),
-    (backoff.LEASE_NOT_HELD, [2, 2], 2),
+    (backoff.LEASE_NOT_HELD, [1, 1], 1),
     (backoff.LEASE_NOT_RENEWED, [1, 1], 1),
     (backoff.PREPARE_FAILED, [1, 1], 1),
     (backoff.DRIVER_NOT_STARTED, [1, 2, 4, 8, 16, 30, 30], 30),
@@ -81,7 +81,7 @@ def test_an_open_circuit_waits_as_long_as_the_server_asks_but_not_for_ever() -> 
     [
         (backoff.WATCH_ENDED, 1, 0.4, 0.8),
         (backoff.WATCH_ENDED, 9, 15, 30),
-        (backoff.LEASE_NOT_HELD, 1, 2, 2.4),
+        (backoff.LEASE_NOT_HELD, 1, 1, 1.2),
         (backoff.LEAK_CHECK_FAILED, 1, 60, 66),
         (backoff.HOOK_FAILED, 1, 0.5, 0.5),
     ],

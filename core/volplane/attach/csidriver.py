@@ -1,12 +1,13 @@
-"""The CSIDriver objects of our drivers: they say whether volumes need attaching. Pure.
+"""The CSIDriver objects of our drivers: whether volumes need attaching, whether their room is published. Pure.
 
-Only of a driver whose CSI driver name is its own name; that of another belongs to whoever installs the node plugin.
-Without the object kube-controller-manager makes attachments, and kubelets wait for them.
+Whether volumes need attaching is said only of a driver whose CSI driver name is its own name; that of another belongs
+to whoever installs the node plugin. Without the object kube-controller-manager makes attachments, kubelets wait for
+them, and the scheduler ignores every CSIStorageCapacity.
 """
 
 from __future__ import annotations
 
-from volplane.controller.actions import Action, Create, Settled, Wait, warning
+from volplane.controller.actions import Action, Create, Patch, Settled, Wait, warning
 from volplane.kube.kinds import CSI_DRIVERS
 from volplane.state.cluster_state import ClusterState
 
@@ -15,16 +16,24 @@ __all__ = ["decide_csi_driver"]
 
 def decide_csi_driver(name: str, cluster: ClusterState) -> Action:
     """The next action for the CSIDriver of the driver of this name."""
-    driver = cluster.drivers.get(name)
-    if driver is None or driver.info.csi_driver_name != name:
+    driver = cluster.drivers.get(name) or cluster.drivers.distributed(name)
+    if driver is None:
+        return Settled()
+    attaches = cluster.settings.attacher and driver.info.csi_driver_name == name
+    publishes = cluster.settings.capacity and cluster.drivers.publishes(name)
+    if not attaches and not publishes:
         return Settled()
     found = cluster.csi_drivers.get(name)
     needed = driver.info.attach_required
     if found is None:
         spec = {"attachRequired": needed, "podInfoOnMount": False, "volumeLifecycleModes": ["Persistent"]}
+        spec |= {"storageCapacity": True} if publishes else {}
         body = CSI_DRIVERS.body(metadata={"name": name}, spec=spec)
-        return Create(kind=CSI_DRIVERS, body=body, why="say whether its volumes need attaching")
-    if found.spec.attach_required == needed:
+        return Create(kind=CSI_DRIVERS, body=body, why="say what its volumes need")
+    if publishes and not found.spec.storage_capacity:
+        body = {"spec": {"storageCapacity": True}}
+        return Patch(kind=CSI_DRIVERS, target=found, body=body, why="let the scheduler heed its published room")
+    if not attaches or found.spec.attach_required == needed:
         return Settled()
     message = (
         f"spec.attachRequired is {str(found.spec.attach_required).lower()}, but driver {name} "

@@ -41,6 +41,12 @@ def drain(
     driver: Annotated[
         str, typer.Option("--driver", metavar="NAME", help="Only what this driver made or is making.")
     ] = "",
+    node: Annotated[
+        str,
+        typer.Option(
+            "--node", metavar="NAME", help="Only what is on this node, of distributed drivers; also one that is gone."
+        ),
+    ] = "",
     release: Annotated[
         bool, typer.Option("--release", help="Keep every asset; take our finalizers off. Stop the controllers first.")
     ] = False,
@@ -58,7 +64,8 @@ def drain(
     """Show what volplane's finalizers hold, and release or delete it.
 
     Without --yes nothing is changed. --release keeps the data: volumes turn to policy Retain and lose our finalizer,
-    claims lose their intent, and pods go on using bound ones. --delete deletes the users' claims with all data.
+    claims lose their intent, and pods go on using bound ones. --delete deletes the users' claims with all data; of a
+    node that is gone nobody can delete the assets, so that they are left on its disks.
     Exit code 1 if something is still held at the end.
     """
     if release and delete:
@@ -68,7 +75,7 @@ def drain(
     mode = "release" if release else "delete" if delete else ""
     # What is told meanwhile is no part of a result for programs.
     console = Console() if output is Output.TEXT else Console(out=sys.stderr)
-    work = Drain(driver, namespace, timeout)
+    work = Drain(driver, namespace, timeout, node)
     held, left = asyncio.run(_drain(console, kubeconfig, work, http, mode=mode, yes=yes))
     if output is not Output.TEXT:
         Console().data({"held": held, "left": left}, output)
@@ -88,13 +95,17 @@ async def _drain(
         if not yes:
             _advise(console, mode)
             return held, ()
-        await _check_controllers(client, work.namespace, address, mode)
+        gone = await work.node_is_gone(client)
+        if not gone:
+            await _check_controllers(client, work.namespace, address, mode)
         async with _recorder(client) as recorder:
             if mode == "release":
                 await work.release(console, client, recorder)
                 left: Sequence[Leftover] = [Leftover(held=each, by=(each.why,)) for each in await work.find(client)]
             else:
-                left = await work.delete(console, client, recorder, address)
+                left = await work.delete(console, client, recorder, address, gone=gone)
+        if gone:
+            console.note(f"what they were is left on the disks of {work.node}: erase these before they are used again")
         _report(console, left)
         return held, left
 

@@ -10,11 +10,13 @@ from typing import Any
 from volplane.cli.controller_client import get_answer
 from volplane.cli.framework.console import Console
 from volplane.controller.actions import EventRecord, Patch
-from volplane.errors import ApiConflict, ApiNotFound
+from volplane.errors import ApiConflict, ApiNotFound, VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
-from volplane.kube.kinds import ATTACHMENTS, CLAIMS, PODS, VOLUMES, Kind
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NODES, PODS, VOLUMES, Kind
+from volplane.kube.names import NODE, PROVISIONING_FINALIZER
 from volplane.kube.objects import Claim, Pod, Volume, VolumeAttachment
+from volplane.placement.nodes import is_ready
 from volplane.reclaim.drain import (
     Held,
     held_attachments,
@@ -26,6 +28,7 @@ from volplane.reclaim.drain import (
 )
 from volplane.reclaim.scrub_pod import SCRUB_LABEL
 from volplane.state.indexes import claims_of_pod, scrubbed_volume
+from volplane.state.naming import node_hash
 
 __all__ = ["Drain", "Leftover"]
 
@@ -46,6 +49,7 @@ class Leftover:
 @dataclass(frozen=True, slots=True)
 class Drain:
     """What to drain. driver: "" = of all drivers. namespace: ours. timeout: seconds that a deletion may take.
+    node: only what is there; "" = everywhere.
 
     All methods raise ApiError.
     """
@@ -53,15 +57,35 @@ class Drain:
     driver: str
     namespace: str
     timeout: float
+    node: str = ""
+
+    async def node_is_gone(self, client: Client) -> bool:
+        """Whether nobody can work on what is on the node, so that no controller is needed, or in the way.
+
+        Raises VolplaneError for a node that exists and is not ready: it may come back any moment.
+        """
+        if not self.node:
+            return False
+        node = await client.find(NODES, self.node)
+        if node is None:
+            return True
+        if not is_ready(node):
+            raise VolplaneError(
+                f"node {self.node} is not ready, but may come back: wait for it, or, if it is gone for good, delete "
+                f"the object first (kubectl delete node {self.node})"
+            )
+        return False
 
     async def find(self, client: Client) -> list[Held]:
         """All attachments, volumes and claims that our finalizers or intents hold."""
         return [held for _, held in await self._held(client)]
 
     async def _held(self, client: Client) -> list[tuple[Target, Held]]:
-        attachments = held_attachments((await client.list(ATTACHMENTS)).items, self.driver)
-        claims = held_claims((await client.list(CLAIMS)).items, self.driver)
-        return [*attachments, *held_volumes((await client.list(VOLUMES)).items, self.driver), *claims]
+        selector = f"{NODE}={node_hash(self.node)}" if self.node else ""
+        attachments = [] if self.node else held_attachments((await client.list(ATTACHMENTS)).items, self.driver)
+        claims = held_claims((await client.list(CLAIMS, label_selector=selector)).items, self.driver)
+        volumes = held_volumes((await client.list(VOLUMES, label_selector=selector)).items, self.driver)
+        return [*attachments, *volumes, *claims]
 
     # --- keeping the assets -------------------------------------------------------------------------------------
 
@@ -96,10 +120,13 @@ class Drain:
 
     # --- deleting -----------------------------------------------------------------------------------------------
 
-    async def delete(self, console: Console, client: Client, recorder: EventRecorder, address: str) -> list[Leftover]:
+    async def delete(
+        self, console: Console, client: Client, recorder: EventRecorder, address: str, *, gone: bool = False
+    ) -> list[Leftover]:
         """Delete all claims, then wait for the controllers; returns what is left. address: of the controller.
 
-        Attachments are waited for: they go when no pod needs them.
+        Attachments are waited for: they go when no pod needs them. gone: the node is, so that volumes whose claim is
+        gone are let go, and what they are is left on its disks.
         """
         begun = {held.key for _, held in await self._held(client)}
         loop = asyncio.get_running_loop()
@@ -113,22 +140,28 @@ class Drain:
                 if not ours or loop.time() > until:
                     break
                 for target, _ in sorted(ours, key=lambda each: not isinstance(each[0], Claim)):
-                    await self._request_deletion(client, target)
+                    await self._request_deletion(client, target, gone=gone)
                 await asyncio.sleep(POLL_SECONDS)
         return await self._left(client, recorder, address, ours)
 
-    async def _request_deletion(self, client: Client, target: Target) -> None:
+    async def _request_deletion(self, client: Client, target: Target, *, gone: bool) -> None:
         """Delete a claim, the claim that a volume is bound to, or an available volume; never what a pod may use."""
         if isinstance(target, VolumeAttachment):
             return
         if isinstance(target, Claim):
             await _delete(client, CLAIMS, target)
+            if gone and target.has_finalizer(PROVISIONING_FINALIZER):
+                await _write(client, release_claim, target)
             return
         reference = target.spec.claim_ref
         if reference is not None and reference.uid:
             bound = await client.find(CLAIMS, f"{reference.namespace}/{reference.name}")
             if bound is not None and bound.uid == reference.uid:
                 await _delete(client, CLAIMS, bound)
+                return
+            if gone:
+                await _delete(client, VOLUMES, target)
+                await _write(client, release_volume, target)
         elif target.status.phase == "Available":
             await _delete(client, VOLUMES, target)
 

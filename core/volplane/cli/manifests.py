@@ -39,7 +39,13 @@ SCRUBBER = "volplane-scrub"
 """The label of scrubber pods (see `volplane.reclaim.scrub_pod`)."""
 PORT = 9809
 USER = 65532
+MOST_REPLICAS = 10
 LABELS = {"app.kubernetes.io/name": NAME}
+CENTRAL_PRIORITY = "system-cluster-critical"
+NODE_PRIORITY = "system-node-critical"
+"""Priority classes that every cluster has. A claim of a pod of any priority may wait for us, so that ours is above all
+that users may give; the kubelet also evicts and shuts down these two classes last. See `_quota`.
+"""
 CONFIGURATION = """\
 # The drivers: a name that StorageClasses give as their provisioner, a backend, and its options.
 # `volplane plugins` shows the backends that the image has.
@@ -72,21 +78,35 @@ def manifests(
         Path | None,
         typer.Option("--config", metavar="FILE", help="Configuration file to put into the ConfigMap.", readable=False),
     ] = None,
+    replicas: Annotated[
+        int, typer.Option(metavar="N", help="Of the Deployment: one works, the others wait for its lease.")
+    ] = 2,
+    monitoring: Annotated[
+        bool, typer.Option("--monitoring", help="Add a PodMonitor, for clusters with the Prometheus operator.")
+    ] = False,
 ) -> None:
     """Print the namespace, service account, roles, configuration, network policies and Deployment of the controllers.
 
     The account gets the least rights that the controllers need; of Secrets it may read those that options of the
     configuration file name, also in other namespaces. If a driver is distributed, a DaemonSet with an account of its
     own runs a process on every node. Add yourself what pods must mount, such as a hostpath root.
+
+    Two replicas or more get a PodDisruptionBudget, which lets a drain evict one at a time. A ResourceQuota without
+    an effective limit allows the pods their priority class in clusters that keep those of the system to kube-system.
     """
     chosen = parse_controllers(controllers)
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", namespace):
         raise ConfigurationError(
             f'--namespace is "{namespace}"; it must be a DNS label (RFC 1123), such as volplane-system'
         )
+    if not 1 <= replicas <= MOST_REPLICAS:
+        raise ConfigurationError(
+            f"--replicas is {replicas}; it must be 1 to {MOST_REPLICAS}: one works, the others wait to take over"
+        )
     text = CONFIGURATION if config is None else _read(config)
     _check_backends(text, config)
-    shown = documents(namespace, controllers, chosen, image or f"{NAME}:{version('volplane')}", text)
+    image = image or f"{NAME}:{version('volplane')}"
+    shown = documents(namespace, controllers, chosen, image, text, replicas=replicas, monitoring=monitoring)
     typer.echo(
         yaml.dump_all(shown, Dumper=_Dumper, sort_keys=False, explicit_start=True, default_flow_style=None, width=120),
         nl=False,
@@ -119,7 +139,14 @@ def _read(path: Path) -> str:
 
 
 def documents(
-    namespace: str, option: str, controllers: Collection[str], image: str, configuration: str
+    namespace: str,
+    option: str,
+    controllers: Collection[str],
+    image: str,
+    configuration: str,
+    *,
+    replicas: int = 2,
+    monitoring: bool = False,
 ) -> Iterator[Json]:
     """The objects, in an order in which they can be created. option: the value of --controllers of `volplane run`."""
     yield {
@@ -130,26 +157,102 @@ def documents(
     here = {"name": NAME, "namespace": namespace, "labels": LABELS}
     parsed = parse_configuration(configuration, "the configuration")
     distributed = any(driver.distributed for driver in parsed.drivers or ())
-    everywhere = cluster_rules(controllers, namespace, distributed=distributed)
+    publishing = any(driver.distributed or driver.storage_capacity for driver in parsed.drivers or ())
+    everywhere = cluster_rules(controllers, namespace, distributed=publishing)
     secrets = named_secrets(parsed)
-    yield from _account(NAME, namespace, everywhere, namespace_rules(controllers, secrets.get(namespace, ())), secrets)
+    here_too = namespace_rules(controllers, secrets.get(namespace, ()), publishing=publishing)
+    yield from _account(NAME, namespace, everywhere, here_too, secrets)
     if distributed:
-        there = namespace_rules(NODE_CONTROLLERS, secrets.get(namespace, ()), leases=())
+        there = namespace_rules(NODE_CONTROLLERS, secrets.get(namespace, ()), leases=(), publishing=True)
         yield from _account(NODE_NAME, namespace, node_cluster_rules(namespace), there, secrets)
     yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": here, "data": {"volplane.yaml": configuration}}
     yield from _network_policies(namespace)
+    yield _quota(namespace)
+    if replicas > 1:
+        yield _disruption_budget(namespace)
     yield {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": here,
         "spec": {
-            "replicas": 2,
+            "replicas": replicas,
             "selector": {"matchLabels": LABELS},
-            "template": {"metadata": {"labels": LABELS}, "spec": _pod(NAME, _container(namespace, image, option))},
+            # A drain and an upgrade take one away at a time, and another is ready before.
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+            "template": {
+                "metadata": {"labels": LABELS},
+                "spec": {
+                    "priorityClassName": CENTRAL_PRIORITY,
+                    "affinity": _apart(),
+                    **_pod(NAME, _container(namespace, image, option)),
+                },
+            },
         },
     }
     if distributed:
         yield _daemon_set(namespace, image)
+    if monitoring:
+        yield _pod_monitor(namespace)
+
+
+def _quota(namespace: str) -> Json:
+    """Allows the priority classes of our pods.
+
+    A cluster may keep them to namespaces that have a quota for them (ResourceQuota admission, `limitedResources`), as
+    GKE does. kube-system always has one, other namespaces bring their own. The number never binds.
+    """
+    return {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "volplane-critical", "namespace": namespace, "labels": LABELS},
+        "spec": {
+            "hard": {"pods": "1G"},
+            "scopeSelector": {
+                "matchExpressions": [
+                    {"scopeName": "PriorityClass", "operator": "In", "values": [CENTRAL_PRIORITY, NODE_PRIORITY]}
+                ]
+            },
+        },
+    }
+
+
+def _disruption_budget(namespace: str) -> Json:
+    """One replica may be evicted at a time; one that is not ready may always be: it holds no node up."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": NAME, "namespace": namespace, "labels": LABELS},
+        "spec": {
+            "maxUnavailable": 1,
+            "selector": {"matchLabels": LABELS},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }
+
+
+def _apart() -> Json:
+    """Replicas on different nodes, and in different zones, where there are some; together rather than not at all."""
+    terms = [
+        {"weight": weight, "podAffinityTerm": {"labelSelector": {"matchLabels": LABELS}, "topologyKey": key}}
+        for key, weight in (("kubernetes.io/hostname", 100), ("topology.kubernetes.io/zone", 50))
+    ]
+    return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
+def _pod_monitor(namespace: str) -> Json:
+    """All processes, scraped by Prometheus. Its definition comes with the Prometheus operator."""
+    names = [NAME, NODE_NAME]
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PodMonitor",
+        "metadata": {"name": NAME, "namespace": namespace, "labels": LABELS},
+        "spec": {
+            "selector": {
+                "matchExpressions": [{"key": "app.kubernetes.io/name", "operator": "In", "values": names}],
+            },
+            "podMetricsEndpoints": [{"port": "http", "path": "/metrics"}],
+        },
+    }
 
 
 def _account(
@@ -174,7 +277,7 @@ def _daemon_set(namespace: str, image: str) -> Json:
     container["env"] = [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
     container["args"].append("--node-name=$(NODE_NAME)")
     pod = _pod(NODE_NAME, container)
-    pod["priorityClassName"] = "system-node-critical"
+    pod["priorityClassName"] = NODE_PRIORITY
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",

@@ -91,6 +91,10 @@ _OF_DISTRIBUTED = {
         Rule("", "persistentvolumes", ("patch",)),
         Rule("", "nodes", ("get",)),
     ),
+    "capacity": (
+        Rule("storage.k8s.io", "csidrivers", ("get", "list", "watch", "create", "patch")),
+        Rule("", "nodes", ("get",)),
+    ),
 }
 """What there is for these controllers to do where a driver is distributed, and only there."""
 _SCRUBBING = (
@@ -105,7 +109,7 @@ _SCRUBBING_BY_CLAIM = Rule("", "persistentvolumeclaims", ("create", "delete"))
 def cluster_rules(controllers: Collection[str], namespace: str, *, distributed: bool = False) -> list[Rule]:
     """For a ClusterRole. namespace: ours; it is read, as is kube-system, whose uid is the default cluster id.
 
-    distributed: some drivers are served by processes of nodes.
+    distributed: some drivers are served by processes of nodes, or publish their room.
     """
     rules = [*_ALL, Rule("", "namespaces", ("get",), tuple(sorted({"kube-system", namespace})))]
     for controller in sorted(controllers):
@@ -118,13 +122,18 @@ def node_cluster_rules(namespace: str) -> list[Rule]:
     """For the ClusterRole of the processes of nodes: they share an account, and RBAC knows no labels, so that it cannot
     say that each may touch what belongs to its own node alone.
     """
-    return cluster_rules(NODE_CONTROLLERS, namespace)
+    return cluster_rules(NODE_CONTROLLERS, namespace)  # They publish room, and need no CSIDriver for that.
 
 
 def namespace_rules(
-    controllers: Collection[str], secrets: Iterable[str] = (), *, leases: Iterable[str] = (LEASE,)
+    controllers: Collection[str],
+    secrets: Iterable[str] = (),
+    *,
+    leases: Iterable[str] = (LEASE,),
+    publishing: bool = False,
 ) -> list[Rule]:
     """For a Role in our namespace. secrets: names from the options. leases: names; empty = any, for processes of nodes.
+    publishing: the room of some driver is published.
 
     RBAC cannot restrict a create to a name.
     """
@@ -136,6 +145,10 @@ def namespace_rules(
     ]
     if scrubs(controllers):
         rules += (*_SCRUBBING, _SCRUBBING_BY_CLAIM) if leases else _SCRUBBING
+    if publishing and "capacity" in controllers:
+        rules.append(Rule("storage.k8s.io", "csistoragecapacities", (*READ, "create", "patch", "delete")))
+    elif publishing and "assigner" in controllers:
+        rules.append(Rule("storage.k8s.io", "csistoragecapacities", FOLLOW))
     return _merged(rules)
 
 

@@ -36,6 +36,11 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+class Placement(StrEnum):
+    ASSIGNER = "assigner"
+    RACE = "race"
+
+
 class Immediate(StrEnum):
     ASSIGNER = "assigner"
     EXTERNAL = "external"
@@ -65,6 +70,19 @@ def run(
             help="Serve the storage of this node: distributed drivers, and of all objects only those of the node.",
         ),
     ] = None,
+    placement: Annotated[
+        Placement,
+        typer.Option(
+            help="How claims of distributed drivers get their node: the controller assigner chooses, or the processes"
+            " of the nodes compete for them, each after a random delay (give it to all processes).",
+        ),
+    ] = Placement.ASSIGNER,
+    race_base_delay: Annotated[
+        str, typer.Option("--race-base-delay", metavar="TIME", help="Of --placement race: the longest first delay.")
+    ] = "20s",
+    race_max_delay: Annotated[
+        str, typer.Option("--race-max-delay", metavar="TIME", help="Of --placement race: the longest delay of all.")
+    ] = "60s",
     immediate: Annotated[
         Immediate,
         typer.Option(
@@ -108,6 +126,7 @@ def run(
         namespace=namespace,
         leader_elect=leader_elect,
         node_name=_name_of_node(node_name),
+        race=_race(race_base_delay, race_max_delay) if placement is Placement.RACE else None,
         external_choice=immediate is Immediate.EXTERNAL,
         resync=duration("--resync", resync),
         force_detach=not disable_force_detach,
@@ -124,6 +143,16 @@ def _name_of_node(name: str | None) -> str | None:
             f'--node-name is "{name}"; it must be the name of a Node, a DNS subdomain (RFC 1123), such as worker-1'
         )
     return name
+
+
+def _race(base: str, longest: str) -> tuple[float, float]:
+    delays = duration("--race-base-delay", base), duration("--race-max-delay", longest)
+    if not 0 < delays[0] <= delays[1]:
+        raise ConfigurationError(
+            f'--race-base-delay is "{base}" and --race-max-delay "{longest}"; the first must be more than nothing, and '
+            "at most the second"
+        )
+    return delays
 
 
 def duration(option: str, text: str) -> float:

@@ -11,6 +11,7 @@ The file is checked in full when it is read:
         rate: 5
         timeout: 120
         distributed: true
+        storageCapacity: true
     extensions:
       - name: call_log
         options: {path: /var/log/volplane-calls.jsonl}
@@ -67,7 +68,7 @@ NODE_CONTROLLERS: Final = ("provisioner", "reclaimer", "expander", "capacity")
 """What a process with `--node-name` may run: the rest is decided for the whole cluster."""
 
 _KEYS: Final = ("clusterId", "drivers", "extensions", "scrubber")
-_DRIVER_KEYS: Final = ("name", "backend", "options", "concurrency", "rate", "timeout", "distributed")
+_DRIVER_KEYS: Final = ("name", "backend", "options", "concurrency", "rate", "timeout", "distributed", "storageCapacity")
 _EXTENSION_KEYS: Final = ("name", "options")
 _SCRUBBER_KEYS: Final = (
     "image",
@@ -90,6 +91,7 @@ class DriverSettings:
     in `repr`.
     concurrency, rate (operations started a second), timeout (seconds a hook may take): None = the default.
     distributed: its assets live on nodes, and the process of each node (`--node-name`) calls its hooks there.
+    storage_capacity: its room is published for the scheduler; of distributed drivers it always is.
     """
 
     name: str
@@ -99,6 +101,7 @@ class DriverSettings:
     rate: float | None = None
     timeout: float | None = None
     distributed: bool = False
+    storage_capacity: bool = False
     where: str = field(default="", compare=False)
 
 
@@ -236,6 +239,7 @@ def _driver(section: _Section) -> DriverSettings:
         rate=section.number("rate", above=0.0),
         timeout=section.number("timeout", above=0.0),
         distributed=section.boolean("distributed"),
+        storage_capacity=section.boolean("storageCapacity"),
         where=section.place,
     )
 

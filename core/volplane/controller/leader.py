@@ -25,6 +25,8 @@ __all__ = ["Elector", "Leadership"]
 _LOG = logging.getLogger(__name__)
 
 _RELEASE_SECONDS = 2.0
+RENEW_PERIOD = (2.0, 2.4)
+"""Seconds between renewals, shortest and longest."""
 
 T = TypeVar("T")
 
@@ -72,20 +74,24 @@ class Elector:
         random: Random,
         overrun: Callable[[], None],
         renew_seconds: float = 10.0,
+        period: tuple[float, float] = RENEW_PERIOD,
         ensure_namespace: Callable[[], Awaitable[None]] | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """ensure_namespace: creates the namespace of the lease if it is missing."""
-        retry, jitter = LEASE_NOT_HELD.first, LEASE_NOT_HELD.jitter[1]
-        if not retry * jitter < renew_seconds < lock.duration:
+        """period: shortest and longest seconds between renewals. ensure_namespace: creates the namespace of the lease
+        if it is missing.
+        """
+        longest = period[1]
+        if not longest < renew_seconds < lock.duration:
             raise ConfigurationError(
-                f"leader election of {lock.name}: retry ({retry:g} s, times {jitter}) must be less than renew "
+                f"leader election of {lock.name}: the period of renewals ({longest:g} s) must be less than renew "
                 f"({renew_seconds:g} s), and that less than the lease ({lock.duration} s)"
             )
         self._lock = lock
         self._random = random
         self._overrun = overrun
         self._renew = renew_seconds
+        self._renewals = period
         self._ensure_namespace = ensure_namespace
         self._metrics = metrics
         self.failing = ""
@@ -107,20 +113,22 @@ class Elector:
         seen: tuple[Any, ...] | None = None
         since = _now()
         while True:
+            over = math.inf
             try:
                 lease = await self._bounded(self._lock.read(seconds=self._renew), self._renew)
                 if (record := _record(lease)) != seen:
                     seen, since = record, _now()
                 if lease is None or lease.spec.holder_identity in {None, "", self._lock.identity}:
                     return await self._take(lease)  # released; or taken by us with an answer that was lost
-                if _now() >= since + (lease.spec.lease_duration_seconds or self._lock.duration):
+                ends = since + (lease.spec.lease_duration_seconds or self._lock.duration)
+                if _now() >= ends:
                     return await self._take(lease)
-                self.failing = ""
+                over, self.failing = ends, ""
             except ApiConflict as error:
                 _LOG.info("lease %s: %s", self._lock.name, error)
             except ApiError as error:
                 await self._cannot(error)
-            await asyncio.sleep(self._pause())
+            await asyncio.sleep(min(LEASE_NOT_HELD.delay(random=self._random), over - _now()))
 
     async def _cannot(self, error: ApiError) -> None:
         """Log once for each reason why there is no election. A missing namespace is created."""
@@ -160,7 +168,7 @@ class Elector:
 
     async def _keep(self, holding: _Holding, task: asyncio.Future[None]) -> None:
         """Renew until the work ends or renewing has failed for too long."""
-        pause = self._pause()
+        pause = self._period()
         while True:
             await asyncio.wait({task}, timeout=pause)
             if task.done():
@@ -192,7 +200,7 @@ class Elector:
             _LOG.warning("lease %s was not renewed: %s", self._lock.name, error)
             return LEASE_NOT_RENEWED.delay()
         holding.leadership.until = begun + self._lock.duration
-        return self._pause()
+        return self._period()
 
     async def _look(self, holding: _Holding, seconds: float) -> None:
         """Read the Lease after a conflict: another holder, a label, or a renewal of ours whose answer was lost."""
@@ -252,8 +260,8 @@ class Elector:
         if self._metrics is not None:
             self._metrics.leading(self._lock.name, leadership is not None)
 
-    def _pause(self) -> float:
-        return LEASE_NOT_HELD.delay(random=self._random)
+    def _period(self) -> float:
+        return self._random.uniform(*self._renewals)
 
 
 class _Holding:

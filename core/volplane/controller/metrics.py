@@ -204,6 +204,7 @@ class Metrics:
             "driver",
             "verdict",
         )
+        self._lost = make.gauge("volplane_lost_volumes", "Volumes of distributed drivers whose node is gone", "driver")
         self._leak_checks = make.counter(
             "volplane_leak_checks_total", "Leak checks, complete or failed", "driver", "result"
         )
@@ -351,6 +352,12 @@ class Metrics:
             gauge.forget()
             for labels, count in counts.items():
                 gauge[labels].set(count)
+
+    def volumes_lost(self, counts: Mapping[str, int]) -> None:
+        """Volumes whose node is gone, by driver; of others than these there are none."""
+        self._lost.forget()
+        for driver, count in counts.items():
+            self._lost[(driver,)].set(count)
 
     def drivers_healthy(self, health: Mapping[str, bool]) -> None:
         """Every driver of this process by name; others than these there are none."""

@@ -77,12 +77,14 @@ def load_drivers(configuration: Configuration, plugins: PluginSource, *, node_na
             place = f"{setting.where}: " if setting.where else ""
             broken.append(BrokenDriver(name=setting.name, backend=setting.backend, error=f"{place}{result}"))
     limits = {s.name: _limits(s) for s in settings}
+    publish = {s.name for s in settings if s.distributed or s.storage_capacity}
     elsewhere = {s.name for s in settings if s.distributed and node_name is None}
     return LoadedDrivers(
         drivers=tuple(driver for driver in drivers if driver.name not in elsewhere),
         broken=tuple(broken),
         limits=limits,
         distributed=tuple(driver for driver in drivers if driver.name in elsewhere),
+        publishing=frozenset(d.name for d in drivers if d.name in publish and d.view.supports("get_capacity")),
     )
 
 
@@ -149,6 +151,11 @@ def _build(settings: DriverSettings, plugin: Plugin | VolplaneError, extensions:
     if settings.distributed and not driver.view.info.topology_keys:
         raise ConfigurationError(
             "distributed: true, but what this driver makes is reachable from everywhere (`describe` names no "
+            "topology_keys): leave the key out"
+        )
+    if settings.storage_capacity and not (driver.view.info.topology_keys and driver.view.supports("get_capacity")):
+        raise ConfigurationError(
+            "storageCapacity: true, but this driver has no hook get_capacity, or places nothing (`describe` names no "
             "topology_keys): leave the key out"
         )
     return driver

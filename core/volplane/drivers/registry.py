@@ -17,7 +17,7 @@ from volplane.drivers.driver import Driver
 from volplane.drivers.executor import HookExecutor
 from volplane.drivers.owners import SourceOwner, SourceOwners
 from volplane.drivers.status import DriverState, DriverStatus, LoadedDrivers, status_of_broken
-from volplane.drivers.view import DriverView
+from volplane.drivers.view import DriverView, serves_attachments
 from volplane.errors import BackendError, PluginError, Unavailable
 from volplane.operations import Again, DriverLimits
 from volplane.requests import Context, HookRequest, OwnsRequest, ProbeRequest, StartRequest, StopRequest
@@ -109,6 +109,7 @@ class DriverRegistry:
         self._refresh = refresh
         self._call_hook = call_hook
         self._entries = {driver.name: _Entry(driver) for driver in loaded.drivers}
+        self._publishing = loaded.publishing
         self._distributed = {driver.name: driver.view for driver in loaded.distributed}
         self._broken = {broken.name: broken for broken in loaded.broken}
         self._limits = dict(loaded.limits)
@@ -134,6 +135,10 @@ class DriverRegistry:
     def distributed(self, name: str) -> DriverView | None:
         """The driver of this name, if the processes of the nodes call its hooks and this one does not."""
         return self._distributed.get(name)
+
+    def publishes(self, name: str) -> bool:
+        """Whether the room of the driver of this name is published, by this process or by those of the nodes."""
+        return name in self._publishing
 
     def starting(self, name: str) -> bool:
         """Whether the first `start` of this driver was begun at most `START_GRACE` seconds ago, and has not ended."""
@@ -393,8 +398,3 @@ class DriverRegistry:
         if was is not state:
             log.info("driver %s is %s", entry.driver.name, state)
             self._changed(entry.driver.name)
-
-
-def serves_attachments(driver: DriverView) -> bool:
-    """Whether attachments of its CSI driver name are its own to serve, with hooks or by saying that none is needed."""
-    return driver.info.attach_required or driver.info.csi_driver_name == driver.name

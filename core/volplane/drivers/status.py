@@ -26,12 +26,14 @@ class LoadedDrivers:
     """What `volplane.drivers.loading` made of a configuration.
 
     distributed: drivers whose hooks the processes of the nodes call, and not this one. drivers: the others.
+    publishing: names of those whose room is published, of both kinds.
     """
 
     drivers: tuple[Driver, ...] = ()
     broken: tuple[BrokenDriver, ...] = ()
     limits: Mapping[str, DriverLimits] = field(default_factory=dict)
     distributed: tuple[Driver, ...] = ()
+    publishing: frozenset[str] = frozenset()
 
 
 class DriverState(StrEnum):

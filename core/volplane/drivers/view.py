@@ -10,7 +10,7 @@ from volplane.drivers.parameters import class_parameters
 from volplane.errors import InvalidArgument
 from volplane.schemas import DriverInfo, ParameterSchema
 
-__all__ = ["DriverView"]
+__all__ = ["DriverView", "serves_attachments"]
 
 _CLASSES_REMEMBERED: Final = 256
 
@@ -57,3 +57,8 @@ class DriverView:
         except InvalidArgument as error:
             return str(error)
         return ""
+
+
+def serves_attachments(driver: DriverView) -> bool:
+    """Whether attachments of its CSI driver name are its own to serve, with hooks or by saying that none is needed."""
+    return driver.info.attach_required or driver.info.csi_driver_name == driver.name

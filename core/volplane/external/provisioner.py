@@ -27,6 +27,8 @@ from volplane.intents.record import (
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
+from volplane.placement.race import decide_race
+from volplane.placement.recognise import decide_recognition
 from volplane.provision.decide import decide_provision
 from volplane.reclaim.delete import decide_delete, once_proven
 from volplane.reclaim.recycle import abandon_scrub, decide_recycle, recycles
@@ -53,7 +55,12 @@ def decide_external_claim(claim: Claim, cluster: ClusterState, reads: LiveReads)
         return _class_is_gone(claim, class_name) if settled_metadata(claim) else Settled()
     if not cluster.has_driver(storage_class.provisioner):
         return _settle(claim, cluster)
-    if why := _not_asked(claim, storage_class) or claim_elsewhere(claim, cluster):
+    if why := _not_asked(claim, storage_class):
+        return Wait(reason=why)
+    driver = cluster.drivers.get(storage_class.provisioner)
+    if driver is not None and (taken := decide_race(claim, storage_class, driver, cluster)) is not None:
+        return taken
+    if why := claim_elsewhere(claim, cluster):
         return Wait(reason=why)
     return decide_provision(claim, storage_class, cluster, reads)
 
@@ -65,6 +72,8 @@ def _settle_bound(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Acti
     if cluster.settings.node_name and settled_metadata(claim) and unseen:
         # A volume of another node is in no watch of ours.
         return Read(VOLUMES, name, why="what is the claim bound to?")
+    if cluster.settings.node_name and name and claim.status.phase != "Bound" and not claim.terminating:
+        return Wait(reason="the binder is writing the claim")
     return _settle(claim, cluster)
 
 
@@ -115,7 +124,7 @@ def decide_external_volume(volume: Volume, cluster: ClusterState, reads: LiveRea
     if cluster.drivers.distributed(maker) is not None:
         return Settled()
     if cluster.has_driver(maker) and (why := volume_elsewhere(volume, cluster)):
-        return Wait(reason=why)
+        return decide_recognition(volume, cluster) or Wait(reason=why)
     if cluster.drivers.get(maker) is None:
         return _without_driver(volume, maker, cluster)
     if (step := finalizer_step(volume, ours=True)) is not None:

@@ -9,6 +9,7 @@ from volplane.kube import objects
 
 __all__ = [
     "ATTACHMENTS",
+    "CAPACITIES",
     "CLAIMS",
     "CSI_DRIVERS",
     "CSI_NODES",
@@ -72,5 +73,6 @@ VOLUME_ATTRIBUTES_CLASSES = Kind(
 )
 CSI_NODES = Kind("storage.k8s.io/v1", "CSINode", "csinodes", False, objects.CsiNode)
 CSI_DRIVERS = Kind("storage.k8s.io/v1", "CSIDriver", "csidrivers", False, objects.CsiDriver)
+CAPACITIES = Kind("storage.k8s.io/v1", "CSIStorageCapacity", "csistoragecapacities", True, objects.CsiStorageCapacity)
 ATTACHMENTS = Kind("storage.k8s.io/v1", "VolumeAttachment", "volumeattachments", False, objects.VolumeAttachment)
 LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases", True, objects.Lease)

@@ -13,6 +13,8 @@ __all__ = [
     "BETA_STORAGE_PROVISIONER",
     "BIND_COMPLETED",
     "BOUND_BY_CONTROLLER",
+    "CAPACITY_DRIVER",
+    "CAPACITY_PUBLISHER",
     "CLAIM_PROTECTION",
     "DEFAULT_CLASS",
     "DEFAULT_CLASS_BETA",
@@ -81,6 +83,10 @@ NODE_UID = "volplane.dev/node-uid"
 """Uid of the Node that it is for. On an attachment by the attach-detach controller, on claims and volumes of
 distributed drivers by the assigner: a node that is made again under its name has another uid."""
 
+CAPACITY_DRIVER = "csi.storage.k8s.io/drivername"
+"""Label of a CSIStorageCapacity, as the external provisioner writes it: the driver."""
+CAPACITY_PUBLISHER = "csi.storage.k8s.io/managed-by"
+"""Label of a CSIStorageCapacity: who publishes it, and removes it when it is outdated."""
 NODE = "volplane.dev/node"
 """Label of claims and volumes of distributed drivers: `volplane.state.naming.node_hash` of the name of their node."""
 NODE_GONE_AFTER = "volplane.dev/node-gone-after"

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from volplane.kube.csi import CsiDriver, CsiDriverSpec, CsiNode, CsiStorageCapacity
 from volplane.kube.metadata import (
     Fields,
     KubeObject,
@@ -32,6 +33,7 @@ __all__ = [
     "CsiDriver",
     "CsiDriverSpec",
     "CsiNode",
+    "CsiStorageCapacity",
     "KubeObject",
     "LabelSelector",
     "Lease",
@@ -324,32 +326,6 @@ class Secret(KubeObject):
 
     data: dict[str, str] | None = None
     type: str = ""
-
-
-class CsiNodeDriver(Fields):
-    name: str = ""
-    allocatable: dict[str, int] | None = None
-
-
-class CsiNodeSpec(Fields):
-    drivers: list[CsiNodeDriver] | None = None
-
-
-class CsiNode(KubeObject):
-    """storage.k8s.io/v1 CSINode."""
-
-    spec: CsiNodeSpec = msgspec.field(default_factory=CsiNodeSpec)
-
-
-class CsiDriverSpec(Fields):
-    attach_required: bool = True
-    node_allocatable_update_period_seconds: int | None = None
-
-
-class CsiDriver(KubeObject):
-    """storage.k8s.io/v1 CSIDriver."""
-
-    spec: CsiDriverSpec = msgspec.field(default_factory=CsiDriverSpec)
 
 
 class AttachmentSource(Fields):

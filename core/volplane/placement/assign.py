@@ -19,10 +19,10 @@ from volplane.intents.record import allowed_segments, not_provisioned, provision
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, NODES
 from volplane.kube.objects import Claim, Node, StorageClass
-from volplane.placement.choose import Offer, choose
+from volplane.placement.choose import choose
 from volplane.placement.parameters import read_parameters
 from volplane.placement.state import PlacementState, unsuitable
-from volplane.state.naming import node_hash, volume_name_of
+from volplane.state.naming import volume_name_of
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 
 __all__ = ["Assigner", "decide_assignment"]
@@ -72,7 +72,7 @@ def decide_assignment(key: str, state: PlacementState, reads: LiveReads) -> Acti
     if claim.spec.volume_name or claim.annotation(names.BIND_COMPLETED) is not None:
         return _beside_volume(claim, state)
     if claim.terminating:
-        return _ended(claim, intent)
+        return _ended(claim, intent, state)
     if selected := claim.annotation(names.SELECTED_NODE):
         return _selected(claim, selected, driver, state, reads)
     storage_class = state.class_of(claim)
@@ -162,11 +162,15 @@ def _beside_volume(claim: Claim, state: PlacementState) -> Action:
     return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why="it is where its volume is")
 
 
-def _ended(claim: Claim, intent: ClaimIntent | None) -> Action:
-    """A claim that is being deleted before it was placed. Only a record that names no place needs nobody else."""
-    if intent is not None and settled_metadata(claim) and not (claim.metadata.labels or {}).get(names.NODE):
+def _ended(claim: Claim, intent: ClaimIntent | None, state: PlacementState) -> Action:
+    """A claim that is being deleted before it was placed: its record, if it names no place, needs nobody else."""
+    if not settled_metadata(claim):
+        return Settled()
+    if intent is not None:
         return Patch(kind=CLAIMS, target=claim, body={"metadata": settled_metadata(claim)}, why="nothing was begun")
-    return Settled()
+    # What a damaged record was about, the process of the selected node finds out.
+    node = state.nodes.get(claim.annotation(names.SELECTED_NODE) or "")
+    return (_belonging(claim, node) if node is not None else None) or Settled()
 
 
 def _selected(claim: Claim, selected: str, driver: DriverView, state: PlacementState, reads: LiveReads) -> Action:
@@ -216,7 +220,7 @@ def _unplaced(claim: Claim, storage_class: StorageClass, driver: DriverView, sta
     parameters, flaws = read_parameters(storage_class)
     if flaws:
         return not_provisioned(claim, f'class "{storage_class.name}": {flaws}')
-    offers = _offers(claim, storage_class, driver, state)
+    offers = state.offers(claim, driver, storage_class)
     if not offers:
         return _nowhere(claim, storage_class, driver, state)
     chosen = choose(parameters.strategy, offers, claim.uid, state.last.get(storage_class.name, ""))
@@ -225,23 +229,13 @@ def _unplaced(claim: Claim, storage_class: StorageClass, driver: DriverView, sta
     return step or Settled()
 
 
-def _offers(claim: Claim, storage_class: StorageClass, driver: DriverView, state: PlacementState) -> list[Offer]:
-    """The nodes that can take the claim."""
-    now, refused = state.cluster.monotonic(), state.refused.get(claim.uid, {})
-    usage, name = state.usage, driver.name
-    return [
-        Offer(node, usage.count(name, node_hash(node)), None)
-        for node in state.candidates(driver, storage_class)
-        if refused.get(node, 0.0) <= now
-    ]
-
-
 def _nowhere(claim: Claim, storage_class: StorageClass, driver: DriverView, state: PlacementState) -> Wait:
     allowed = allowed_segments(storage_class)
     now, refused = state.cluster.monotonic(), state.refused.get(claim.uid, {})
-    lacking = Counter(
-        unsuitable(node, driver, allowed) or "without room: they gave the claim back" for node in state.nodes.all()
+    full = (
+        "without room for it" if state.room.is_published(driver.name, storage_class.name) else "full, by their answer"
     )
+    lacking = Counter(unsuitable(node, driver, allowed) or full for node in state.nodes.all())
     counted = ", ".join(f"{count} {why}" for why, count in sorted(lacking.items())) or "there are none"
     due = [until - now for until in refused.values() if until > now]
     wait = not_provisioned(claim, f"no node can take it; of the nodes are {counted}")

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from volplane.controller.actions import Queue
 from volplane.kube import names
-from volplane.kube.objects import Claim, KubeObject, Node, StorageClass, Volume
+from volplane.kube.objects import Claim, CsiStorageCapacity, KubeObject, Node, StorageClass, Volume
 from volplane.placement.state import PlacementState
 
 __all__ = ["PlacementHandlers"]
+
+
+ROOM_PAUSE = 1.0
+"""Seconds after which published room is looked at: in a full cluster many claims wait, and many nodes publish."""
 
 
 class PlacementHandlers:
@@ -25,6 +29,7 @@ class PlacementHandlers:
         cluster.classes.subscribe(self.class_changed)
         cluster.claims.subscribe(self.claim_changed)
         cluster.volumes.subscribe(self.volume_changed)
+        cluster.capacities.subscribe(self.capacity_changed)
 
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         self._state.claim_changed(old, new)
@@ -61,6 +66,13 @@ class PlacementHandlers:
         for volume in self._state.cluster.volumes.values():
             if self._state.driver_of_volume(volume) is not None:
                 self._volumes.enqueue(volume.name)
+
+    def capacity_changed(self, old: CsiStorageCapacity | None, new: CsiStorageCapacity | None) -> None:
+        self._state.capacity_changed(old, new)
+        if new is None or (old is not None and old.capacity == new.capacity):
+            return
+        for key in sorted(self._state.waiting):
+            self._claims.enqueue(key, ROOM_PAUSE)
 
     def room_changed(self) -> None:
         """A node may take what none could before."""

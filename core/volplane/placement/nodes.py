@@ -92,6 +92,10 @@ class NodeBook:
         """Names of other nodes whose objects carry the same label."""
         return sorted(self._by_hash.get(self.hashed(name), set()) - {name})
 
+    def knows(self, keys: Iterable[str]) -> bool:
+        """Whether `at` can find nodes by these labels."""
+        return self._keys.issuperset(keys)
+
     def at(self, segment: Segment) -> list[Node]:
         """The nodes at this place, by name."""
         names: set[str] | None = None

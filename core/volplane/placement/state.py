@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from volplane.assets import Segment
-from volplane.binding.matching import class_of_claim, request_of
+from volplane.binding.matching import capacity_of, class_of_claim, request_of
 from volplane.drivers.view import DriverView
 from volplane.intents.record import allowed_segments
 from volplane.kube import names
-from volplane.kube.objects import Claim, Node, StorageClass, Volume
+from volplane.kube.objects import Claim, CsiStorageCapacity, KubeObject, Node, StorageClass, Volume
+from volplane.placement.board import Board, Candidate
+from volplane.placement.choose import Offer
 from volplane.placement.nodes import NodeBook, takes_volumes
-from volplane.placement.usage import Promise, Usage
+from volplane.placement.room import PublishedRoom
+from volplane.placement.usage import UNPUBLISHED_SECONDS, Promise, Usage
 from volplane.state.cluster_state import ClusterState
-from volplane.state.naming import volume_name_of
+from volplane.state.naming import node_hash, volume_name_of
 
 __all__ = ["PlacementState", "unsuitable"]
 
@@ -26,21 +30,28 @@ REFUSED_SECONDS = 60.0
 
 @dataclass(slots=True, kw_only=True)
 class PlacementState:
-    """cluster: whose caches hold all claims, volumes and nodes. last: the node chosen last, by class. waiting: keys of
-    claims for which no node was found. lost: why a volume's node is not there any more, by the volume's name.
-    refused: when (loop time) a node may be tried again for a claim that it gave back, by the claim's uid and the name
-    of the node. since: label of a claim that has no volume yet, and the loop time at which it was first seen, by uid.
+    """cluster: whose caches hold all claims, volumes and nodes. drivers: names of the distributed ones.
+
+    last: the node chosen last, by class. waiting: keys of claims for which no node was found. lost: why a volume's node
+    is not there any more, by the volume's name. refused: when (loop time) a node may be tried again for a claim that it
+    gave back, by the claim's uid and the name of the node. since: label of a claim that has no volume yet, and the loop
+    time at which it was first seen, by uid.
     """
 
     cluster: ClusterState
+    drivers: Sequence[str]
     nodes: NodeBook
-    usage: Usage = field(default_factory=Usage)
+    room: PublishedRoom
+    usage: Usage = field(init=False)
     last: dict[str, str] = field(default_factory=dict)
     waiting: set[str] = field(default_factory=set)
     lost: dict[str, str] = field(default_factory=dict)
     refused: dict[str, dict[str, float]] = field(default_factory=dict)
     since: dict[str, tuple[str, float]] = field(default_factory=dict)
-    _candidates: dict[tuple[str, str, str], tuple[int, Sequence[str]]] = field(default_factory=dict)
+    _boards: dict[tuple[str, str], tuple[tuple[int, str], Board]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.usage = Usage(self._touched)
 
     def driver_of_claim(self, claim: Claim) -> DriverView | None:
         """The distributed driver that works on the claim: that of its intent, else of its class."""
@@ -57,17 +68,44 @@ class PlacementState:
         """The distributed driver that made the volume."""
         return self.cluster.drivers.distributed(volume.annotation(names.PROVISIONED_BY) or "")
 
-    def candidates(self, driver: DriverView, storage_class: StorageClass) -> Sequence[str]:
-        """Names of the nodes where a volume of this class may be made, sorted; room is another question."""
-        key = (driver.name, storage_class.name, storage_class.metadata.resource_version)
-        known = self._candidates.get(key)
-        if known is None or known[0] != self.nodes.version:
-            if len(self._candidates) >= _MOST_CLASSES:
-                self._candidates.clear()
+    def offers(self, claim: Claim, driver: DriverView, storage_class: StorageClass) -> list[Offer]:
+        """The nodes that can take the claim: where room is published for its class, those that have it."""
+        now, size = self.cluster.monotonic(), self.promise(claim, driver, "").size
+        self.usage.expire(now)
+        board = self._board(driver, storage_class)
+        board.refresh(self.room.of(driver.name, storage_class.name), self.usage)
+        published = self.room.is_published(driver.name, storage_class.name)
+        unpublished = not published or self.is_new(storage_class)
+        return board.fitting(size, self.refused.get(claim.uid, {}), now, unpublished=unpublished)
+
+    def _board(self, driver: DriverView, storage_class: StorageClass) -> Board:
+        key = (driver.name, storage_class.name)
+        version = (self.nodes.version, storage_class.metadata.resource_version)
+        known = self._boards.get(key)
+        if known is None or known[0] != version:
+            if len(self._boards) >= _MOST_CLASSES:
+                self._boards.clear()
             allowed = allowed_segments(storage_class)
-            found = sorted(n.name for n in self.nodes.all() if not unsuitable(n, driver, allowed))
-            known = self._candidates[key] = (self.nodes.version, found)
+            found = sorted(
+                Candidate(n.name, node_hash(n.name)) for n in self.nodes.all() if not unsuitable(n, driver, allowed)
+            )
+            known = self._boards[key] = (version, Board(driver.name, found))
         return known[1]
+
+    def _touched(self, driver: str, node: str) -> None:
+        for (name, _), (_, board) in self._boards.items():
+            if name == driver:
+                board.dirty.add(node)
+
+    def count_lost(self) -> dict[str, int]:
+        """Lost volumes by driver; drivers without any are listed too."""
+        counts = dict.fromkeys(self.drivers, 0)
+        for name in self.lost:
+            volume = self.cluster.volumes.get(name)
+            driver = self.driver_of_volume(volume) if volume is not None else None
+            if driver is not None:
+                counts[driver.name] += 1
+        return counts
 
     # --- what is promised, after the caches ----------------------------------------------------------------------
 
@@ -95,9 +133,29 @@ class PlacementState:
         label = _label(new) if new is not None else ""
         driver = self.driver_of_volume(new) if new is not None else None
         promise = Promise(driver.name, label, 0, made=True) if driver is not None and label else None
-        self.usage.volume(present.name, promise)
+        if promise is not None and new is not None and not self.usage.knows(new.name) and self.is_new(new):
+            size = -(-capacity_of(new) // _NANOS)
+            self.usage.made(new.name, promise._replace(size=size), new.version, self.cluster.monotonic())
+        elif promise is None or not self.usage.knows(present.name):
+            self.usage.volume(present.name, promise)
         if new is None:
             self.lost.pop(present.name, None)
+
+    def capacity_changed(self, old: CsiStorageCapacity | None, new: CsiStorageCapacity | None) -> None:
+        for node in self.room.changed(old, new):
+            for _, board in self._boards.values():
+                board.dirty.add(node_hash(node))
+        if new is not None:
+            labels = new.metadata.labels or {}
+            self.usage.published(labels.get(names.CAPACITY_DRIVER, ""), labels.get(names.NODE, ""), new.version)
+
+    def is_new(self, item: KubeObject) -> bool:
+        """Whether published room may not heed it yet: a class is published by one node after the other."""
+        try:
+            made = datetime.fromisoformat(item.metadata.creation_timestamp or "")
+        except ValueError:
+            return False
+        return (self.cluster.now() - made).total_seconds() < UNPUBLISHED_SECONDS
 
     def _promise_to(self, claim: Claim) -> Promise | None:
         label = _label(claim)

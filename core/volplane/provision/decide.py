@@ -22,6 +22,7 @@ from volplane.intents.record import (
     choose_segment,
     discard,
     discard_begun,
+    has_newer_intent,
     not_provisioned,
     provisioning_failed,
     record_intent,
@@ -130,6 +131,9 @@ def _volume_exists(claim: Claim, made: Volume, cluster: ClusterState) -> Action:
     """A volume of our name is there: it is this claim's (then the binder's turn) or it is in the way."""
     if refers_to(made, claim) and can_never_be_bound(made, claim):
         return after_deleted_volume(claim, made, cluster)
+    if refers_to(made, claim) and cluster.settings.node_name and not has_newer_intent(made, claim, cluster.sealer):
+        # The binder writes the claim next, and ours ends the intent with that.
+        return Wait(reason=f'volume "{made.name}" exists, the binder must bind it')
     if refers_to(made, claim):
         return settle(claim, cluster) or Wait(reason=f'volume "{made.name}" exists, the binder must bind it')
     message = f'volume "{made.name}" exists but does not belong to this claim; remove it or its claimRef'

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from volplane.assets import Absent, Asset, InProgress
 from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Run
@@ -9,12 +11,12 @@ from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, OperationError, OutcomeUnknown, ResourceExhausted
 from volplane.intents.operation import OperationDeps
 from volplane.intents.record import provisioning_failed
-from volplane.intents.requests import provision_request
+from volplane.intents.requests import asset_identity, owner_of_claim, provision_request
 from volplane.kube import names
 from volplane.kube.objects import Claim, StorageClass
-from volplane.operations import Work
+from volplane.operations import Again, Work
 from volplane.provision.attributes import apply_attributes, read_attributes
-from volplane.requests import ProvisionRequest, ValidateRequest
+from volplane.requests import DeleteRequest, ProvisionRequest, ValidateRequest
 from volplane.state.naming import is_in_tree, volume_name_of
 from volplane.state.progress import ClaimProgress
 from volplane.state.records import ClaimIntent
@@ -58,6 +60,8 @@ class ProvisionOperation:
         try:
             request = provision_request(claim, storage_class, driver, intent, context, node=node)
             await self._validate(driver, request)
+            if self._cluster.settings.node_name and intent.generation > 1 and driver.supports("find"):
+                await self._discard_former(claim, intent, driver)
             named = claim.spec.volume_attributes_class_name
             attributes = await read_attributes(named, driver, self._deps) if named else None
             result = await self._deps.hooks.call(driver, request)
@@ -81,6 +85,25 @@ class ProvisionOperation:
             progress.provision_pending(result.state, self._deps.next_due(result.retry_after), now)
         else:
             progress.provision_made(result, now)
+
+    async def _discard_former(self, claim: Claim, intent: ClaimIntent, driver: DriverView) -> None:
+        """Delete what an earlier generation has left on this node, which was given up and came back with it.
+
+        It has the same name, and nobody ever had it: a volume would have ended the intent. Raises Again while it is
+        being deleted.
+        """
+        if await self._deps.live_volume(volume_name_of(claim)) is not None:
+            raise self._deps.not_justified()
+        for generation in range(1, intent.generation):
+            former = replace(intent, generation=generation, state=None, discard=None)
+            found = await self._deps.find(claim, former, driver)
+            if isinstance(found, Asset):
+                context = self._deps.context(driver, generation)
+                owner = owner_of_claim(claim, context.cluster_id, generation)
+                request = DeleteRequest(context=context, volume=asset_identity(found, claim, owner))
+                result = await self._deps.hooks.call(driver, request)
+                if isinstance(result, InProgress):
+                    raise Again(after=result.retry_after)
 
     async def _validate(self, driver: DriverView, request: ProvisionRequest) -> None:
         """Ask the backend about a class's parameters before they are first used."""

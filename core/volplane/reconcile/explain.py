@@ -46,11 +46,13 @@ def explain_claim(
     operations: Iterable[OperationState],
     *,
     now: float,
+    node: str = "",
     drivers: Sequence[str] = (),
 ) -> Explanation:
     """Explain the claim `namespace/name`.
 
-    now: loop time that the operations' times refer to. drivers: names of all configured ones, usable or not.
+    now: loop time that the operations' times refer to. node: what the assigner waits for, or "". drivers: names of all
+    configured ones, usable or not.
     """
     claim = cluster.claims.get(key)
     if claim is None:
@@ -62,16 +64,20 @@ def explain_claim(
     return Explanation(
         kind="claim",
         name=key,
-        situation=(*_situation(claim, cluster, drivers), *stages(claim, cluster)),
+        situation=(
+            *_situation(claim, cluster, drivers),
+            *stages(claim, cluster),
+            *([f"its node: {node}"] if node else []),
+        ),
         tried=tuple(_tried(running, now)),
         next=tuple(_waits(running, now) or [told for told in (*_next(action, nothing), *changes) if told]),
     )
 
 
 def explain_volume(
-    name: str, cluster: ClusterState, operations: Iterable[OperationState], *, now: float
+    name: str, cluster: ClusterState, operations: Iterable[OperationState], *, now: float, lost: str = ""
 ) -> Explanation:
-    """Explain the volume with this name."""
+    """Explain the volume with this name. lost: why nobody can reach what it is, or ""."""
     volume = cluster.volumes.get(name)
     if volume is None:
         return _absent("volume", name)
@@ -80,7 +86,7 @@ def explain_volume(
     return Explanation(
         kind="volume",
         name=name,
-        situation=tuple(_volume_situation(volume, cluster)),
+        situation=(*_volume_situation(volume, cluster), *([lost] if lost else [])),
         tried=tuple(_tried(running, now)),
         next=tuple(_waits(running, now) or _next(action, "nothing until something changes")),
     )

@@ -15,11 +15,21 @@ from volplane.drivers.owners import SourceOwner
 from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.cache import Cache
-from volplane.kube.kinds import ATTACHMENTS, CSI_DRIVERS
-from volplane.kube.objects import Claim, CsiDriver, Node, Pod, StorageClass, Volume, VolumeAttachment
+from volplane.kube.kinds import ATTACHMENTS, CAPACITIES, CSI_DRIVERS
+from volplane.kube.objects import (
+    Claim,
+    CsiDriver,
+    CsiStorageCapacity,
+    Node,
+    Pod,
+    StorageClass,
+    Volume,
+    VolumeAttachment,
+)
 from volplane.state.indexes import ATTACHMENT_INDEXES
 from volplane.state.overlaps import Overlaps
 from volplane.state.progress import Progress
+from volplane.state.race import RaceTimes
 from volplane.state.records import ClaimIntent, Sealer
 
 __all__ = ["ClusterState", "Drivers", "Settings"]
@@ -33,6 +43,9 @@ class Drivers(Protocol):
 
     def distributed(self, name: str) -> DriverView | None:
         """The driver of this name, if the processes of the nodes call its hooks and this one does not."""
+
+    def publishes(self, name: str) -> bool:
+        """Whether the room of the driver of this name is published, by this process or by those of the nodes."""
 
     def starting(self, name: str) -> bool:
         """Whether the driver of this name will be ready, or be broken with a reason, in a moment."""
@@ -58,8 +71,8 @@ class Settings:
     namespace: ours, where scrubber pods and the sealing key live. cluster_id: the mark on assets.
     assigner: we choose nodes for the claims of distributed drivers, and label what belongs to them. capacity: we
     publish the room there is. external_choice: somebody else selects the nodes of claims that bind immediately.
-    node_name: the one node whose storage this process serves; "" = the cluster. race: this process takes claims that
-    nobody has a node for, in competition with those of the other nodes.
+    node_name: the one node whose storage this process serves; "" = the cluster. race: processes of nodes
+    compete for claims that have no node, with these base and longest delays; None = an assigner places them.
     lease: key of the Lease under which this process leads, "" if nobody is elected.
     """
 
@@ -77,7 +90,7 @@ class Settings:
     capacity: bool = True
     external_choice: bool = False
     node_name: str = ""
-    race: bool = False
+    race: tuple[float, float] | None = None
     force_detach: bool = True
     force_detach_after: float = 360.0
     scrub: ScrubberSettings = field(default_factory=ScrubberSettings)
@@ -101,7 +114,7 @@ class Settings:
         force_detach: bool = True,
         external_choice: bool = False,
         node_name: str = "",
-        race: bool = False,
+        race: tuple[float, float] | None = None,
         lease: str = "",
     ) -> Settings:
         """Of a process that runs these controllers."""
@@ -116,7 +129,7 @@ class Settings:
             protection="protection" in controllers,
             attacher="attacher" in controllers,
             attach_detach="attach-detach" in controllers,
-            assigner="assigner" in controllers,
+            assigner="assigner" in controllers and race is None,
             capacity="capacity" in controllers,
             external_choice=external_choice,
             node_name=node_name,
@@ -130,7 +143,9 @@ class Settings:
 class ClusterState:
     """Everything that a decision may look at: objects, indexes, views of drivers, progress. It reaches nothing else.
 
-    attachments, csi_drivers: empty where no controller of this process attaches.
+    attachments, csi_drivers: empty where no controller of this process attaches, or says what a driver can do.
+    capacities: published room, in our namespace; empty where no controller of this process publishes or uses it.
+    race: where claims without a node are taken in a race.
     now: wall time; monotonic: loop time; fence: text of our term's `Fence`, "" if nobody is elected. Decisions read;
     event handlers and operations change the caches and the progress.
     """
@@ -148,7 +163,9 @@ class ClusterState:
     fence: Callable[[], str] = lambda: ""
     attachments: Cache[VolumeAttachment] = field(default_factory=lambda: Cache(ATTACHMENTS, ATTACHMENT_INDEXES))
     csi_drivers: Cache[CsiDriver] = field(default_factory=lambda: Cache(CSI_DRIVERS))
+    capacities: Cache[CsiStorageCapacity] = field(default_factory=lambda: Cache(CAPACITIES))
     progress: Progress = field(default_factory=Progress)
+    race: RaceTimes | None = None
     free: FreeVolumes = field(default_factory=FreeVolumes)
     waiting: WaitingClaims = field(default_factory=WaitingClaims)
     overlaps: Overlaps = field(default_factory=Overlaps)

@@ -185,6 +185,9 @@ class EventHandlers:
         for claim in self._cluster.claims.by_index("node", (new or old or Node()).name):
             self._forget("provision", claim.key, claim.uid)
             self._claims.enqueue(claim.key)
+        if self._cluster.settings.node_name:
+            for volume in self._cluster.volumes.values():
+                self._volumes.enqueue(volume.key)
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         present = new or old

@@ -171,12 +171,15 @@ class VolumeProgress(msgspec.Struct):
     """Of one volume.
 
     step: how far its deletion or scrub is. failure: why the last `delete` or `recycle` failed; unreported: no write has
-    shown that yet. Each failure is shown once: another leader may have others to show.
+    shown that yet. Each failure is shown once: another leader may have others to show. found_on, missing_on: uid of the
+    Node, made again since, on whose storage the asset is, or is not.
     """
 
     step: Deleting | Deleted | ScrubPlan | Erasing | BackendErased | None = None
     failure: str = ""
     unreported: bool = False
+    found_on: str = ""
+    missing_on: str = ""
 
     @property
     def unreported_failure(self) -> str:

@@ -29,7 +29,10 @@ __all__ = [
 ]
 
 INTENT_VERSION = 1
-"""Written; this and the version before are read."""
+"""Written; this and the version before are read. Raise it when a field changes its meaning, not when one is added.
+
+Anything else counts as unreadable: what the record says is then found out from the backend.
+"""
 _KEPT_OPEN = 1024
 
 
@@ -96,7 +99,11 @@ class Sealer:
             intent = msgspec.json.decode(content, type=ClaimIntent)
         except (msgspec.MsgspecError, UnicodeError, TypeError):
             return None
-        return intent if INTENT_VERSION - 1 <= intent.v <= INTENT_VERSION else None
+        return intent if _is_known(intent.v) else None
+
+
+def _is_known(version: int) -> bool:
+    return INTENT_VERSION - 1 <= version <= INTENT_VERSION
 
 
 class RecycleIntent(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -185,9 +192,10 @@ def _read(text: str | None, kind: type[_IntentT]) -> _IntentT | None:
     if not text:
         return None
     try:
-        return msgspec.json.decode(text, type=kind)
+        intent = msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeError):
         return None
+    return intent if _is_known(intent.v) else None
 
 
 def read_recycle_intent(text: str | None) -> RecycleIntent | None:

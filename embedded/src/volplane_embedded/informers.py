@@ -9,8 +9,17 @@ from typing import Any
 from volplane.binding.matching import place_of
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
-from volplane.kube.kinds import ATTACHMENTS, CLAIMS, CSI_NODES, NODES, STORAGE_CLASSES, VOLUMES
-from volplane.kube.objects import Claim, CsiNode, Node, StorageClass, Volume, VolumeAttachment
+from volplane.kube.kinds import ATTACHMENTS, CAPACITIES, CLAIMS, CSI_DRIVERS, CSI_NODES, NODES, STORAGE_CLASSES, VOLUMES
+from volplane.kube.objects import (
+    Claim,
+    CsiDriver,
+    CsiNode,
+    CsiStorageCapacity,
+    Node,
+    StorageClass,
+    Volume,
+    VolumeAttachment,
+)
 from volplane.kube.reflector import Reflector
 from volplane_embedded.objects import PODS, Pod, claim_names, is_finished, needs_node
 
@@ -27,6 +36,8 @@ class Informers:
         self.volumes: Cache[Volume] = Cache(VOLUMES, {"candidates": _candidate_key, "claim": _claim_of_volume})
         self.classes: Cache[StorageClass] = Cache(STORAGE_CLASSES)
         self.attachments: Cache[VolumeAttachment] = Cache(ATTACHMENTS)
+        self.csi_drivers: Cache[CsiDriver] = Cache(CSI_DRIVERS)
+        self.capacities: Cache[CsiStorageCapacity] = Cache(CAPACITIES, {"class": lambda one: [one.storage_class_name]})
         self.csi_nodes: Cache[CsiNode] = Cache(CSI_NODES)
 
     @property
@@ -39,6 +50,8 @@ class Informers:
             self.volumes,
             self.classes,
             self.attachments,
+            self.csi_drivers,
+            self.capacities,
             self.csi_nodes,
         )
         return {cache.kind.plural: cache for cache in listed}
@@ -61,6 +74,10 @@ class Informers:
     def reserved(self, claim_key: str) -> list[Volume]:
         """Volumes whose reference names this claim."""
         return self.volumes.by_index("claim", claim_key)
+
+    def room(self, storage_class: str) -> list[CsiStorageCapacity]:
+        """Published room for volumes of this class."""
+        return self.capacities.by_index("class", storage_class)
 
     async def follow(self, client: Client, random: Random) -> None:
         """List and watch all kinds until cancelled."""

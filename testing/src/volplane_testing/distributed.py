@@ -12,7 +12,7 @@ Each process has its own client, caches and executor; only the API server and th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
@@ -37,7 +37,7 @@ from volplane.intents.bootstrap import cluster_id_of, ensure_namespace, ensure_s
 from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
-from volplane.kube.transport import ApiMetrics
+from volplane.kube.transport import Transport
 from volplane.state.cluster_state import Settings
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
@@ -98,23 +98,29 @@ class DistributedCluster:
         nodes: Sequence[str],
         *,
         capacity: int = 100 << 30,
+        publish: bool = True,
+        transport: Callable[[str, Transport], Transport] = lambda _name, transport: transport,
         controllers: frozenset[str] = frozenset(ALL_CONTROLLERS),
         seed: int = 0,
         **settings: Any,
     ) -> None:
-        """controllers: of the central process. settings: of `Settings.of`, for every process."""
+        """publish: whether the nodes publish how much room they have. transport: what to put around the transport of
+        the process of this name. controllers: of the central process. settings: of `Settings.of`, for every process.
+        """
         self.disks: dict[str, MemoryStorage] = {}
         """What is on the disk of each node. It stays when the node goes."""
         self.scripts: dict[str, FaultScript] = {}
         """Faults and requests of each process, by the name of its node, or `CENTRAL`."""
         self._first = tuple(nodes)
         self._capacity = capacity
+        self._publish = publish
+        self._transport = transport
         self._controllers = controllers
         self._random = Random(seed)  # noqa: S311 - names and jitter, no secrets
         self._settings = settings
         self._running: dict[str, tuple[VirtualProcess, EventRecorder]] = {}
-        self.metrics: dict[str, ApiMetrics] = {}
-        """What to count of the requests and watches of a process, by name; read when it starts."""
+        self.old_disks: list[MemoryStorage] = []
+        """Disks that were taken out of their node."""
         self.server: ApiServer
         self.api: Api
 
@@ -209,11 +215,15 @@ class DistributedCluster:
         """Of the process of a node, or of `CENTRAL`."""
         return self._running[name][0].plane
 
-    async def start(self, name: str) -> None:
-        """Start the process of a node, or of `CENTRAL`, and return once its caches are filled."""
+    async def start(self, name: str, *, twin: bool = False) -> None:
+        """Start the process of a node, or of `CENTRAL`, and return once its caches are filled.
+
+        twin: a second one of the node, as the process `NAME#2`.
+        """
         node = "" if name == CENTRAL else name
+        name = f"{name}#2" if twin else name
         script = self.scripts.setdefault(name, FaultScript())
-        transport = FaultTransport(InProcessTransport(self.server), script)
+        transport = FaultTransport(self._transport(name, InProcessTransport(self.server)), script)
         client = Client(transport)
         recorder = EventRecorder(client, instance=name, now=clock.now)
         settings = Settings.of(
@@ -242,12 +252,25 @@ class DistributedCluster:
         disk = NodeDisk(storage=self.disks[node] if node else MemoryStorage())
         plugin = Plugin(kind="backend", name="disks", factory=lambda _options: disk)
         driver = build_driver(NODE_DRIVER, plugin, {})
-        return LoadedDrivers(drivers=(driver,)) if node else LoadedDrivers(distributed=(driver,))
+        publishing = frozenset({NODE_DRIVER}) if self._publish else frozenset[str]()
+        if node:
+            return LoadedDrivers(drivers=(driver,), publishing=publishing)
+        return LoadedDrivers(distributed=(driver,), publishing=publishing)
 
     async def kill(self, name: str) -> None:
         """End a process at this very moment, as by SIGKILL."""
         process, _ = self._running.pop(name)
         await process.kill()
+
+    def why(self, name: str) -> list[str]:
+        """What the processes say of a claim of namespace default, or of a volume, of this name."""
+        return [
+            f"{process}: {runner}: {reason}"
+            for process, (running, _) in self._running.items()
+            for runner, waiting in running.plane.reasons().items()
+            for key, reason in waiting.items()
+            if key in (name, f"default/{name}")
+        ]
 
     async def restart(self, name: str) -> None:
         """Kill a process and start it anew."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import kubernetes.client
 import msgspec
 import pytest
 import yaml
@@ -32,7 +34,8 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
 
 def test_everything_lies_in_the_namespace_and_knows_it(capsys: pytest.CaptureFixture[str]) -> None:
     objects = printed(capsys, "--namespace", "storage", "--image", "registry.example.com/v:1", "--controllers", "all")
-    namespaced = {"ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Deployment"}
+    namespaced = {"ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Deployment", "ResourceQuota"}
+    namespaced |= {"PodDisruptionBudget"}
     assert set(objects) == namespaced | {"Namespace", "ClusterRole", "ClusterRoleBinding", "NetworkPolicy"}
     assert {each["metadata"]["namespace"] for each in objects["NetworkPolicy"].values()} == {"storage"}
     assert objects["Namespace"]["metadata"]["name"] == "storage"
@@ -171,9 +174,119 @@ def test_of_secrets_only_those_are_readable_that_options_name(
     assert {each["metadata"]["namespace"] for each in objects if each["kind"] == "RoleBinding"} == set(readable)
 
 
+def test_a_single_replica_may_be_evicted_and_of_several_one_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+    several, one = printed(capsys), printed(capsys, "--replicas", "1")
+    assert (several["Deployment"]["spec"]["replicas"], one["Deployment"]["spec"]["replicas"]) == (2, 1)
+    assert "PodDisruptionBudget" not in one, "it would hold up every drain of its node"
+    template = several["Deployment"]["spec"]["template"]
+    budget = several["PodDisruptionBudget"]["spec"]
+    assert budget["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    assert budget["maxUnavailable"] == 1
+    assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
+def test_replicas_go_to_different_nodes_where_there_are_some(capsys: pytest.CaptureFixture[str]) -> None:
+    template = printed(capsys)["Deployment"]["spec"]["template"]
+    apart = template["spec"]["affinity"]["podAntiAffinity"]
+    assert set(apart) == {"preferredDuringSchedulingIgnoredDuringExecution"}, "a cluster of one node runs both"
+    (node, zone) = (each["podAffinityTerm"] for each in apart["preferredDuringSchedulingIgnoredDuringExecution"])
+    assert (node["topologyKey"], zone["topologyKey"]) == ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
+    for term in (node, zone):
+        assert term["labelSelector"]["matchLabels"] == template["metadata"]["labels"]
+
+
+def test_a_quota_allows_the_pods_the_priority_that_they_ask_for(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    given = tmp_path / "volplane.yaml"
+    given.write_text("drivers: [{name: d.example.com, backend: hostpath, options: {root: /srv}, distributed: true}]\n")
+    assert main(["manifests", "--config", str(given)]) == 0
+    objects = list(yaml.safe_load_all(capsys.readouterr().out))
+    asked = {
+        each["spec"]["template"]["spec"]["priorityClassName"]
+        for each in objects
+        if each["kind"] in ("Deployment", "DaemonSet")
+    }
+    kinds = [each["kind"] for each in objects]
+    assert kinds.index("ResourceQuota") < min(kinds.index("Deployment"), kinds.index("DaemonSet"))
+    (quota,) = (each["spec"] for each in objects if each["kind"] == "ResourceQuota")
+    (selected,) = quota["scopeSelector"]["matchExpressions"]
+    assert (selected["scopeName"], selected["operator"]) == ("PriorityClass", "In")
+    assert asked == set(selected["values"]) == {"system-cluster-critical", "system-node-critical"}
+
+
+def test_a_monitor_is_printed_on_demand_and_reaches_every_process(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert "PodMonitor" not in printed(capsys), "its definition may be absent, and kubectl apply would fail"
+    given = tmp_path / "volplane.yaml"
+    given.write_text("drivers: [{name: d.example.com, backend: hostpath, options: {root: /srv}, distributed: true}]\n")
+    assert main(["manifests", "--monitoring", "--config", str(given)]) == 0
+    objects = list(yaml.safe_load_all(capsys.readouterr().out))
+    (monitor,) = (each for each in objects if each["kind"] == "PodMonitor")
+    (expression,) = monitor["spec"]["selector"]["matchExpressions"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    templates = [each["spec"]["template"] for each in objects if each["kind"] in ("Deployment", "DaemonSet")]
+    assert expression["operator"] == "In"
+    assert {each["metadata"]["labels"][expression["key"]] for each in templates} == set(expression["values"])
+    for each in templates:
+        (container,) = each["spec"]["containers"]
+        assert [port["name"] for port in container["ports"]] == [endpoint["port"]]
+
+
+def unknown_fields(value: Any, kind: str, where: str) -> list[str]:
+    """Fields that a type of the Kubernetes API does not have, or whose value is of another type."""
+    if (of := re.fullmatch(r"[Ll]ist\[(.+)\]", kind)) is not None:
+        if not isinstance(value, list):
+            return [f"{where}: no list"]
+        return [found for n, each in enumerate(value) for found in unknown_fields(each, of[1], f"{where}[{n}]")]
+    if (of := re.fullmatch(r"[Dd]ict\[str, (.+)\]", kind)) is not None:
+        if not isinstance(value, dict):
+            return [f"{where}: no map"]
+        return [found for key, each in value.items() for found in unknown_fields(each, of[1], f"{where}.{key}")]
+    if kind in (plain := {"str": str, "int": int, "bool": bool}):
+        return [] if type(value) is plain[kind] else [f"{where}: {value!r} is no {kind}"]
+    if kind == "object":  # IntOrString
+        return [] if isinstance(value, int | str) else [f"{where}: {value!r}"]
+    model = getattr(kubernetes.client, kind)
+    fields = {name: model.openapi_types[attribute] for attribute, name in model.attribute_map.items()}
+    found = [f"{where}.{name}: unknown" for name in value if name not in fields]
+    for name, each in value.items():
+        if name in fields:
+            found += unknown_fields(each, fields[name], f"{where}.{name}")
+    return found
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_every_field_is_one_of_the_api(capsys: pytest.CaptureFixture[str], tmp_path: Path, distributed: bool) -> None:
+    """An API server drops a field that it does not know, or refuses the object: both would be seen too late."""
+    given = tmp_path / "volplane.yaml"
+    driver = {"name": "d.example.com", "backend": "hostpath", "options": {"root": "/srv"}, "distributed": distributed}
+    given.write_text(yaml.safe_dump({"drivers": [driver]}))
+    assert main(["manifests", "--controllers", "all", "--config", str(given)]) == 0
+    objects = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert {"Deployment", "PodDisruptionBudget", "ResourceQuota", "NetworkPolicy", "ClusterRole"} <= {
+        each["kind"] for each in objects
+    }
+    for each in objects:
+        group, _, version = each["apiVersion"].rpartition("/")
+        kind = f"{version.title()}{each['kind']}"
+        assert unknown_fields(each, kind, f"{group}/{each['kind']}") == []
+
+
+def test_a_field_of_no_type_of_the_api_is_noticed() -> None:
+    budget = {"spec": {"maxUnavailable": 1, "maxUnavailble": 1, "selector": {"matchLabels": {"a": 1}}}}
+    assert unknown_fields(budget, "V1PodDisruptionBudget", "pdb") == [
+        "pdb.spec.maxUnavailble: unknown",
+        "pdb.spec.selector.matchLabels.a: 1 is no str",
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["--replicas", "0"], "--replicas is 0; it must be 1 to 10"),
+        (["--replicas", "11"], "--replicas is 11; it must be 1 to 10"),
         (["--controllers", "bider"], '"bider" is no controller'),
         (["--namespace", "No"], '--namespace is "No"; it must be a DNS label'),
     ],

@@ -172,6 +172,45 @@ async def test_a_leader_that_stops_releases_and_the_next_begins_at_once(wire: Ca
     await two.stop()
 
 
+@pytest.mark.parametrize("seed", range(10))
+async def test_another_leads_within_a_second_and_a_half_of_a_release(wire: Callable[[], Any], seed: int) -> None:
+    log: list[tuple[float, str, str]] = []
+    line, random = wire(), Random(seed)
+    one = Candidate(line, f"one{seed}", log)
+    await asyncio.sleep(random.uniform(1, 3))
+    two = Candidate(line, f"two{seed}", log)
+    await asyncio.sleep(random.uniform(5, 60))
+    await one.stop()
+    released = asyncio.get_running_loop().time()
+    await asyncio.sleep(1.5)
+    assert at_work(log) == [two.identity]
+    assert log[-1][0] <= released + 1.5
+    await two.stop()
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_another_leads_within_the_lease_and_two_seconds_of_a_death(wire: Callable[[], Any], seed: int) -> None:
+    log: list[tuple[float, str, str]] = []
+    line, random = wire(), Random(seed)
+    one = Candidate(line, f"one{seed}", log)
+    await asyncio.sleep(random.uniform(1, 3))
+    candidates = [Candidate(line, f"next{seed}-{number}", log) for number in range(2)]
+    # At once after a renewal is the worst moment.
+    await asyncio.sleep(random.uniform(5, 60))
+    seen = (await lease(line)).renew_time
+    while (await lease(line)).renew_time == seen:
+        await asyncio.sleep(0.05)
+    one.state = "hangs"
+    died = asyncio.get_running_loop().time()
+    await asyncio.sleep(17)
+    [(_, leader, what)] = [entry for entry in log if entry[1] != one.identity]
+    assert what == "begins"
+    assert at_work(log) == [leader]
+    assert log[-1][0] > died + 13, "the lease was still good"
+    for candidate in (one, *candidates):
+        await candidate.stop()
+
+
 @pytest.mark.parametrize("state", ["hangs", "refused"])
 async def test_a_leader_cut_off_stops_before_another_begins(wire: Callable[[], Any], state: str) -> None:
     line, log = wire(), []  # type: ignore[var-annotated]
@@ -298,7 +337,7 @@ async def test_a_lease_is_released_although_the_answer_to_the_last_renewal_was_l
     renewed = (await lease(line)).renew_time
     one.state = "lost"
     while (await lease(line)).renew_time == renewed:
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
     one.state = "up"
     await one.stop()
     assert (await lease(line)).holder_identity is None
@@ -329,7 +368,7 @@ async def test_work_that_fails_ends_the_run_with_its_error_and_releases(wire: Ca
 
 async def test_times_that_leave_no_room_are_refused(wire: Callable[[], Any]) -> None:
     lock = LeaseLock(wire().client, namespace="default", name="x", identity="one", now=now, duration=5)
-    with pytest.raises(ConfigurationError, match="leader election of x: retry"):
+    with pytest.raises(ConfigurationError, match="leader election of x: the period"):
         Elector(lock, random=Random(1), overrun=lambda: None)
 
 

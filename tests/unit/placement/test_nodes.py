@@ -10,6 +10,7 @@ from unit.deciding import disk, put, state_with
 from volplane.controller.actions import Settled
 from volplane.kube.objects import Node
 from volplane.placement.nodes import NodeBook, is_ready, takes_volumes
+from volplane.placement.room import PublishedRoom
 from volplane.placement.state import PlacementState
 from volplane.placement.volumes import decide_node
 
@@ -79,7 +80,7 @@ def test_heartbeats_change_nothing_about_placement() -> None:
 
 def test_two_names_with_one_hash_are_found_and_said() -> None:
     nodes = Nodes(node("a"), node("b"), node("c"), hashed=lambda name: "same" if name in "ab" else name)
-    state = PlacementState(cluster=nodes.cluster, nodes=nodes.book)
+    state = PlacementState(cluster=nodes.cluster, drivers=[], nodes=nodes.book, room=PublishedRoom(nodes.book))
     told = decide_node("a", state)
     (event,) = told.events
     assert event.reason == "NodeHashCollision"

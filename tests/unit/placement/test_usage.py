@@ -28,3 +28,18 @@ def test_a_claim_that_moves_leaves_nothing_behind() -> None:
     usage.claim("pvc-1", Promise("d", "m", 5, made=False))
     assert (usage.count("d", "n"), usage.reserved("d", "n")) == (0, 0)
     assert (usage.count("d", "m"), usage.reserved("d", "m")) == (1, 5)
+
+
+def test_a_new_volume_counts_until_the_room_of_its_node_is_published_anew() -> None:
+    usage = Usage()
+    usage.made("pvc-1", Promise("d", "n", 5, made=True), version=7, now=0.0)
+    usage.made("pvc-2", Promise("d", "n", 6, made=True), version=9, now=1.0)
+    assert usage.reserved("d", "n") == 11
+    usage.published("d", "n", 8)
+    assert usage.reserved("d", "n") == 6
+    usage.expire(60.0)
+    assert usage.reserved("d", "n") == 6
+    usage.expire(61.0)
+    assert (usage.count("d", "n"), usage.reserved("d", "n")) == (2, 0)
+    usage.volume("pvc-1", None)
+    assert (usage.count("d", "n"), usage.reserved("d", "n")) == (1, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,8 @@ from volplane.state.records import (
     DeleteIntent,
     RecycleIntent,
     Sealer,
+    read_attachment_intent,
+    read_change_intent,
     read_delete_intent,
     read_recycle_intent,
     write_intent,
@@ -55,6 +58,27 @@ def test_intents_are_read_one_version_back_and_never_from_the_future(version: in
     """A rolling upgrade mixes two versions; a downgrade must not guess."""
     sealed = SEALER.seal("uid", ClaimIntent(v=version, driver="disk.example.com"))
     assert (SEALER.open("uid", sealed) is not None) is readable
+
+
+@pytest.mark.parametrize(("version", "readable"), [(INTENT_VERSION, True), (INTENT_VERSION - 1, True), (99, False)])
+@pytest.mark.parametrize(
+    ("read", "content"),
+    [
+        (read_recycle_intent, {"claim": "uid", "erased": True}),
+        (read_delete_intent, {"deleteState": {"job": 7}}),
+        (read_change_intent, {"target": "5", "state": {"job": 7}}),
+        (
+            read_attachment_intent,
+            {"driver": "d", "asset": "a", "volume": "v", "uid": "u", "handle": "h", "source": "csi", "fields": {}}
+            | {"capacity": 1},
+        ),
+    ],
+)
+def test_the_records_of_volumes_are_read_one_version_back_and_never_from_the_future(
+    read: Callable[[str], object], content: dict[str, object], version: int, readable: bool
+) -> None:
+    """What "erased" means may change in a later version; after a downgrade the scrub starts anew."""
+    assert (read(json.dumps({"v": version, **content})) is not None) is readable
 
 
 def test_unknown_fields_of_a_later_release_do_not_break_the_seal_or_the_reading() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -55,6 +55,12 @@ def dev(
     kubeconfig_out: KubeconfigOut = None,
     nodes: Annotated[int, typer.Option(min=1, max=100, help="How many nodes run pods; all are this machine.")] = 1,
     node_label: NodeLabels = None,
+    distributed: Annotated[
+        bool,
+        typer.Option(
+            "--distributed", help="Each node has storage of its own, and a process as `volplane run --node-name`."
+        ),
+    ] = False,
     volumes: Annotated[
         Path | None,
         typer.Option(
@@ -103,6 +109,7 @@ def dev(
         settings=settings,
         configuration=configuration,
         nodes=nodes,
+        distributed=distributed,
         labels=parse_node_labels(node_label or (), node_names(nodes)),
         exports=tuple(LocalExport.parse(text) for text in nfs_export or ()),
         address=HttpAddress.parse("--http", http),
@@ -124,6 +131,7 @@ class _Plan:
     settings: ServerSettings
     configuration: Configuration
     nodes: int
+    distributed: bool
     labels: Mapping[str, Mapping[str, str]]
     exports: Sequence[LocalExport]
     address: HttpAddress
@@ -150,6 +158,7 @@ async def _serve(plan: _Plan, directories: Directories, started: Callable[[], No
             nodes=plan.nodes,
             exports=plan.exports,
             labels=plan.labels,
+            distributed=plan.distributed,
         ) as cluster,
         serve_endpoints(plan.address, cluster.process),
     ):
@@ -162,7 +171,9 @@ async def _serve(plan: _Plan, directories: Directories, started: Callable[[], No
 
 async def _wait_for_drivers(cluster: DevelopmentCluster, stop: asyncio.Event) -> None:
     """Wait until no driver is starting any more, at most DRIVER_SECONDS."""
-    tasks = {asyncio.ensure_future(cluster.process.wait_working()), asyncio.ensure_future(stop.wait())}
+    processes = (cluster.process, *cluster.instances)
+    working = asyncio.gather(*(each.wait_working() for each in processes))
+    tasks: set[asyncio.Future[Any]] = {working, asyncio.ensure_future(stop.wait())}
     try:
         await asyncio.wait(tasks, timeout=DRIVER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -174,11 +185,13 @@ def _print_introduction(console: Console, plan: _Plan, cluster: DevelopmentClust
     settings, embedded = plan.settings, cluster.embedded
     console.line(f"serving {embedded.url} with {plan.nodes} node{'s' if plan.nodes > 1 else ''}")
     console.line(f"objects in {settings.data}" if settings.data else "objects in memory only; --data DIR keeps them")
-    for driver in cluster.process.driver_status():
+    drivers = [driver for each in (cluster.process, *cluster.instances) for driver in each.driver_status()]
+    for number, driver in enumerate(drivers, 1):
         in_directory = plan.configuration.drivers is None
-        where = f" in {cluster.directories.volumes}" if in_directory else f", of backend {driver.backend}"
+        place = cluster.directories.volumes / f"node-{number}" if plan.distributed else cluster.directories.volumes
+        where = f" in {place}" if in_directory else f", of backend {driver.backend}"
         console.line(f"{'volumes of ' if in_directory else ''}driver {driver.name}{where}{_trouble(driver)}")
-    if not cluster.process.driver_status():
+    if not drivers:
         console.warning(
             'no driver, so nothing provisions: pip install "volplane[hostpath]", or name drivers in --config'
         )

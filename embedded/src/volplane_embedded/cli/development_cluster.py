@@ -11,9 +11,10 @@ from random import Random
 from types import MappingProxyType
 
 from volplane.controller.clock import SystemClock
-from volplane.controller.config import Configuration, DriverSettings
+from volplane.controller.config import NODE_CONTROLLERS, Configuration, DriverSettings
 from volplane.controller.metrics import Metrics
 from volplane.drivers.discovery import InstalledPlugins
+from volplane.errors import ConfigurationError
 from volplane.kube.client import Client
 from volplane.process import ControllerProcess, Options
 from volplane_embedded.cli.embedded_server import EmbeddedServer, ServerSettings, embedded_server, make_directory
@@ -46,27 +47,52 @@ class Directories:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevelopmentCluster:
-    """A running development cluster. client: the client of its controllers, in process."""
+    """A running development cluster.
+
+    instances: the processes of nodes, where storage is distributed. client: that of its controllers, in process.
+    """
 
     embedded: EmbeddedServer
     process: ControllerProcess
+    instances: Sequence[ControllerProcess]
     client: Client
     directories: Directories
 
 
-def with_default_driver(configuration: Configuration, directories: Directories, nodes: int) -> Configuration:
+def with_default_driver(
+    configuration: Configuration, directories: Directories, nodes: int, *, distributed: bool = False
+) -> Configuration:
     """Without `drivers` in the configuration: one hostpath driver in `directories.volumes`, if hostpath is installed.
 
-    All nodes of a development cluster are this machine: with several, its volumes are shared by them.
+    All nodes of a development cluster are this machine: with several, its volumes are shared by them, unless the driver
+    is distributed. Raises ConfigurationError for distributed drivers of the file: they would share one root.
     """
+    if configuration.drivers is not None and distributed:
+        raise ConfigurationError(
+            "--distributed is for the default driver, which gets a root for each node: leave `drivers` out of the file"
+        )
     if configuration.drivers is not None:
         return configuration
     if DEFAULT_BACKEND not in InstalledPlugins().names("backend"):
         return replace(configuration, drivers=())
-    where: dict[str, object] = {"node_name": "node-1"} if nodes == 1 else {"shared": True}
+    where: dict[str, object] = {"node_name": "node-1"} if nodes == 1 or distributed else {"shared": True}
     options = {"root": str(directories.volumes), "create_root": True, **where}
-    driver = DriverSettings(name=DEFAULT_DRIVER, backend=DEFAULT_BACKEND, options=options, where="the default driver")
+    driver = DriverSettings(
+        name=DEFAULT_DRIVER,
+        backend=DEFAULT_BACKEND,
+        options=options,
+        distributed=distributed,
+        where="the default driver",
+    )
     return replace(configuration, drivers=(driver,))
+
+
+def _of_node(configuration: Configuration, root: Path) -> Configuration:
+    """The same, with the root of one node: on machines of their own all would have the same path."""
+    drivers = tuple(
+        replace(driver, options={**driver.options, "root": str(root)}) for driver in configuration.drivers or ()
+    )
+    return replace(configuration, drivers=drivers)
 
 
 @asynccontextmanager
@@ -78,10 +104,12 @@ async def development_cluster(
     nodes: int,
     exports: Sequence[LocalExport] = (),
     labels: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    distributed: bool = False,
 ) -> AsyncIterator[DevelopmentCluster]:
     """Run the cluster until the block ends, then stop pods, controllers and server in this order.
 
     exports: NFS exports of this machine, whose volumes pods get by a bind. labels: node -> more labels.
+    distributed: a process of its own serves the volumes of each node, as `volplane run --node-name` does.
     Raises ConfigurationError for settings that cannot be used, ExceptionGroup if a part fails.
     """
     async with embedded_server(settings) as embedded:
@@ -104,15 +132,27 @@ async def development_cluster(
         )
         embedded.server.log_source = local.log_source
         options = Options(leader_elect=False)
-        configured = with_default_driver(configuration, directories, nodes)
+        configured = with_default_driver(configuration, directories, nodes, distributed=distributed)
         process = ControllerProcess(client, configured, options, metrics=Metrics(), clock=clock)
+        instances = [
+            ControllerProcess(
+                client,
+                _of_node(configured, directories.volumes / name),
+                Options(leader_elect=False, controllers=frozenset(NODE_CONTROLLERS), node_name=name),
+                metrics=Metrics(),
+                clock=clock,
+            )
+            for name in (local.names if distributed else ())
+        ]
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             agents = group.create_task(local.run(), name="nodes")
-            controllers = group.create_task(process.run(stop), name="controllers")
+            controllers = [group.create_task(each.run(stop), name="controllers") for each in (process, *instances)]
             try:
-                yield DevelopmentCluster(embedded=embedded, process=process, client=client, directories=directories)
+                yield DevelopmentCluster(
+                    embedded=embedded, process=process, instances=instances, client=client, directories=directories
+                )
             finally:
                 stop.set()
                 agents.cancel()
-                await asyncio.wait({agents, controllers})
+                await asyncio.wait({agents, *controllers})

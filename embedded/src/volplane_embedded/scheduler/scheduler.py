@@ -60,6 +60,8 @@ class Scheduler:
             informers.classes.subscribe(lambda _old, _new: self._wake()),
             informers.claims.subscribe(self._claim_changed),
             informers.volumes.subscribe(lambda _old, _new: self._wake(with_claims=True)),
+            informers.csi_drivers.subscribe(lambda _old, _new: self._wake(with_claims=True)),
+            informers.capacities.subscribe(lambda _old, _new: self._wake(with_claims=True)),
             informers.csi_nodes.subscribe(lambda _old, _new: self._wake(with_claims=True)),
             informers.attachments.subscribe(self._attachment_changed),
         ]
@@ -124,6 +126,8 @@ class Scheduler:
             classes=informers.classes.get,
             candidates=informers.candidates,
             reserved=informers.reserved,
+            csi_drivers=informers.csi_drivers.get,
+            room=informers.room,
             nodes=nodes,
         )
         return SchedulerState(

@@ -3,7 +3,7 @@
 `decide` reads the caches and returns the next step for one pod: write a condition, reserve a volume, write the selected
 node to a claim, bind the pod, or wait with a reason. Messages are those of kube-scheduler.
 Source: Kubernetes 1.36, pkg/scheduler/framework/plugins: NodeName, NodeUnschedulable, TaintToleration, NodeAffinity,
-VolumeRestrictions, NodeVolumeLimits, VolumeBinding (without CSIStorageCapacity).
+VolumeRestrictions, NodeVolumeLimits, VolumeBinding.
 """
 
 from __future__ import annotations

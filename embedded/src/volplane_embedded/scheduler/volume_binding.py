@@ -8,11 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from volplane.binding.matching import capacity_of, class_of_claim, demand_of, place_of, reference_is, request_of
+from volplane.binding.matching import (
+    capacity_of,
+    class_of_claim,
+    demand_of,
+    place_of,
+    reference_is,
+    request_of,
+    selects,
+)
 from volplane.controller.actions import Patch
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
-from volplane.kube.objects import Claim, Node, StorageClass, Volume
+from volplane.kube.objects import Claim, CsiDriver, CsiStorageCapacity, Node, StorageClass, Volume
+from volplane.kube.quantity import parse
 from volplane_embedded.node_affinity import in_topology, volume_allows
 from volplane_embedded.objects import Pod, claim_names
 
@@ -29,6 +38,7 @@ __all__ = [
 
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 _NONE_FIT = "node(s) didn't find available persistent volumes to bind"
+_NO_ROOM = "node(s) did not have enough free storage"
 _GONE = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
 _ELSEWHERE = "node(s) didn't match PersistentVolume's node affinity"
 
@@ -38,7 +48,8 @@ class StorageState:
     """What decisions read of claims, volumes and classes.
 
     candidates: volumes with the class and mode of a claim. reserved: volumes whose claimRef names a claim, by its
-    key. nodes: all nodes by name.
+    key. nodes: all nodes by name. csi_drivers: by the name of a class's provisioner. room: what is published for the
+    class of this name.
     """
 
     claims: Callable[[str], Claim | None]
@@ -47,6 +58,8 @@ class StorageState:
     candidates: Callable[[Claim], Iterable[Volume]]
     reserved: Callable[[str], Iterable[Volume]]
     nodes: Mapping[str, Node]
+    csi_drivers: Callable[[str], CsiDriver | None] = lambda _name: None
+    room: Callable[[str], Iterable[CsiStorageCapacity]] = lambda _class: ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,23 +155,25 @@ def match_claims(unbound: Iterable[Claim], node: Node, storage: StorageState) ->
     matches: list[ClaimBinding] = []
     for claim in sorted(unbound, key=lambda one: (request_of(one), one.name)):
         match = _match(claim, node, storage, {found.volume.name for found in matches if found.volume is not None})
-        if match is None:
-            return Unschedulable(_NONE_FIT)
+        if isinstance(match, Unschedulable):
+            return match
         matches.append(match)
     return matches
 
 
-def _match(claim: Claim, node: Node, storage: StorageState, taken: set[str]) -> ClaimBinding | None:
+def _match(claim: Claim, node: Node, storage: StorageState, taken: set[str]) -> ClaimBinding | Unschedulable:
     chosen = claim.annotation(names.SELECTED_NODE)
     if chosen in storage.nodes:
-        return ClaimBinding(claim, None) if chosen == node.name else None
+        # Its volume may be made already, and the room that is published be what it has left.
+        return ClaimBinding(claim, None) if chosen == node.name else Unschedulable(_NONE_FIT)
     for volume in storage.reserved(claim.key):
         if reference_is(volume.spec.claim_ref, claim) and not volume.terminating:
-            return ClaimBinding(claim, volume) if volume_allows(volume, node) else None
-    best = _best_volume(claim, node, storage, taken)
-    if best is not None or _can_provision(claim, node, storage):
+            return ClaimBinding(claim, volume) if volume_allows(volume, node) else Unschedulable(_NONE_FIT)
+    if (best := _best_volume(claim, node, storage, taken)) is not None:
         return ClaimBinding(claim, best)
-    return None
+    if not _can_provision(claim, node, storage):
+        return Unschedulable(_NONE_FIT)
+    return ClaimBinding(claim, None) if _has_room(claim, node, storage) else Unschedulable(_NO_ROOM)
 
 
 def _best_volume(claim: Claim, node: Node, storage: StorageState, taken: set[str]) -> Volume | None:
@@ -193,6 +208,31 @@ def _can_provision(claim: Claim, node: Node, storage: StorageState) -> bool:
     if found is None or found.provisioner in {"", NO_PROVISIONER}:
         return False
     return claim.spec.selector is None and in_topology(found.allowed_topologies or (), node)
+
+
+def _has_room(claim: Claim, node: Node, storage: StorageState) -> bool:
+    """Whether room for the claim is published for the node, if its driver says that it publishes any at all.
+
+    Source: hasEnoughCapacity, capacitySufficient and nodeHasAccess of binder.go.
+    """
+    found, size = storage.classes(class_of_claim(claim) or ""), request_of(claim)
+    driver = storage.csi_drivers(found.provisioner) if found is not None else None
+    if found is None or driver is None or not driver.spec.storage_capacity or not size:
+        return True
+    labels = node.metadata.labels or {}
+    return any(
+        each.node_topology is not None and _largest(each) >= size and selects(each.node_topology, labels)
+        for each in storage.room(found.name)
+    )
+
+
+def _largest(room: CsiStorageCapacity) -> int:
+    """The largest volume that can be made, in nanos of a byte; what is no quantity is none."""
+    limit = room.maximum_volume_size if room.maximum_volume_size is not None else room.capacity
+    try:
+        return parse(limit).nanos if limit is not None else -1
+    except ValueError:
+        return -1
 
 
 def bind_patch(match: ClaimBinding, node: Node) -> Patch | None:

@@ -11,7 +11,16 @@ import pytest
 
 from volplane.binding.matching import place_of
 from volplane.controller.actions import Patch, Settled, Wait
-from volplane.kube.objects import Claim, CsiNode, Node, StorageClass, Volume, VolumeAttachment
+from volplane.kube.objects import (
+    Claim,
+    CsiDriver,
+    CsiNode,
+    CsiStorageCapacity,
+    Node,
+    StorageClass,
+    Volume,
+    VolumeAttachment,
+)
 from volplane_embedded.objects import Pod, claim_names
 from volplane_embedded.scheduler.scheduling import Bind, Placement, SchedulerState, decide
 from volplane_embedded.scheduler.volume_binding import StorageState
@@ -75,7 +84,7 @@ def storage_class(name: str = "late", *, mode: str = "WaitForFirstConsumer", **f
 
 
 def state(
-    *objects: Pod | Node | Claim | Volume | StorageClass | CsiNode | VolumeAttachment,
+    *objects: Pod | Node | Claim | Volume | StorageClass | CsiNode | VolumeAttachment | CsiDriver | CsiStorageCapacity,
     assumed: Mapping[str, str] | None = None,
 ) -> SchedulerState:
     pods = [one for one in objects if isinstance(one, Pod)]
@@ -84,6 +93,8 @@ def state(
     volumes = {one.name: one for one in objects if isinstance(one, Volume)}
     classes = {one.name: one for one in objects if isinstance(one, StorageClass)}
     csi_nodes = {one.name: one for one in objects if isinstance(one, CsiNode)}
+    drivers = {one.name: one for one in objects if isinstance(one, CsiDriver)}
+    room = [one for one in objects if isinstance(one, CsiStorageCapacity)]
     attachments = [one for one in objects if isinstance(one, VolumeAttachment)]
 
     def reserved(key: str) -> list[Volume]:
@@ -101,6 +112,8 @@ def state(
             candidates=lambda wanted: [one for one in volumes.values() if place_of(one) == place_of(wanted)],
             reserved=reserved,
             nodes=nodes,
+            csi_drivers=drivers.get,
+            room=lambda name: [one for one in room if one.storage_class_name == name],
         ),
         limits=LimitState(csi_nodes.get, lambda: attachments),
         now=NOW,
@@ -390,3 +403,63 @@ def test_a_claim_without_a_volume_counts_for_the_driver_of_its_class() -> None:
 
 def replace_status(one: Pod, phase: str) -> Pod:
     return msgspec.structs.replace(one, status=msgspec.convert({"phase": phase}, type(one.status)))
+
+
+# --- published room -----------------------------------------------------------------------------------------------
+
+NO_ROOM = "node(s) did not have enough free storage"
+
+
+def driver(*, publishes: bool = True) -> CsiDriver:
+    spec = {"storageCapacity": publishes}
+    return msgspec.convert({"metadata": {"name": "hostpath.volplane.dev"}, "spec": spec}, CsiDriver)
+
+
+def room(host: str, capacity: str | None, *, storage_class: str = "late", **fields: Any) -> CsiStorageCapacity:
+    body = {
+        "metadata": {"name": f"csisc-{host}", "namespace": "storage"},
+        "storageClassName": storage_class,
+        "nodeTopology": {"matchLabels": {"kubernetes.io/hostname": host}},
+        "capacity": capacity,
+        **fields,
+    }
+    return msgspec.convert(body, CsiStorageCapacity)
+
+
+TWO = (node("node-1"), node("node-2"), claim(), storage_class())
+
+
+def test_a_claim_goes_where_room_for_it_is_published() -> None:
+    placement = decide(pod(claims=["data"]), state(*TWO, driver(), room("node-1", "1023Mi"), room("node-2", "1Gi")))
+    assert placement.node == "node-2"
+
+
+@pytest.mark.parametrize(
+    "published",
+    [
+        (),
+        (room("node-1", "10Gi", storage_class="other"), room("node-2", "1Mi")),
+        (room("node-1", None), room("node-2", "10Gi", nodeTopology=None)),
+        (room("node-1", "10Gi", maximumVolumeSize="512Mi"),),
+        (room("node-1", "lots"),),
+    ],
+)
+def test_without_enough_published_room_a_pod_says_so_as_the_stock_scheduler_does(published: tuple[Any, ...]) -> None:
+    placement = decide(pod(claims=["data"]), state(*TWO, driver(), *published))
+    assert message_of(placement) == f"0/2 nodes are available: 2 {NO_ROOM}."
+
+
+def test_a_single_volume_may_be_larger_than_what_is_published_as_free() -> None:
+    large = room("node-1", "1Mi", maximumVolumeSize="1Gi")  # The scheduler heeds the maximum alone where there is one.
+    assert decide(pod(claims=["data"]), state(*TWO, driver(), large)).node == "node-1"
+
+
+def test_room_counts_only_for_drivers_that_say_they_publish_it() -> None:
+    for others in ((), (driver(publishes=False),)):
+        assert decide(pod(claims=["data"]), state(*TWO, room("node-2", "1Mi"), *others)).node == "node-1"
+
+
+def test_a_claim_whose_node_is_selected_is_not_measured_again() -> None:
+    chosen = claim(metadata={"annotations": {"volume.kubernetes.io/selected-node": "node-1"}})
+    objects = (node("node-1"), node("node-2"), chosen, storage_class(), driver(), room("node-1", "0"))
+    assert decide(pod(claims=["data"]), state(*objects)).node == "node-1"

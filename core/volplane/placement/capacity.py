@@ -1,0 +1,263 @@
+"""Publishing how much room there is: a CSIStorageCapacity for each class and place. Pure, but for `CapacityState`.
+
+A process of one node publishes what is free there. The process of the whole cluster publishes for drivers that it
+serves itself, once for each place that nodes are at, and removes what the processes of nodes that are gone have left.
+Names, labels and topology are those of the external provisioner, but a name follows from driver, class and place, so
+that two processes cannot make two objects of one.
+
+Source: kubernetes-csi/external-provisioner, pkg/capacity, and KEP-1472.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from volplane.assets import Capacity, Segment
+from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Queue, Read, Run, Settled, Wait
+from volplane.drivers.view import DriverView
+from volplane.intents.operation import OperationDeps
+from volplane.intents.requests import split_parameters
+from volplane.kube import names
+from volplane.kube.kinds import CAPACITIES, NODES
+from volplane.kube.objects import CsiStorageCapacity, Node, StorageClass, Volume
+from volplane.kube.quantity import format_bytes
+from volplane.operations import Work
+from volplane.requests import CapacityRequest
+from volplane.state.cluster_state import ClusterState
+from volplane.state.naming import node_hash
+
+__all__ = ["CapacityState", "MeasureOperation", "decide_capacity"]
+
+PUBLISHER: Final = "volplane"
+"""Value of the label `csi.storage.k8s.io/managed-by`."""
+POLL_SECONDS: Final = 60.0
+"""How old a figure may become; the external provisioner's."""
+PAUSE_SECONDS: Final = 1.0
+"""Between a change on the storage and the next look: what is made in masses is counted once a second."""
+
+
+class Item(NamedTuple):
+    """One object to publish."""
+
+    driver: str
+    storage_class: str
+    segment: tuple[tuple[str, str], ...]
+
+
+class Measured(NamedTuple):
+    """at: loop time."""
+
+    capacity: Capacity
+    at: float
+
+
+class CapacityState:
+    """What is to be published, and what was measured. Follows the caches of classes, nodes and volumes.
+
+    drivers: those whose hooks this process calls and whose room is published.
+    """
+
+    def __init__(self, cluster: ClusterState, drivers: Iterable[DriverView]) -> None:
+        self.cluster = cluster
+        self.measured: dict[str, Measured] = {}
+        self.items: dict[str, Item] = {}
+        self._drivers = {driver.name: driver for driver in drivers}
+        self._queue: Queue
+
+    def subscribe(self, queue: Queue) -> None:
+        """Follow the caches, and queue the keys of objects there."""
+        self._queue = queue
+        self.cluster.classes.subscribe(self._class_changed)
+        self.cluster.nodes.subscribe(self._node_changed)
+        self.cluster.volumes.subscribe(self._volume_changed)
+        self.cluster.capacities.subscribe(self._object_changed)
+
+    def _object_changed(self, old: CsiStorageCapacity | None, new: CsiStorageCapacity | None) -> None:
+        self._queue.enqueue((new or old or CsiStorageCapacity()).key)
+
+    def _class_changed(self, _old: StorageClass | None, _new: StorageClass | None) -> None:
+        self._plan()
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        before, after = (None if each is None else (each.uid, each.metadata.labels) for each in (old, new))
+        if before == after:
+            return
+        self._plan()
+        if new is None or (old is not None and old.uid != new.uid):
+            for item in self.cluster.capacities.values():
+                self._queue.enqueue(item.key)
+
+    def _volume_changed(self, old: Volume | None, new: Volume | None) -> None:
+        """Something was made, grown or deleted."""
+        before, after = (None if each is None else each.spec.capacity for each in (old, new))
+        maker = (new or old or Volume()).annotation(names.PROVISIONED_BY)
+        if before != after and maker in self._drivers:
+            for key, item in self.items.items():
+                if item.driver == maker:
+                    self.measured.pop(key, None)
+                    self._queue.enqueue(key, PAUSE_SECONDS)
+
+    def driver_changed(self, name: str) -> None:
+        """The driver has become usable or unusable."""
+        for key, item in self.items.items():
+            if item.driver == name:
+                self._queue.enqueue(key)
+
+    def _plan(self) -> None:
+        items = {self._key(item): item for item in self._wanted()}
+        for key in items.keys() ^ self.items.keys():
+            self._queue.enqueue(key)
+        self.items = items
+        self.measured = {key: each for key, each in self.measured.items() if key in items}
+
+    def _wanted(self) -> Iterable[Item]:
+        for driver in self._drivers.values():
+            segments = self._segments(driver)
+            for storage_class in self.cluster.classes.values():
+                if storage_class.provisioner == driver.name:
+                    for segment in segments:
+                        yield Item(driver.name, storage_class.name, segment)
+
+    def _segments(self, driver: DriverView) -> set[tuple[tuple[str, str], ...]]:
+        """The places where nodes are; of a process of one node, its own."""
+        found = set()
+        for node in self.cluster.nodes.values():
+            labels = node.metadata.labels or {}
+            if all(key in labels for key in driver.info.topology_keys):
+                found.add(tuple(sorted((key, labels[key]) for key in driver.info.topology_keys)))
+        return found
+
+    def _key(self, item: Item) -> str:
+        text = msgspec.json.encode([item.driver, item.storage_class, item.segment])
+        return f"{self.cluster.settings.namespace}/csisc-{hashlib.sha256(text).hexdigest()[:16]}"
+
+    def driver(self, name: str) -> DriverView | None:
+        """The driver of this name, if it is one of ours and can be used."""
+        return self.cluster.drivers.get(name) if name in self._drivers else None
+
+
+def decide_capacity(key: str, state: CapacityState, reads: LiveReads) -> Action:
+    """The next action for the CSIStorageCapacity with this key."""
+    item, found = state.items.get(key), state.cluster.capacities.get(key)
+    if item is None:
+        return _remove_outdated(found, state, reads) if found is not None else Settled()
+    driver, storage_class = state.driver(item.driver), state.cluster.classes.get(item.storage_class)
+    if driver is None or storage_class is None:
+        return Wait(reason=f'driver "{item.driver}" cannot be asked')
+    if driver.parameters_flaw(split_parameters(storage_class)[0]):
+        return Wait(reason=f'class "{storage_class.name}" has parameters that the driver refuses')
+    measured, now = state.measured.get(key), state.cluster.monotonic()
+    if measured is None or measured.at + POLL_SECONDS <= now:
+        return Run(verb="measure", key=key, uid=storage_class.uid, driver=driver.name, asset=f"room {key}")
+    wanted = _body(key, item, measured.capacity, storage_class, state.cluster)
+    if found is None:
+        # Somebody may have taken the label away by which it is watched.
+        if not reads.has(CAPACITIES, key):
+            return Read(CAPACITIES, key, why="is it there?")
+        live = reads.get(CAPACITIES, key)
+        found = live if isinstance(live, CsiStorageCapacity) else None
+    if found is None:
+        return Create(kind=CAPACITIES, body=wanted, why="publish how much room there is")
+    if found.storage_class_name != item.storage_class or _selector(found) != wanted["nodeTopology"]:
+        return Delete(kind=CAPACITIES, target=found, why="it is not what its name says, and those fields cannot change")
+    if (changes := _changes(found, wanted)) is not None:
+        return Patch(kind=CAPACITIES, target=found, body=changes, why="publish how much room there is")
+    return Wait(reason="it is measured again from time to time", seconds=measured.at + POLL_SECONDS - now)
+
+
+def _body(
+    key: str, item: Item, capacity: Capacity, storage_class: StorageClass, cluster: ClusterState
+) -> dict[str, Any]:
+    namespace, _, name = key.partition("/")
+    labels = {names.CAPACITY_DRIVER: item.driver, names.CAPACITY_PUBLISHER: PUBLISHER}
+    owner = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "name": storage_class.name,
+        "uid": storage_class.uid,
+    }
+    if (node := cluster.nodes.get(cluster.settings.node_name)) is not None:
+        labels[names.NODE] = node_hash(node.name)
+        owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
+    body = CAPACITIES.body(
+        metadata={"name": name, "namespace": namespace, "labels": labels, "ownerReferences": [owner]},
+        storageClassName=item.storage_class,
+        nodeTopology={"matchLabels": dict(item.segment)},
+        capacity=format_bytes(max(capacity.available_bytes, 0)),
+    )
+    if capacity.maximum_volume_bytes is not None:
+        body["maximumVolumeSize"] = format_bytes(max(capacity.maximum_volume_bytes, 0))
+    return body
+
+
+def _selector(found: CsiStorageCapacity) -> Mapping[str, Any]:
+    return msgspec.to_builtins(found.node_topology) if found.node_topology is not None else {}
+
+
+def _changes(found: CsiStorageCapacity, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a patch has to change; None if the object is as it should be."""
+    metadata = wanted["metadata"]
+    owners = {each.uid for each in found.metadata.owner_references or ()}
+    same = (
+        found.capacity == wanted["capacity"]
+        and found.maximum_volume_size == wanted.get("maximumVolumeSize")
+        and metadata["labels"].items() <= (found.metadata.labels or {}).items()
+        and owners == {each["uid"] for each in metadata["ownerReferences"]}
+    )
+    if same:
+        return None
+    return {
+        "metadata": {"labels": metadata["labels"], "ownerReferences": metadata["ownerReferences"]},
+        "capacity": wanted["capacity"],
+        "maximumVolumeSize": wanted.get("maximumVolumeSize"),
+    }
+
+
+def _remove_outdated(found: CsiStorageCapacity, state: CapacityState, reads: LiveReads) -> Action:
+    """Remove what we published for a class, a place or a node that is gone."""
+    labels = found.metadata.labels or {}
+    cluster = state.cluster
+    if labels.get(names.CAPACITY_PUBLISHER) != PUBLISHER:
+        return Settled()
+    of_node = next((each for each in found.metadata.owner_references or () if each.kind == "Node"), None)
+    if cluster.settings.node_name or of_node is None:
+        mine = cluster.drivers.get(labels.get(names.CAPACITY_DRIVER, "")) is not None
+        return Delete(kind=CAPACITIES, target=found, why="nobody needs it any more") if mine else Settled()
+    node = cluster.nodes.get(of_node.name)
+    if node is not None and node.uid == of_node.uid:
+        return Settled()
+    if not reads.has(NODES, of_node.name):
+        return Read(NODES, of_node.name, why="is the node of this room gone?")
+    live = reads.get(NODES, of_node.name)
+    if live is not None and live.uid == of_node.uid:
+        return Settled()
+    return Delete(kind=CAPACITIES, target=found, why=f"node {of_node.name} is gone")
+
+
+class MeasureOperation:
+    """Handler of the verb `measure`."""
+
+    def __init__(self, deps: OperationDeps, state: CapacityState) -> None:
+        self._deps = deps
+        self._state = state
+
+    def __call__(self, run: Run) -> Work:
+        driver, item = self._deps.driver(run), self._state.items.get(run.key)
+        storage_class = self._state.cluster.classes.get(item.storage_class) if item is not None else None
+        return lambda: self._measure(run.key, item, storage_class, driver)
+
+    async def _measure(
+        self, key: str, item: Item | None, storage_class: StorageClass | None, driver: DriverView
+    ) -> None:
+        if item is None or storage_class is None:
+            return
+        segment: Segment = dict(item.segment)
+        parameters = driver.typed_parameters(split_parameters(storage_class)[0])
+        request = CapacityRequest(context=self._deps.context(driver), parameters=parameters, segment=segment)
+        capacity = await self._deps.hooks.call(driver, request)
+        if key in self._state.items:
+            self._state.measured[key] = Measured(capacity, self._state.cluster.monotonic())

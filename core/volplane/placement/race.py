@@ -1,0 +1,85 @@
+"""Claims that nobody places, taken in a race: the known back-off of the external provisioner, without an assigner.
+
+Every process of a node sees every claim. Each waits for a random time of its own, looks whether it has room, and writes
+its node to the claim; all but the first get a conflict, or see that they came too late.
+
+Source: kubernetes-csi/external-provisioner, README "Deployment on each node", and becomeOwner of pkg/controller.
+"""
+
+from __future__ import annotations
+
+from volplane.binding.matching import class_of_claim, request_of
+from volplane.controller.actions import Action, Patch, Run, Wait
+from volplane.drivers.view import DriverView
+from volplane.intents.node import node_metadata
+from volplane.intents.operation import OperationDeps
+from volplane.intents.record import allowed_segments
+from volplane.intents.requests import split_parameters
+from volplane.kube import names
+from volplane.kube.kinds import CLAIMS
+from volplane.kube.objects import Claim, StorageClass
+from volplane.operations import Work
+from volplane.placement.state import unsuitable
+from volplane.requests import CapacityRequest
+from volplane.state.cluster_state import ClusterState
+from volplane.state.naming import volume_name_of
+
+__all__ = ["RoomOperation", "decide_race"]
+
+_NANOS = 10**9
+FULL_SECONDS = 60.0
+"""After which a claim for which there was no room is looked at again."""
+
+
+def decide_race(claim: Claim, storage_class: StorageClass, driver: DriverView, cluster: ClusterState) -> Action | None:
+    """The next action for a claim without a node; None if there is no race for it."""
+    race, node = cluster.race, cluster.nodes.get(cluster.settings.node_name)
+    if race is None or claim.annotation(names.SELECTED_NODE) or claim.terminating:
+        return None
+    if node is None or storage_class.volume_binding_mode == "WaitForFirstConsumer":
+        return None
+    if cluster.settings.external_choice:
+        return Wait(reason=f"nobody has selected a node (annotation {names.SELECTED_NODE})")
+    if why := unsuitable(node, driver, allowed_segments(storage_class)):
+        return Wait(reason=f"node {node.name} cannot take it: it is {why}")
+    if (left := race.left(claim)) > 0:
+        return Wait(reason="the processes of other nodes may take it first", seconds=left)
+    if driver.supports("get_capacity"):
+        enough = race.room(claim.uid)
+        if enough is None:
+            asset = f"room for {volume_name_of(claim)}"
+            return Run(verb="check-room", key=claim.key, uid=claim.uid, driver=driver.name, asset=asset)
+        if not enough:
+            return Wait(reason=f"there is no room for it on node {node.name}", seconds=FULL_SECONDS)
+    metadata = node_metadata(node)
+    metadata["annotations"][names.SELECTED_NODE] = node.name
+    return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why=f"take it for node {node.name}")
+
+
+class RoomOperation:
+    """Handler of the verb `check-room`."""
+
+    def __init__(self, deps: OperationDeps) -> None:
+        self._deps = deps
+
+    def __call__(self, run: Run) -> Work:
+        claim, driver = self._deps.claim(run), self._deps.driver(run)
+        storage_class = self._deps.cluster.classes.get(class_of_claim(claim) or "")
+        return lambda: self._check(claim, storage_class, driver)
+
+    async def _check(self, claim: Claim, storage_class: StorageClass | None, driver: DriverView) -> None:
+        cluster = self._deps.cluster
+        node = cluster.nodes.get(cluster.settings.node_name)
+        if node is None or storage_class is None or cluster.race is None:
+            return
+        labels = node.metadata.labels or {}
+        request = CapacityRequest(
+            context=self._deps.context(driver),
+            parameters=driver.typed_parameters(split_parameters(storage_class)[0]),
+            segment={key: labels[key] for key in driver.info.topology_keys if key in labels},
+        )
+        capacity = await self._deps.hooks.call(driver, request)
+        limit = capacity.available_bytes
+        if capacity.maximum_volume_bytes is not None:
+            limit = min(limit, capacity.maximum_volume_bytes)
+        cluster.race.room_seen(claim.uid, enough=limit >= -(-request_of(claim) // _NANOS))

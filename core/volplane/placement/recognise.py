@@ -1,0 +1,72 @@
+"""Volumes of a node that was made again: they are the new node's if its storage shows that they are there.
+
+A kubelet that registers anew, after its Node was deleted, has the old disks; a machine that was replaced under the same
+name has not. The name says nothing, and the uid of the Node says only that there may be a difference. So the driver is
+asked: an asset with the marks and the very handle of the volume is the one that was there.
+"""
+
+from __future__ import annotations
+
+from volplane.assets import Asset
+from volplane.controller.actions import Action, EventRecord, Patch, Run, Wait
+from volplane.intents.node import on_node
+from volplane.intents.operation import OperationDeps
+from volplane.intents.requests import volume_identity
+from volplane.kube import names
+from volplane.kube.kinds import VOLUMES
+from volplane.kube.objects import Volume
+from volplane.operations import Work
+from volplane.requests import FindRequest
+from volplane.state.cluster_state import ClusterState
+from volplane.state.naming import asset_key
+
+__all__ = ["RecogniseOperation", "decide_recognition"]
+
+
+def decide_recognition(volume: Volume, cluster: ClusterState) -> Action | None:
+    """The next action for a volume of an earlier node of our name; None for any other volume."""
+    node, uid = cluster.nodes.get(cluster.settings.node_name), volume.annotation(names.NODE_UID)
+    driver = cluster.drivers.get(volume.annotation(names.PROVISIONED_BY) or "")
+    if node is None or driver is None or uid in (None, node.uid) or not on_node(volume, node):
+        return None
+    known = cluster.progress.volume(volume.uid)
+    if known.found_on == node.uid:
+        body = {"metadata": {"annotations": {names.NODE_UID: node.uid}}}
+        message = f"the storage of node {node.name} has it, though the node was made again"
+        events = (EventRecord(VOLUMES, volume, "Normal", "VolumeFound", message),)
+        return Patch(kind=VOLUMES, target=volume, body=body, why="its node is back", events=events)
+    if known.missing_on == node.uid or not driver.supports("find"):
+        where = "and not on the storage of the present one"
+        return Wait(reason=f"it is of an earlier node {node.name} (uid {uid}), {where}")
+    return Run(verb="recognise", key=volume.key, uid=volume.uid, driver=driver.name, asset=asset_key(volume))
+
+
+class RecogniseOperation:
+    """Handler of the verb `recognise`."""
+
+    def __init__(self, deps: OperationDeps) -> None:
+        self._deps = deps
+
+    def __call__(self, run: Run) -> Work:
+        volume, driver = self._deps.volume(run), self._deps.driver(run)
+        cluster = self._deps.cluster
+        progress = cluster.progress.track_volume(run.uid)
+
+        async def recognise() -> None:
+            node = cluster.nodes.get(cluster.settings.node_name)
+            identity = volume_identity(volume, cluster.settings.cluster_id)
+            if node is None or identity.owner is None:
+                return
+            request = FindRequest(
+                context=self._deps.context(driver, identity.owner.generation),
+                name=identity.owner.volume_name,
+                owner=identity.owner,
+                segment=next(iter(identity.node_affinity), None),
+            )
+            found = await self._deps.hooks.call(driver, request)
+            if isinstance(found, Asset) and found.handle == identity.handle:
+                progress.found_on = node.uid
+            else:
+                progress.missing_on = node.uid
+
+        return recognise

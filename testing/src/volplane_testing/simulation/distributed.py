@@ -1,0 +1,353 @@
+"""Schedules of trouble for storage on nodes: one seed is one run, in virtual time, with everything that may go wrong.
+
+People make and delete claims, edit labels and published room; processes die at any moment, two serve one node; nodes
+stop being ready, go, register anew with their disk or with another one; requests and answers are lost. After every step
+and at the end, when all is well again and everything is quiet, what must hold is checked (`Broken`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from random import Random
+from typing import Any, Final
+
+from volplane.kube import names
+from volplane.state.naming import node_hash
+from volplane_testing.distributed import CENTRAL, DistributedCluster
+from volplane_testing.memory_storage import MemoryStorage
+from volplane_testing.transport import answer_lost, refuse, requests, unanswered
+
+__all__ = ["Broken", "DistributedRun"]
+
+NODES: Final = ("a", "b", "c")
+GONE_AFTER: Final = 60.0
+GIB: Final = 1 << 30
+_CLAIMS, _VOLUMES, _ROOM = "persistentvolumeclaims", "persistentvolumes", "csistoragecapacities"
+
+
+class Broken(Exception):
+    """What must hold does not; the text says what."""
+
+
+class DistributedRun:
+    """One schedule. `run` raises Broken; `trace` then tells what happened, one line a step."""
+
+    def __init__(self, seed: int, steps: int = 40) -> None:
+        self.trace: list[str] = []
+        self._random = Random(seed)  # noqa: S311 - a schedule, no secrets
+        self._steps = steps
+        self._cluster: DistributedCluster
+        self._made = 0
+        self._twins: set[str] = set()
+        self._down: set[str] = set()
+        """Nodes without a process."""
+        self._away: set[str] = set()
+        """Nodes that are not there, or not ready."""
+        self._replaced: set[int] = set()
+        """Disks that are gone for good, by identity."""
+
+    async def run(self) -> None:
+        """The whole schedule."""
+        seed = self._random.randrange(1 << 30)
+        async with DistributedCluster(NODES, capacity=20 * GIB, seed=seed) as cluster:
+            self._cluster = cluster
+            gone = {names.NODE_GONE_AFTER: f"{GONE_AFTER:g}s"}
+            cluster.create_class("now", parameters=gone)
+            cluster.create_class("turns", parameters={**gone, names.PLACEMENT: "round-robin"})
+            cluster.create_class("late", late=True, parameters=gone)
+            await cluster.settle()
+            for _ in range(self._steps):
+                await self._step()
+                self._check()
+            await self._heal()
+            self._check()
+            self._check_end()
+
+    # --- what may happen -----------------------------------------------------------------------------------------
+
+    async def _step(self) -> None:
+        actions: list[tuple[int, Callable[[], Awaitable[None]]]] = [
+            (12, self._create_claim),
+            (5, self._delete_claim),
+            (4, self._select_node),
+            (4, self._edit_label),
+            (2, self._edit_room),
+            (5, self._restart),
+            (2, self._stop),
+            (2, self._twin),
+            (3, self._lose_node),
+            (3, self._lose_in_the_middle),
+            (3, self._return_node),
+            (6, self._fault),
+            (6, self._wait),
+        ]
+        weights = [weight for weight, _ in actions]
+        (chosen,) = self._random.choices([action for _, action in actions], weights)
+        await chosen()
+        await asyncio.sleep(self._random.choice((0.0, 0.005, 0.05, 0.5, 3.0)))
+
+    def _tell(self, text: str) -> None:
+        self.trace.append(f"{asyncio.get_running_loop().time():9.3f} {text}")
+
+    async def _create_claim(self) -> None:
+        self._made += 1
+        storage_class = self._random.choice(("now", "now", "turns", "late"))
+        size = self._random.choice(("1Gi", "1Gi", "2Gi", "7Gi"))
+        node = self._random.choice(NODES) if storage_class == "late" and self._random.random() < 0.7 else ""
+        self._cluster.create_claim(f"c{self._made}", storage_class, size, node=node)
+        self._tell(f"claim c{self._made} of class {storage_class} asks for {size} {node}")
+
+    def _claims(self) -> list[dict[str, Any]]:
+        return self._cluster.api.all(_CLAIMS)
+
+    async def _delete_claim(self) -> None:
+        if found := self._claims():
+            name = self._random.choice(found)["metadata"]["name"]
+            self._cluster.api.delete(_CLAIMS, name)
+            self._tell(f"claim {name} is deleted")
+
+    async def _select_node(self) -> None:
+        """The scheduler places a pod."""
+        waiting = [
+            each
+            for each in self._claims()
+            if each["spec"]["storageClassName"] == "late"
+            and names.SELECTED_NODE not in (each["metadata"].get("annotations") or {})
+            and not each["spec"].get("volumeName")
+        ]
+        if waiting:
+            self._select(self._random.choice(waiting), self._random.choice(NODES))
+
+    def _select(self, claim: dict[str, Any], node: str) -> None:
+        name = claim["metadata"]["name"]
+        self._cluster.api.patch(_CLAIMS, name, {"metadata": {"annotations": {names.SELECTED_NODE: node}}})
+        self._tell(f"the scheduler selects {node} for {name}")
+
+    async def _edit_label(self) -> None:
+        resource = self._random.choice((_CLAIMS, _VOLUMES))
+        if found := self._cluster.api.all(resource):
+            name = self._random.choice(found)["metadata"]["name"]
+            label = self._random.choice((None, "wrong", *map(node_hash, NODES)))
+            self._cluster.api.patch(resource, name, {"metadata": {"labels": {names.NODE: label}}})
+            self._tell(f"somebody writes label {label} on {resource} {name}")
+
+    async def _edit_room(self) -> None:
+        if found := self._cluster.api.all(_ROOM):
+            name = self._random.choice(found)["metadata"]["name"]
+            edit = self._random.choice(
+                ({"capacity": "900Gi"}, {"capacity": "0"}, {"metadata": {"labels": {names.NODE: None}}})
+            )
+            self._cluster.api.patch(_ROOM, name, edit, "volplane-system")
+            self._tell(f"somebody writes {json.dumps(edit)} on room {name}")
+
+    async def _restart(self) -> None:
+        name = self._random.choice((CENTRAL, CENTRAL, *(set(NODES) - self._down)))
+        await self._cluster.kill(name)
+        self._tell(f"process {name} dies")
+        await asyncio.sleep(self._random.choice((0.0, 0.1, 2.0)))
+        await self._cluster.start(name)
+
+    async def _stop(self) -> None:
+        if up := sorted(set(NODES) - self._down):
+            name = self._random.choice(up)
+            self._down.add(name)
+            await self._cluster.kill(name)
+            self._tell(f"process {name} dies, and nobody starts it")
+
+    async def _twin(self) -> None:
+        """A second process serves a node for a while, as where a Lease was edited."""
+        if up := sorted(set(NODES) - self._down - self._twins):
+            name = self._random.choice(up)
+            self._twins.add(name)
+            await self._cluster.start(name, twin=True)
+            self._tell(f"a second process serves {name}")
+        elif self._twins:
+            await self._end_twin(min(self._twins))
+
+    async def _end_twin(self, name: str) -> None:
+        self._twins.discard(name)
+        await self._cluster.kill(f"{name}#2")
+        self._tell(f"the second process of {name} dies")
+
+    async def _lose_in_the_middle(self) -> None:
+        """A node goes that has made an asset, of which nobody else knows."""
+        working = sorted(set(NODES) - self._away - self._down)
+        if len(working) < 2:
+            return
+        node = self._random.choice(working)
+        saving = requests("create", "persistentvolumes")
+        for process in (node, f"{node}#2"):
+            if script := self._cluster.scripts.get(process):
+                script.add(saving, unanswered, times=1e9)
+        self._made += 1
+        name = f"c{self._made}"
+        self._cluster.create_claim(name, self._random.choice(("now", "late")), "1Gi", node=node)
+        self._tell(f"claim {name} is begun on {node}, which goes")
+        await asyncio.sleep(1.0)
+        await self._lose(node)
+        for process in (node, f"{node}#2"):
+            if script := self._cluster.scripts.get(process):
+                script.faults.clear()
+        if self._random.random() < 0.3:
+            self._cluster.api.delete(_CLAIMS, name)
+        await asyncio.sleep(self._random.choice((0.0, GONE_AFTER / 2, GONE_AFTER + 5)))
+
+    async def _lose_node(self) -> None:
+        present = sorted(set(NODES) - self._away)
+        if len(present) > 1:
+            await self._lose(self._random.choice(present))
+
+    async def _lose(self, name: str) -> None:
+        self._away.add(name)
+        if self._random.random() < 0.5:
+            self._cluster.set_ready(name, ready=False)
+            self._tell(f"node {name} is not ready")
+        else:
+            self._cluster.api.delete("nodes", name)
+            self._tell(f"node {name} is deleted")
+        if self._random.random() < 0.7 and name not in self._down:
+            self._down.add(name)
+            if name in self._twins:
+                await self._end_twin(name)
+            await self._cluster.kill(name)
+
+    async def _return_node(self) -> None:
+        if self._away:
+            await self._return(self._random.choice(sorted(self._away)), self._random.random() < 0.3)
+
+    async def _return(self, name: str, other_disk: bool) -> None:
+        self._away.discard(name)
+        if self._cluster.api.get("nodes", name) is not None:
+            self._cluster.set_ready(name, ready=True)
+            self._tell(f"node {name} is ready again")
+        else:
+            if other_disk:
+                if name in self._twins:
+                    await self._end_twin(name)
+                if name not in self._down:
+                    await self._cluster.kill(name)
+                    self._down.add(name)
+                self._replaced.add(id(self._cluster.disks[name]))
+                self._cluster.old_disks.append(self._cluster.disks.pop(name))
+            self._cluster.create_node(name)
+            self._tell(f"node {name} is made again with {'another' if other_disk else 'its'} disk")
+        if name in self._down:
+            self._down.discard(name)
+            await self._cluster.start(name)
+
+    async def _fault(self) -> None:
+        name = self._random.choice((CENTRAL, *(set(NODES) - self._down)))
+        verb = self._random.choice(("patch", "create", "delete", "*"))
+        behaviour = self._random.choice((unanswered, answer_lost, refuse(500), refuse(409), refuse(500, after=True)))
+        times = self._random.randint(1, 4)
+        self._cluster.scripts[name].add(requests(verb, "*"), behaviour, times=times)
+        self._tell(f"{times} requests ({verb}) of {name} fail")
+
+    async def _wait(self) -> None:
+        await asyncio.sleep(self._random.choice((1.0, 10.0, GONE_AFTER + 10)))
+        self._tell("time passes")
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    async def _heal(self) -> None:
+        """All is well again, the scheduler does its work, and time passes."""
+        cluster = self._cluster
+        for script in cluster.scripts.values():
+            script.faults.clear()
+        for name in sorted(self._twins):
+            await self._end_twin(name)
+        for name in sorted(self._away):
+            await self._return(name, other_disk=False)
+        for name in sorted(self._down):
+            self._down.discard(name)
+            await cluster.start(name)
+        for _ in range(12):
+            await cluster.advance(GONE_AFTER)
+            for claim in self._claims():
+                annotations = claim["metadata"].get("annotations") or {}
+                late = claim["spec"]["storageClassName"] == "late" and not claim["spec"].get("volumeName")
+                if late and names.SELECTED_NODE not in annotations and "deletionTimestamp" not in claim["metadata"]:
+                    size = int(claim["spec"]["resources"]["requests"]["storage"].removesuffix("Gi")) * GIB
+                    fitting = [node for node in NODES if cluster.disks[node].room() >= size]
+                    if fitting:
+                        self._select(claim, self._random.choice(fitting))
+            await cluster.advance(1.0)
+
+    # --- what must hold ------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        """At any time: what a living bound claim has is on the disk of its node; a disk is not overfull."""
+        for claim in self._claims():
+            if not claim["spec"].get("volumeName") or claim["status"].get("phase") != "Bound":
+                continue
+            volume = self._cluster.api.get(_VOLUMES, claim["spec"]["volumeName"])
+            if volume is None:
+                raise Broken(f"claim {claim['metadata']['name']} has lost its volume")
+            handle = volume["metadata"]["annotations"][names.HANDLE]
+            node = _node_of(volume)
+            places = [disk for disk in self._all_disks() if disk.by_handle(handle) is not None]
+            if not places:
+                raise Broken(f"claim {claim['metadata']['name']} is bound to {handle} of {node}, which is on no disk")
+            if list(places[0].zones) != [node]:
+                raise Broken(f"{handle} is on the disk of {places[0].zones}, its volume says {node}")
+        for disk in self._all_disks():
+            if disk.room() < 0:
+                raise Broken(f"the disk of {disk.zones} is overfull")
+
+    def _all_disks(self) -> list[MemoryStorage]:
+        return [*self._cluster.disks.values(), *self._cluster.old_disks]
+
+    def _check_end(self) -> None:
+        """When all is quiet: every claim has what it asked for, once, and nothing is left over."""
+        cluster = self._cluster
+        claims = {each["metadata"]["uid"]: each for each in self._claims()}
+        volumes = {each["metadata"]["annotations"][names.HANDLE]: each for each in cluster.api.all(_VOLUMES)}
+        room = max(disk.room() for disk in cluster.disks.values())
+        for claim in claims.values():
+            name = claim["metadata"]["name"]
+            if "deletionTimestamp" in claim["metadata"]:
+                raise Broken(f"claim {name} is still being deleted; finalizers {claim['metadata'].get('finalizers')}")
+            size = int(claim["spec"]["resources"]["requests"]["storage"].removesuffix("Gi")) * GIB
+            if claim["status"].get("phase") != "Bound" and size <= room:
+                raise Broken(f"claim {name} is not bound, though there is room for it: {cluster.why(name)}")
+        self._check_leftovers(volumes)
+        for handle, volume in volumes.items():
+            reference = volume["spec"].get("claimRef") or {}
+            living = reference.get("uid") in claims
+            on_disk = any(disk.by_handle(handle) is not None for disk in cluster.disks.values())
+            name, node = volume["metadata"]["name"], cluster.api.get("nodes", _node_of(volume)) or {"metadata": {}}
+            known = volume["metadata"]["annotations"].get(names.NODE_UID) == node["metadata"].get("uid")
+            if known and cluster.disks[_node_of(volume)].by_handle(handle) is None:
+                raise Broken(f"volume {name} counts as there, but node {_node_of(volume)} does not have it")
+            if not living and on_disk and "deletionTimestamp" in volume["metadata"]:
+                raise Broken(f"volume {name} is still being deleted: {cluster.why(name)}")
+            if volume["metadata"].get("labels", {}).get(names.NODE) != node_hash(_node_of(volume)):
+                raise Broken(f"the label of volume {name} was not put right")
+
+    def _check_leftovers(self, volumes: Mapping[str, dict[str, Any]]) -> None:
+        """Everything on the disks has a volume, but for what was given up with its node. volumes: by handle."""
+        cluster = self._cluster
+        given_up = {
+            event["involvedObject"]["uid"]
+            for event in cluster.api.all("events")
+            if "left there, and its leak check finds it" in event["message"]
+        }
+        latest = {
+            each["metadata"]["name"].removeprefix("pvc-"): int(each["metadata"]["annotations"][names.GENERATION])
+            for each in volumes.values()
+        }
+        for node, disk in cluster.disks.items():
+            for asset in disk.assets.values():
+                owner = asset.owner.claim_uid if asset.owner is not None else ""
+                generation = asset.owner.generation if asset.owner is not None else 1
+                excused = owner in given_up and generation < latest.get(owner, generation + 1)
+                if asset.handle not in volumes and not excused:
+                    raise Broken(f"{asset.handle} on node {node} belongs to nobody")
+
+
+def _node_of(volume: dict[str, Any]) -> str:
+    (term,) = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+    node: str = term["matchExpressions"][0]["values"][0]
+    return node

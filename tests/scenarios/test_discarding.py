@@ -1,0 +1,245 @@
+"""Assets of claims that want them no more: whether they are still unwanted, whose they are, and what is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from scenarios.backends import OK, ScriptedBackend, SearchableBackend
+from scenarios.harness import Harness
+from scenarios.provisioning import INTENT, ask, create_class, slow_provisioning
+from scenarios.single import hold
+from scenarios.stories import DRIVER, claim
+from volplane import BackendError, DeleteRequest, InProgress, InvalidArgument, ProvisionRequest
+from volplane.kube.kinds import CLAIMS
+
+OTHER = "other.example.com"
+Change = Callable[[Harness], Awaitable[None]]
+
+# --- still unwanted? ---------------------------------------------------------------------------------------------
+
+
+async def nothing(_lab: Harness) -> None:
+    """What was decided still holds."""
+
+
+async def remove_by_force(lab: Harness) -> None:
+    await lab.patch("claims", "c", {"metadata": {"finalizers": None}})
+    await lab.delete("claims", "c")
+    await asyncio.sleep(1.0)
+
+
+async def create_again(lab: Harness) -> None:
+    await remove_by_force(lab)
+    await lab.create("classes", {"metadata": {"name": "none"}, "provisioner": "kubernetes.io/no-provisioner"})
+    await lab.create("claims", claim("c", storageClassName="none"))
+    await switch_class(lab, DRIVER)
+    await asyncio.sleep(1.0)
+
+
+async def end_the_claim(lab: Harness) -> None:
+    await switch_class(lab, DRIVER)
+    await lab.delete("claims", "c")
+
+
+async def point_elsewhere(lab: Harness) -> None:
+    await switch_class(lab, DRIVER)
+    await lab.patch("claims", "c", {"spec": {"volumeName": "static"}})
+
+
+async def point_to_ours(lab: Harness) -> None:
+    await switch_class(lab, DRIVER)
+    uid = (await lab.claim("c"))["metadata"]["uid"]
+    await lab.patch("claims", "c", {"spec": {"volumeName": f"pvc-{uid}"}})
+
+
+async def switch_back(lab: Harness) -> None:
+    await switch_class(lab, DRIVER)
+
+
+async def remove_the_class(lab: Harness) -> None:
+    await lab.delete("classes", "fast")
+
+
+@pytest.mark.parametrize("stripped", [False, True])
+@pytest.mark.parametrize("change", [nothing, remove_by_force, create_again, end_the_claim, point_elsewhere])
+async def test_what_is_not_wanted_when_its_turn_comes_is_deleted(change: Change, *, stripped: bool) -> None:
+    """stripped: a tenant took the record away, and the process may know nothing of a claim that is gone."""
+    backend = SearchableBackend(DRIVER)
+    async with Harness(backend, SearchableBackend(OTHER), latency=slow_provisioning) as lab:
+        uid = await with_an_asset_of_the_former_class(lab, change, stripped=stripped)
+        await asyncio.sleep(30.0)
+        assert f"pvc-{uid}" not in backend.assets
+        assert backend.calls["delete"] == 1
+        assert backend.calls["provision"] == 1
+
+
+@pytest.mark.parametrize("change", [switch_back, remove_the_class, point_to_ours])
+async def test_what_is_wanted_again_when_its_turn_comes_is_kept(change: Change) -> None:
+    backend = SearchableBackend(DRIVER)
+    async with Harness(backend, SearchableBackend(OTHER), latency=slow_provisioning) as lab:
+        uid = await with_an_asset_of_the_former_class(lab, change)
+        await asyncio.sleep(30.0)
+        assert list(backend.assets) == [f"pvc-{uid}"]
+        assert backend.calls["delete"] == 0
+
+
+async def with_an_asset_of_the_former_class(lab: Harness, change: Change, *, stripped: bool = False) -> str:
+    """The class names another driver while the asset is made; `change` comes before the first discard. The uid."""
+    changes = [change]
+
+    async def once(operation: str) -> None:
+        if operation.startswith("discard-") and changes:
+            await changes.pop()(lab)
+
+    await create_class(lab)
+    lab.adjust = lambda plane: hold(plane.operations, once)
+    await lab.start()
+    uid = await ask(lab)
+    await asyncio.sleep(1.0)
+    await switch_class(lab, OTHER)
+    if stripped:
+        await asyncio.sleep(0.5)
+        await lab.patch("claims", "c", {"metadata": {"annotations": {INTENT: None}}})
+    return uid
+
+
+# --- what is asked for -------------------------------------------------------------------------------------------
+
+
+async def test_the_backend_is_told_which_asset_of_whom_is_to_go() -> None:
+    """The second driver's asset is the second generation."""
+    backend, other = SearchableBackend(DRIVER), SearchableBackend(OTHER)
+    other.script("delete", InProgress(retry_after=20.0, state={"job": 5}), "it is busy", OK)
+
+    async with Harness(backend, other, latency=slow_provisioning) as lab:
+        uid = await with_an_asset_of_the_former_class(lab, nothing)
+        await lab.until(lambda: called(other, "provision"), 60.0)
+        await lab.delete("claims", "c")
+        await asyncio.sleep(15.0)
+        assert len(deletions(other)) == 1, "the backend asked for 20 seconds"
+        await asyncio.sleep(60.0)
+        assert await lab.claims() == {}
+        assert not backend.assets
+        assert not other.assets
+        assert [request.context.generation for request in deletions(backend)] == [1]
+        assert [dict(request.context.state) for request in deletions(other)] == [{}, {"job": 5}, {"job": 5}]
+        for request in deletions(other):
+            assert request.context.generation == 2
+            assert request.volume.handle == f"/assets/pvc-{uid}"
+            assert request.volume.owner is not None
+            assert (request.volume.owner.claim_uid, request.volume.owner.generation) == (uid, 2)
+            assert request.volume.owner.cluster_id == request.context.cluster_id == "cluster-1"
+        (event,) = [each for each in lab.recorded if each.reason == "ProvisioningCleanupFailed"]
+        assert (event.kind, event.about.name, event.type) == (CLAIMS, "c", "Warning")
+        assert event.message == "Error cleaning provisioned volume for claim default/c: it is busy; it is tried again"
+
+
+async def test_an_asset_that_went_while_the_process_was_away_is_not_made_once_more_to_be_deleted() -> None:
+    backend = SearchableBackend(DRIVER)
+    backend.script("provision", InProgress(retry_after=2.0, state={"job": 1}), OK)
+    backend.script("delete", InProgress(retry_after=20.0, state={"job": 5}))
+
+    async with Harness(backend) as lab:
+        await create_class(lab)
+        lab.fail("create persistentvolumes", "away", 10**6)
+        await lab.start()
+        await ask(lab)
+        await asyncio.sleep(4.0)
+        await lab.delete("claims", "c")
+        await asyncio.sleep(5.0)
+        assert deletions(backend), "it was begun"
+        made = backend.calls["provision"]
+        await lab.kill()
+        backend.assets.clear()
+        await lab.start()
+        await lab.settle(60.0)
+        assert await lab.claims() == {}
+        assert backend.calls["provision"] == made
+        assert len(deletions(backend)) == 1
+
+
+# --- an unknown outcome ------------------------------------------------------------------------------------------
+
+
+async def with_a_lost_answer(lab: Harness) -> None:
+    """A claim is deleted of which nobody knows whether an asset was made."""
+    await create_class(lab)
+    await lab.start()
+    await ask(lab)
+    await asyncio.sleep(0.05)
+    await lab.delete("claims", "c")
+
+
+async def test_without_find_a_backend_that_is_certain_that_nothing_was_made_lets_the_claim_go() -> None:
+    backend = ScriptedBackend(DRIVER, {"provision": [BackendError("lost"), BackendError("none", nothing_done=True)]})
+    async with Harness(backend) as lab:
+        await with_a_lost_answer(lab)
+        await lab.settle()
+        assert await lab.claims() == {}
+        assert backend.calls == {"provision": 2}
+
+
+async def test_without_find_an_error_of_the_second_call_proves_nothing_about_the_first() -> None:
+    backend = ScriptedBackend(DRIVER, {"provision": [BackendError("lost"), InvalidArgument("too large"), OK]})
+    async with Harness(backend) as lab:
+        await with_a_lost_answer(lab)
+        await asyncio.sleep(60.0)
+        assert await lab.claims() == {"c": "Pending"}
+        assert "too large" in lab.messages("ProvisioningCleanupFailed")[0]
+        await asyncio.sleep(300.0)
+        assert await lab.claims() == {}
+        assert not backend.assets
+        assert backend.calls == {"provision": 3, "delete": 1}
+
+
+async def test_without_find_a_job_is_followed_to_its_asset_and_that_is_deleted() -> None:
+    backend = ScriptedBackend(DRIVER)
+    backend.script("provision", BackendError("lost"), InProgress(retry_after=20.0, state={"job": 7}), OK)
+    async with Harness(backend) as lab:
+        await with_a_lost_answer(lab)
+        await asyncio.sleep(15.0)
+        assert backend.calls["provision"] == 2, "the backend asked for 20 seconds"
+        await asyncio.sleep(60.0)
+        assert await lab.claims() == {}
+        assert not backend.assets
+        made = [request for request in backend.requests if isinstance(request, ProvisionRequest)]
+        assert [dict(request.context.state) for request in made] == [{}, {}, {"job": 7}]
+        assert len({(request.name, request.owner, request.capacity_bytes) for request in made}) == 1
+
+
+async def test_a_job_whose_class_is_gone_is_said_to_lack_it_and_ends_once_it_is_back() -> None:
+    backend = SearchableBackend(DRIVER)
+    backend.script("provision", InProgress(retry_after=5.0, state={"job": 17}), BackendError("still lost"), OK)
+    async with Harness(backend) as lab:
+        await create_class(lab)
+        await lab.start()
+        await ask(lab)
+        await asyncio.sleep(1.0)
+        await lab.delete("classes", "fast")
+        await lab.delete("claims", "c")
+        await asyncio.sleep(60.0)
+        assert await lab.claims() == {"c": "Pending"}
+        said = lab.messages("ProvisioningCleanupFailed")[0]
+        assert f'class "fast" is gone and without it driver "{DRIVER}" cannot follow what it began' in said
+        await create_class(lab)
+        await lab.settle(600.0)
+        assert await lab.claims() == {}
+        assert not backend.assets
+        assert backend.calls["provision"] == 3, "an outcome that is unknown is asked for again"
+
+
+async def called(backend: ScriptedBackend, hook: str) -> bool:
+    return backend.calls[hook] > 0
+
+
+def deletions(backend: ScriptedBackend) -> list[DeleteRequest]:
+    return [request for request in backend.requests if isinstance(request, DeleteRequest)]
+
+
+async def switch_class(lab: Harness, driver: str) -> None:
+    """A provisioner is immutable: the class is made again."""
+    await lab.delete("classes", "fast")
+    await create_class(lab, provisioner=driver)

@@ -1,0 +1,81 @@
+"""Published room, by class and node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from unit.deciding import put
+from unit.placement.test_nodes import Nodes, node
+from volplane.kube import names
+from volplane.kube.objects import CsiStorageCapacity
+from volplane.placement.room import PublishedRoom, Room
+
+DRIVER = "disk.example.com"
+
+
+def published(name: str, capacity: str | None, *, labels: dict[str, str], version: int = 1, **fields: Any) -> Any:
+    body = {
+        "metadata": {
+            "name": name,
+            "namespace": "ours",
+            "uid": name,
+            "resourceVersion": str(version),
+            "labels": {names.CAPACITY_DRIVER: DRIVER},
+        },
+        "storageClassName": "fast",
+        "nodeTopology": {"matchLabels": labels},
+        "capacity": capacity,
+        **fields,
+    }
+    return msgspec.convert(body, CsiStorageCapacity)
+
+
+def test_room_is_that_of_every_node_at_the_place() -> None:
+    nodes = Nodes(node("a"), node("b"))
+    room = PublishedRoom(nodes.book)
+    assert not room.is_published(DRIVER, "fast")
+    room.changed(None, published("one", "1Ki", labels={"zone": "a"}))
+    assert room.of(DRIVER, "fast") == {"a": Room(1024, 1024, 1)}
+    assert room.of(DRIVER, "slow") == {}
+    put(nodes.cluster, node("c", version=2))
+    room.changed(None, published("two", "2Ki", labels={"zone": "c"}, maximumVolumeSize="1Ki"))
+    assert room.of(DRIVER, "fast")["c"] == Room(2048, 1024, 1)
+
+
+def test_new_figures_replace_old_ones_and_of_two_objects_the_larger_counts() -> None:
+    nodes = Nodes(node("a"))
+    room = PublishedRoom(nodes.book)
+    first = published("one", "4Ki", labels={"zone": "a"})
+    room.changed(None, first)
+    assert room.of(DRIVER, "fast")["a"].free == 4096
+    less = published("one", "1Ki", labels={"zone": "a"}, version=2)
+    room.changed(first, less)
+    assert room.of(DRIVER, "fast")["a"].free == 1024
+    other = published("two", "2Ki", labels={"zone": "a"})
+    room.changed(None, other)
+    assert room.of(DRIVER, "fast")["a"].free == 2048
+    room.changed(other, None)
+    assert room.of(DRIVER, "fast")["a"].free == 1024
+    room.changed(less, None)
+    assert room.of(DRIVER, "fast") == {}
+    assert not room.is_published(DRIVER, "fast")
+
+
+def test_what_a_person_wrote_and_is_no_size_is_no_room() -> None:
+    nodes = Nodes(node("a"))
+    room = PublishedRoom(nodes.book)
+    room.changed(None, published("one", "lots", labels={"zone": "a"}))
+    assert room.of(DRIVER, "fast")["a"].free == 0
+    everywhere = published("two", "1Ki", labels={}, nodeTopology=None)
+    room.changed(None, everywhere)
+    assert room.of(DRIVER, "fast")["a"].free == 0
+
+
+def test_a_selector_of_other_labels_is_matched_with_every_node() -> None:
+    nodes = Nodes(node("a"), node("b"))
+    room = PublishedRoom(nodes.book)
+    need = {"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}]}
+    room.changed(None, published("one", "1Ki", labels={}, nodeTopology=need))
+    assert list(room.of(DRIVER, "fast")) == ["b"]
