@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -11,9 +12,11 @@ from scenarios.backends import OK, ScriptedBackend, SearchableBackend
 from scenarios.harness import Harness
 from scenarios.provisioning import INTENT, ask, create_class, slow_provisioning
 from scenarios.single import hold
-from scenarios.stories import DRIVER, claim
+from scenarios.stories import DRIVER, claim, reference, volume
 from volplane import BackendError, DeleteRequest, InProgress, InvalidArgument, ProvisionRequest
 from volplane.kube.kinds import CLAIMS
+from volplane.kube.names import NODE
+from volplane.state.naming import node_hash
 
 OTHER = "other.example.com"
 Change = Callable[[Harness], Awaitable[None]]
@@ -84,6 +87,33 @@ async def test_what_is_wanted_again_when_its_turn_comes_is_kept(change: Change) 
         await asyncio.sleep(30.0)
         assert list(backend.assets) == [f"pvc-{uid}"]
         assert backend.calls["delete"] == 0
+
+
+@pytest.mark.parametrize("node", ["", "n"])
+async def test_on_its_node_an_asset_goes_though_a_volume_that_leads_elsewhere_has_its_name(node: str) -> None:
+    """A process that serves one node may come back after the claim got a volume of another node."""
+    backend = SearchableBackend(DRIVER, info={"topology_keys": ("place",)})
+    here = {NODE: node_hash("n")}
+    async with Harness(backend) as lab:
+        await lab.create("nodes", {"metadata": {"name": "n", "labels": {"place": "here"}}})
+        await create_class(lab)
+        lab.fail("create persistentvolumes", "away", 10**6)
+        body = claim("c", storageClassName="fast")
+        body["metadata"] |= {"annotations": {"volume.kubernetes.io/selected-node": "n"}, "labels": here}
+        uid = (await lab.create("claims", body))["metadata"]["uid"]
+        await lab.start()
+        await asyncio.sleep(1.0)
+        await lab.kill()
+        assert list(backend.assets) == [f"pvc-{uid}"]
+        elsewhere = volume(f"pvc-{uid}", storageClassName="fast", claimRef=reference("c", uid=uid))
+        elsewhere["metadata"]["labels"] = here
+        await lab.create("volumes", elsewhere)
+        await lab.delete("claims", "c")
+        lab._settings = dataclasses.replace(lab._settings, node_name=node, binder=not node)
+        await lab.start()
+        await lab.settle()
+        assert await lab.claims() == {}
+        assert list(backend.assets) == ([] if node else [f"pvc-{uid}"])
 
 
 async def with_an_asset_of_the_former_class(lab: Harness, change: Change, *, stripped: bool = False) -> str:
@@ -159,6 +189,39 @@ async def test_an_asset_that_went_while_the_process_was_away_is_not_made_once_mo
         assert await lab.claims() == {}
         assert backend.calls["provision"] == made
         assert len(deletions(backend)) == 1
+
+
+async def test_a_deletion_that_failed_once_goes_on_though_the_class_switches_back() -> None:
+    """Who knows what the failed call has destroyed already."""
+    backend = SearchableBackend(DRIVER, {"delete": ["it is busy", OK]})
+    async with Harness(backend, SearchableBackend(OTHER), latency=slow_provisioning) as lab:
+        uid = await with_an_asset_of_the_former_class(lab, nothing)
+        await lab.until(lambda: called(backend, "delete"))
+        await switch_class(lab, DRIVER)
+        await asyncio.sleep(30.0)
+        assert [request.context.generation for request in deletions(backend)] == [1, 1]
+        assert await lab.claims() == {"c": "Bound"}
+        assert backend.assets[f"pvc-{uid}"].owner.generation == 2
+
+
+async def test_the_asset_of_a_job_is_not_made_once_more_if_the_answer_of_its_deletion_is_lost() -> None:
+    """Before the deletion it is written down that the job has ended."""
+    backend = SearchableBackend(DRIVER)
+    backend.script("provision", InProgress(retry_after=2.0, state={"job": 1}), OK)
+    async with Harness(backend) as lab:
+        await create_class(lab)
+        lab.fail("create persistentvolumes", "away", 10**6)
+        backend.after = lambda hook: lab.crash() if hook == "delete" and lab.restarts == 0 else None
+        await lab.start()
+        await ask(lab)
+        await asyncio.sleep(4.0)
+        made = backend.calls["provision"]
+        await lab.delete("claims", "c")
+        await lab.settle(60.0)
+        assert lab.restarts == 1
+        assert backend.calls["provision"] == made
+        assert await lab.claims() == {}
+        assert not backend.assets
 
 
 # --- an unknown outcome ------------------------------------------------------------------------------------------

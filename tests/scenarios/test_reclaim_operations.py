@@ -15,6 +15,7 @@ from scenarios.harness import Harness
 from scenarios.single import hold
 from scenarios.stories import DRIVER, claim, reference, volume
 from volplane import BackendError, Throttled, VolumeInUse
+from volplane.errors import VolplaneError
 from volplane.kube.kinds import VOLUMES
 
 GENERATION = "volplane.dev/generation"
@@ -100,6 +101,17 @@ async def test_the_same_failure_again_is_an_event_that_counts_as_the_same(hook: 
         assert (second.kind, second.about.name, second.type) == (VOLUMES, "v", "Warning")
 
 
+@pytest.mark.parametrize("hook", ["delete", "recycle"])
+async def test_the_next_attempt_is_told_as_the_backend_asked_for_it(hook: str) -> None:
+    backend = ScriptedBackend(DRIVER, {hook: ["broken", BackendError("broken", retry_after=50.0)]})
+    async with Harness(backend) as lab:
+        await lab.create("volumes", deleting.released() if hook == "delete" else recycling.released())
+        await lab.start()
+        await asyncio.sleep(40.0)
+        assert backend.calls == {hook: 2}
+        assert lab.recorded[-1].message.endswith("broken; next attempt in 50 s")
+
+
 async def test_beside_another_binder_a_failure_is_told_at_once_and_changes_no_phase() -> None:
     backend = ScriptedBackend(DRIVER, {"delete": ["broken"]})
     async with Harness(backend) as lab:
@@ -129,6 +141,31 @@ async def test_nothing_is_remembered_of_a_volume_that_went_while_its_deletion_fa
         assert backend.calls == {"delete": 1}
         assert "Warning VolumeFailedDelete" not in lab.events
         assert not len(lab.plane.state.progress)
+
+
+@pytest.mark.parametrize("hook", ["delete", "recycle"])
+async def test_a_volume_that_is_gone_when_its_turn_comes_is_no_failure(
+    hook: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "volplane")
+    backend = ScriptedBackend(DRIVER)
+
+    async def remove(operation: str) -> None:
+        if operation.startswith(f"{hook}-v["):
+            await lab.patch("volumes", "v", {"metadata": {"finalizers": None}})
+            if hook == "recycle":
+                await lab.delete("volumes", "v")
+            assert await lab.volumes() == {}
+
+    async with Harness(backend) as lab:
+        await lab.create("volumes", deleting.released() if hook == "delete" else recycling.released())
+        lab.adjust = lambda plane: hold(plane.operations, remove)
+        await lab.start()
+        await lab.settle()
+        assert backend.calls == {}
+        errors = [record.exc_info[1] for record in caplog.records if record.exc_info]
+        assert not [error for error in errors if not isinstance(error, VolplaneError)]
+        assert not [event for event in lab.recorded if event.type == "Warning"]
 
 
 # --- recycling ---------------------------------------------------------------------------------------------------

@@ -254,6 +254,24 @@ async def test_a_pod_that_no_cache_has_yet_keeps_the_volume_from_the_scrub() -> 
         assert harness.messages("VolumeFailedRecycle")[0] == "Volume is used by pods: default/user"
 
 
+async def test_a_pod_of_the_former_claim_is_not_taken_for_one_of_the_claim_that_has_its_name_now() -> None:
+    """Found by the simulation: the claim was removed by force under its pod, and made again at once."""
+    async with Harness(by_pod()) as harness:
+        await harness.create("volumes", released())
+        await harness.create("volumes", volume("other"))
+        await harness.create("pods", user())
+        await node_runs_pods(harness)
+        await asyncio.sleep(2.0)
+        await harness.create("claims", claim("gone", volumeName="other"))
+        await harness.start()
+        await asyncio.sleep(60.0)
+        assert (await harness.volumes())["v"] == "Released"
+        assert harness.messages("VolumeFailedRecycle")[0] == "Volume is used by pods: default/user"
+        await harness.delete("pods", "user", grace=0)
+        await asyncio.sleep(1.0)
+        assert (await harness.volumes())["v"] == "Available"
+
+
 async def test_pods_of_a_new_claim_of_that_name_do_not_stop_the_scrub() -> None:
     async with Harness(by_pod()) as harness:
         await harness.create("claims", claim("gone", volumeName="other"))

@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
+from simulation.leader_plants import call_without_a_look
+from simulation.planting import by_name, replace
 from volplane.attach import attach_detach, attacher
 from volplane.attach.attach_detach import Decision
 from volplane.attach.operation import AttachOperation
 from volplane.controller.actions import Wait
 from volplane.state.progress import Detached, Progress
 
-Plant = Callable[[ExitStack], None]
-
-
-def _replace(stack: ExitStack, target: object, name: str, new: object) -> None:
-    stack.enter_context(patch.object(target, name, new))
-
 
 def detach_what_is_in_use(stack: ExitStack) -> None:
     """Do not look at what the kubelet says it uses."""
-    _replace(stack, attach_detach, "_mounted", lambda *_: False)
+    replace(stack, attach_detach, "_mounted", lambda *_: False)
 
 
 def force_at_once(stack: ExitStack) -> None:
     """Take any node for one that has been gone for long."""
-    _replace(stack, attach_detach, "_force", lambda *_: ("timeout", None))
+    replace(stack, attach_detach, "_force", lambda *_: ("timeout", None))
 
 
 def attach_to_two_nodes(stack: ExitStack) -> None:
     """Do not ask whether another node has it, and leave that to the backend."""
-    _replace(stack, attach_detach, "elsewhere", lambda *_: [])
-    _replace(stack, AttachOperation, "_refuse_second_node", lambda *_: None)
+    replace(stack, attach_detach, "elsewhere", lambda *_: [])
+    replace(stack, AttachOperation, "_refuse_second_node", lambda *_: None)
 
 
 def forget_to_detach(stack: ExitStack) -> None:
@@ -51,35 +46,37 @@ def forget_to_detach(stack: ExitStack) -> None:
         with patch.object(Progress, "attachment", done):
             return leave(*arguments)
 
-    _replace(stack, attacher, "_leave", hasty)
+    replace(stack, attacher, "_leave", hasty)
 
 
 def keep_what_nobody_wants(stack: ExitStack) -> None:
     """Leave an attachment whose pods are gone."""
-    _replace(stack, attach_detach, "_unwanted", lambda *_: Decision(Wait(reason="it may be of use again")))
+    replace(stack, attach_detach, "_unwanted", lambda *_: Decision(Wait(reason="it may be of use again")))
 
 
 def tell_no_node(stack: ExitStack) -> None:
     """Do not report to the node what is attached to it."""
-    _replace(stack, attach_detach, "_appears", lambda *_: False)
+    replace(stack, attach_detach, "_appears", lambda *_: False)
 
 
-ATTACH_PLANTS: Mapping[str, Plant] = {
-    plant.__name__: plant
-    for plant in (
-        detach_what_is_in_use,
-        force_at_once,
-        attach_to_two_nodes,
-        forget_to_detach,
-        keep_what_nobody_wants,
-        tell_no_node,
-    )
-}
+def attach_after_a_pause(stack: ExitStack) -> None:
+    """Call `attach` without a look at the lease."""
+    call_without_a_look(stack, "attach")
 
 
-@contextmanager
-def planted(name: str) -> Iterator[None]:
-    """Run with the bug of this name."""
-    with ExitStack() as stack:
-        ATTACH_PLANTS[name](stack)
-        yield
+def detach_after_a_pause(stack: ExitStack) -> None:
+    """Call `detach` without a look at the lease."""
+    call_without_a_look(stack, "detach")
+
+
+ATTACH_PLANTS = by_name(
+    detach_what_is_in_use,
+    force_at_once,
+    attach_to_two_nodes,
+    forget_to_detach,
+    keep_what_nobody_wants,
+    tell_no_node,
+    attach_after_a_pause,
+    detach_after_a_pause,
+)
+"""By name; each is caught in a seed of `recorded.CAUGHT_ATTACHING`."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
-from unittest.mock import patch
 
+from simulation.planting import by_name, replace
 from volplane.controller.actions import Action, Patch
 from volplane.drivers.view import DriverView
 from volplane.expand import modify, resize
@@ -15,12 +14,6 @@ from volplane.kube.objects import Claim, Volume
 from volplane.kube.quantity import format_bytes
 from volplane.state.cluster_state import ClusterState
 from volplane.state.progress import Changed
-
-Plant = Callable[[ExitStack], None]
-
-
-def _replace(stack: ExitStack, target: object, name: str, new: object) -> None:
-    stack.enter_context(patch.object(target, name, new))
 
 
 def tell_the_claim_first(stack: ExitStack) -> None:
@@ -35,7 +28,7 @@ def tell_the_claim_first(stack: ExitStack) -> None:
             return step
         return Patch(kind=resize.CLAIMS, target=claim, body={"status": told}, subresource="status", why="planted")
 
-    _replace(stack, resize, "_finish", finish)
+    replace(stack, resize, "_finish", finish)
 
 
 def grow_without_the_backend(stack: ExitStack) -> None:
@@ -47,7 +40,7 @@ def grow_without_the_backend(stack: ExitStack) -> None:
             return _finish(Changed(str(target), target), claim, asset.volume, asset.driver, cluster)
         return towards(target, claim, asset, cluster)
 
-    _replace(stack, resize, "_towards", hasty)
+    replace(stack, resize, "_towards", hasty)
 
 
 def insist_on_what_was_refused(stack: ExitStack) -> None:
@@ -57,7 +50,7 @@ def insist_on_what_was_refused(stack: ExitStack) -> None:
     def stubborn(claim: Claim, volume: Volume) -> int | None:
         return resize.recorded_target(claim) or target(claim, volume)
 
-    _replace(stack, resize, "expansion_target", stubborn)
+    replace(stack, resize, "expansion_target", stubborn)
 
 
 def write_down_what_is_asked_for(stack: ExitStack) -> None:
@@ -67,7 +60,7 @@ def write_down_what_is_asked_for(stack: ExitStack) -> None:
         asked = -(-resize.request_of(claim) // resize.NANOS)
         return _finish(Changed(done.target, asked), claim, volume, driver, cluster)
 
-    _replace(stack, resize, "_finish", finish)
+    replace(stack, resize, "_finish", finish)
 
 
 def change_without_the_backend(stack: ExitStack) -> None:
@@ -79,30 +72,20 @@ def change_without_the_backend(stack: ExitStack) -> None:
             return modify._finish(wanted, claim, asset.volume, cluster)
         return towards(wanted, claim, asset, cluster)
 
-    _replace(stack, modify, "_towards", hasty)
+    replace(stack, modify, "_towards", hasty)
 
 
 def delete_what_is_attached(stack: ExitStack) -> None:
     """Delete the asset of a released volume although it is attached."""
-    _replace(stack, ClusterState, "attached_to", lambda *_: [])
+    replace(stack, ClusterState, "attached_to", lambda *_: [])
 
 
-CHANGE_PLANTS: Mapping[str, Plant] = {
-    plant.__name__: plant
-    for plant in (
-        tell_the_claim_first,
-        grow_without_the_backend,
-        insist_on_what_was_refused,
-        write_down_what_is_asked_for,
-        change_without_the_backend,
-        delete_what_is_attached,
-    )
-}
-
-
-@contextmanager
-def planted(name: str) -> Iterator[None]:
-    """Run with the bug of this name."""
-    with ExitStack() as stack:
-        CHANGE_PLANTS[name](stack)
-        yield
+CHANGE_PLANTS = by_name(
+    tell_the_claim_first,
+    grow_without_the_backend,
+    insist_on_what_was_refused,
+    write_down_what_is_asked_for,
+    change_without_the_backend,
+    delete_what_is_attached,
+)
+"""By name; each is caught in a seed of `recorded.CAUGHT_CHANGING`."""

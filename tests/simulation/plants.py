@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
-from unittest.mock import patch
 
 import msgspec
 
+from simulation.leader_plants import LEADER_PLANTS
+from simulation.need_plants import NEED_PLANTS
+from simulation.planting import Plant, by_name, replace
 from volplane.controller.actions import Create, Patch, Settled, Wait
 from volplane.controller.runner import Runner
 from volplane.controller.steps import Steps
@@ -35,12 +37,6 @@ from volplane.state import records
 from volplane.state.cluster_state import ClusterState
 from volplane.state.progress import Discarding, Full, Made, Pending
 
-Plant = Callable[[ExitStack], None]
-
-
-def _replace(stack: ExitStack, target: object, name: str, new: object) -> None:
-    stack.enter_context(patch.object(target, name, new))
-
 
 def skip_the_live_reread(stack: ExitStack) -> None:
     """Delete what the cache says, without asking the server first."""
@@ -48,7 +44,7 @@ def skip_the_live_reread(stack: ExitStack) -> None:
     async def believed(_self: OperationDeps, volume: Volume) -> Volume | None:
         return volume
 
-    _replace(stack, OperationDeps, "released_volume", believed)
+    replace(stack, OperationDeps, "released_volume", believed)
 
 
 def write_over_conflicts(stack: ExitStack) -> None:
@@ -58,7 +54,7 @@ def write_over_conflicts(stack: ExitStack) -> None:
         answer = await self._client.patch(step.kind, step.target.key, step.body, subresource=step.subresource)
         self._learn(step.kind, answer)
 
-    _replace(stack, Steps, "patch", forced)
+    replace(stack, Steps, "patch", forced)
 
 
 def remember_intents_only(stack: ExitStack) -> None:
@@ -70,7 +66,7 @@ def remember_intents_only(stack: ExitStack) -> None:
         known = isinstance(progress.step, Made | Pending | Full) or progress.attempted is not None
         return settled(claim, world) if known or not claim.terminating else _end(claim)
 
-    _replace(stack, claims, "settle", forgetful)
+    replace(stack, claims, "settle", forgetful)
 
 
 def _end(claim: Claim) -> Any:
@@ -80,7 +76,7 @@ def _end(claim: Claim) -> Any:
 def share_the_scrub_pod(stack: ExitStack) -> None:
     """Call every scrubber pod alike, as the stock recycler does."""
     for module in (recycle, scrub_pod, scrub_events):
-        _replace(stack, module, "pod_name", lambda _volume: "volplane-scrub-0000000000000000")
+        replace(stack, module, "pod_name", lambda _volume: "volplane-scrub-0000000000000000")
 
 
 def release_before_it_is_erased(stack: ExitStack) -> None:
@@ -92,7 +88,7 @@ def release_before_it_is_erased(stack: ExitStack) -> None:
             return recycle._record(volume, msgspec.structs.replace(intent, erased=True), why="it will be erased")
         return follow(volume, intent, pod, *more)
 
-    _replace(stack, recycle, "_follow_pod", hasty)
+    replace(stack, recycle, "_follow_pod", hasty)
 
 
 def lift_the_gate_without_a_permit(stack: ExitStack) -> None:
@@ -102,7 +98,7 @@ def lift_the_gate_without_a_permit(stack: ExitStack) -> None:
     def trusting(volume: Volume, intent: Any, pod: Any, *more: Any) -> Any:
         return follow(volume, msgspec.structs.replace(intent, pod=pod.uid), pod, *more)
 
-    _replace(stack, recycle, "_follow_pod", trusting)
+    replace(stack, recycle, "_follow_pod", trusting)
 
 
 def delete_under_any_policy(stack: ExitStack) -> None:
@@ -118,7 +114,7 @@ def delete_under_any_policy(stack: ExitStack) -> None:
         metadata = msgspec.structs.replace(live.metadata, finalizers=finalizers)
         return msgspec.structs.replace(live, spec=spec, metadata=metadata)
 
-    _replace(stack, OperationDeps, "released_volume", whatever_the_policy)
+    replace(stack, OperationDeps, "released_volume", whatever_the_policy)
 
 
 def save_a_volume_for_a_dying_claim(stack: ExitStack) -> None:
@@ -137,17 +133,17 @@ def save_a_volume_for_a_dying_claim(stack: ExitStack) -> None:
         body = volume_body(claim, storage_class, driver, intent, step.asset)
         return Create(kind=provision.VOLUMES, body=body, why="finish what was begun")
 
-    _replace(stack, claims, "settle", finishing)
+    replace(stack, claims, "settle", finishing)
 
 
 def forget_to_settle(stack: ExitStack) -> None:
     """Let a deleted claim go without looking whether something was made for it."""
-    _replace(stack, claims, "settle", lambda claim, _world: _end(claim))
+    replace(stack, claims, "settle", lambda claim, _world: _end(claim))
 
 
 def accept_forged_intents(stack: ExitStack) -> None:
     """Read the record on a claim without checking its seal."""
-    _replace(stack, records.hmac, "compare_digest", lambda _given, _right: True)
+    replace(stack, records.hmac, "compare_digest", lambda _given, _right: True)
 
 
 def believe_the_cache_that_a_claim_is_gone(stack: ExitStack) -> None:
@@ -159,13 +155,13 @@ def believe_the_cache_that_a_claim_is_gone(stack: ExitStack) -> None:
         return live if live is not None and live.uid == volume.uid else None
 
     assert released is not without_asking
-    _replace(stack, OperationDeps, "released_volume", without_asking)
-    _replace(stack, volumes, "_confirm_absence", lambda *_: None)
+    replace(stack, OperationDeps, "released_volume", without_asking)
+    replace(stack, volumes, "once_proven", lambda _volume, action, *_: action)
 
 
 def take_absent_for_proof(stack: ExitStack) -> None:
     """Believe `find` at once, although a request may still be on its way."""
-    _replace(stack, DiscardOperation, "_wait_until_settled", lambda *_: None)
+    replace(stack, DiscardOperation, "_wait_until_settled", lambda *_: None)
 
 
 def choose_a_place_anew(stack: ExitStack) -> None:
@@ -175,10 +171,10 @@ def choose_a_place_anew(stack: ExitStack) -> None:
     def elsewhere(claim: Any, storage_class: Any, driver: Any, old: Any, world: Any) -> Any:
         return declare(claim, storage_class, driver, None, world)
 
-    _replace(stack, provision, "_declare", elsewhere)
+    replace(stack, provision, "_declare", elsewhere)
     for module in (discard, record):
-        _replace(stack, module, "presumed_intent", lambda _claim, driver, _world: _blank(driver.name))
-    _replace(stack, ClusterState, "intent_of", _written)
+        replace(stack, module, "presumed_intent", lambda _claim, driver, _world: _blank(driver.name))
+    replace(stack, ClusterState, "intent_of", _written)
 
 
 def _blank(driver: str) -> records.ClaimIntent:
@@ -189,30 +185,9 @@ def _written(self: ClusterState, claim: Claim) -> records.ClaimIntent | None:
     return self.sealer.open(claim.uid, claim.annotation("volplane.dev/intent"))
 
 
-def kill_scrubber_pods(stack: ExitStack) -> None:
-    """Remove a scrubber pod with no grace: the object is gone before the pod is."""
-    remove = recycle._remove_pod
-
-    def at_once(pod: Any, *, why: str) -> Any:
-        action = remove(pod, why=why)
-        return msgspec.structs.replace(action, grace_seconds=0) if hasattr(action, "grace_seconds") else action
-
-    _replace(stack, recycle, "_remove_pod", at_once)
-
-
-def delete_without_preconditions(stack: ExitStack) -> None:
-    """Delete the object of a name, whichever it is by now."""
-
-    async def by_name(self: Steps, step: Any) -> None:
-        await self._client.delete(step.kind, step.target.key, grace_seconds=step.grace_seconds)
-        await self.refresh(step.kind, step.target.key)
-
-    _replace(stack, Steps, "delete", by_name)
-
-
 def hold_what_is_gone(stack: ExitStack) -> None:
     """Forget to let a volume go once its asset is deleted."""
-    _replace(stack, delete, "without_finalizer", lambda _volume, *, why: Wait(reason=why))
+    replace(stack, delete, "without_finalizer", lambda _volume, *, why: Wait(reason=why))
 
 
 def say_nothing_of_a_release(stack: ExitStack) -> None:
@@ -222,7 +197,7 @@ def say_nothing_of_a_release(stack: ExitStack) -> None:
     def quiet(volume: Volume, phase: str, *more: Any, **options: Any) -> Any:
         return None if phase == "Released" else step(volume, phase, *more, **options)
 
-    _replace(stack, volumes, "volume_phase_step", quiet)
+    replace(stack, volumes, "volume_phase_step", quiet)
 
 
 def leave_the_scrubber_pod(stack: ExitStack) -> None:
@@ -232,8 +207,8 @@ def leave_the_scrubber_pod(stack: ExitStack) -> None:
     def hasty(volume: Volume, world: ClusterState) -> Any:
         return release(volume, dataclasses.replace(world, pods=Cache(PODS)))
 
-    _replace(stack, recycle, "_release", hasty)
-    _replace(stack, volumes, "remove_stray_pod", lambda *_: None)
+    replace(stack, recycle, "_release", hasty)
+    replace(stack, volumes, "remove_stray_pod", lambda *_: None)
 
 
 def poll_what_is_kept(stack: ExitStack) -> None:
@@ -244,7 +219,7 @@ def poll_what_is_kept(stack: ExitStack) -> None:
         action = reclaim(volume, world, reads)
         return Wait(reason="perhaps it has changed", seconds=5.0) if isinstance(action, Settled) else action
 
-    _replace(stack, volumes, "_reclaim", again)
+    replace(stack, volumes, "_reclaim", again)
 
 
 def keep_the_first_credentials(stack: ExitStack) -> None:
@@ -253,7 +228,7 @@ def keep_the_first_credentials(stack: ExitStack) -> None:
     async def never(_self: Credentials, *, refused: bool) -> None:
         return None
 
-    _replace(stack, Credentials, "_look", never)
+    replace(stack, Credentials, "_look", never)
 
 
 def give_up_a_watch_that_is_refused(stack: ExitStack) -> None:
@@ -265,7 +240,7 @@ def give_up_a_watch_that_is_refused(stack: ExitStack) -> None:
             await asyncio.get_running_loop().create_future()
         await pause(self, error)
 
-    _replace(stack, Reflector, "_pause", for_ever)
+    replace(stack, Reflector, "_pause", for_ever)
 
 
 def drop_what_is_refused(stack: ExitStack) -> None:
@@ -274,12 +249,12 @@ def drop_what_is_refused(stack: ExitStack) -> None:
     def dropped(self: Runner, key: str, error: ApiError) -> None:
         self._reasons[key] = str(error)
 
-    _replace(stack, Runner, "_refused", dropped)
+    replace(stack, Runner, "_refused", dropped)
 
 
 def wait_for_bookmarks(stack: ExitStack) -> None:
     """Follow kinds that get no bookmarks in watches longer than a connection may be silent."""
-    _replace(stack, reflector, "_SHORT", reflector._LONG)
+    replace(stack, reflector, "_SHORT", reflector._LONG)
 
 
 def resume_after_a_restore(stack: ExitStack) -> None:
@@ -288,12 +263,11 @@ def resume_after_a_restore(stack: ExitStack) -> None:
     async def trusting(_self: Reflector[Any], _version: int) -> None:
         return None
 
-    _replace(stack, Reflector, "_verify", trusting)
+    replace(stack, Reflector, "_verify", trusting)
 
 
 PLANTS: Mapping[str, Plant] = {
-    plant.__name__: plant
-    for plant in (
+    **by_name(
         skip_the_live_reread,
         write_over_conflicts,
         remember_intents_only,
@@ -307,8 +281,6 @@ PLANTS: Mapping[str, Plant] = {
         believe_the_cache_that_a_claim_is_gone,
         take_absent_for_proof,
         choose_a_place_anew,
-        kill_scrubber_pods,
-        delete_without_preconditions,
         hold_what_is_gone,
         say_nothing_of_a_release,
         leave_the_scrubber_pod,
@@ -318,13 +290,8 @@ PLANTS: Mapping[str, Plant] = {
         drop_what_is_refused,
         wait_for_bookmarks,
         resume_after_a_restore,
-    )
+    ),
+    **NEED_PLANTS,
+    **LEADER_PLANTS,
 }
-
-
-@contextmanager
-def planted(name: str) -> Iterator[None]:
-    """Run with the bug of this name."""
-    with ExitStack() as stack:
-        PLANTS[name](stack)
-        yield
+"""By name; each is caught in a seed of `recorded.CAUGHT`."""

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from simulation.plants import PLANTS, planted
+from simulation.leader_plants import LEADER_PLANTS
+from simulation.need_plants import NEED_PLANTS
+from simulation.planting import planted
+from simulation.plants import PLANTS
 from simulation.recorded import CAUGHT
 from volplane_testing.simulation.run import Trial, simulate
 from volplane_testing.simulation.schedule import generate
@@ -19,6 +22,13 @@ def test_every_planted_bug_has_a_recorded_seed_below_3000() -> None:
     assert set(CAUGHT) == set(PLANTS)
     assert len(CAUGHT) >= 10
     assert all(seed < 3000 for seed, _ in CAUGHT.values())
+
+
+def test_thirteen_bugs_of_decisions_and_operations_show_within_500_seeds() -> None:
+    """Among them all that take away what a living claim or pod needs, or act after a pause."""
+    soon = {bug for bug, (seed, _) in CAUGHT.items() if seed < 500}
+    assert set(NEED_PLANTS) | set(LEADER_PLANTS) <= soon
+    assert len(soon) >= 13
 
 
 def test_the_documentation_names_every_bug_with_its_seed(repository: Path) -> None:
@@ -31,7 +41,7 @@ def test_the_documentation_names_every_bug_with_its_seed(repository: Path) -> No
 def test_a_planted_bug_is_caught(bug: str) -> None:
     seed, invariant = CAUGHT[bug]
     trial = Trial(generate(seed))
-    with planted(bug):
+    with planted(PLANTS[bug]):
         outcome = simulate(trial)
     assert outcome.violation is not None
     assert outcome.violation.invariant == invariant

@@ -8,11 +8,13 @@ import sys
 
 import pytest
 
-from simulation.plants import planted
+from simulation.planting import planted
+from simulation.plants import PLANTS
 from simulation.recorded import CAUGHT
 from volplane_testing.simulation.report import judge_seed
 from volplane_testing.simulation.run import Trial, simulate
-from volplane_testing.simulation.schedule import SCENARIOS, generate
+from volplane_testing.simulation.scenarios import SCENARIOS
+from volplane_testing.simulation.schedule import generate
 from volplane_testing.simulation.shrink import shrink
 
 BUG = "release_before_it_is_erased"
@@ -50,7 +52,7 @@ def test_a_seed_runs_alike_where_sets_are_ordered_otherwise() -> None:
 
 def test_shortening_leaves_out_all_that_the_violation_does_not_need() -> None:
     seed, invariant = CAUGHT[BUG]
-    with planted(BUG):
+    with planted(PLANTS[BUG]):
         whole = simulate(Trial(generate(seed)))
         short = shrink(whole)
         assert short.violation is not None
@@ -70,7 +72,7 @@ def test_what_went_well_cannot_be_shortened() -> None:
 
 def test_a_report_holds_all_that_a_replay_needs() -> None:
     seed, _ = CAUGHT[BUG]
-    with planted(BUG):
+    with planted(PLANTS[BUG]):
         report = judge_seed(seed)
         again = judge_seed(seed, only=report.kept, trials=0)
     assert report.left_out > 0

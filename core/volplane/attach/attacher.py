@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from volplane.attach.identity import attacher_finalizer
-from volplane.attach.record import intent_of, record_of
+from volplane.attach.record import intent_of, record_of, recorded_state
 from volplane.controller.actions import Action, Patch, Run, Settled, Wait
 from volplane.drivers.status import DriverState
 from volplane.drivers.view import DriverView
@@ -235,7 +235,8 @@ def _go_on(
 ) -> Action | None:
     """A long call: keep the state that the driver returned, then wait until the hook is to be called again."""
     hook = "attach" if isinstance(pending, Attaching) else "detach"
-    if pending.state and (record.hook, record.state) != (hook, pending.state):
+    recorded = recorded_state(record, hook)
+    if (pending.state or recorded) and pending.to_record(recorded):
         kept = replace(record, hook=hook, state=dict(pending.state))
         annotations = {names.INTENT: write_intent(kept)}
         why = "keep the driver's state"

@@ -7,11 +7,17 @@ operation touch the asset: a late detach cannot undo a newer attach of this proc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final
+from collections.abc import Callable
+from typing import ClassVar, Final
 
-from volplane.assets import InProgress
-from volplane.attach.record import identity_of_record, node_of_record, record_of, volume_to_attach
+from volplane.assets import Attachment, InProgress
+from volplane.attach.record import (
+    identity_of_record,
+    node_of_record,
+    record_of,
+    recorded_state,
+    volume_to_attach,
+)
 from volplane.controller.actions import Run
 from volplane.drivers.view import DriverView
 from volplane.errors import ApiNotFound, AttachedElsewhere, BackendError, OperationError
@@ -46,7 +52,6 @@ _GRPC_CODES: Final = {
 
 class _AttachmentOperation:
     hook: ClassVar[str]
-    pending: ClassVar[type[Attaching | Detaching]]
 
     def __init__(self, deps: OperationDeps, wake: WakeAttachment) -> None:
         self._deps = deps
@@ -59,12 +64,6 @@ class _AttachmentOperation:
             raise OperationError(f"{run.name} was not started: what it was decided for is gone")
         return attachment, record
 
-    def _state(self, record: AttachmentIntent, progress: AttachmentProgress) -> Mapping[str, Any]:
-        """What the last `InProgress` of this hook returned."""
-        if isinstance(progress.step, self.pending):
-            return progress.step.state
-        return record.state or {} if record.hook == self.hook else {}
-
     def _failed(self, run: Run, progress: AttachmentProgress, error: BackendError) -> None:
         if run.key in self._deps.cluster.attachments:
             progress.failed(AttachmentFailure(self.hook, str(error), _GRPC_CODES.get(error.grpc_code)))
@@ -75,7 +74,6 @@ class AttachOperation(_AttachmentOperation):
     """Handler of the verb `attach`."""
 
     hook = "attach"
-    pending = Attaching
 
     def __call__(self, run: Run) -> Work:
         attachment, record = self._found(run)
@@ -86,34 +84,39 @@ class AttachOperation(_AttachmentOperation):
         progress = cluster.progress.track_attachment(run.uid)
         identity = volume_to_attach(volume, driver, cluster.settings.cluster_id)
         read_only = bool((volume.spec.csi or {}).get("readOnly"))
+        given = recorded_state(record, self.hook)
 
         def request() -> AttachRequest:
             return AttachRequest(
-                context=self._deps.context(driver, max(record.generation, 1), self._state(record, progress)),
+                context=self._deps.context(driver, max(record.generation, 1), given),
                 volume=identity,
                 node=node,
                 read_only=read_only,
                 attachment=run.uid,
             )
 
-        return lambda: self._attach(run, driver, request, progress)
+        async def attach() -> None:
+            result = await self._attach(run, driver, request, progress)
+            if isinstance(result, InProgress):
+                due = self._deps.next_due(result.retry_after)
+                progress.succeeded(Attaching(dict(result.state), due, given))
+            else:
+                progress.succeeded(Attached(dict(result.metadata)))
+
+        return attach
 
     async def _attach(
         self, run: Run, driver: DriverView, request: Callable[[], AttachRequest], progress: AttachmentProgress
-    ) -> None:
+    ) -> Attachment | InProgress:
         now = self._deps.cluster.attachments.get(run.key)
         if now is None or now.uid != run.uid or now.terminating:
             raise self._deps.not_justified()
         try:
             self._refuse_second_node(run, now)
-            result = await self._deps.hooks.call(driver, request())
+            return await self._deps.hooks.call(driver, request())
         except BackendError as error:
             self._failed(run, progress, error)
             raise
-        if isinstance(result, InProgress):
-            progress.succeeded(Attaching(dict(result.state), self._deps.next_due(result.retry_after)))
-        else:
-            progress.succeeded(Attached(dict(result.metadata)))
 
     def _refuse_second_node(self, run: Run, attachment: VolumeAttachment) -> None:
         """A volume for one node at a time is attached to no second one, whatever its backend would allow."""
@@ -132,7 +135,6 @@ class DetachOperation(_AttachmentOperation):
     """Handler of the verb `detach`."""
 
     hook = "detach"
-    pending = Detaching
 
     def __call__(self, run: Run) -> Work:
         attachment, record = self._found(run)
@@ -156,8 +158,9 @@ class DetachOperation(_AttachmentOperation):
         deps.cluster.attachments.observe(live)
         if live.uid != run.uid or not live.terminating:
             raise deps.not_justified()
+        given = recorded_state(record, self.hook)
         request = DetachRequest(
-            context=deps.context(driver, max(record.generation, 1), self._state(record, progress)),
+            context=deps.context(driver, max(record.generation, 1), given),
             volume=identity_of_record(record, deps.cluster.settings.cluster_id),
             node=node_of_record(attachment, record, deps.cluster.nodes.get(attachment.spec.node_name)),
             attachment=run.uid,
@@ -168,6 +171,6 @@ class DetachOperation(_AttachmentOperation):
             self._failed(run, progress, error)
             raise
         if isinstance(result, InProgress):
-            progress.succeeded(Detaching(dict(result.state), deps.next_due(result.retry_after)))
+            progress.succeeded(Detaching(dict(result.state), deps.next_due(result.retry_after), given))
         else:
             progress.succeeded(Detached())

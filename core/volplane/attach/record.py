@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from volplane.assets import AccessMode, Ownership, VolumeMode, VolumeSource
 from volplane.attach.identity import shares_nodes
@@ -14,12 +15,17 @@ from volplane.requests import NodeIdentity, VolumeIdentity
 from volplane.state.naming import asset_key
 from volplane.state.records import INTENT_VERSION, AttachmentIntent, read_attachment_intent
 
-__all__ = ["identity_of_record", "intent_of", "node_of_record", "record_of", "volume_to_attach"]
+__all__ = ["identity_of_record", "intent_of", "node_of_record", "record_of", "recorded_state", "volume_to_attach"]
 
 
 def record_of(attachment: VolumeAttachment) -> AttachmentIntent | None:
     """The record that the attachment carries."""
     return read_attachment_intent(attachment.annotation(names.INTENT))
+
+
+def recorded_state(record: AttachmentIntent, hook: str) -> dict[str, Any] | None:
+    """The state that the last `InProgress` of this hook returned; None if there was none."""
+    return record.state if record.hook == hook else None
 
 
 def volume_to_attach(volume: Volume, driver: DriverView, cluster_id: str) -> VolumeIdentity:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Collection, Iterator, Mapping
 from importlib.metadata import version
@@ -41,6 +42,7 @@ PORT = 9809
 USER = 65532
 MOST_REPLICAS = 10
 LABELS = {"app.kubernetes.io/name": NAME}
+CHECKSUM = "checksum/config"
 CENTRAL_PRIORITY = "system-cluster-critical"
 NODE_PRIORITY = "system-node-critical"
 """Priority classes that every cluster has. A claim of a pod of any priority may wait for us, so that ours is above all
@@ -166,6 +168,8 @@ def documents(
         there = namespace_rules(NODE_CONTROLLERS, secrets.get(namespace, ()), leases=(), publishing=True)
         yield from _account(NODE_NAME, namespace, node_cluster_rules(namespace), there, secrets)
     yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": here, "data": {"volplane.yaml": configuration}}
+    # The process reads the file when it starts: pods are replaced when it changes.
+    checksum = {CHECKSUM: hashlib.sha256(configuration.encode()).hexdigest()}
     yield from _network_policies(namespace)
     yield _quota(namespace)
     if replicas > 1:
@@ -180,7 +184,7 @@ def documents(
             # A drain and an upgrade take one away at a time, and another is ready before.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
             "template": {
-                "metadata": {"labels": LABELS},
+                "metadata": {"labels": LABELS, "annotations": checksum},
                 "spec": {
                     "priorityClassName": CENTRAL_PRIORITY,
                     "affinity": _apart(),
@@ -190,7 +194,7 @@ def documents(
         },
     }
     if distributed:
-        yield _daemon_set(namespace, image)
+        yield _daemon_set(namespace, image, checksum)
     if monitoring:
         yield _pod_monitor(namespace)
 
@@ -270,7 +274,7 @@ def _account(
             yield from _role("Role", {**metadata, "namespace": other}, [secret_rule(names)], subjects)
 
 
-def _daemon_set(namespace: str, image: str) -> Json:
+def _daemon_set(namespace: str, image: str, annotations: Json) -> Json:
     """A process on every node, cordoned ones too: their volumes are still to be deleted."""
     labels = {"app.kubernetes.io/name": NODE_NAME}
     container = _container(namespace, image, None)
@@ -285,7 +289,7 @@ def _daemon_set(namespace: str, image: str) -> Json:
         "spec": {
             "selector": {"matchLabels": labels},
             "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
-            "template": {"metadata": {"labels": labels}, "spec": pod},
+            "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": pod},
         },
     }
 

@@ -9,7 +9,7 @@ from volplane.cloud.batches import chunks, read_without_bad_ids
 from volplane.cloud.board import Board, Observation
 from volplane.cloud.call_metrics import measured
 from volplane.cloud.error_table import CloudError, ErrorRow, ErrorTable
-from volplane.cloud.marks import LABELS, TAGS, Fences, Marks, fence_number, label_text
+from volplane.cloud.marks import LABELS, TAGS, Fences, Marks, label_text
 from volplane.cloud.rates import RateLimiter, TokenBucket
 from volplane.cloud.turns import BoundedCache, HookCall, RetryLater, StateAges, in_turns
 from volplane.cloud.zones import Zones, ZoneStates
@@ -33,7 +33,6 @@ __all__ = [
     "ZoneStates",
     "Zones",
     "chunks",
-    "fence_number",
     "in_turns",
     "label_text",
     "measured",

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from volplane.assets import Ownership
 from volplane.cloud.turns import BoundedCache
 from volplane.errors import AlreadyExists, Unavailable
+from volplane.fence import Fence
 from volplane.requests import Context
 
-__all__ = ["LABELS", "TAGS", "Fences", "Marks", "fence_number", "label_text"]
+__all__ = ["LABELS", "TAGS", "Fences", "Marks", "label_text"]
 
 _LONGEST_LABEL = 63
 _PLAIN = re.compile(r"[a-z0-9-]")
@@ -81,6 +83,15 @@ class Marks:
             generation=int(generation),
         )
 
+    def of_term(self, context: Context) -> dict[str, str]:
+        """The mark of the term in which the call is made, as `{transitions}//{lease}`; empty if nobody is elected."""
+        fence = Fence.parse(context.fence)
+        return {self.fence: self.encode(str(replace(fence, holder="")))} if fence is not None else {}
+
+    def term(self, marks: Mapping[str, str]) -> Fence | None:
+        """The term in which the asset was changed last, without its holder; None if there is no such mark."""
+        return Fence.parse(self._decode(marks.get(self.fence, "")))
+
     def recorded_demand(self, marks: Mapping[str, str]) -> str:
         """Digest of the demand that the asset was made for, "" if there is no such mark."""
         return marks.get(self.demand, "")
@@ -124,44 +135,36 @@ LABELS = Marks("volplane-{}".format, label_text, _label_read)
 """Marks as labels of lower-case letters, digits, _ and -, at most 63 characters (Google Cloud, "Labels overview")."""
 
 
-def fence_number(context: Context) -> int | None:
-    """The number at the start of the fence, which grows with every change of leader; None if it has none."""
-    number = context.fence.partition("/")[0]
-    return int(number) if number.isdigit() else None
-
-
 class Fences:
-    """Refuses late calls of a former leader by comparing fence numbers per asset. Safe for threads.
+    """Refuses late calls of a former leader by comparing the terms of calls per asset. Safe for threads.
 
-    The driver writes the highest number to the asset as a mark before it is changed, so that other processes see it
-    too. Most clouds have no conditional writes: a call that starts between the read and the change is not refused.
+    The driver writes the term to the asset as a mark before it is changed, so that other processes see it too. Most
+    clouds have no conditional writes: a call that starts between the read and the change is not refused. Neither is one
+    under a Lease that was made anew since: terms of two Leases cannot be compared.
     """
 
     def __init__(self, marks: Marks) -> None:
         self._marks = marks
-        self._highest: BoundedCache[str, int] = BoundedCache()
+        self._newest: BoundedCache[str, Fence] = BoundedCache()
 
     def refuse_former_leader(self, asset: str, marks: Mapping[str, str], context: Context) -> None:
         """Raise Unavailable if a newer leader has changed this asset. marks: as they are on the asset now."""
-        fence = fence_number(context)
+        fence = Fence.parse(context.fence)
         if fence is None:
             return
-        written = marks.get(self._marks.fence, "")
-        highest = max(self._highest.get(asset) or 0, int(written) if written.isdigit() else 0, fence)
-        self._highest.put(asset, highest)
-        if highest > fence:
-            raise Unavailable(
-                f"{asset} is in the hands of leader {highest}; this call belongs to the former leader {fence} and "
-                "does nothing"
-            )
+        for newest in (self._newest.get(asset), self._marks.term(marks)):
+            if newest is not None and newest.outdates(fence):
+                raise Unavailable(
+                    f"{asset} is in the hands of the leader of term {newest.transitions}; this call belongs to the "
+                    f"former leader {fence.holder} of term {fence.transitions} and does nothing"
+                )
+        self._newest.put(asset, fence)
 
     def mark_to_write(self, marks: Mapping[str, str], context: Context) -> dict[str, str]:
         """The mark that one of our assets needs before this leader changes it; empty if it has it."""
-        fence = fence_number(context)
-        if fence is None or self._marks.cluster not in marks or marks.get(self._marks.fence) == str(fence):
-            return {}
-        return {self._marks.fence: str(fence)}
+        wanted = self._marks.of_term(context)
+        return wanted if self._marks.cluster in marks and not wanted.items() <= marks.items() else {}
 
     def forget(self, asset: str) -> None:
-        """Drop what this process knows of the asset's leaders: its mark has a new number."""
-        self._highest.drop(asset)
+        """Drop what this process knows of the asset's leaders: its mark has a new term."""
+        self._newest.drop(asset)

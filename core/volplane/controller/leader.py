@@ -161,7 +161,7 @@ class Elector:
             await self._end(task, leadership)
             self._announce(None)
             if not holding.lost:
-                await self._release(holding.lease)
+                await self._release(holding)
         if ended:
             task.result()
         return ended
@@ -213,8 +213,24 @@ class Elector:
             holding.lost = True
             holder = lease.spec.holder_identity if lease is not None else None
             _LOG.error("lease %s is held by %s now, stopping the work", self._lock.name, holder or "nobody")
+            if lease is not None:
+                await self._count_on(lease, holding.leadership, seconds)
         else:
             holding.lease = lease
+
+    async def _count_on(self, lease: Lease, leadership: Leadership, seconds: float) -> Lease:
+        """Raise the count of terms where a server that was restored from a backup has fallen behind ours.
+
+        The storage has seen our term: it would take those that come next for former leaders.
+        """
+        ours, found = leadership.fence, fence_of(lease)
+        if ours is None or found.lease != ours.lease or found.transitions >= ours.transitions:
+            return lease
+        try:
+            return await self._bounded(self._lock.count_on(lease, ours.transitions, seconds=seconds), seconds)
+        except ApiError as error:
+            _LOG.warning("lease %s counts from %d again: %s", self._lock.name, found.transitions, error)
+            return lease
 
     async def _end(self, task: asyncio.Future[None], leadership: Leadership) -> None:
         """Stop the work before the lease is over; call `overrun` if it does not stop."""
@@ -231,13 +247,15 @@ class Elector:
         if not task.cancelled() and (error := task.exception()) is not None:
             _LOG.error("the work under lease %s failed while stopping: %s", self._lock.name, error)
 
-    async def _release(self, lease: Lease) -> None:
+    async def _release(self, holding: _Holding) -> None:
         try:
             try:
-                await self._bounded(self._lock.release(lease, seconds=_RELEASE_SECONDS), _RELEASE_SECONDS)
+                await self._bounded(self._lock.release(holding.lease, seconds=_RELEASE_SECONDS), _RELEASE_SECONDS)
             except ApiConflict:
                 # Somebody else wrote, or a renewal of ours was cut off when the work ended: what counts is the holder.
                 newest = await self._bounded(self._lock.read(seconds=_RELEASE_SECONDS), _RELEASE_SECONDS)
+                if newest is not None:
+                    newest = await self._count_on(newest, holding.leadership, _RELEASE_SECONDS)
                 if newest is not None and newest.spec.holder_identity == self._lock.identity:
                     await self._bounded(self._lock.release(newest, seconds=_RELEASE_SECONDS), _RELEASE_SECONDS)
         except ApiError as error:

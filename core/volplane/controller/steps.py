@@ -70,12 +70,15 @@ class Steps:
             cache.observe(left)
 
     async def read(self, kind: Kind[Any], key: str, reads: LiveReads) -> None:
-        """Read live into the cache and into `reads`: the newest of what the server and the cache know."""
+        """Read live into the cache and into `reads`: the newest of what the server and the cache know of this object.
+
+        Another object of that name in the cache counts for nothing: after a restore from a backup it is none any more.
+        """
         live = await self.refresh(kind, key)
         cache = self._cache_of(kind)
         if live is not None and cache is not None:
             cached = cache.get(key)
-            if cached is not None and cached.version > live.version:
+            if cached is not None and cached.uid == live.uid and cached.version > live.version:
                 live = cached
         reads.put(kind, key, live)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from volplane.binding.matching import refers_to
 from volplane.controller.actions import Action, Patch, Run, Settled, Wait
@@ -15,7 +15,7 @@ from volplane.state.naming import asset_key
 from volplane.state.progress import Changing
 from volplane.state.records import INTENT_VERSION, ChangeIntent, read_change_intent, write_intent
 
-__all__ = ["BoundAsset", "bound_asset", "go_on", "run_for_claim"]
+__all__ = ["BoundAsset", "bound_asset", "go_on", "recorded_state", "run_for_claim"]
 
 
 class BoundAsset(NamedTuple):
@@ -46,13 +46,19 @@ def go_on(step: Changing, volume: Volume, annotation: str, cluster: ClusterState
 
     None: the hook is to be called again now. annotation: where the state is kept. doing: what the driver is doing.
     """
-    known = read_change_intent(volume.annotation(annotation))
-    if step.state and (known is None or (known.target, known.state) != (step.target, step.state)):
+    recorded = recorded_state(volume.annotation(annotation), step.target)
+    if (step.state or recorded) and step.to_record(recorded):
         kept = write_intent(ChangeIntent(v=INTENT_VERSION, target=step.target, state=dict(step.state)))
         body = {"metadata": {"annotations": {annotation: kept}}}
         return Patch(kind=VOLUMES, target=volume, body=body, why="keep the driver's state")
     left = step.due - cluster.monotonic()
     return Wait(reason=doing, seconds=left) if left > 0 else None
+
+
+def recorded_state(saved: str | None, target: str) -> dict[str, Any] | None:
+    """The state that an earlier call for this target returned; None if there is none. saved: the annotation."""
+    known = read_change_intent(saved)
+    return known.state if known is not None and known.target == target else None
 
 
 def run_for_claim(verb: str, claim: Claim, asset: BoundAsset, *, group: str) -> Run:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 
 from volplane.assets import Asset, Done, InProgress
 from volplane.binding.matching import refers_to
@@ -19,6 +19,7 @@ from volplane.errors import (
     ResourceExhausted,
     Unsupported,
 )
+from volplane.expand.change import recorded_state
 from volplane.expand.modify import MODIFY
 from volplane.expand.resize import EXPAND, expansion_target, recorded_target
 from volplane.intents.operation import OperationDeps
@@ -30,7 +31,6 @@ from volplane.kube.quantity import format_bytes
 from volplane.operations import Work
 from volplane.requests import Context, ExpandRequest, ModifyRequest, VolumeIdentity
 from volplane.state.progress import Changed, ChangeProgress, Changing, Refused
-from volplane.state.records import read_change_intent
 
 __all__ = ["ExpandOperation", "ModifyOperation"]
 
@@ -58,12 +58,13 @@ class _ChangeOperation:
     def _identity(self, volume: Volume) -> VolumeIdentity:
         return volume_identity(volume, self._deps.cluster.settings.cluster_id)
 
-    def _context(self, driver: DriverView, identity: VolumeIdentity, saved: str | None, target: str) -> Context:
-        """Of the call for this target. saved: the state that an earlier call for it returned goes with it."""
-        known = read_change_intent(saved)
+    def _context(self, driver: DriverView, identity: VolumeIdentity, given: Mapping[str, Any] | None) -> Context:
+        """given: the state that an earlier call for the same target returned."""
         generation = identity.owner.generation if identity.owner else 1
-        state = known.state if known is not None and known.target == target else None
-        return self._deps.context(driver, generation, state)
+        return self._deps.context(driver, generation, given)
+
+    def _long(self, result: InProgress, target: str, given: Mapping[str, Any] | None) -> Changing:
+        return Changing(dict(result.state), self._deps.next_due(result.retry_after), given, target=target)
 
     async def _call(
         self, run: Run, claim: Claim, target: str, progress: ChangeProgress, call: Awaitable[R], *, reason: str
@@ -97,15 +98,16 @@ class ExpandOperation(_ChangeOperation):
         target = str(size)
         progress = deps.cluster.progress.track_change(volume.uid, EXPAND)
         identity = self._identity(volume)
+        given = recorded_state(volume.annotation(names.EXPANSION), target)
         request = ExpandRequest(
-            context=self._context(driver, identity, volume.annotation(names.EXPANSION), target),
+            context=self._context(driver, identity, given),
             volume=identity,
             capacity_bytes=size,
         )
         call = self._grown(driver, request)
         result = await self._call(run, claim, target, progress, call, reason="VolumeResizeFailed")
         if isinstance(result, InProgress):
-            progress.step = Changing(target, dict(result.state), deps.next_due(result.retry_after))
+            progress.step = self._long(result, target, given)
         else:
             progress.step = Changed(target, result.capacity_bytes)
 
@@ -137,15 +139,16 @@ class ModifyOperation(_ChangeOperation):
             raise deps.not_justified() from None
         progress = deps.cluster.progress.track_change(volume.uid, MODIFY)
         identity = self._identity(volume)
+        given = recorded_state(volume.annotation(names.MODIFICATION), target)
         request = ModifyRequest(
-            context=self._context(driver, identity, volume.annotation(names.MODIFICATION), target),
+            context=self._context(driver, identity, given),
             volume=identity,
             parameters=dict(attributes.parameters or {}),
         )
         call: Awaitable[Done | InProgress] = deps.hooks.call(driver, request)
         result = await self._call(run, claim, target, progress, call, reason="VolumeModifyFailed")
         if isinstance(result, InProgress):
-            progress.step = Changing(target, dict(result.state), deps.next_due(result.retry_after))
+            progress.step = self._long(result, target, given)
         else:
             progress.step = Changed(target)
 

@@ -18,12 +18,13 @@ from volplane.intents.finalizers import finalizer_step, held_for_reclaim
 from volplane.intents.node import claim_elsewhere, volume_elsewhere
 from volplane.intents.record import (
     can_never_be_bound,
+    class_is_gone,
     driver_of_class,
     has_newer_intent,
-    not_provisioned,
     settle,
     settled_metadata,
 )
+from volplane.intents.term import take_over
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
@@ -47,12 +48,14 @@ def decide_external_claim(claim: Claim, cluster: ClusterState, reads: LiveReads)
     """The next action for a claim that the stock binder binds."""
     if not cluster.settings.provisioner:
         return Settled()
+    if (step := take_over(claim, cluster, reads)) is not None:
+        return step
     if claim.terminating or claim.spec.volume_name or claim.annotation(names.BIND_COMPLETED) is not None:
         return _settle_bound(claim, cluster, reads)
     class_name = class_of_claim(claim) or ""
     storage_class = cluster.classes.get(class_name) if class_name else None
     if storage_class is None:
-        return _class_is_gone(claim, class_name) if settled_metadata(claim) else Settled()
+        return class_is_gone(claim, class_name) if settled_metadata(claim) else Settled()
     if not cluster.has_driver(storage_class.provisioner):
         return _settle(claim, cluster)
     if why := _not_asked(claim, storage_class):
@@ -93,14 +96,6 @@ def _settle(claim: Claim, cluster: ClusterState) -> Action:
             seconds = left if claim.terminating else None
             return Wait(reason=f'driver "{driver}" is not configured here', seconds=seconds)
     return settle(claim, cluster) or Settled()
-
-
-def _class_is_gone(claim: Claim, class_name: str) -> Wait:
-    message = (
-        f'class "{class_name}" is gone while a volume is made by it: it is finished when the class is back, '
-        "and what was made is deleted with the claim"
-    )
-    return not_provisioned(claim, message)
 
 
 def _not_asked(claim: Claim, storage_class: StorageClass) -> str:

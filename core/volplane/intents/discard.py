@@ -10,6 +10,7 @@ from volplane.errors import BackendError, OutcomeUnknown
 from volplane.intents.operation import OperationDeps
 from volplane.intents.record import has_newer_intent, holds_asset, presumed_intent
 from volplane.intents.requests import asset_identity, owner_of_claim, provision_request
+from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim
 from volplane.operations import Again, Work
@@ -34,6 +35,9 @@ class DiscardOperation:
         return lambda: self._discard(claim, driver, progress)
 
     async def _discard(self, claim: Claim, driver: DriverView, progress: ClaimProgress) -> None:
+        written = self._cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
+        if written is not None and written.fence != self._deps.fence():
+            raise self._deps.not_justified()  # Another leader works on it, or did and it was not taken over yet.
         intent = self._cluster.intent_of(claim)
         if intent is None or intent.driver != driver.name:
             intent = presumed_intent(claim, driver, self._cluster)
@@ -52,9 +56,10 @@ class DiscardOperation:
             raise self._deps.not_justified()
         try:
             asset = await self._asset_of(claim, intent, driver, progress)
-            if asset is not None and intent.state is not None and not begun:
-                # From this record on `Absent` says that it was deleted, not that a job has still to make it.
-                progress.discard_pending(asset, {}, self._cluster.monotonic())
+            if asset is not None and not begun and (intent.state is not None or not claim.terminating):
+                # From this record on `Absent` says that it was deleted, not that a job has still to make it; and what
+                # the claim may get after it, whoever makes that, is of another generation.
+                progress.discard_pending(asset, {}, self._cluster.monotonic(), given=intent.discard)
                 return
             if asset is not None:
                 # A deletion in several steps goes on with this one, rather than look, or make it, once more.
@@ -125,7 +130,8 @@ class DiscardOperation:
             raise
         if isinstance(result, InProgress):
             now = self._cluster.monotonic()
-            progress.provision_pending(result.state, self._deps.next_due(result.retry_after), now)
+            due = self._deps.next_due(result.retry_after)
+            progress.provision_pending(result.state, due, now, given=intent.state)
             raise Again(after=result.retry_after)
         return result
 
@@ -134,12 +140,14 @@ class DiscardOperation:
     ) -> bool:
         """Call `delete`; whether the asset is gone."""
         step = progress.step
-        state = step.state if isinstance(step, Discarding) and step.state is not None else intent.discard
+        unrecorded = step.call.state if isinstance(step, Discarding) and step.call is not None else None
+        state = intent.discard if intent.discard is not None else unrecorded
         context = self._deps.context(driver, intent.generation, state)
         owner = owner_of_claim(claim, context.cluster_id, intent.generation)
         request = DeleteRequest(context=context, volume=asset_identity(asset, claim, owner))
         result = await self._deps.hooks.call(driver, request)
         if isinstance(result, InProgress):
-            progress.discard_pending(asset, result.state, self._deps.next_due(result.retry_after))
+            due = self._deps.next_due(result.retry_after)
+            progress.discard_pending(asset, result.state, due, given=intent.discard)
             return False
         return True

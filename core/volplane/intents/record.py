@@ -31,6 +31,7 @@ __all__ = [
     "allowed_segments",
     "can_never_be_bound",
     "choose_segment",
+    "class_is_gone",
     "discard",
     "discard_begun",
     "driver_of_class",
@@ -108,6 +109,17 @@ def not_provisioned(claim: Claim, message: str) -> Wait:
     return Wait(reason=message, events=(provisioning_failed(claim, message),))
 
 
+def class_is_gone(claim: Claim, class_name: str) -> Wait:
+    """Nothing can be made without the class. What was begun by it belongs to the claim, and goes with it."""
+    if not settled_metadata(claim):
+        return not_provisioned(claim, f'storageclass.storage.k8s.io "{class_name}" not found')
+    message = (
+        f'class "{class_name}" is gone while a volume is made by it: it is finished when the class is back, '
+        "and what was made is deleted with the claim"
+    )
+    return not_provisioned(claim, message)
+
+
 def record_intent(
     claim: Claim,
     intent: ClaimIntent,
@@ -117,7 +129,7 @@ def record_intent(
     others: Mapping[str, str | None] | None = None,
 ) -> Patch:
     """Write an intent over the one before. others: annotations that change with it."""
-    annotations = {names.INTENT: cluster.sealer.seal(claim.uid, intent), **(others or {})}
+    annotations = {names.INTENT: cluster.sealed(claim, intent), **(others or {})}
     return Patch(kind=CLAIMS, target=claim, body={"metadata": {"annotations": annotations}}, why=why)
 
 
@@ -196,15 +208,16 @@ def discard(claim: Claim, name: str, cluster: ClusterState) -> Action:
         )
         return not_provisioned(claim, message)
     step, intent = cluster.progress.claim(claim.uid).step, cluster.intent_of(claim)
-    if isinstance(step, Pending) and intent is not None and intent.driver == name and intent.state != step.state:
+    known = intent if intent is not None and intent.driver == name else None
+    if isinstance(step, Pending) and known is not None and step.to_record(known.state):
         # Until the job has ended `find` proves nothing; whoever goes on after a crash must know of it.
-        kept = replace(intent, v=INTENT_VERSION, state=dict(step.state))
+        kept = replace(known, v=INTENT_VERSION, state=dict(step.state))
         return record_intent(claim, kept, cluster, why="keep the driver's state")
-    if isinstance(step, Discarding) and step.state is not None:
-        if intent is not None and intent.driver == name and intent.discard != step.state:
-            kept = replace(intent, v=INTENT_VERSION, discard=dict(step.state))
+    if isinstance(step, Discarding) and step.call is not None:
+        if known is not None and step.call.to_record(known.discard):
+            kept = replace(known, v=INTENT_VERSION, discard=dict(step.call.state))
             return record_intent(claim, kept, cluster, why="keep the driver's state of the deletion")
-        if (left := step.due - cluster.monotonic()) > 0:
+        if (left := step.call.due - cluster.monotonic()) > 0:
             return Wait(reason=f'driver "{name}" is deleting an asset that is not wanted any more', seconds=left)
     asset = volume_name_of(claim)
     return Run(verb="discard", key=claim.key, uid=claim.uid, driver=driver.name, asset=asset, group="discard")
@@ -249,7 +262,7 @@ def after_deleted_volume(claim: Claim, volume: Volume, cluster: ClusterState) ->
         return Wait(reason=reason)
     maker = volume.annotation(names.PROVISIONED_BY) or ""
     intent = ClaimIntent(v=INTENT_VERSION, driver=maker, generation=_generation_of(volume) + 1)
-    metadata: dict[str, object] = {"annotations": {names.INTENT: cluster.sealer.seal(claim.uid, intent)}}
+    metadata: dict[str, object] = {"annotations": {names.INTENT: cluster.sealed(claim, intent)}}
     if not claim.has_finalizer(names.PROVISIONING_FINALIZER):
         metadata["finalizers"] = [*(claim.metadata.finalizers or ()), names.PROVISIONING_FINALIZER]
     return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why="declare the intent to provision anew")

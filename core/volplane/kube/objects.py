@@ -264,6 +264,7 @@ class ContainerStatus(Fields):
 
 class PodStatus(Fields):
     phase: str = ""
+    start_time: str | None = None
     reason: str = ""
     message: str = ""
     init_container_statuses: list[ContainerStatus] | None = None

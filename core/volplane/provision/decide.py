@@ -183,7 +183,7 @@ def _declare(
             return not_provisioned(claim, why_not)
         intent = replace(intent, segment=segment)
     annotations = _provisioner_annotations(claim, driver.name, cluster)
-    annotations[names.INTENT] = cluster.sealer.seal(claim.uid, intent)
+    annotations[names.INTENT] = cluster.sealed(claim, intent)
     metadata: dict[str, Any] = {"annotations": annotations}
     if not claim.has_finalizer(names.PROVISIONING_FINALIZER):
         metadata["finalizers"] = [*(claim.metadata.finalizers or ()), names.PROVISIONING_FINALIZER]
@@ -215,12 +215,12 @@ def _after_hook(
     match cluster.progress.claim(claim.uid).step:
         case Made(asset=asset):
             return _save(claim, volume_body(claim, storage_class, driver, intent, asset), driver, cluster)
-        case Pending(state=state, due=due):
-            if intent.state != state:
-                kept = replace(intent, v=INTENT_VERSION, state=dict(state), discard=None)
+        case Pending() as pending:
+            if pending.to_record(intent.state):
+                kept = replace(intent, v=INTENT_VERSION, state=dict(pending.state), discard=None)
                 return record_intent(claim, kept, cluster, why="keep the driver's state")
-            if due > cluster.monotonic():
-                return Wait(reason=f'driver "{driver.name}" is making the volume', seconds=due - cluster.monotonic())
+            if (left := pending.due - cluster.monotonic()) > 0:
+                return Wait(reason=f'driver "{driver.name}" is making the volume', seconds=left)
         case Full():
             return _reschedule(claim, intent, cluster)
     return Run(

@@ -53,6 +53,8 @@ class ProvisionOperation:
         bound = claim.annotation(names.BIND_COMPLETED) is not None or volume_name_of(claim) in self._cluster.volumes
         if claim.terminating or bound or intent is None or intent.driver != driver.name:
             raise self._deps.not_justified()
+        if intent.fence != self._deps.fence():
+            raise self._deps.not_justified()  # Another leader works on it, or did and it was not taken over yet.
         selected = claim.annotation(names.SELECTED_NODE)
         node = self._cluster.nodes.get(selected) if selected else None
         context = self._deps.context(driver, intent.generation, intent.state)
@@ -82,7 +84,7 @@ class ProvisionOperation:
             raise
         now = self._cluster.monotonic()
         if isinstance(result, InProgress):
-            progress.provision_pending(result.state, self._deps.next_due(result.retry_after), now)
+            progress.provision_pending(result.state, self._deps.next_due(result.retry_after), now, given=intent.state)
         else:
             progress.provision_made(result, now)
 

@@ -6,6 +6,7 @@ it, and a policy changed meanwhile makes the API server refuse. Then the hook ru
 
 from __future__ import annotations
 
+from volplane.backoff import LIVE_STATE_FORBIDS
 from volplane.binding.decide import volume_phase_step
 from volplane.controller.actions import Action, Delete, LiveReads, Patch, Read, Run, Settled, Wait, warning
 from volplane.drivers.view import DriverView
@@ -64,7 +65,13 @@ def once_proven(volume: Volume, action: Action, cluster: ClusterState, reads: Li
     if reference is None or not reference.uid or isinstance(cluster.progress.volume(volume.uid).step, Deleted):
         return action
     key = f"{reference.namespace}/{reference.name}"
-    return action if reads.has(CLAIMS, key) else Read(CLAIMS, key, why="is the claim really gone?")
+    if not reads.has(CLAIMS, key):
+        return Read(CLAIMS, key, why="is the claim really gone?")
+    live, cached = reads.get(CLAIMS, key), cluster.claims.get(key)
+    if live is not None and live.uid == reference.uid and (cached is None or cached.uid != reference.uid):
+        # The server was restored from a backup: what it has is older than what the cache holds.
+        return Wait(reason=f"claim {key} is there, unlike in the cache", seconds=LIVE_STATE_FORBIDS.delay())
+    return action
 
 
 def _begin(volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:
@@ -95,7 +102,8 @@ def _delete_object_first(volume: Volume, driver: DriverView) -> Action:
 def _go_on(volume: Volume, driver: DriverView, pending: Deleting, cluster: ClusterState) -> Action:
     """A long deletion: the state that the driver returned is kept on the volume, then the hook is called again."""
     known = read_delete_intent(volume.annotation(names.INTENT))
-    if pending.state and (known is None or known.delete_state != pending.state):
+    recorded = known.delete_state if known is not None else None
+    if (pending.state or recorded) and pending.to_record(recorded):
         kept = write_intent(DeleteIntent(v=INTENT_VERSION, delete_state=dict(pending.state)))
         body = {"metadata": {"annotations": {names.INTENT: kept}}}
         return Patch(kind=VOLUMES, target=volume, body=body, why="keep the driver's state")

@@ -18,9 +18,9 @@ from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES
 from volplane.kube.objects import Volume
 from volplane.operations import Work
-from volplane.reclaim.recycle import recycles, used_by
+from volplane.reclaim.recycle import recycles, used_by, users_of_former
 from volplane.requests import DeleteRequest, RecycleRequest
-from volplane.state.indexes import claims_of_pod, finished
+from volplane.state.indexes import claims_of_pod
 from volplane.state.naming import volume_source
 from volplane.state.progress import BackendErased, Deleted, Deleting, Erasing, ScrubPlan, VolumeProgress
 from volplane.state.records import read_delete_intent, read_recycle_intent
@@ -87,7 +87,8 @@ class DeleteOperation(_VolumeOperation):
         known = read_delete_intent(live.annotation(names.INTENT))
         identity = volume_identity(live, deps.cluster.settings.cluster_id)
         generation = identity.owner.generation if identity.owner else 1
-        context = deps.context(driver, generation, known.delete_state if known is not None else None)
+        given = known.delete_state if known is not None else None
+        context = deps.context(driver, generation, given)
         try:
             result = await deps.hooks.call(driver, DeleteRequest(context=context, volume=identity))
         except VolumeInUse as error:
@@ -97,7 +98,7 @@ class DeleteOperation(_VolumeOperation):
             self._failed(run, live, progress, error, reason="VolumeFailedDelete", message=str(error))
             raise
         if isinstance(result, InProgress):
-            progress.succeeded(Deleting(dict(result.state), deps.next_due(result.retry_after)))
+            progress.succeeded(Deleting(dict(result.state), deps.next_due(result.retry_after), given))
         else:
             progress.succeeded(Deleted())
 
@@ -133,7 +134,7 @@ class RecycleOperation(_VolumeOperation):
             case PodScrub(volume=pod_volume, sub_path=sub_path):
                 progress.succeeded(ScrubPlan(pod_volume, sub_path))
             case InProgress():
-                progress.succeeded(Erasing(dict(result.state), deps.next_due(result.retry_after)))
+                progress.succeeded(Erasing(dict(result.state), deps.next_due(result.retry_after), intent.state))
             case Erased():
                 progress.succeeded(BackendErased())
 
@@ -143,7 +144,6 @@ class RecycleOperation(_VolumeOperation):
         if reference is None or not reference.namespace:
             return []
         key = f"{reference.namespace}/{reference.name}"
-        if await self._deps.live_claim(key) is not None:
-            return []  # created again, with another volume
+        successor = await self._deps.live_claim(key)
         pods = (await self._deps.client.list(PODS, namespace=reference.namespace)).items
-        return sorted(pod.key for pod in pods if key in claims_of_pod(pod) and not finished(pod))
+        return users_of_former((pod for pod in pods if key in claims_of_pod(pod)), successor)

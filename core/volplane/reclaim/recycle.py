@@ -7,20 +7,20 @@ that this process took an earlier one. A failed attempt is counted on the volume
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
-from volplane.backoff import LIVE_STATE_FORBIDS, SCRUB_FAILED
+from volplane.backoff import SCRUB_FAILED
 from volplane.binding.decide import unbind_patch, volume_phase_step
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Wait, warning
 from volplane.drivers.view import DriverView
 from volplane.intents.owner import NO_PLUGIN, driver_of, identify, run_on_asset, shared_with
+from volplane.intents.term import not_leading
 from volplane.kube import names
-from volplane.kube.kinds import LEASES, PODS, VOLUMES, WHOLE_PODS
-from volplane.kube.leases import fence_of
-from volplane.kube.objects import Lease, Pod, Volume, WholePod
+from volplane.kube.kinds import PODS, VOLUMES, WHOLE_PODS
+from volplane.kube.objects import Claim, Pod, Volume, WholePod
 from volplane.reclaim.scrub_claim import claim_lost, give_back, held_for_scrub, hold, needs_claim, released_from
 from volplane.reclaim.scrub_pod import SCRUB_GATE, Unmountable, belongs, pod_body, pod_name, sealed_spec
 from volplane.reclaim.scrub_script import LONGEST_FAILURE, last_lines
@@ -31,7 +31,7 @@ from volplane.state.naming import on_release
 from volplane.state.progress import BackendErased, Erasing, ScrubPlan
 from volplane.state.records import INTENT_VERSION, RecycleIntent, read_recycle_intent, write_intent
 
-__all__ = ["abandon_scrub", "decide_recycle", "recycles", "remove_stray_pod", "used_by"]
+__all__ = ["abandon_scrub", "decide_recycle", "recycles", "remove_stray_pod", "used_by", "users_of_former"]
 
 
 _MOST_STRANGERS = 3
@@ -40,7 +40,7 @@ _MOST_STRANGERS = 3
 
 def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     """The next action for a volume whose contents are to go, if its claim is gone (see `delete.once_proven`)."""
-    if (users := _users(volume, cluster)) and not _claim_recreated(volume, cluster):
+    if users := _users(volume, cluster):
         message = used_by(users)
         return Wait(reason=message, events=(EventRecord(VOLUMES, volume, "Normal", "VolumeFailedRecycle", message),))
     if volume.annotation(names.INTENT) is None and (nodes := cluster.attached_to(volume)):
@@ -95,22 +95,6 @@ def abandon_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Ac
     return Patch(kind=VOLUMES, target=volume, body=body, why="the scrub is abandoned")
 
 
-def not_leading(cluster: ClusterState, reads: LiveReads) -> Action | None:
-    """What keeps this process from going on with what another one began; None if its Lease, read live, is its own.
-
-    Terms of two Leases cannot be compared: one that was made anew counts from 0 again. So the Lease itself is asked.
-    """
-    key = cluster.settings.lease
-    if not key:
-        return None
-    if not reads.has(LEASES, key):
-        return Read(LEASES, key, why="is this process still the leader?")
-    lease = reads.get(LEASES, key)
-    if isinstance(lease, Lease) and str(fence_of(lease)) == cluster.fence():
-        return None
-    return Wait(reason="another process leads now", seconds=LIVE_STATE_FORBIDS.delay())
-
-
 def remove_stray_pod(key: str, volume: Volume | None, cluster: ClusterState, reads: LiveReads) -> Action | None:
     """Remove a scrubber pod whose volume is gone, is another one, or is not being scrubbed; None if there is none."""
     scrubbing = volume is not None and volume.annotation(names.INTENT) is not None
@@ -134,18 +118,25 @@ def _remove_pod(pod: Pod, *, why: str) -> Action:
 
 
 def _users(volume: Volume, cluster: ClusterState) -> list[str]:
-    """Pods that still use the claim it was released from."""
     reference = released_from(volume, read_recycle_intent(volume.annotation(names.INTENT)))
     if reference is None:
         return []
-    pods = cluster.pods.by_index("claim", f"{reference.namespace}/{reference.name}")
-    return sorted(pod.key for pod in pods if not finished(pod))
+    key = f"{reference.namespace}/{reference.name}"
+    return users_of_former(cluster.pods.by_index("claim", key), cluster.claims.get(key))
 
 
-def _claim_recreated(volume: Volume, cluster: ClusterState) -> bool:
-    """A claim of that name exists again with another volume: the pods are its users, not ours."""
-    reference = released_from(volume, read_recycle_intent(volume.annotation(names.INTENT)))
-    return reference is not None and cluster.claims.get(f"{reference.namespace}/{reference.name}") is not None
+def users_of_former(pods: Iterable[Pod], successor: Claim | None) -> list[str]:
+    """Which of the pods of a claim's name still use the claim that is gone.
+
+    successor: the claim that has the name now. Its pods use its volume, but those that were started before it was
+    created have the former one's mounted. Times are whole seconds; in doubt a pod is the successor's.
+    """
+    return sorted(pod.key for pod in pods if not finished(pod) and (successor is None or _older(pod, successor)))
+
+
+def _older(pod: Pod, claim: Claim) -> bool:
+    started = pod.status.start_time or pod.metadata.creation_timestamp or ""
+    return bool(pod.spec.node_name) and started < (claim.metadata.creation_timestamp or "")
 
 
 def _recycler(volume: Volume, cluster: ClusterState) -> DriverView | Action:
@@ -224,8 +215,8 @@ def _scrub(
     match progress.step:
         case BackendErased():
             return _record(volume, replace(intent, erased=True), why="the backend erased it")
-        case Erasing(state=state) if (intent.state or {}) != state:
-            return _record(volume, replace(intent, state=dict(state) or None), why="keep the driver's state")
+        case Erasing() as pending if (pending.state or intent.state) and pending.to_record(intent.state):
+            return _record(volume, replace(intent, state=dict(pending.state) or None), why="keep the driver's state")
         case Erasing(due=due) if due > cluster.monotonic():
             left = due - cluster.monotonic()
             return Wait(reason=f'driver "{driver.name}" is erasing the contents', seconds=left)
@@ -290,7 +281,7 @@ def _follow_pod(volume: Volume, intent: RecycleIntent, pod: Pod, made: Mapping[s
         return _record(volume, replace(intent, pod=pod.uid), why=f"permit pod {pod.name}")
     if SCRUB_GATE in gates:
         seen = _compared(volume, intent, pod, made, reads)
-        return _lift_gate(seen, gates) if isinstance(seen, WholePod) else seen
+        return _lift_gate(seen) if isinstance(seen, WholePod) else seen
     match pod.status.phase:
         case "Succeeded":
             seen = _compared(volume, intent, pod, made, reads)
@@ -321,8 +312,11 @@ def _compared(
     return _record(volume, replace(intent, failed=why, given_up=True), why="the scrubber pod was changed")
 
 
-def _lift_gate(live: WholePod, gates: list[str]) -> Patch:
+def _lift_gate(live: WholePod) -> Action:
     """live: as it was compared; the write is refused if the pod has changed since."""
+    gates = [gate["name"] for gate in live.spec.get("schedulingGates") or ()]
+    if SCRUB_GATE not in gates:
+        return Wait(reason=f"scrubber pod {live.key} has been let go")  # and the cache hears of it soon
     left = [{"name": name} for name in gates if name != SCRUB_GATE]
     return Patch(kind=PODS, target=live, body={"spec": {"schedulingGates": left}}, why="lift the gate")
 

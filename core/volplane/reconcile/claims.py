@@ -23,11 +23,12 @@ from volplane.external.provisioner import decide_external_claim
 from volplane.intents.record import (
     after_deleted_volume,
     can_never_be_bound,
+    class_is_gone,
     has_newer_intent,
-    not_provisioned,
     settle,
     settled_metadata,
 )
+from volplane.intents.term import take_over
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Pod, StorageClass, Volume
@@ -89,6 +90,8 @@ def decide_claim(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
         return step
     if not cluster.settings.binder:
         return decide_external_claim(claim, cluster, reads)
+    if (first := take_over(claim, cluster, reads)) is not None:
+        return first
     if claim.terminating and not claim.annotation(names.BIND_COMPLETED):
         return settle(claim, cluster) or Settled()
     if claim.annotation(names.BIND_COMPLETED) is not None:
@@ -155,7 +158,7 @@ def _unmatched(claim: Claim, class_name: str | None, cluster: ClusterState) -> A
     if not class_name:
         why = NO_CLASS + _what_is_near(claim, cluster)
         return _pending(claim, why, EventRecord(CLAIMS, claim, "Normal", "FailedBinding", why))
-    return not_provisioned(claim, f'storageclass.storage.k8s.io "{class_name}" not found')
+    return class_is_gone(claim, class_name)
 
 
 def _provisioned(claim: Claim, storage_class: StorageClass, cluster: ClusterState, reads: LiveReads) -> Action:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from volplane.assets import VolumeSource
 from volplane.binding.index import FreeVolumes, WaitingClaims
 from volplane.binding.matching import Demand, class_of_claim, class_of_volume
@@ -185,6 +187,10 @@ class ClusterState:
         """What is being made for the claim: its sealed record; if that is damaged, what this process last began."""
         written = self.sealer.open(claim.uid, claim.annotation(names.INTENT))
         return written if written is not None else self.progress.claim(claim.uid).intent
+
+    def sealed(self, claim: Claim, intent: ClaimIntent) -> str:
+        """The record of an intent that is worked on in our term, as an annotation of the claim."""
+        return self.sealer.seal(claim.uid, replace(intent, fence=self.fence()))
 
     def attached_to(self, volume: Volume) -> list[str]:
         """Names of the nodes for which an attachment of the volume exists."""

@@ -34,6 +34,7 @@ __all__ = [
     "Discarding",
     "Erasing",
     "Full",
+    "LongCall",
     "Made",
     "Pending",
     "Progress",
@@ -43,11 +44,26 @@ __all__ = [
 ]
 
 
-class Pending(msgspec.Struct, frozen=True):
-    """`provision` answered `InProgress`: call it again at `due` (loop time) with `state`."""
+class LongCall(msgspec.Struct, frozen=True):
+    """A hook answered `InProgress`: it is called again at `due` (loop time) with `state`.
+
+    given: the recorded state that the call was made with; None = there was none.
+    """
 
     state: Mapping[str, Any]
     due: float
+    given: Mapping[str, Any] | None = None
+
+    def to_record(self, recorded: Mapping[str, Any] | None) -> bool:
+        """Whether the state is to be written over the recorded one.
+
+        Where that has changed since the call was made, another process has called the hook later: its state counts.
+        """
+        return recorded == self.given and recorded != self.state
+
+
+class Pending(LongCall, frozen=True):
+    """Of `provision`."""
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -61,11 +77,10 @@ class Full(msgspec.Struct, frozen=True):
 
 
 class Discarding(msgspec.Struct, frozen=True):
-    """The unwanted asset is being deleted: call `delete` again at `due` (loop time) with `state`."""
+    """The unwanted asset is being deleted. call: of `delete`, which goes on; None = it was not called yet."""
 
     asset: Asset
-    state: Mapping[str, Any] | None = None
-    due: float = 0.0
+    call: LongCall | None = None
 
 
 class Discarded(msgspec.Struct, frozen=True):
@@ -85,8 +100,8 @@ class ClaimProgress(msgspec.Struct):
     attempted: float | None = None
 
     def intent_seen(self, intent: ClaimIntent) -> None:
-        """The claim carries this record. One that is new after a discard is about another asset."""
-        if isinstance(self.step, Discarded) and intent != self.intent:
+        """The claim carries this record. After a discard one of another generation is about another asset."""
+        if isinstance(self.step, Discarded) and not intent.same_asset(self.intent):
             self.step = None
         self.intent = intent
 
@@ -98,8 +113,11 @@ class ClaimProgress(msgspec.Struct):
     def provision_made(self, asset: Asset, now: float) -> None:
         self.step, self.attempted = Made(asset), now
 
-    def provision_pending(self, state: Mapping[str, Any], due: float, now: float) -> None:
-        self.step, self.attempted = Pending(dict(state), due), now
+    def provision_pending(
+        self, state: Mapping[str, Any], due: float, now: float, *, given: Mapping[str, Any] | None = None
+    ) -> None:
+        """given: see `LongCall`."""
+        self.step, self.attempted = Pending(dict(state), due, given), now
 
     def provision_failed(self, now: float, *, unknown: bool) -> None:
         """unknown: the call may still be under way, so its end cannot be dated."""
@@ -129,18 +147,18 @@ class ClaimProgress(msgspec.Struct):
         if not isinstance(self.step, Discarding):
             self.step = Discarding(asset)
 
-    def discard_pending(self, asset: Asset, state: Mapping[str, Any], due: float) -> None:
-        self.step = Discarding(asset, dict(state), due)
+    def discard_pending(
+        self, asset: Asset, state: Mapping[str, Any], due: float, *, given: Mapping[str, Any] | None = None
+    ) -> None:
+        """given: see `LongCall`."""
+        self.step = Discarding(asset, LongCall(dict(state), due, given))
 
     def discarded(self) -> None:
         self.step, self.attempted = Discarded(), None
 
 
-class Deleting(msgspec.Struct, frozen=True):
-    """`delete` answered `InProgress`: call it again at `due` (loop time) with `state`."""
-
-    state: Mapping[str, Any]
-    due: float
+class Deleting(LongCall, frozen=True):
+    """Of `delete`."""
 
 
 class Deleted(msgspec.Struct, frozen=True):
@@ -156,11 +174,8 @@ class ScrubPlan(msgspec.Struct, frozen=True):
     sub_path: str = ""
 
 
-class Erasing(msgspec.Struct, frozen=True):
-    """`recycle` answered `InProgress`: call it again at `due` (loop time) with `state`."""
-
-    state: Mapping[str, Any]
-    due: float
+class Erasing(LongCall, frozen=True):
+    """Of `recycle`."""
 
 
 class BackendErased(msgspec.Struct, frozen=True):
@@ -199,12 +214,10 @@ class VolumeProgress(msgspec.Struct):
             self.unreported = False
 
 
-class Changing(msgspec.Struct, frozen=True):
-    """`expand` or `modify` answered `InProgress`: call it again at `due` (loop time) with `state`."""
+class Changing(LongCall, frozen=True, kw_only=True):
+    """Of `expand` or `modify`."""
 
     target: str
-    state: Mapping[str, Any]
-    due: float
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -231,11 +244,8 @@ class ChangeProgress(msgspec.Struct):
         return self.step if self.step is not None and self.step.target == target else None
 
 
-class Attaching(msgspec.Struct, frozen=True):
-    """`attach` answered `InProgress`: call it again at `due` (loop time) with `state`."""
-
-    state: Mapping[str, Any]
-    due: float
+class Attaching(LongCall, frozen=True):
+    """Of `attach`."""
 
 
 class Attached(msgspec.Struct, frozen=True):
@@ -244,11 +254,8 @@ class Attached(msgspec.Struct, frozen=True):
     metadata: Mapping[str, str]
 
 
-class Detaching(msgspec.Struct, frozen=True):
-    """`detach` answered `InProgress`: call it again at `due` (loop time) with `state`."""
-
-    state: Mapping[str, Any]
-    due: float
+class Detaching(LongCall, frozen=True):
+    """Of `detach`."""
 
 
 class Detached(msgspec.Struct, frozen=True):

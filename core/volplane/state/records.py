@@ -42,7 +42,8 @@ class ClaimIntent(msgspec.Struct, frozen=True, omit_defaults=True):
     generation: which asset of this claim, part of client tokens; rises only when the former one is proven absent.
     segment: the place chosen, kept over retries; {} = wherever the driver likes, None = none is chosen. state: what the
     last `InProgress` of `provision` returned; None = there was none. discard: the asset is being deleted, and the state
-    that the last `InProgress` of `delete` returned; None = it is not.
+    that the last `InProgress` of `delete` returned; None = it is not. fence: the term (`volplane.Fence`) under which it
+    is worked on; "" = nobody was elected.
     """
 
     v: int
@@ -51,6 +52,11 @@ class ClaimIntent(msgspec.Struct, frozen=True, omit_defaults=True):
     segment: dict[str, str] | None = None
     state: dict[str, Any] | None = None
     discard: dict[str, Any] | None = None
+    fence: str = ""
+
+    def same_asset(self, other: ClaimIntent | None) -> bool:
+        """Whether both lead to one asset of the claim."""
+        return other is not None and (self.driver, self.generation) == (other.driver, other.generation)
 
 
 class _Sealed(msgspec.Struct, frozen=True):

@@ -238,34 +238,35 @@ def test_a_shared_volume_is_on_several_nodes_and_leaves_each_alone(region: Any) 
 
 
 def test_a_former_leader_neither_detaches_nor_attaches_what_its_successor_holds(region: Any) -> None:
-    asset = region.provision(context=region.context(fence="4/replica-a"))
+    asset = region.provision(context=region.context(fence="4/replica-a/lease"))
     one, two = (region.node(region.fake.add_instance(), name) for name in ("worker-1", "worker-2"))
-    region.attach(asset, one, fence="5/replica-b")
+    region.attach(asset, one, fence="5/replica-b/lease")
     for process in (region, region.again()):
-        with pytest.raises(Unavailable, match="leader 5"):
-            process.detach(asset, one, fence="4/replica-a")
-        with pytest.raises(Unavailable, match="former leader 4"):
-            process.attach(asset, two, fence="4/replica-a")
-    assert region.detach(asset, one, fence="5/replica-b") == Done()
+        with pytest.raises(Unavailable, match="leader of term 5"):
+            process.detach(asset, one, fence="4/replica-a/lease")
+        with pytest.raises(Unavailable, match=r"former leader .* of term 4 "):
+            process.attach(asset, two, fence="4/replica-a/lease")
+    assert region.detach(asset, one, fence="5/replica-b/lease") == Done()
 
 
 def test_the_fence_is_written_only_when_the_leader_changed(region: Any) -> None:
-    asset = region.provision(context=region.context(fence="4/replica-a"))
+    asset = region.provision(context=region.context(fence="4/replica-a/lease"))
     node = region.node(region.fake.add_instance())
-    region.attach(asset, node, fence="4/replica-a")
+    region.attach(asset, node, fence="4/replica-a/lease")
     assert region.fake.calls["CreateTags"] == 0
-    region.detach(asset, node, fence="5/replica-b")
-    region.attach(asset, node, fence="5/replica-b")
+    region.detach(asset, node, fence="5/replica-b/lease")
+    region.attach(asset, node, fence="5/replica-b/lease")
     assert region.fake.calls["CreateTags"] == 1
-    assert region.fake.volumes[asset.handle].tags["volplane.dev/fence"] == "5"
+    assert region.fake.volumes[asset.handle].tags["volplane.dev/fence"] == "5//lease"
 
 
 def test_a_former_leader_does_not_delete(region: Any) -> None:
-    asset = region.provision(context=region.context(fence="5/replica-b"))
+    asset = region.provision(context=region.context(fence="5/replica-b/lease"))
     request = region.deletion(asset)
-    with pytest.raises(Unavailable, match="leader 5"):
+    with pytest.raises(Unavailable, match="leader of term 5"):
         region.finish(
-            region.backend.delete, type(request)(context=region.context(fence="4/replica-a"), volume=request.volume)
+            region.backend.delete,
+            type(request)(context=region.context(fence="4/replica-a/lease"), volume=request.volume),
         )
 
 

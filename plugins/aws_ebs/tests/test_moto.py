@@ -357,13 +357,13 @@ def test_a_volume_lives_its_life_on_moto(on_moto: Any) -> None:
     assert [(each.handle, each.owner) for each in on_moto.listed()] == [(asset.handle, on_moto.owner())]
 
     node = NodeIdentity(name="node-a", instance_id=f"aws:///{ZONE}/{on_moto.cloud.instance()}")
-    attached = on_moto.attach(asset, node, fence="1/a")
+    attached = on_moto.attach(asset, node, fence="1/a/lease")
     assert isinstance(attached, Attachment)
     assert attached.metadata["devicePath"].startswith("/dev/xvd")
     assert on_moto.cloud.look(asset.handle)["Attachments"][0]["State"] == "attached"
-    assert on_moto.attach(asset, node, fence="1/a") == attached
+    assert on_moto.attach(asset, node, fence="1/a/lease") == attached
     for _ in range(2):
-        assert on_moto.detach(asset, node, fence="1/a") == Done()
+        assert on_moto.detach(asset, node, fence="1/a/lease") == Done()
     assert on_moto.cloud.look(asset.handle)["Attachments"] == []
 
     assert on_moto.expand(asset, 30 * GIB).capacity_bytes == 30 * GIB

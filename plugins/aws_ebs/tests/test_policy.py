@@ -168,14 +168,14 @@ class Judge:
 def test_a_whole_life_needs_no_more_than_the_policy(region: Any) -> None:
     judge = Judge(region)
     node = region.node(region.fake.add_instance())
-    asset = region.provision(size=20 * GIB, context=region.context(fence="1/a"))
-    region.attach(asset, node, fence="2/b")
+    asset = region.provision(size=20 * GIB, context=region.context(fence="1/a/lease"))
+    region.attach(asset, node, fence="2/b/lease")
     snapshot = region.snapshot(asset)
     region.expand(asset, 30 * GIB)
     region.clock.advance(60.0)
     region.modify(asset, tagSpecification_1="team=storage", iopsPerGB="110")
     region.modify(asset, tagDeletion_1="team")
-    region.detach(asset, node, fence="2/b")
+    region.detach(asset, node, fence="2/b/lease")
     shared = {"access_modes": (AccessMode.READ_WRITE_MANY,), "volume_mode": VolumeMode.BLOCK}
     copy = region.provision(
         "u2", 20 * GIB, source_snapshot=snapshot.handle, parameters={"type": "io2", "iops": 500}, **shared

@@ -46,13 +46,13 @@ def test_a_volume_is_what_a_stock_node_mounts(region: Any) -> None:
 
 
 def test_it_carries_the_marks_of_its_claim_and_lets_the_official_controller_attach_it(region: Any) -> None:
-    region.provision(context=region.context(fence="7/replica-a"))
+    region.provision(context=region.context(fence="7/replica-a/lease"))
     tags = only(region).tags
     assert tags["volplane.dev/cluster"] == "cluster-1"
     assert tags["volplane.dev/claim-uid"] == "u1"
     assert tags["volplane.dev/volume"] == tags["Name"] == "pvc-u1"
     assert tags["volplane.dev/generation"] == "1"
-    assert tags["volplane.dev/fence"] == "7"
+    assert tags["volplane.dev/fence"] == "7//lease"
     assert tags["ebs.csi.aws.com/cluster"] == "true"
     assert tags["kubernetes.io/created-for/pvc/namespace"] == "default"
     assert tags["kubernetes.io/created-for/pvc/name"] == "data-u1"
@@ -302,7 +302,7 @@ def test_tags_of_options_and_class_are_counted_together(new_region: Any) -> None
     }
     request = ValidateRequest(context=region.context(), parameters=fitting)
     assert region.backend.validate(request) == Done()
-    asset = region.provision(size=20 * GIB, parameters=fitting, context=region.context(fence="1/a"))
+    asset = region.provision(size=20 * GIB, parameters=fitting, context=region.context(fence="1/a/lease"))
     assert len(region.fake.volumes[asset.handle].tags) == 50
     wrong = {"tags": tags("c", 18)}
     for hook, call in (

@@ -300,13 +300,13 @@ def test_a_failed_attachment_is_told_and_tried_anew(site: Any) -> None:
 
 def test_a_former_leader_attaches_and_detaches_nothing(site: Any) -> None:
     asset, vm = site.provision(), site.vm()
-    site.attach(asset, site.node(vm), context={"fence": "7/b"})
-    assert site.disk.labels["volplane-fence"] == "7"
+    site.attach(asset, site.node(vm), context={"fence": "7/b/lease"})
+    assert site.disk.labels["volplane-fence"] == "7_2f__2f_lease"
     site.again()
-    with pytest.raises(Unavailable, match="former leader 6"):
-        site.detach(asset, site.node(vm), fence="6/a")
-    with pytest.raises(Unavailable, match="former leader 6"):
-        site.attach(asset, site.node(site.vm("node-b")), context={"fence": "6/a"})
+    with pytest.raises(Unavailable, match=r"former leader .* of term 6 "):
+        site.detach(asset, site.node(vm), fence="6/a/lease")
+    with pytest.raises(Unavailable, match=r"former leader .* of term 6 "):
+        site.attach(asset, site.node(site.vm("node-b")), context={"fence": "6/a/lease"})
     assert devices(vm) == ["pvc-u1"]
 
 

@@ -15,6 +15,7 @@ from volplane import (
     Asset,
     DeleteRequest,
     Done,
+    Fence,
     InProgress,
     InvalidArgument,
     NotFound,
@@ -305,11 +306,11 @@ def _noting(ids: list[str], *, match: bool = True) -> Any:
 def test_another_leader_makes_a_request_of_its_own(site: Any) -> None:
     """Its fence is a label of the disk, and a requestId that was used for another body is refused."""
     site.fail("disks.insert", "INTERNAL_ERROR")
-    site.backend.provision(site.demand(context=site.context(fence="1/a")))
+    site.backend.provision(site.demand(context=site.context(fence="1/a/lease")))
     site.clock.advance(5.0)
-    asset = site.again().provision(context=site.context(fence="2/b"))
+    asset = site.again().provision(context=site.context(fence="2/b/lease"))
     assert isinstance(asset, Asset)
-    assert site.disk.labels[LABELS.fence] == "2"
+    assert LABELS.term(site.disk.labels) == Fence(2, "", "lease")
 
 
 def test_a_failed_operation_is_told_and_the_next_attempt_makes_the_disk(site: Any) -> None:
@@ -467,11 +468,11 @@ def test_adoption_replaces_the_marks_of_the_former_cluster(site: Any) -> None:
     former = Ownership(cluster_id="before", claim_uid="u1", volume_name="pvc-u1")
     site.disk.labels[LABELS.cluster] = "before"
     with pytest.raises(Throttled, match="being marked"):
-        site.backend.adopt(site.adoption(asset, former, fence="3/me"))
+        site.backend.adopt(site.adoption(asset, former, fence="3/me/lease"))
     site.clock.advance(1.0)
-    assert site.backend.adopt(site.adoption(asset, former, fence="3/me")) == Done()
+    assert site.backend.adopt(site.adoption(asset, former, fence="3/me/lease")) == Done()
     assert LABELS.owner(site.disk.labels) == site.owner()
-    assert site.disk.labels[LABELS.fence] == "3"
+    assert LABELS.term(site.disk.labels) == Fence(3, "", "lease")
     request = site.adoption(asset, former)
     stranger = replace(request, volume=replace(request.volume, owner=site.owner("u9")))
     with pytest.raises(AlreadyExists, match="belongs to pvc-u1 of cluster 'cluster-1'"):
@@ -537,9 +538,9 @@ def test_a_static_disk_is_deleted_only_if_nobody_marked_it(site: Any) -> None:
 
 
 def test_a_former_leader_deletes_nothing(site: Any) -> None:
-    asset = site.provision(context=site.context(fence="5/b"))
-    late = DeleteRequest(context=site.context(fence="4/a"), volume=site.identity(asset))
-    with pytest.raises(Unavailable, match="former leader 4"):
+    asset = site.provision(context=site.context(fence="5/b/lease"))
+    late = DeleteRequest(context=site.context(fence="4/a/lease"), volume=site.identity(asset))
+    with pytest.raises(Unavailable, match=r"former leader .* of term 4 "):
         site.finish(site.again().backend.delete, late)
     assert site.disk.status == "READY"
 

@@ -49,10 +49,10 @@ def live(site: Any) -> None:
     vm = site.vm()
     node = site.node(vm)
     first = site.provision(
-        parameters={"type": "hyperdisk-balanced", "storage-pools": POOL}, context=site.context(fence="1/a")
+        parameters={"type": "hyperdisk-balanced", "storage-pools": POOL}, context=site.context(fence="1/a/lease")
     )
     site.probe()
-    site.attach(first, node, context={"fence": "2/b"})
+    site.attach(first, node, context={"fence": "2/b/lease"})
     site.expand(first, 20 * GIB)
     site.modify(first, iops="4000")
     snapshot = site.snapshot(first)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import socket
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
+import volplane_nfs.nfs4
 from volplane_nfs.nfs4 import (
     Address,
     Client,
@@ -20,6 +24,7 @@ from volplane_nfs.nfs4 import (
     OutcomeUnknown,
     ServerUnavailable,
     Status,
+    files,
 )
 from volplane_nfs.nfs4 import operations as nfs
 from volplane_nfs.nfs4.files import create_directory, names, read_file, root_handle, write_file
@@ -51,6 +56,12 @@ class Script:
 
 def client_of(model: ModelServer, **options: object) -> Client:
     return Client(HOME, dial=model.dial, **options)  # type: ignore[arg-type]
+
+
+def test_the_example_of_the_package_runs(model: ModelServer, capsys: pytest.CaptureFixture[str]) -> None:
+    example = textwrap.dedent(re.findall(r"\n\n((?:    .*\n)+)", volplane_nfs.nfs4.__doc__ or "")[0])
+    exec(example, {**vars(files), "Address": Address, "Client": partial(Client, dial=model.dial)})
+    assert "b'new'" in capsys.readouterr().out
 
 
 def test_a_call_whose_answer_is_lost_is_done_once(model: ModelServer) -> None:

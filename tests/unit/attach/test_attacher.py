@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from unit.attach.objects import CSI, FINALIZER, attachment, bound, node
 from unit.deciding import HOOKS, disk, state_with
@@ -90,6 +91,17 @@ def test_a_long_attach_keeps_the_state_and_waits() -> None:
     assert isinstance(kept, Patch)
     record = msgspec.json.decode(kept.body["metadata"]["annotations"][names.INTENT])
     assert (record["hook"], record["state"]) == ("attach", {"job": "7"})
+
+
+def test_a_state_that_another_process_wrote_meanwhile_stays() -> None:
+    record = replace(intent_of(bound()[1], attaching(), "uid-node-a", "test"), hook="attach", state={"job": "8"})
+    known = {names.INTENT: write_intent(record), names.NODE_ID: "aws:///z/node-a"}
+    subject = attachment(annotations=known, finalizers=[FINALIZER])
+    state = world(subject, *bound(), node())
+    state.progress.track_attachment(subject.uid).succeeded(Attaching({"job": "7"}, state.monotonic() + 5.0))
+    step = decide_attachment(subject.key, state)
+    assert isinstance(step, Wait)
+    assert step.seconds == 5.0
 
 
 def test_a_failure_is_shown_with_its_time_and_then_tried_again() -> None:

@@ -215,6 +215,24 @@ def test_a_quota_allows_the_pods_the_priority_that_they_ask_for(
     assert asked == set(selected["values"]) == {"system-cluster-critical", "system-node-critical"}
 
 
+def test_pods_are_replaced_when_the_configuration_changes_and_only_then(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    given = tmp_path / "volplane.yaml"
+
+    def templates(root: str) -> list[Any]:
+        driver = {"name": "d.example.com", "backend": "hostpath", "options": {"root": root}, "distributed": True}
+        given.write_text(yaml.safe_dump({"drivers": [driver]}))
+        assert main(["manifests", "--config", str(given)]) == 0
+        objects = yaml.safe_load_all(capsys.readouterr().out)
+        return [each["spec"]["template"] for each in objects if each["kind"] in ("Deployment", "DaemonSet")]
+
+    first, again, other = templates("/srv"), templates("/srv"), templates("/data")
+    assert len(first) == 2
+    assert first == again
+    assert all(old != new for old, new in zip(first, other, strict=True))
+
+
 def test_a_monitor_is_printed_on_demand_and_reaches_every_process(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

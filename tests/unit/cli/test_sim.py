@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from simulation.plants import planted
+from simulation.planting import planted
+from simulation.plants import PLANTS
 from simulation.recorded import CAUGHT
 from volplane.cli.main import main
 
@@ -78,7 +79,7 @@ def test_several_processes_find_what_one_finds(run: Run) -> None:
 
 
 def test_a_failing_seed_shows_the_invariant_a_short_trace_and_how_to_replay_it(run: Run) -> None:
-    with planted(BUG):
+    with planted(PLANTS[BUG]):
         code, out, _ = run("--seeds", SEED, "--jobs", "1")
     assert code == 1
     first, *rest = out.splitlines()
@@ -90,7 +91,7 @@ def test_a_failing_seed_shows_the_invariant_a_short_trace_and_how_to_replay_it(r
 
 
 def test_the_command_that_a_failure_prints_replays_it_exactly(run: Run) -> None:
-    with planted(BUG):
+    with planted(PLANTS[BUG]):
         _, first, _ = run("--seeds", SEED, "--jobs", "1")
         [replay] = [line for line in first.splitlines() if line.startswith("      replay: volplane sim ")]
         code, second, _ = run(*replay.removeprefix("      replay: volplane sim ").split(), "--jobs", "1")
@@ -100,7 +101,7 @@ def test_the_command_that_a_failure_prints_replays_it_exactly(run: Run) -> None:
 
 
 def test_enough_failures_end_the_command(run: Run) -> None:
-    with planted("lift_the_gate_without_a_permit"):
+    with planted(PLANTS["lift_the_gate_without_a_permit"]):
         code, out, _ = run("--seeds", "0:100", "--jobs", "1", "--failures", "2", "--shrink", "0")
     assert code == 1
     assert out.count("FAIL  seed ") == 2

@@ -358,20 +358,34 @@ def test_what_is_not_ours_is_refused() -> None:
 
 def test_a_former_leader_is_refused_by_memory_and_by_the_mark() -> None:
     fences, marks = Fences(LABELS), LABELS.of(OWNER)
-    fences.refuse_former_leader("disk", marks, context(fence="7/a"))
-    with pytest.raises(Unavailable, match="leader 7; this call belongs to the former leader 6"):
-        fences.refuse_former_leader("disk", marks, context(fence="6/b"))
-    with pytest.raises(Unavailable, match="leader 9"):
-        Fences(LABELS).refuse_former_leader("disk", {**marks, LABELS.fence: "9"}, context(fence="7/a"))
+    fences.refuse_former_leader("disk", marks, context(fence="7/a/lease"))
+    with pytest.raises(Unavailable, match="term 7; this call belongs to the former leader b of term 6"):
+        fences.refuse_former_leader("disk", marks, context(fence="6/b/lease"))
+    written = {**marks, **LABELS.of_term(context(fence="9/c/lease"))}
+    with pytest.raises(Unavailable, match="leader of term 9"):
+        Fences(LABELS).refuse_former_leader("disk", written, context(fence="7/a/lease"))
     fences.forget("disk")
-    fences.refuse_former_leader("disk", marks, context(fence="6/b"))
+    fences.refuse_former_leader("disk", marks, context(fence="6/b/lease"))
+
+
+def test_a_lease_that_was_made_anew_counts_from_0_and_locks_nobody_out() -> None:
+    fences, marks = Fences(LABELS), LABELS.of(OWNER)
+    fences.refuse_former_leader("disk", marks, context(fence="7/a/first"))
+    written = {**marks, **LABELS.of_term(context(fence="7/a/first"))}
+    fences.refuse_former_leader("disk", written, context(fence="0/a/second"))
+    assert fences.mark_to_write(written, context(fence="0/a/second")) == {LABELS.fence: "0_2f__2f_second"}
+
+
+def test_a_mark_that_is_no_term_refuses_nobody() -> None:
+    fences, marks = Fences(TAGS), TAGS.of(OWNER)
+    fences.refuse_former_leader("disk", {**marks, TAGS.fence: "12"}, context(fence="7/a/lease"))
 
 
 def test_a_fence_is_written_once_and_only_to_what_is_ours() -> None:
     fences, marks = Fences(LABELS), LABELS.of(OWNER)
-    assert fences.mark_to_write(marks, context(fence="7/a")) == {LABELS.fence: "7"}
-    assert fences.mark_to_write({**marks, LABELS.fence: "7"}, context(fence="7/a")) == {}
-    assert fences.mark_to_write({}, context(fence="7/a")) == {}
+    assert fences.mark_to_write(marks, context(fence="7/a/lease")) == {LABELS.fence: "7_2f__2f_lease"}
+    assert fences.mark_to_write({**marks, LABELS.fence: "7_2f__2f_lease"}, context(fence="7/a/lease")) == {}
+    assert fences.mark_to_write({}, context(fence="7/a/lease")) == {}
     assert fences.mark_to_write(marks, context()) == {}
 
 

@@ -433,3 +433,26 @@ async def test_why_there_is_no_election_is_said_once_and_shown_while_it_is_so(
     assert one.elector.failing == ""
     assert at_work(log) == ["one"]
     await one.stop()
+
+
+@pytest.mark.parametrize("noticed", ["by a renewal", "by the caches"])
+async def test_after_a_restore_of_the_server_terms_are_counted_on(wire: Callable[[], Any], noticed: str) -> None:
+    """Backends have seen the former term, and would refuse who comes with a lower number."""
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(10)
+    await one.stop()
+    two = Candidate(line, "two", log)
+    await asyncio.sleep(10)
+    former = two.terms[0].fence
+    backup = {"holderIdentity": "one", "leaseTransitions": 0}
+    await line.client.patch(LEASES, KEY, {"spec": backup})
+    if noticed == "by the caches":
+        await two.stop()
+    three = Candidate(line, "three", log)
+    await asyncio.sleep(60)
+    terms = [term.fence for term in (*two.terms[1:], *three.terms)]
+    assert terms
+    assert all(term.outdates(former) for term in terms)
+    await two.stop()
+    await three.stop()

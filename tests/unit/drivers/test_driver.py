@@ -45,6 +45,22 @@ from volplane.requests import (
 )
 
 
+def test_whoever_loads_a_backend_with_a_deprecated_hook_is_warned_and_it_works(
+    kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = DeprecationWarning("use another hook")
+    monkeypatch.setitem(BackendSpec.probe.volplane_spec, "warn_on_impl", said)  # type: ignore[attr-defined]
+
+    class Old(kit.Memory):  # type: ignore[misc]
+        @hookimpl
+        def probe(self, request: ProbeRequest) -> Done:
+            return Done()
+
+    with pytest.warns(DeprecationWarning, match="use another hook"):
+        driver = build_driver("d.example.com", kit.backend(Old), {})
+    assert driver.supports("probe")
+
+
 def answering(kit: Any, answer: Any, hook: str = "provision") -> Driver:
     """A driver whose `hook` raises or returns `answer`."""
 

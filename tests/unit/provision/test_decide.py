@@ -169,6 +169,16 @@ def test_a_discard_that_was_begun_is_written_down_and_goes_on() -> None:
     assert next_step(prepared(discard={"job": 1})) == DISCARD, "another process goes on with it"
 
 
+def test_a_state_that_another_process_wrote_meanwhile_stays_and_goes_into_the_next_call() -> None:
+    """Found by the simulation: two leaders wrote their states over each other's, forty times a second."""
+    made = prepared(state={"step": 2})
+    made.progress.track_claim("uid-c").provision_pending({"step": 1}, 1005.0, 1000.0, given=None)
+    assert next_step(made).seconds == 5.0
+    gone = prepared(discard={"step": 2})
+    gone.progress.track_claim("uid-c").discard_pending(ASSET, {"step": 1}, 1005.0, given={})
+    assert next_step(gone).seconds == 5.0
+
+
 def test_after_a_discard_the_next_asset_is_another_one() -> None:
     made = prepared(discard={"job": 1}, generation=2)
     made.progress.track_claim("uid-c").discarded()

@@ -83,7 +83,7 @@ def test_a_long_deletion_is_written_down_waited_for_and_gone_on_with() -> None:
     assert (name, "j-1" in intent) == ("volplane.dev/intent", True)
     recorded = released(annotations={name: intent})
     assert decided(recorded, made) == Wait(reason='driver "disk.example.com" is deleting the asset', seconds=30.0)
-    made.progress.track_volume(item.uid).succeeded(Deleting({"job": "j-2"}, 1030.0))
+    made.progress.track_volume(item.uid).succeeded(Deleting({"job": "j-2"}, 1030.0, {"job": "j-1"}))
     assert isinstance(decided(recorded, made), Patch)
     made.progress.track_volume(item.uid).succeeded(Deleting({"job": "j-1"}, 1000.0))
     again = decided(recorded, made)

@@ -109,6 +109,9 @@ def test_a_long_scrub_is_written_down_and_waited_for() -> None:
     again.progress.track_volume("uid-v").succeeded(Erasing({"part": 1}, due=1005.0))
     assert decided(dirty(state={"part": 1}), made=again).seconds == 5.0
     assert decided(dirty(state={"part": 1})) == RECYCLE, "another process goes on with it"
+    other = state_with(drivers=(DISK,))
+    other.progress.track_volume("uid-v").succeeded(Erasing({"part": 1}, 1005.0, None))
+    assert decided(dirty(state={"part": 2}), made=other).seconds == 5.0, "another process wrote its state meanwhile"
 
 
 def planned() -> ClusterState:
@@ -137,11 +140,25 @@ def test_the_pod_is_permitted_after_a_live_look_at_the_volume_and_then_let_go() 
     assert lift.body == {"spec": {"schedulingGates": []}}
 
 
+def test_a_gate_that_is_lifted_already_is_not_lifted_again_while_the_cache_still_shows_it() -> None:
+    """Found by the simulation: the write was answered with 500 after it had taken effect."""
+    permitted = dirty(pod="uid-pod")
+    step = decided(permitted, pod_of(permitted, gated=True), reads=whole(permitted, schedulingGates=[]))
+    assert isinstance(step, Wait)
+
+
 def test_a_pod_of_an_earlier_release_or_attempt_is_deleted_by_its_uid_and_proves_nothing() -> None:
     item = dirty(pod="uid-pod", attempt=2)
     gone = decided(item, pod_of(dirty(pod="uid-pod"), phase="Succeeded"))
     assert isinstance(gone, Delete)
     assert gone.target.uid == "uid-pod"
+
+
+def test_a_scrubber_pod_is_removed_with_its_own_grace_period() -> None:
+    """Without one its object is gone before its node has stopped it, and it may still erase."""
+    gone = decided(dirty(erased=True), pod_of(dirty(), phase="Succeeded"))
+    assert isinstance(gone, Delete)
+    assert gone.grace_seconds is None
 
 
 FORGED = [

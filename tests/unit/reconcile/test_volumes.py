@@ -152,6 +152,16 @@ def test_what_looks_at_the_claim_itself_or_finds_nothing_left_to_lose_is_precede
 
 
 @pytest.mark.parametrize("policy", ["Retain", "Delete", "Recycle"])
+def test_a_claim_that_the_server_shows_is_not_gone_whatever_newer_one_a_cache_holds(policy: str) -> None:
+    """Found by the simulation: the server was restored from a backup made before the claim was made anew."""
+    item = volume(claim=GONE, status={"phase": "Bound"}, persistentVolumeReclaimPolicy=policy)
+    namesake = claim("gone", uid="another", resourceVersion="90")
+    step = decided(item, namesake, reads=read(CLAIMS, "default/gone", GONE), drivers=(DISK,))
+    assert isinstance(step, Wait)
+    assert step.seconds == 1.0
+
+
+@pytest.mark.parametrize("policy", ["Retain", "Delete", "Recycle"])
 def test_a_volume_whose_claim_is_gone_is_released_first(policy: str) -> None:
     item = volume(claim=GONE, status={"phase": "Bound"}, persistentVolumeReclaimPolicy=policy)
     assert phase(without_claim(item, drivers=(DISK,))) == "Released"

@@ -17,6 +17,7 @@ from volplane.state.progress import (
     Discarding,
     Erasing,
     Full,
+    LongCall,
     Made,
     Pending,
     Progress,
@@ -87,17 +88,17 @@ CLAIMS: dict[str, tuple[ClaimProgress, Callable[[ClaimProgress], object], ClaimP
     "nothing is found after an attempt": (Claim(attempted=3.0), lambda p: p.absence_seen(9.0), Claim(attempted=3.0)),
     "a discard begins": (Claim(step=Made(ASSET)), lambda p: p.discard_began(ASSET), Claim(step=Discarding(ASSET))),
     "a discard is tried again": (
-        Claim(step=Discarding(ASSET, JOB, 5.0)),
+        Claim(step=Discarding(ASSET, LongCall(JOB, 5.0))),
         lambda p: p.discard_began(ASSET),
-        Claim(step=Discarding(ASSET, JOB, 5.0)),
+        Claim(step=Discarding(ASSET, LongCall(JOB, 5.0))),
     ),
     "a discard takes long": (
         Claim(step=Discarding(ASSET)),
         lambda p: p.discard_pending(ASSET, JOB, 14.0),
-        Claim(step=Discarding(ASSET, JOB, 14.0)),
+        Claim(step=Discarding(ASSET, LongCall(JOB, 14.0))),
     ),
     "a discard ends": (
-        Claim(step=Discarding(ASSET, JOB, 5.0), intent=FIRST, attempted=3.0),
+        Claim(step=Discarding(ASSET, LongCall(JOB, 5.0)), intent=FIRST, attempted=3.0),
         lambda p: p.discarded(),
         Claim(step=Discarded(), intent=FIRST),
     ),
@@ -183,3 +184,18 @@ def test_what_is_tracked_is_kept_until_it_is_forgotten() -> None:
     record.discarded()
     assert len(progress) == 0, "what an operation still writes is seen by nobody"
     assert progress.claim("c") == ClaimProgress()
+
+
+RECORDED: dict[str, tuple[dict[str, int] | None, dict[str, int] | None, bool]] = {
+    "nothing is recorded, and nothing was": (None, None, True),
+    "what the call was made with is still there": ({"job": 0}, {"job": 0}, True),
+    "it is recorded already": (None, {"job": 1}, False),
+    "another process has called the hook since": (None, {"job": 2}, False),
+    "another process has called the hook with an older state": ({"job": 0}, {"job": 2}, False),
+}
+
+
+@pytest.mark.parametrize("row", RECORDED)
+def test_a_state_is_written_over_the_one_that_its_call_was_made_with(row: str) -> None:
+    given, recorded, expected = RECORDED[row]
+    assert LongCall(JOB, 5.0, given).to_record(recorded) is expected

@@ -23,7 +23,7 @@ from volplane import (
     ResourceExhausted,
     Unavailable,
 )
-from volplane.cloud import BoundedCache, HookCall, RetryLater, fence_number
+from volplane.cloud import TAGS, BoundedCache, HookCall, RetryLater
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.ceilings import Ceilings
@@ -200,7 +200,8 @@ class Provisioner:
             "Name": request.name,
             **self._ec2.settings.tags,
             **parameters.tags.rendered(namespace=claim.namespace, claim=claim.name, volume=request.name),
-            **ownership_tags.volume_tags(request.owner, claim, spec=spec.digest, fence=fence_number(request.context)),
+            **ownership_tags.volume_tags(request.owner, claim, spec=spec.digest),
+            **TAGS.of_term(request.context),
         }
         if parameters.iops_per_gib is not None:
             tags[ownership_tags.IOPS_PER_GIB] = str(parameters.iops_per_gib)

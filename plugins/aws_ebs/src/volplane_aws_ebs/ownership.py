@@ -15,7 +15,7 @@ from volplane import (
     Throttled,
     Unsupported,
 )
-from volplane.cloud import TAGS, Fences, HookCall, RetryLater, fence_number
+from volplane.cloud import TAGS, Fences, HookCall, RetryLater
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action
 from volplane_aws_ebs.ec2 import Ec2
@@ -87,9 +87,7 @@ def adopt(ec2: Ec2, fencing: Fencing, request: AdoptRequest, call: HookCall) -> 
         )
     if request.former.cluster_id == owner.cluster_id:
         fencing.refuse_former_leader(volume, call)
-    new, fence = TAGS.of(owner), fence_number(call.context)
-    if fence is not None:
-        new[ownership_tags.FENCE] = str(fence)
+    new = {**TAGS.of(owner), **TAGS.of_term(call.context)}
     tags = [{"Key": key, "Value": value} for key, value in new.items()]
     try:
         ec2.change(Action.CREATE_TAGS, id_, call, Resources=[id_], Tags=tags)
@@ -109,9 +107,9 @@ def adopt(ec2: Ec2, fencing: Fencing, request: AdoptRequest, call: HookCall) -> 
 
 
 class Fencing:
-    """Refuses late calls of a former leader by comparing fence numbers per volume. Safe for threads.
+    """Refuses late calls of a former leader by comparing the terms of calls per volume. Safe for threads.
 
-    The highest number is written to the volume as a tag before it is attached or modified, so that other processes see
+    The newest term is written to the volume as a tag before it is attached or modified, so that other processes see
     it too.
     EC2 has no conditional writes: a call that starts between the read and the change is not refused. For DetachVolume
     the device name closes this gap.
@@ -126,7 +124,7 @@ class Fencing:
         self._fences.refuse_former_leader(volume.id, volume.tags, call.context)
 
     def forget(self, volume: str) -> None:
-        """Drop what this process knows of the volume's leaders: the tag of the volume has a new number."""
+        """Drop what this process knows of the volume's leaders: the tag of the volume has a new term."""
         self._fences.forget(volume)
 
     def write(self, volume: Ec2Volume, call: HookCall) -> None:

@@ -64,9 +64,9 @@ def client_token(owner: Ownership, attempt: int) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def volume_tags(owner: Ownership, claim: ClaimIdentity, *, spec: str, fence: int | None) -> dict[str, str]:
-    """The tags of a new volume. spec: digest of what was asked for. fence: number of the leader."""
-    tags = {
+def volume_tags(owner: Ownership, claim: ClaimIdentity, *, spec: str) -> dict[str, str]:
+    """The tags of a new volume. spec: digest of what was asked for."""
+    return {
         **TAGS.of(owner),
         SPEC: spec,
         _EBS_CSI_CLUSTER: "true",
@@ -74,9 +74,6 @@ def volume_tags(owner: Ownership, claim: ClaimIdentity, *, spec: str, fence: int
         CLAIM_NAME: claim.name[:_LONGEST_VALUE],
         CLAIM_NAMESPACE: claim.namespace[:_LONGEST_VALUE],
     }
-    if fence is not None:
-        tags[FENCE] = str(fence)
-    return tags
 
 
 def snapshot_tags(cluster: str, name: str) -> dict[str, str]:

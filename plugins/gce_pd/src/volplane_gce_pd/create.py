@@ -21,7 +21,7 @@ from volplane import (
     ResourceExhausted,
     Unavailable,
 )
-from volplane.cloud import LABELS, BoundedCache, HookCall, RetryLater, StateAges, fence_number
+from volplane.cloud import LABELS, BoundedCache, HookCall, RetryLater, StateAges
 from volplane_gce_pd.api import GceError, Method
 from volplane_gce_pd.compute import SETTLE_SECONDS, Compute
 from volplane_gce_pd.errors import ALREADY_EXISTS, code_of, outcome_unknown, to_backend_error
@@ -164,13 +164,12 @@ class Provisioner:
         settings, (place, name) = self._compute.settings, key
         regional = spec.parameters.regional
         kind, _, where = place.partition("/")
-        fence = fence_number(request.context)
         labels = {
             **settings.labels,
             **spec.parameters.labels,
             **LABELS.of(request.owner),
             LABELS.demand: spec.digest,
-            **({LABELS.fence: str(fence)} if fence is not None else {}),
+            **LABELS.of_term(request.context),
         }
         message: dict[str, Any] = {
             **spec.message(settings.project, zones[0]),

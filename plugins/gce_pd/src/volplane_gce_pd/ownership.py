@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from volplane import AdoptRequest, AlreadyExists, AssetPage, Done, ListedAsset, ListRequest, NotFound, Throttled
-from volplane.cloud import LABELS, Fences, HookCall, RetryLater, fence_number
+from volplane.cloud import LABELS, Fences, HookCall, RetryLater
 from volplane_gce_pd.api import Method
 from volplane_gce_pd.compute import Compute
 from volplane_gce_pd.resources import GIB, Disk, disk_key, request_id
@@ -79,9 +79,7 @@ def adopt(compute: Compute, fencing: Fencing, request: AdoptRequest, call: HookC
         )
     if request.former.cluster_id == owner.cluster_id:
         fencing.refuse_former_leader(disk, call)
-    labels, fence = {**disk.labels, **LABELS.of(owner)}, fence_number(call.context)
-    if fence is not None:
-        labels[LABELS.fence] = str(fence)
+    labels = {**disk.labels, **LABELS.of(owner), **LABELS.of_term(call.context)}
     seconds = _ADOPT_RETRY
     try:
         set_labels(compute, disk, labels, call)
@@ -118,7 +116,7 @@ def set_labels(compute: Compute, disk: Disk, labels: Mapping[str, str], call: Ho
 
 
 class Fencing:
-    """Refuses late calls of a former leader by comparing fence numbers per disk. Safe for threads."""
+    """Refuses late calls of a former leader by comparing the terms of calls per disk. Safe for threads."""
 
     def __init__(self, compute: Compute) -> None:
         self._compute = compute

@@ -29,7 +29,7 @@ from volplane_testing.simulation.chance import is_mark
 from volplane_testing.simulation.coverage import Coverage
 from volplane_testing.simulation.report import SeedReport, judge_seed
 from volplane_testing.simulation.run import simulate
-from volplane_testing.simulation.schedule import SCENARIOS
+from volplane_testing.simulation.scenarios import SCENARIOS
 from volplane_testing.simulation.shrink import MOST_TRIALS
 from volplane_testing.simulation.storages import ROLES
 

@@ -9,15 +9,21 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from volplane.kube import names
+from volplane.kube.quantity import parse
+from volplane.reclaim.scrub_pod import SCRUB_GATE
+from volplane.state.indexes import SCRUB_VOLUME
+from volplane.state.records import read_recycle_intent
 from volplane_testing.simulation.backends import SimulatedBackend
-from volplane_testing.simulation.cluster_view import Json, annotations_of, finalizers_of, key_of, reference_of
+from volplane_testing.simulation.cluster_view import Commit, Json, annotations_of, finalizers_of, key_of, reference_of
 from volplane_testing.simulation.disks import Disk, source_key
 from volplane_testing.simulation.run_context import NAMESPACE, RunContext
 from volplane_testing.simulation.safety import recycles
-from volplane_testing.simulation.schedule import ALPHA, BETA, CLASSES, Action
+from volplane_testing.simulation.scenarios import ALPHA, BETA, CLASSES
+from volplane_testing.simulation.schedule import Action
 
 if TYPE_CHECKING:
     from volplane_testing.simulation.external_backends import ExternalBackend
@@ -58,6 +64,9 @@ class Actors:
         self._externals = externals
         self._unit = max((external.gib for external in externals.values()), default=1)
         self._remembered: dict[str, str] = {}
+        self._to_forge: set[str] = set()
+        """Uids of volumes whose scrubber pod somebody waits for."""
+        run_context.view.listeners.append(self._committed)
 
     def can(self, action: Action) -> bool:
         return hasattr(self, action.what) and action.what != "can"
@@ -108,6 +117,8 @@ class Actors:
         volume = self._target(of)
         if volume is None:
             return
+        if self._externals and "deletionTimestamp" in volume["metadata"]:
+            return  # Real storages name assets by their claim, which could have no other while this one is kept.
         self._happened["user: changes a policy"] += 1
         self._patch(_VOLUMES, volume, {"spec": {"persistentVolumeReclaimPolicy": policy}})
         disk = self._disks.of(volume["spec"])
@@ -141,14 +152,49 @@ class Actors:
         self._happened["user: strips a volume's intent"] += 1
         self._patch(_VOLUMES, volume, {"metadata": {"annotations": {names.INTENT: None}}})
 
-    def delete_scrubber(self, of: str) -> None:
+    async def delete_scrubber(self, of: str) -> None:
+        """Somebody waits a while for the scrubber pod of a volume, and deletes it."""
         volume = self._target(of)
-        if volume is None:
-            return
-        for pod in list(self._view.pods.values()):
-            if annotations_of(pod).get("volplane.dev/scrub-volume") == volume["metadata"]["name"]:
+        for _ in range(3 * _PATIENCE):
+            volume = volume or self._target(of)
+            name = volume["metadata"]["name"] if volume is not None else ""
+            pods = [pod for pod in self._view.pods.values() if name and annotations_of(pod).get(SCRUB_VOLUME) == name]
+            if self._chance.calm.is_set():
+                return
+            for pod in pods:
                 self._happened["user: deletes a scrubber pod"] += 1
                 self._send("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}", {})
+                return
+            await asyncio.sleep(0.1)
+
+    def forge_scrub_pod(self, of: str) -> None:
+        """Somebody who may write pods in our namespace waits for a scrub of the volume to begin, and is faster."""
+        if (volume := self._target(of)) is not None:
+            self._to_forge.add(volume["metadata"]["uid"])
+
+    def _committed(self, commit: Commit) -> None:
+        new = commit.new
+        if commit.kind != "volume" or new is None or names.INTENT not in annotations_of(new):
+            return
+        if (uid := new["metadata"]["uid"]) in self._to_forge and read_recycle_intent(annotations_of(new)[names.INTENT]):
+            self._to_forge.discard(uid)
+            asyncio.get_running_loop().call_soon(self._create_forged_pod, new)
+
+    def _create_forged_pod(self, volume: Json) -> None:
+        """One in the place of the scrubber, which erases nothing."""
+        digest = sha256(volume["metadata"]["uid"].encode()).hexdigest()[:16]
+        metadata = {
+            "name": f"volplane-scrub-{digest}",
+            "annotations": {SCRUB_VOLUME: volume["metadata"]["name"]},
+        }
+        spec = {
+            "containers": [{"name": "main", "image": "busybox"}],
+            "restartPolicy": "Never",
+            "schedulingGates": [{"name": SCRUB_GATE}],
+        }
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        if self._send("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", body):
+            self._happened["user: forges a scrubber pod"] += 1
 
     # --- claims -------------------------------------------------------------------------------------------------
 
@@ -166,8 +212,49 @@ class Actors:
                 return
             await asyncio.sleep(self._chance.between(0.005, 0.5, f"{name} {attempt}"))
 
+    async def grow_claim(self, name: str) -> None:
+        """Somebody asks for more than the claim has; of a simulated storage, which can grow what it made."""
+        for attempt in range(_PATIENCE):
+            claim = self._view.claims.get(f"default/{name}")
+            if claim is None or "deletionTimestamp" in claim["metadata"] or self._chance.calm.is_set():
+                return
+            volume = self._view.volumes.get(claim["spec"].get("volumeName", ""))
+            if volume is not None and annotations_of(volume).get(names.PROVISIONED_BY) in self._backends:
+                asked = parse(claim["spec"]["resources"]["requests"]["storage"]).as_bytes() + _GIB
+                if self._patch(_CLAIMS, claim, {"spec": {"resources": {"requests": {"storage": f"{asked}"}}}}):
+                    self._happened["user: lets a claim grow"] += 1
+                    return
+            await asyncio.sleep(self._chance.between(0.05, 1.0, f"{name} grows {attempt}"))
+
     def delete_claim(self, name: str) -> None:
         self._send("DELETE", f"{_CLAIMS}/{name}", {})
+
+    async def force_claim(self, name: str) -> None:
+        """Remove a claim by force while a pod uses it; of a volume only that is erased before anybody else has it."""
+        if not (mounts := self._mounts_of(name)):
+            return
+        await asyncio.sleep(1.0)  # a claim of that name that comes in the same second could not be told from this one
+        claim, disk = self._view.claims.get(f"default/{name}"), self._disk_of(name)
+        if claim is None or disk is None or mounts != self._mounts_of(name):
+            return
+        self._happened["user: removes a claim in use by force"] += 1
+        disk.forced = True
+        self.stripped.add(claim["metadata"]["uid"])  # our finalizer goes with the others
+        self._send("DELETE", f"{_CLAIMS}/{name}", {})
+        self._patch(_CLAIMS, claim, {"metadata": {"finalizers": None}})
+
+    def _disk_of(self, claim: str) -> Disk | None:
+        """The asset of a bound claim, if it is recycled."""
+        found = self._view.claims.get(f"default/{claim}")
+        if found is None or names.BIND_COMPLETED not in annotations_of(found):
+            return None
+        volume = self._view.volumes.get(found["spec"].get("volumeName", ""))
+        return self._disks.of(volume["spec"]) if volume is not None and recycles(volume) else None
+
+    def _mounts_of(self, claim: str) -> set[str]:
+        """Uids of the pods that have the asset of a bound claim mounted."""
+        disk = self._disk_of(claim)
+        return set(disk.mounts) if disk is not None else set()
 
     def select_node(self, claim: str, node: str) -> None:
         """The scheduler chooses another node for a claim that is not bound yet."""

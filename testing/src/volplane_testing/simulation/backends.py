@@ -26,6 +26,8 @@ from volplane import (
     Done,
     DriverInfo,
     Erased,
+    ExpandRequest,
+    Fence,
     FindRequest,
     InProgress,
     ListedAsset,
@@ -56,7 +58,7 @@ class BackendTraits:
 
     finds: `find` is implemented. settle: seconds for which a request may still take effect. steps: share of provisions
     and deletions that answer InProgress first. full: share of zones that have no room for an asset. erases: `recycle`
-    erases by itself instead of asking for a scrubber pod. fenced: a call with an older fence than the last is refused.
+    erases by itself instead of asking for a scrubber pod. fenced: a call of an earlier term of a Lease is refused.
     tokens: a client token makes one asset for ever; without, every zone makes what it is asked for (late must be 0
     then). sees_mounts: an asset in use is not deleted. attaches: assets are attached to nodes before they are mounted;
     strict: and never to a second one.
@@ -78,7 +80,10 @@ class BackendTraits:
 
 @dataclass(slots=True, eq=False)
 class Stored:
-    """One asset of the storage system. ready: loop time. going: loop time at which a long deletion is done."""
+    """One asset of the storage system.
+
+    ready: loop time. going: loop time at which a long deletion is done. asked: bytes that it was made with.
+    """
 
     handle: str
     zone: str
@@ -86,6 +91,7 @@ class Stored:
     owner: Ownership | None
     ready: float = 0.0
     going: float | None = None
+    asked: int = 0
     nodes: list[str] = field(default_factory=list)
     """To which it is attached."""
 
@@ -109,7 +115,7 @@ class Listeners:
 class _Memory:
     assets: dict[str, Stored] = field(default_factory=dict)
     tokens: set[tuple[str, int]] = field(default_factory=set)
-    fences: dict[str, int] = field(default_factory=dict)
+    fences: dict[str, Fence] = field(default_factory=dict)
 
 
 class SimulatedBackend(BackendSpec):
@@ -157,8 +163,10 @@ class SimulatedBackend(BackendSpec):
     def provision(self, request: ProvisionRequest) -> Asset | InProgress:
         self._check_fence(request.name, request.context)
         zone = (request.segment or {}).get(ZONE, self.traits.zones[0] if self.traits.zones else "")
-        handle = f"{self.root}/{zone}/{request.name}" if zone else f"{self.root}/{request.name}"
-        about = f"{self.name} {request.claim.name} {request.owner.generation} {zone}"
+        generation = request.owner.generation
+        name = request.name if generation == 1 else f"{request.name}-{generation}"
+        handle = f"{self.root}/{zone}/{name}" if zone else f"{self.root}/{name}"
+        about = f"{self.name} {request.claim.name} {generation} {zone}"
         stored = self._memory.assets.get(handle)
         if stored is None:
             if self.traits.full and self._chance.strikes(f"{about} full", self.traits.full):
@@ -195,6 +203,20 @@ class SimulatedBackend(BackendSpec):
         return Done()
 
     @hookimpl
+    def expand(self, request: ExpandRequest) -> Asset | InProgress:
+        volume = request.volume
+        self._check_fence(volume.name, request.context)
+        stored = self._memory.assets.get(volume.handle)
+        if stored is None:
+            raise NotFound(f"{volume.handle} does not exist")
+        if volume.owner is not None and stored.owner != volume.owner:
+            raise AlreadyExists(f"{volume.handle} carries the marks {stored.owner}")
+        if self._is_long(f"{volume.handle} grows to {request.capacity_bytes}", request.context):
+            return InProgress(retry_after=1.0, state={"growing": volume.handle})
+        stored.capacity = max(stored.capacity, request.capacity_bytes)
+        return self._asset(stored)
+
+    @hookimpl
     def owns(self, request: OwnsRequest) -> bool:
         return str(request.source.fields.get("path", "")).startswith(f"{self.root}/")
 
@@ -228,20 +250,20 @@ class SimulatedBackend(BackendSpec):
     # --- the storage system -------------------------------------------------------------------------------------
 
     def _check_fence(self, name: str, context: Context) -> None:
-        epoch = int(context.fence.partition("/")[0] or 0)
-        if not self.traits.fenced:
+        fence = Fence.parse(context.fence)
+        if not self.traits.fenced or fence is None:
             return
-        newest = self._memory.fences.get(name, 0)
-        if epoch < newest:
-            raise PermissionDenied(f"epoch {newest} has worked on {name}, epoch {epoch} is over")
-        self._memory.fences[name] = epoch
+        newest = self._memory.fences.get(name, fence)
+        if newest.outdates(fence):
+            raise PermissionDenied(f"{newest} has worked on {name}, {fence} is over")
+        self._memory.fences[name] = fence
 
     def _make(self, handle: str, zone: str, request: ProvisionRequest) -> Stored:
         token = (request.owner.claim_uid, request.owner.generation)
         if self.traits.tokens and token in self._memory.tokens:
             raise RuntimeError(f"client token {token[1]} of {request.name} was used for an asset that is no more")
         self._memory.tokens.add(token)
-        stored = Stored(handle, zone, request.capacity_bytes, request.owner)
+        stored = Stored(handle, zone, request.capacity_bytes, request.owner, asked=request.capacity_bytes)
         if self._chance.number(f"{self.name} {request.claim.name} {zone} steps") < self.traits.steps:
             stored.ready = asyncio.get_running_loop().time() + self._chance.between(0.5, 8.0, f"{handle} making")
         self._memory.assets[handle] = stored
@@ -256,8 +278,8 @@ class SimulatedBackend(BackendSpec):
     def _answer(self, stored: Stored, request: ProvisionRequest, about: str) -> Asset | InProgress:
         if stored.owner != request.owner:
             raise AlreadyExists(f"{stored.handle} carries the marks {stored.owner}")
-        if stored.capacity != request.capacity_bytes:
-            raise AlreadyExists(f"{stored.handle} has {stored.capacity} bytes")
+        if stored.asked != request.capacity_bytes:
+            raise AlreadyExists(f"{stored.handle} was made with {stored.asked} bytes")
         left = stored.ready - asyncio.get_running_loop().time()
         if left > 0:
             return InProgress(retry_after=min(left, 2.0), state={"making": about})
@@ -270,6 +292,9 @@ class SimulatedBackend(BackendSpec):
             capacity_bytes=stored.capacity,
             node_affinity=({ZONE: stored.zone},) if stored.zone else (),
         )
+
+    def _is_long(self, about: str, context: Context) -> bool:
+        return not context.state and self._chance.number(f"{self.name} {about}") < self.traits.steps
 
     def _search(self, request: FindRequest) -> Stored | None:
         found = [stored for stored in self._memory.assets.values() if stored.owner == request.owner]
@@ -333,6 +358,3 @@ class AttachingBackend(LookingBackend):
         stored.nodes.remove(node)
         self.listeners.detached(volume.handle, node)
         return Done()
-
-    def _is_long(self, about: str, context: Context) -> bool:
-        return not context.state and self._chance.number(f"{self.name} {about}") < self.traits.steps

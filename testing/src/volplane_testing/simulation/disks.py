@@ -51,7 +51,7 @@ class Disk:
 
     made_for: claim uid, "" for one that a user made. data: uids of claims whose pods wrote and nobody erased since.
     waived: claims whose data a user gave up. mounts: uid of pod -> uid of its claim, "" for scrubber pods. kept: why it
-    may stay without an owner.
+    may stay without an owner. forced: somebody removed a claim by force while a pod had it mounted.
     """
 
     key: str
@@ -62,6 +62,7 @@ class Disk:
     waived: set[str] = field(default_factory=set)
     mounts: dict[str, str] = field(default_factory=dict)
     kept: str = ""
+    forced: bool = False
 
     def foreign_data(self, claim_uid: str = "") -> set[str]:
         """Data that a holder of this claim has no right to see."""

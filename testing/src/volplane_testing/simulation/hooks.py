@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from volplane import (
     Asset,
@@ -16,6 +17,7 @@ from volplane import (
     DetachRequest,
     Done,
     Erased,
+    ExpandRequest,
     FindRequest,
     ProvisionRequest,
     RecycleRequest,
@@ -25,9 +27,12 @@ from volplane import (
 )
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver, Extension
+from volplane.drivers.executor import PendingCall
 from volplane.errors import OutcomeUnknown
+from volplane.operations import DriverLimits
 from volplane.requests import HookRequest
-from volplane_testing.executor import InlineExecutor
+from volplane_testing.executor import InlineExecutor, Latency
+from volplane_testing.simulation.hook_rules import CHANGING, HookRules
 from volplane_testing.simulation.loop import WHO
 from volplane_testing.simulation.run_context import RunContext
 from volplane_testing.simulation.safety import BEGAN
@@ -42,7 +47,8 @@ T = TypeVar("T")
 
 TIMEOUT: Final = 20.0
 """Deadline of hooks in simulations, seconds."""
-_CHANGING: Final = frozenset({"provision", "delete", "recycle"})
+LATE: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar("volplane_simulation_late", default=False)
+"""Whether a hook takes effect for a process that was stopped in the middle of it."""
 _BEFORE: Final = ("unavailable", "throttled", "bug")
 _AFTER: Final = ("lost answer", "unavailable after")
 
@@ -51,7 +57,8 @@ _AFTER: Final = ("lost answer", "unavailable after")
 class HookFaults:
     """Shares of hook calls: that fail, that take seconds, that hang past their deadline, at which the process dies.
 
-    longest: seconds that pass at most before a slow hook takes effect.
+    longest: seconds that pass at most before a slow hook takes effect. listing: share of calls of start and list_assets
+    that hang for up to 25 minutes.
     """
 
     errors: float = 0.0
@@ -59,6 +66,15 @@ class HookFaults:
     hangs: float = 0.0
     crashes: float = 0.0
     longest: float = 60.0
+    listing: float = 0.0
+
+
+class _ThreadStopped(OutcomeUnknown):
+    """The hook has not returned, and takes effect at `until` (loop time)."""
+
+    def __init__(self, until: float) -> None:
+        super().__init__("its thread was stopped")
+        self.until = until
 
 
 class FaultInjector:
@@ -74,6 +90,9 @@ class FaultInjector:
         self._chance = run_context.chance
         self._trace = run_context.trace
         self._view = run_context.view
+        self._rules = run_context.hook_rules
+        self.stalled: Mapping[str, float] = {}
+        """Process whose threads are stopped one after another -> loop time at which they go on."""
         self._faults = faults
         self._crash = crash
         self._counts: Counter[str] = Counter()
@@ -95,6 +114,10 @@ class FaultInjector:
         return (yield from self._around("recycle", request.volume.name, request))
 
     @hookimpl(wrapper=True)
+    def expand(self, request: ExpandRequest) -> Generator[None, Any, Any]:
+        return (yield from self._around("expand", request.volume.name, request))
+
+    @hookimpl(wrapper=True)
     def attach(self, request: AttachRequest) -> Generator[None, Any, Any]:
         return (yield from self._around("attach", request.volume.name, request))
 
@@ -106,18 +129,42 @@ class FaultInjector:
         """Call a hook now; a real backend may be made to crash in the middle of it."""
         external = self.externals.get(driver.name)
         if external is None:
+            if request.hook in CHANGING and (goes_on := self.stalled.get(WHO.get())) is not None:
+                self._take_effect_later(driver, request, goes_on)
             return driver.call(request)
         external.catch_up()
         spelled = f"{WHO.get()} {driver.name} {request.hook} {self._about(request)}"
         self._counts[f"inside {spelled}"] += 1
         name = f"inside {spelled} {self._counts[f'inside {spelled}']}"
         # Only if the process ends: the instance cannot be used after a crash inside of it.
-        rate = self._faults.crashes * (2.0 if request.hook in _CHANGING else 0.3)
+        rate = self._faults.crashes * (2.0 if request.hook in CHANGING else 0.3)
         if self._chance.strikes(name, rate) and self._crash(WHO.get(), name):
             self._trace.happened["hook: crash inside"] += 1
             external.crash_inside(name, lambda: driver.call(request))
             raise OutcomeUnknown("the process is dead")
         return driver.call(request)
+
+    def _take_effect_later(self, driver: Driver, request: HookRequest[Any], goes_on: float) -> NoReturn:
+        """The thread is stopped after its last look at the lease: what it does takes effect once it goes on."""
+        who, loop = WHO.get(), asyncio.get_running_loop()
+        name = f"{who} {driver.name} {request.hook} {self._about(request)} {self._counts['stalled']}"
+        self._counts["stalled"] += 1
+        self._trace.strike(f"hook: late {request.hook}", f"{name}: its thread is stopped")
+
+        def act() -> None:
+            if who in self._rules.dead:
+                return
+            try:
+                driver.call(request)
+            except Exception as error:  # noqa: BLE001 -- nobody hears of it
+                self._trace.note("late", f"{name} raises {error}")
+
+        effect = goes_on + self._chance.between(0.0, 5.0, name)
+        context = contextvars.copy_context()
+        context.run(LATE.set, True)
+        context.run(WHO.set, "")
+        loop.call_at(effect, act, context=context)
+        raise _ThreadStopped(effect)
 
     def _about(self, request: HookRequest[Any]) -> str:
         volume = getattr(request, "volume", request)
@@ -131,12 +178,15 @@ class FaultInjector:
         if driver in self.down and not self._chance.calm.is_set():
             self._trace.happened["hook: driver down"] += 1
             raise Unavailable(f"{driver} is down")
+        if not LATE.get():
+            self._rules.called(request)
         fault = self._fault(name)
         self._raise_before(name, fault)
         try:
             result = yield
         except Exception as error:
             self._trace.note(WHO.get(), f"{hook} {self._view.spell(about)} of {driver} raises {error}")
+            self._rules.failed(request, error)
             raise
         self._trace.note(WHO.get(), f"{hook} {self._view.spell(about)} of {driver} gives {result}")
         if driver in self.externals:
@@ -205,6 +255,9 @@ def latency_of(who: str, run_context: RunContext, faults: HookFaults) -> Callabl
         usual = (0.001 + 0.05 * (share * 1e4 % 1), 0.001 + 0.05 * (share * 1e6 % 1))
         if what == "owns":
             usual = (0.0, 0.0)  # it touches no storage
+        if what in ("start", "list_assets") and chance.strikes(f"{name} long", faults.listing):
+            trace.strike(f"hook: {what} hangs", f"{name}: hangs for long")
+            return 0.1, chance.between(100.0, 1500.0, f"{name} longer")
         if chance.strikes(f"{name} hang", faults.hangs):
             trace.strike("hook: hangs", f"{name}: hangs")
             long = chance.between(TIMEOUT * 0.5, TIMEOUT * 3, f"{name} long")
@@ -220,6 +273,10 @@ def latency_of(who: str, run_context: RunContext, faults: HookFaults) -> Callabl
 class TimedExecutor(InlineExecutor):
     """The executor of one simulated process; hooks can tell when they were called, by `BEGAN`."""
 
+    def __init__(self, limits: Mapping[str, DriverLimits], latency: Latency, rules: HookRules) -> None:
+        super().__init__(limits, latency)
+        self._rules = rules
+
     async def call(
         self,
         driver: str,
@@ -231,3 +288,13 @@ class TimedExecutor(InlineExecutor):
     ) -> T:
         BEGAN.set(asyncio.get_running_loop().time())
         return await super().call(driver, fn, timeout, what=what, abandoned=abandoned)
+
+    async def _perform(self, call: PendingCall) -> None:
+        who = WHO.get()
+        self._rules.thread_taken(call.driver, call.what)
+        try:
+            await super()._perform(call)
+            if isinstance(call.error, _ThreadStopped):
+                await asyncio.sleep(max(0.0, call.error.until - asyncio.get_running_loop().time()))
+        finally:
+            self._rules.thread_left(who, call.driver, call.what)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from volplane.kube import names
-from volplane.kube.quantity import parse
+from volplane.kube.quantity import Quantity, parse
 from volplane.state.records import read_recycle_intent
 from volplane_testing.simulation.actors import Actors
 from volplane_testing.simulation.cluster_view import Json, annotations_of, finalizers_of, key_of, reference_of
@@ -103,6 +103,17 @@ class Liveness:
             yield "no-stuck-finalizer", "is bound and still held for provisioning"
         if not ours and volume is not None and not reference_of(volume).get("uid") and self._mutual(claim, volume):
             yield "what-can-proceed-does", f"is {phase}, though its volume waits for it"
+        has = claim.get("status", {}).get("capacity")
+        judged_here = has and not self._nodes.ATTACHES  # `Changes` knows what is asked for there
+        if (
+            judged_here
+            and has
+            and volume is not None
+            and ours
+            and _alive(volume)
+            and parse(has["storage"]) < _asked(claim)
+        ):
+            yield "what-can-proceed-does", "has less than it asks for, though its volume can grow"
 
     def _mutual(self, claim: Json, volume: Json) -> bool:
         reference = reference_of(volume)
@@ -274,7 +285,17 @@ class Liveness:
                 continue
             if f"pvc-{disk.made_for}" in self._view.retained or disk.made_for in self._safety.lost:
                 continue
+            if self._waits_for_its_class(disk.made_for):
+                continue
             self._violations.report("no-leak", f"{key} on {disk.driver} has no owner")
+
+    def _waits_for_its_class(self, uid: str) -> bool:
+        """Whether a claim holds what was made for it, to be finished when its class is back or to go with the claim."""
+        claim = self._view.claims_by_uid.get(uid)
+        if claim is None or "deletionTimestamp" in claim["metadata"]:
+            return False
+        held = names.PROVISIONING_FINALIZER in finalizers_of(claim) and names.INTENT in annotations_of(claim)
+        return held and claim["spec"].get("storageClassName", "") not in self._view.classes
 
 
 def _alive(volume: Json) -> bool:
@@ -287,7 +308,11 @@ def _names(reference: Json, claim: Json) -> bool:
 
 
 def _large_enough(volume: Json, claim: Json) -> bool:
-    return parse(volume["spec"]["capacity"]["storage"]) >= parse(claim["spec"]["resources"]["requests"]["storage"])
+    return parse(volume["spec"]["capacity"]["storage"]) >= _asked(claim)
+
+
+def _asked(claim: Json) -> Quantity:
+    return parse(claim["spec"]["resources"]["requests"]["storage"])
 
 
 def _uses(pod: Json, namespace: str, claim: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import Coroutine, Generator
 from contextvars import Context, ContextVar
 from random import Random
@@ -30,7 +31,38 @@ class ScheduleLoop(VirtualTimeLoop):
         self._made = 0
         self._numbers: dict[asyncio.Task[Any], int] = {}
         self._owned: dict[str, list[asyncio.Task[Any]]] = {}
+        self._stopped: dict[str, list[asyncio.Handle]] = {}
         self.set_task_factory(self._make)
+
+    def stop_process(self, who: str) -> None:
+        """From now on nothing of this process runs, as after SIGSTOP. Its timers go off when it goes on."""
+        held = self._stopped.setdefault(who, [])
+        scheduled = self._scheduled  # type: ignore[attr-defined]
+        held += [timer for timer in scheduled if _who(timer) == who]
+        scheduled[:] = [timer for timer in scheduled if _who(timer) != who]
+        heapq.heapify(scheduled)
+
+    def continue_process(self, who: str) -> None:
+        """Let it go on; its timers that went off meanwhile go off now."""
+        for handle in self._stopped.pop(who, ()):
+            if isinstance(handle, asyncio.TimerHandle):
+                heapq.heappush(self._scheduled, handle)  # type: ignore[attr-defined]
+            else:
+                self._ready.append(handle)  # type: ignore[attr-defined]
+
+    def _run_once(self) -> None:
+        if self._stopped:
+            self._hold_stopped()
+        super()._run_once()
+
+    def _hold_stopped(self) -> None:
+        ready = self._ready  # type: ignore[attr-defined]
+        going: list[asyncio.Handle] = []
+        for handle in ready:
+            held = self._stopped.get(_who(handle))
+            (going if held is None else held).append(handle)
+        ready.clear()
+        ready.extend(going)
 
     def tasks_of(self, who: str) -> list[asyncio.Task[Any]]:
         """Unfinished tasks that this process made, oldest first."""
@@ -62,6 +94,12 @@ class ScheduleLoop(VirtualTimeLoop):
         random.shuffle(steps)
         for place, (_, handle) in zip(places, steps, strict=True):
             ready[place] = handle
+
+
+def _who(handle: asyncio.Handle) -> str:
+    """The process to which a callback belongs."""
+    context: Context = getattr(handle, "_context")  # noqa: B009 -- an event loop must look into its handles
+    return context.get(WHO, "")
 
 
 def _number(step: tuple[int, asyncio.Handle]) -> int:

@@ -26,6 +26,7 @@ _AFTER: Final = ("lost answer", "half an answer", "500 after")
 _ON_WRITES: Final = ("conflict", "late")
 _VOLUMES: Final = "/api/v1/persistentvolumes"
 _VOLUME: Final = f"{_VOLUMES}/"
+_CLAIM: Final = "/api/v1/namespaces/default/persistentvolumeclaims/"
 _CRASHES: Final = ("crash before", "crash after")
 _WATCH: Final = ("stall", "duplicate", "break", "end", "gone")
 LONGEST_STALL: Final = 60.0
@@ -81,8 +82,8 @@ class Network(KillableTransport):
         super().__init__(InProcessTransport(run_context.view.server))
         self.knows: Callable[[str], Claim | None] = lambda _key: None
         """The claim in the cache of this process."""
-        self.held_until = 0.0
-        """Loop time before which no watch event reaches it."""
+        self.held_until: dict[str, float] = {}
+        """Plural, or "" for all -> loop time before which no watch event of this kind reaches it."""
         self._who = who
         self.run_context = run_context
         self._view = run_context.view
@@ -108,6 +109,8 @@ class Network(KillableTransport):
     ) -> Response:
         await self.unless_dead()
         call = _Call(self._name(method, path), method, path, query, headers, body or b"")
+        if call.writes:
+            self.run_context.hook_rules.writes(method, path)
         if method == "POST" and path == _VOLUMES:
             self.run_context.safety.saving(json.loads(call.body), self.knows)
         draw, server = self._chance.number(call.name), self._server.restores
@@ -125,6 +128,9 @@ class Network(KillableTransport):
         answer = await self._server.answered(self._credentials, partial(self._arrive, call))
         if method == "GET" and path.startswith(_VOLUME):
             self.run_context.safety.reads[self._who, path.removeprefix(_VOLUME)] = asyncio.get_running_loop().time()
+        if method == "GET" and path.startswith(_CLAIM):
+            now = asyncio.get_running_loop().time()
+            self.run_context.hook_rules.claim_reads[self._who, path.removeprefix(_CLAIM)] = now
         if fault == "crash after":
             self._crash(f"after {call.name}")
         await self.unless_dead()
@@ -224,14 +230,15 @@ class Network(KillableTransport):
             return
         lag = self._faults.lag * self._chance.number(f"{name} lag") ** 2
         async with self.inner.stream(path, query=query, headers=headers, quiet=quiet) as lines:
-            yield _Unsteady(self, lines, name, lag=lag, rate=self._faults.watches)
+            yield _Unsteady(self, lines, name, path.rpartition("/")[2], lag=lag, rate=self._faults.watches)
 
 
 class _Unsteady(WrappedLines):
     """A watch whose events come late, twice, or not before it is opened again."""
 
-    def __init__(self, network: Network, lines: LineStream, name: str, *, lag: float, rate: float) -> None:
+    def __init__(self, network: Network, lines: LineStream, name: str, plural: str, *, lag: float, rate: float) -> None:
         super().__init__(lines)
+        self._plural = plural
         self._network = network
         self._name = name
         self._lag = lag
@@ -254,7 +261,8 @@ class _Unsteady(WrappedLines):
             elif self._lag and clock() > caught_up:
                 self._trace.happened["watch: behind"] += 1
                 await self._wait(self._lag)
-            await self._wait(self._network.held_until - clock())
+            held = self._network.held_until
+            await self._wait(max(held.get("", 0.0), held.get(self._plural, 0.0)) - clock())
             caught_up = clock()
             if fault == "break":
                 raise ApiUnavailable(f"{self._name} broke off", status=0)

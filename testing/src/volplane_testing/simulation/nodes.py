@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from volplane.kube import names
+from volplane_testing import clock
 from volplane_testing.simulation.cluster_view import Commit, Json, annotations_of, reference_of
 from volplane_testing.simulation.disks import Disk
 from volplane_testing.simulation.run_context import RunContext
@@ -217,7 +218,9 @@ class Nodes:
             disk.mounts[uid] = claim_uid
             if claim_uid:
                 self._safety.seen(disk, claim_uid, name)
-        self._status(pod, {"phase": "Running", "containerStatuses": [_container({"running": {}})]})
+        started = clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        running_now = {"phase": "Running", "containerStatuses": [_container({"running": {}})]}
+        self._status(pod, {**running_now, "startTime": started})
 
     def _begin_scrub(self, running: RunningPod) -> None:
         now = asyncio.get_running_loop().time()

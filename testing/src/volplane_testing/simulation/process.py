@@ -11,6 +11,7 @@ from random import Random
 from volplane.assembly import Parts, build
 from volplane.controller.actions import EventRecord
 from volplane.controller.config import ScrubberSettings
+from volplane.controller.leader import Leadership
 from volplane.controlplane import ControlPlane
 from volplane.drivers.driver import Driver
 from volplane.drivers.status import LoadedDrivers
@@ -20,10 +21,11 @@ from volplane.state.cluster_state import Settings
 from volplane.state.records import Sealer
 from volplane_testing.clock import LoopClock
 from volplane_testing.control_plane import reasons_of, run_plane
+from volplane_testing.simulation.hook_rules import HookRules
 from volplane_testing.simulation.hooks import TIMEOUT, FaultInjector, TimedExecutor
 from volplane_testing.simulation.loop import WHO, ScheduleLoop
 from volplane_testing.simulation.network import Network
-from volplane_testing.simulation.run_context import CLUSTER_ID, NAMESPACE
+from volplane_testing.simulation.run_context import CLUSTER_ID, LEASE, NAMESPACE
 from volplane_testing.simulation.trace import FirstViolation
 
 __all__ = ["Process", "ProcessParts"]
@@ -80,7 +82,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessParts:
-    """What a process is started with. fence: epoch and holder, as `Leadership.fence`.
+    """What a process is started with. leadership: what it believes about its lease.
 
     calm_since: loop time at which faults ended; infinity: not yet. restart: ends the process of this name, and starts
     another one. attaches: it runs the controllers of attachments.
@@ -95,7 +97,8 @@ class ProcessParts:
     record: Callable[[str, EventRecord], None]
     calm_since: Callable[[], float]
     restart: Callable[[str], object]
-    fence: str
+    leadership: Leadership
+    rules: HookRules
     seed: int
     attaches: bool
 
@@ -105,12 +108,14 @@ class Process:
 
     def __init__(self, name: str, parts: ProcessParts) -> None:
         self.name = name
-        self.fence = parts.fence
+        self.leadership = parts.leadership
         self.network = parts.network
         self.meter = Meter(self._pass_failed, self._watch_broke, parts.calm_since)
         self._parts = parts
         limits: Mapping[str, DriverLimits] = {d.name: DriverLimits(timeout=TIMEOUT) for d in parts.drivers}
-        self._executor = TimedExecutor(limits, parts.latency)
+        self._rules = parts.rules
+        self._rules.leaderships[name] = parts.leadership
+        self._executor = TimedExecutor(limits, parts.latency, parts.rules)
         self._loaded = LoadedDrivers(drivers=tuple(parts.drivers), limits=limits)
         self.plane: ControlPlane | None = None
         self._task: asyncio.Task[None] | None = None
@@ -130,23 +135,28 @@ class Process:
     def kill(self) -> None:
         """End it between two steps of its tasks: no task of it runs on, no hook that has not begun takes effect."""
         self.network.dead = True
+        self._rules.dead.add(self.name)
         self._executor.close()
         loop = asyncio.get_running_loop()
         if isinstance(loop, ScheduleLoop):
+            loop.continue_process(self.name)
             for task in loop.tasks_of(self.name):
                 task.cancel()
 
-    def lead_again(self, fence: str) -> None:
-        """Make it the leader of a new epoch."""
-        self.fence = fence
+    def lead_again(self, leadership: Leadership) -> None:
+        """Make it the leader of a new term."""
+        self.leadership = self._rules.leaderships[self.name] = leadership
         if self.plane is not None:
             self._looking = asyncio.get_running_loop().create_task(self.plane.resync(), context=self._context())
 
+    def _may_begin(self) -> bool:
+        return self.leadership.may_begin()
+
     @property
     def at_rest(self) -> bool:
-        """Whether nothing is in work, nothing is due later, and no operation runs or waits for its next try."""
+        """Whether nothing is in work, nothing is due later, no operation runs or waits, and no hook runs."""
         plane = self.plane
-        if plane is None or not plane.synced or plane.operations.snapshot():
+        if plane is None or not plane.synced or plane.operations.snapshot() or self._executor.running():
             return False
         return all(runner.idle and runner.next_due is None for runner in plane.runners)
 
@@ -169,6 +179,7 @@ class Process:
         settings = Settings(
             cluster_id=CLUSTER_ID,
             namespace=NAMESPACE,
+            lease=LEASE,
             scrub=ScrubberSettings(attempts=ATTEMPTS),
             attacher=parts.attaches,
             attach_detach=parts.attaches,
@@ -183,7 +194,8 @@ class Process:
                 sealer=Sealer(SEALING_KEY),
                 clock=parts.wall,
                 random=Random(parts.seed),  # noqa: S311 -- jitter
-                fence=lambda: self.fence,
+                fence=lambda: str(self.leadership.fence),
+                may_begin=self._may_begin,
                 metrics=self.meter,
                 call_hook=parts.injector.call_hook,
             ),
@@ -194,7 +206,9 @@ class Process:
             self._watching = asyncio.get_running_loop().create_task(self._end_when_restored(plane))
             self.network.knows = plane.claims.get
 
-        await run_plane(plane, started)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(run_plane(plane, started), name="plane")
+            group.create_task(plane.leak_check.run(), name="leak check")
 
     async def _end_when_restored(self, plane: ControlPlane) -> None:
         await plane.restored.wait()

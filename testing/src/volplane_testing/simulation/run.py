@@ -19,6 +19,7 @@ from volplane_testing.simulation.actors import Actors
 from volplane_testing.simulation.attached_storage import Machines
 from volplane_testing.simulation.attaching_nodes import AttachingNodes, SimulatedMachines, node_body
 from volplane_testing.simulation.changes import Changes
+from volplane_testing.simulation.election import Election, Stops
 from volplane_testing.simulation.hooks import FaultInjector, latency_of
 from volplane_testing.simulation.liveness import Liveness
 from volplane_testing.simulation.loop import ScheduleLoop
@@ -133,11 +134,14 @@ class _Simulation:
         self._nodes = AttachingNodes(machines, *about) if schedule.alpha.attaches else Nodes(*about)
         self._server_faults = ServerFaults(run_context, self._nodes.server_restored)
         self._prepare()
-        self._wall = clock.LoopClock()
+        self._wall, self._started = clock.LoopClock(), 0
         self._living: list[Process] = []
-        self._epoch = 0
         self._calm_since = math.inf
         self._crashes = 0
+        self._election = Election(run_context, self._living)
+        self._stops = Stops(run_context, self._living, start=self._start_process, end=self._end_process)
+        self._injector.stalled = self._stops.stalled
+        run_context.hook_rules.begins = self._stops.begins
         self._tasks: set[asyncio.Task[Any]] = set()
         self._happened = self._trace.happened
         self._process_actions: Mapping[str, Callable[..., None]] = {
@@ -146,6 +150,9 @@ class _Simulation:
             "outage": self._set_driver,
             "set_clock": self._set_clock,
             "hold_watches": self._hold_watches,
+            "remake_lease": self._election.remake_lease,
+            "stop_process": self._stops.stop_process,
+            "stop_before": self._stops.stop_before,
             "compact": self._compact,
             "end_watches": self._end_watches,
             "rotate_certificate": self._server_faults.rotate_certificate,
@@ -186,7 +193,7 @@ class _Simulation:
                 external.clean_up()
 
     async def _end(self) -> None:
-        for process in self._living:
+        for process in list(self._living):
             process.kill()
         for task in self._tasks:
             task.cancel()
@@ -216,8 +223,8 @@ class _Simulation:
     # --- processes ----------------------------------------------------------------------------------------------
 
     def _start_process(self) -> None:
-        self._epoch += 1
-        name = f"p{self._epoch}"
+        self._started += 1
+        name = f"p{self._started}"
         network = Network(
             name,
             self._run_context,
@@ -237,7 +244,8 @@ class _Simulation:
                 record=self._record,
                 calm_since=lambda: self._calm_since,
                 restart=self._start_anew,
-                fence=f"{self._epoch}/{name}",
+                leadership=self._election.take(name),
+                rules=self._run_context.hook_rules,
                 seed=self._schedule.seed,
                 attaches=self._schedule.alpha.attaches,
             ),
@@ -255,11 +263,17 @@ class _Simulation:
                 return True
         return False
 
+    def _end_process(self, name: str, why: str) -> None:
+        """End the process of this name, as often as there is a reason."""
+        for process in [each for each in self._living if each.name == name]:
+            self._crashes -= 1
+            self._crash(process, why)
+
     def _start_anew(self, name: str) -> None:
         """The process of this name ends because it knows of a past that is none any more."""
         for process in [each for each in self._living if each.name == name]:
-            self._crashes -= 1  # as often as it is needed
-            self._crash(process, "the server was restored from a backup")
+            self._election.count_on(process.leadership)
+        self._end_process(name, "the server was restored from a backup")
 
     def _crash(self, process: Process, why: str) -> None:
         self._crashes += 1
@@ -269,16 +283,20 @@ class _Simulation:
             self._safety.overlap_ended = self._loop.time()
         self._safety.overlap = len(self._living) > 1
         process.kill()
-        if not self._living:
+        if not self._working():
             pause = self._chance.between(0.0, 3.0, f"{process.name} restart") ** 2
             self._loop.call_later(pause, self._start_if_none)
-        else:
+        elif process.name == self._election.holder:
             # The remaining process takes the lease.
-            self._epoch += 1
-            self._living[-1].lead_again(f"{self._epoch}/{self._living[-1].name}")
+            heir = self._working()[-1]
+            heir.lead_again(self._election.take(heir.name))
+
+    def _working(self) -> list[Process]:
+        """The processes that live and are not stopped."""
+        return [process for process in self._living if process.name not in self._stops.stalled]
 
     def _start_if_none(self) -> None:
-        if not self._living and self._violations.violation is None:
+        if not self._working() and self._violations.violation is None:
             self._start_process()
 
     def _record(self, who: str, event: EventRecord) -> None:
@@ -294,6 +312,8 @@ class _Simulation:
             self._trace.note("user", action)
             self._act(action)
         await self._until(self._schedule.calm)
+        while (over := self._stops.over) > self._loop.time() and self._violations.violation is None:
+            await self._until(over)
 
     async def _come_to_rest(self) -> None:
         """Stop all faults, wait until the run is at rest, and check the invariants of that state."""
@@ -304,9 +324,10 @@ class _Simulation:
         self._storages.calm()
         self._nodes.recover()
         self._changes.recover()
-        while len(self._living) > 1:
-            left = int(self._chance.number(f"who stays {len(self._living)}") * len(self._living))
-            self._crash(self._living[left], "another one leads")
+        for stopped in [p for p in self._living if not p.leadership.may_begin()]:
+            self._crash(stopped, "its lease is over")
+        while (many := len(self._living)) > 1:
+            self._crash(self._living[int(self._chance.number(f"who stays {many}") * many)], "another one leads")
         version, since, end = -1, self._loop.time(), self._loop.time() + RESTLESS
         while self._violations.violation is None:
             await self._until(self._loop.time() + 10.0)
@@ -345,8 +366,7 @@ class _Simulation:
         if act is not None:
             act(**action.detail)
             return
-        taking = self._actors.act(action)
-        if asyncio.iscoroutine(taking):
+        if asyncio.iscoroutine(taking := self._actors.act(action)):
             self._spawn(taking)
 
     def _kill(self, which: int) -> None:
@@ -360,17 +380,16 @@ class _Simulation:
             self._start_process()
 
     def _set_driver(self, driver: str, *, down: bool) -> None:
-        change = self._injector.down.add if down else self._injector.down.discard
-        change(driver)
+        (self._injector.down.add if down else self._injector.down.discard)(driver)
 
     def _set_clock(self, seconds: float) -> None:
         self._happened["clock: set forth" if seconds > 0 else "clock: set back"] += 1
         self._wall.offset += seconds
 
-    def _hold_watches(self, seconds: float) -> None:
-        self._happened["watch: all are held up"] += 1
+    def _hold_watches(self, seconds: float, plural: str = "") -> None:
+        self._happened[f"watch: {plural or 'all'} are held up"] += 1
         for process in self._living:
-            process.network.held_until = self._loop.time() + seconds
+            process.network.held_until[plural] = self._loop.time() + seconds
 
     def _compact(self) -> None:
         self._happened["watch: history compacted"] += 1

@@ -12,14 +12,17 @@ from volplane_testing import clock
 from volplane_testing.simulation.chance import Chance
 from volplane_testing.simulation.cluster_view import ClusterView
 from volplane_testing.simulation.disks import Disks
+from volplane_testing.simulation.hook_rules import HookRules
 from volplane_testing.simulation.safety import Safety
 from volplane_testing.simulation.trace import FirstViolation, Trace
 
-__all__ = ["CLUSTER_ID", "NAMESPACE", "RunContext"]
+__all__ = ["CLUSTER_ID", "LEASE", "NAMESPACE", "RunContext"]
 
 CLUSTER_ID: Final = "simulated"
 NAMESPACE: Final = "volplane-system"
 """Where the controllers keep what is theirs."""
+LEASE: Final = f"{NAMESPACE}/volplane"
+"""Key of the Lease under which they lead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,7 @@ class RunContext:
     view: ClusterView
     disks: Disks
     safety: Safety
+    hook_rules: HookRules
     violations: FirstViolation
 
     @classmethod
@@ -46,12 +50,14 @@ class RunContext:
         violations = FirstViolation(trace)
         server = ApiServer(now=clock.now, random=Random(seed), without_bookmarks=without_bookmarks)  # noqa: S311 -- uids
         view = ClusterView(server, trace)
+        safety = Safety(view, disks, violations)
         return cls(
             chance=Chance(seed, only=faults),
             trace=trace,
             server=server,
             view=view,
             disks=disks,
-            safety=Safety(view, disks, violations),
+            safety=safety,
+            hook_rules=HookRules(view, safety, violations),
             violations=violations,
         )

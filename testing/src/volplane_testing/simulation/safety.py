@@ -25,6 +25,8 @@ BEGAN: Final[ContextVar[float]] = ContextVar("volplane_simulation_began", defaul
 
 FRESH: Final = 15.0
 """Seconds for which a live read may lie back when the hook that it justifies begins: as long as a few slow requests."""
+BEHIND: Final = 120.0
+"""Seconds by which a watch may be behind at most."""
 _SCRUB_VOLUME: Final = "volplane.dev/scrub-volume"
 _SCRUB_PREFIX: Final = "volplane-scrub-"
 
@@ -68,11 +70,19 @@ class Safety:
         self.moved: set[str] = set()
         """Uids of claims for which the scheduler chose another node after the first."""
         self._classless: set[str] = set()
+        self._class_went: dict[str, float] = {}
+        """Name of a class that was deleted -> loop time at which every process knows."""
+        self._pointed: set[str] = set()
+        """Uids of claims that named a volume once: nobody can take that back, and a pod may have used it."""
         self.touched: set[str] = set()
         """Uids of volumes whose reference or intent a user changed."""
         self.restored_at = float("-inf")
         """Loop time at which the server was restored from a backup: storage and objects disagree since."""
         self.attachments = Attachments(view, disks, violations, excused=self.excused)
+        self._promised: set[tuple[str, str]] = set()
+        """(uid of a volume, uid of a claim) for which the volume was reserved while that claim existed."""
+        self._deleted: set[str] = set()
+        """Uids of volumes that a user deleted."""
         self._view = view
         self._disks = disks
         self._violations = violations
@@ -99,8 +109,15 @@ class Safety:
                 self._follow_volume(commit)
                 if commit.by_controller:
                     self._check_volume(commit)
-            case "claim" if commit.by_controller and commit.new is not None:
-                self._check_claim(commit.name, commit.old, commit.new)
+            case "claim" if commit.new is not None:
+                if commit.old is None and _now() < self._class_went.get(
+                    commit.new["spec"].get("storageClassName", ""), 0.0
+                ):
+                    self._classless.add(commit.new["metadata"]["uid"])
+                if commit.new["spec"].get("volumeName"):
+                    self._pointed.add(commit.new["metadata"]["uid"])
+                if commit.by_controller:
+                    self._check_claim(commit.name, commit.old, commit.new)
             case "pod" if commit.by_controller and commit.old is not None and commit.new is not None:
                 self._check_gate(commit.old, commit.new)
 
@@ -109,7 +126,11 @@ class Safety:
         return self.overlap or BEGAN.get() <= self.overlap_ended
 
     def _forget_class(self, name: str) -> None:
-        """Record the claims of a deleted class: a damaged intent can be restored only from the class."""
+        """Record the claims of a deleted class: a damaged intent can be restored only from the class.
+
+        A claim that is created soon may still be begun by it, where watches are behind.
+        """
+        self._class_went[name] = _now() + BEHIND
         for claim in self._view.claims.values():
             if claim["spec"].get("storageClassName") == name:
                 self._classless.add(claim["metadata"]["uid"])
@@ -130,11 +151,15 @@ class Safety:
                 self._last[source_of(old["spec"])] = old
             return
         uid = new["metadata"]["uid"]
+        if (taker := reference_of(new).get("uid", "")) in self._view.claims_by_uid:
+            self._promised.add((uid, taker))
         if old is None:
             self._born[uid] = _now()
             self._last.pop(source_of(new["spec"]), None)
             return
         if not commit.by_controller:
+            if "deletionTimestamp" in new["metadata"]:
+                self._deleted.add(uid)
             if reference_of(old) != reference_of(new) or _intent(old) != _intent(new):
                 self.touched.add(uid)
             if _policy(old) != _policy(new):
@@ -287,8 +312,13 @@ class Safety:
                 )
 
     def _last_on(self, key: str) -> list[Json]:
-        """The volume that stood for it last, if a claim was ever bound to it: otherwise it has no data to lose."""
+        """The volume that stood for it last, if a claim was ever bound to it: otherwise it has no data to lose.
+
+        A volume whose reference a user took away tells nothing about that.
+        """
         last = self._last.get(key)
+        if last is not None and last["metadata"]["uid"] in self.touched:
+            return []
         claim = self._view.claim_of(last) if last is not None else None
         never_bound = claim is not None and names.BIND_COMPLETED not in annotations_of(claim)
         return [] if last is None or never_bound else [last]
@@ -311,8 +341,11 @@ class Safety:
         if BEGAN.get() <= self.restored_at:
             return  # It was asked for by a server that is no more.
         mounts = {uid: claim for uid, claim in disk.mounts.items() if not self.attachments.torn(disk.key, uid)}
-        if any(claim or what == "deleted" for claim in mounts.values()):
+        lost_by_force = disk.forced and what == "deleted"
+        if not lost_by_force and any(claim or what == "deleted" for claim in mounts.values()):
             self._violations.report("asset-in-use", f"{disk.key} is {what} while a pod has it mounted")
+        if not disk.made_for:
+            self._check_used(disk, what)
         for volume in self._volumes_on(disk.key):
             name = self._view.spell(volume["metadata"]["name"])
             claim = self._view.claim_of(volume)
@@ -325,6 +358,16 @@ class Safety:
             alive = "deletionTimestamp" not in volume["metadata"]
             if what == "deleted" and alive and self._born.get(volume["metadata"]["uid"], 0.0) < BEGAN.get() - FRESH:
                 self._violations.report("asset-in-use", f"{disk.key} is deleted while volume {name} exists")
+
+    def _check_used(self, disk: Disk, what: str) -> None:
+        """The data of a static volume is not destroyed for a claim that never had it."""
+        for volume in self._volumes_on(disk.key):
+            uid = reference_of(volume).get("uid")
+            own = volume["metadata"]["uid"]
+            changed = own in self.touched or own in self._deleted
+            if (own, uid) in self._promised and uid not in self._pointed and not changed:
+                name = self._view.spell(volume["metadata"]["name"])
+                self._violations.report("never-used", f"{disk.key} is {what}, and no claim ever had volume {name}")
 
     def _saved_meanwhile(self, volume: Json) -> bool:
         """Whether another leader saved it for a claim that never had it, while this one looked for what to discard."""

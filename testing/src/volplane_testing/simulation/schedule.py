@@ -12,23 +12,13 @@ from volplane_testing.simulation.changes import write_changes
 from volplane_testing.simulation.hooks import HookFaults
 from volplane_testing.simulation.network import NetworkFaults
 from volplane_testing.simulation.nodes import NODES, PodFaults
+from volplane_testing.simulation.scenarios import ALPHA, BETA, CLASSES, SCENARIOS, Scenario
 
-__all__ = ["ALPHA", "BETA", "CLASSES", "SCENARIOS", "Action", "Schedule", "generate"]
+__all__ = ["Action", "Schedule", "generate"]
 
-ALPHA: Final = "alpha.sim"
-"""Driver whose backend has `find`, and whose assets pods erase."""
-BETA: Final = "beta.sim"
-"""Driver whose backend has zones, no `find`, and erases by itself."""
-
-CLASSES: Final[Mapping[str, Mapping[str, Any]]] = {
-    "fast": {"provisioner": ALPHA, "reclaimPolicy": "Delete"},
-    "keep": {"provisioner": ALPHA, "reclaimPolicy": "Retain"},
-    "pool": {"provisioner": ALPHA, "reclaimPolicy": "Delete", "parameters": {"volplane.dev/on-release": "recycle"}},
-    "zonal": {"provisioner": BETA, "reclaimPolicy": "Delete"},
-    "late": {"provisioner": BETA, "reclaimPolicy": "Delete", "volumeBindingMode": "WaitForFirstConsumer"},
-    "late-alpha": {"provisioner": ALPHA, "reclaimPolicy": "Delete", "volumeBindingMode": "WaitForFirstConsumer"},
-}
-"""Bodies of classes. "" as a claim's class means static volumes."""
+_CHANGING: Final = ("provision", "delete", "recycle", "expand")
+_ATTACHING: Final = ("attach", "detach")
+"""Hooks before whose calls a process is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,67 +50,6 @@ class Schedule:
     pods: PodFaults
     alpha: BackendTraits
     beta: BackendTraits
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
-    """Ranges of counts and shares (0 to 1) from which a schedule is drawn."""
-
-    claims: tuple[int, int] = (2, 5)
-    static: tuple[int, int] = (0, 3)
-    classes: tuple[str, ...] = tuple(CLASSES)
-    static_claims: float = 0.3
-    policies: tuple[str, ...] = ("Retain", "Recycle", "Recycle", "Delete")
-    pods: float = 0.5
-    incarnations: tuple[int, int] = (1, 2)
-    admins: float = 0.15
-    tenants: float = 0.1
-    restores: float = 0.05
-    leaders: float = 0.2
-    outages: float = 0.3
-    class_changes: float = 0.15
-    lags: tuple[float, ...] = (0.0, 0.0, 0.5, 5.0)
-    attaches: bool = False
-
-
-SCENARIOS: Final[Mapping[str, Scenario]] = {
-    "mixed": Scenario(),
-    "provision": Scenario(
-        claims=(3, 6), static=(0, 1), static_claims=0.05, incarnations=(1, 3), pods=0.2, tenants=0.2, class_changes=0.3
-    ),
-    "recycle": Scenario(
-        claims=(2, 4),
-        static=(1, 4),
-        classes=("pool",),
-        static_claims=0.7,
-        policies=("Recycle",),
-        incarnations=(2, 3),
-        pods=0.7,
-        admins=0.25,
-    ),
-    "reclaim": Scenario(
-        claims=(2, 4),
-        classes=("fast", "keep", "zonal"),
-        policies=("Delete", "Retain"),
-        admins=0.6,
-        incarnations=(1, 2),
-        outages=0.5,
-        lags=(0.0, 5.0, 20.0),
-    ),
-    "bind": Scenario(claims=(3, 6), static=(2, 5), static_claims=0.9, classes=("fast",), pods=0.2, admins=0.2),
-    "leaders": Scenario(
-        leaders=1.0,
-        claims=(3, 5),
-        static=(1, 3),
-        static_claims=0.5,
-        policies=("Retain", "Recycle", "Recycle", "Delete"),
-        incarnations=(1, 3),
-        lags=(0.5, 5.0, 20.0),
-    ),
-    "tenants": Scenario(claims=(3, 5), static=(0, 1), static_claims=0.05, tenants=0.8, pods=0.2, incarnations=(1, 2)),
-    "restore": Scenario(restores=0.6, claims=(2, 3), static=(0, 2)),
-    "attach": Scenario(attaches=True, claims=(1, 3), static=(0, 0), classes=("fast", "fast", "keep"), outages=0.3),
-}
 
 
 def generate(seed: int, scenario: str = "any") -> Schedule:
@@ -157,11 +86,13 @@ class _Writer:
         for name in self._claims:
             (self._write_attached if self._scenario.attaches else self._write_claim)(name)
         leaders = random.random() < self._scenario.leaders
+        stops = random.random() < self._scenario.stops
         end = max((action.at for action in self._actions), default=0.0)
         self._write_processes(end, leaders=leaders)
         if self._scenario.attaches:
             self._write_nodes(end)
         without_bookmarks = self._write_server(end)
+        self._write_leases(end, stops=stops)
         actions = sorted(self._actions, key=lambda action: (action.at, action.number))
         level = self._level
         return Schedule(
@@ -179,12 +110,13 @@ class _Writer:
             without_bookmarks=without_bookmarks,
             hooks=HookFaults(
                 errors=random.choice((0.0, 0.1, 0.3)),
-                slow=random.choice((0.0, 0.2)),
+                slow=random.choice((0.5, 0.9) if stops else (0.0, 0.2)),
                 hangs=random.choice((0.0, 0.0, 0.05)),
                 crashes=random.choice((0.0, 0.0, 0.1)),
                 # A hook of a former leader that takes effect after its successor looked would be its backend's to
                 # refuse.
-                longest=4.0 if leaders else 60.0,
+                longest=4.0 if leaders or stops else 60.0,
+                listing=random.choice((0.0, 0.0, 0.3)),
             ),
             pods=PodFaults(
                 failing=random.choice((0.0, 0.2)), slow=random.choice((0.0, 0.2)), notice=random.choice((0.5, 5.0))
@@ -264,6 +196,32 @@ class _Writer:
                 at += 1.0 + self._gap() + self._gap()
                 self._do(at, "delete_class", name=name)
                 self._do(at + self._gap(), "create_class", name=name, like=self._random.choice((name, "fast", "zonal")))
+            elif self._sometimes(self._scenario.switches):
+                self._switch_class(name, at)
+
+    def _switch_class(self, name: str, at: float) -> None:
+        """The class names another driver, and soon its own again; watches bring the one or the other late."""
+        driver = CLASSES[name]["provisioner"]
+        other = "zonal" if driver == ALPHA else "fast"
+        if self._sometimes(0.5):
+            # What was begun cannot be taken back before the class names its own driver again, which nobody hears of.
+            self._do(at, "outage", driver=driver, down=True)
+            at += self._random.uniform(0.5, 3.0)
+            self._do(at, "delete_class", name=name)
+            self._do(at, "create_class", name=name, like=other)
+            self._do(at + 0.3, "hold_watches", seconds=60.0, plural="storageclasses")
+            at += self._random.uniform(0.5, 1.5)
+            self._do(at, "delete_class", name=name)
+            self._do(at, "create_class", name=name, like=name)
+            self._do(at + self._random.uniform(16.0, 40.0), "outage", driver=driver, down=False)
+            return
+        for like in (other, name, other, name):
+            at += self._gap() + self._gap()
+            self._do(at, "delete_class", name=name)
+            self._do(at, "create_class", name=name, like=like)
+            if self._sometimes(0.4):
+                held = self._random.uniform(0.0, 60.0)
+                self._do(at + self._random.uniform(0.0, 1.0), "hold_watches", seconds=held, plural="storageclasses")
 
     def _write_static(self, name: str) -> None:
         random = self._random
@@ -296,8 +254,10 @@ class _Writer:
             at += self._gap()
             if storage_class.startswith("late") and self._sometimes(0.5):
                 self._do(begun + self._gap(), "select_node", claim=name, node=random.choice(NODES))
+            if self._sometimes(scenario.grown):
+                self._do(begun + self._gap() + self._gap(), "grow_claim", name=name)
             self._disturb(name, begun, at)
-            if self._sometimes(0.2):
+            if self._sometimes(scenario.kept):
                 return
             self._do(at, "delete_claim", name=name)
             self._disturb(name, at, at + 2.0)
@@ -312,6 +272,15 @@ class _Writer:
         lifetime = round(self._random.uniform(0.1, 5.0), 2) if self._sometimes(0.3) else 0.0
         self._do(begun, "create_pod", name=pod, claim=claim, lifetime=lifetime)
         end = begun + self._gap() + self._gap()
+        if self._sometimes(0.1):
+            # What tells of the pod comes late, what tells of its claim does not.
+            held = self._random.uniform(5.0, 60.0)
+            self._do(max(0.0, begun - 0.05), "hold_watches", seconds=held, plural="pods")
+            end = begun + self._random.uniform(2.0, 60.0)
+            self._do(begun + self._random.uniform(0.5, 2.0), "delete_claim", name=claim)
+        elif self._sometimes(self._scenario.forced):
+            end = begun + self._random.uniform(5.0, 60.0)
+            self._do(begun + self._random.uniform(0.5, 4.0), "force_claim", name=claim)
         self._do(end, "delete_pod", name=pod)
         if self._sometimes(0.1):
             late = end + self._gap()
@@ -332,6 +301,8 @@ class _Writer:
         if self._sometimes(scenario.tenants / 4):
             self._do(when(), "strip_finalizer", claim=claim)
         target = random.choice((f"of {claim}", *self._static))
+        if self._sometimes(scenario.forgers):
+            self._do(when(), "forge_scrub_pod", of=target)
         if self._sometimes(scenario.admins):
             policy = random.choice(("Delete", "Retain", "Retain", "Recycle"))
             self._do(when(), "set_policy", of=target, policy=policy)
@@ -362,6 +333,20 @@ class _Writer:
             self._do(at + random.choice((self._gap(), random.uniform(0.0, 1.0))), "set_policy", of=of, policy=policy)
         else:
             self._do(at + random.uniform(0.0, 1.0), random.choice(("strip_volume_intent", "delete_scrubber")), of=of)
+
+    def _write_leases(self, end: float, *, stops: bool) -> None:
+        """Stopped processes, many of them in the middle of what they do, and deleted Leases."""
+        random = self._random
+        for _ in range(random.choice((1, 2, 3)) if stops else 0):
+            seconds = random.choice((random.uniform(0.1, 9.0), random.uniform(16.0, 60.0), 3600.0))
+            if self._sometimes(0.4):
+                window = random.choice((0.0, random.uniform(0.0, 2.0)))
+                self._do(random.uniform(0.0, end), "stop_process", window=window, seconds=seconds)
+            else:
+                hook = random.choice(_ATTACHING if self._scenario.attaches else _CHANGING)
+                self._do(random.uniform(0.0, end) / 2, "stop_before", hook=hook, seconds=seconds)
+        if self._sometimes(self._scenario.leases):
+            self._do(random.uniform(0.0, end), "remake_lease", delay=random.uniform(0.0, 10.0))
 
     def _write_processes(self, end: float, *, leaders: bool) -> None:
         random = self._random
@@ -397,4 +382,9 @@ class _Writer:
             self._do(begun, "back_up")
             self._do(begun + random.uniform(0.0, 20.0), "restore_server")
         silent = ("persistentvolumes", "persistentvolumeclaims", "storageclasses", "pods", "nodes")
-        return frozenset({"events", *silent[: random.choice((0, 0, 0, 0, 2, 5))]})
+        without_bookmarks = frozenset({"events", *silent[: random.choice((0, 0, 0, 0, 2, 5))]})
+        deletions = [action for action in self._actions if action.what == "delete_claim"]
+        if deletions and random.random() < (0.5 if self._scenario.static_claims > 0.5 else 0.05):
+            last = random.choice(deletions)
+            self._do(last.at, "delete_scrubber", of=f"of {last.detail['name']}")
+        return without_bookmarks

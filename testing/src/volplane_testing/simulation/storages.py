@@ -19,7 +19,8 @@ from volplane_testing.simulation.disks import source_key
 from volplane_testing.simulation.external_backends import ExternalBackend, labels_of_nodes
 from volplane_testing.simulation.hooks import FaultInjector, injecting
 from volplane_testing.simulation.run_context import RunContext
-from volplane_testing.simulation.schedule import ALPHA, BETA, Schedule
+from volplane_testing.simulation.scenarios import ALPHA, BETA
+from volplane_testing.simulation.schedule import Schedule
 
 __all__ = ["ROLES", "Storages"]
 

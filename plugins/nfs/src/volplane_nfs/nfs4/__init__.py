@@ -1,10 +1,15 @@
 """A small client of NFSv4 in user space: no mount, no privileges, nothing but the standard library.
 
     client = Client(Address("filer.example.com"))
-    (_, _, handle) = client.compound(PUTROOTFH(), LOOKUP(b"export"), GETFH())
+    share = root_handle(client, (b"vol",))
+    make_directory(client, share, b"new", 0o750)
+    print(names(client, share))
+    client.close()
 
 It speaks 4.1 with sessions, and 4.0 where the server has no more (RFC 8881, RFC 7530), over ONC RPC with AUTH_SYS
-(RFC 5531). `Directory` in `files` has directories, attributes, symbolic links and small files.
+(RFC 5531). `volplane_nfs.nfs4.files` has directories, attributes, symbolic links and small files, each a function of a
+client and the handle of a directory; `volplane_nfs.nfs4.operations` has the operations of a COMPOUND. A path is a tuple
+of names: every name is looked up by itself, and no symbolic link is followed.
 """
 
 from volplane_nfs.nfs4.client import Client, Compounds, done, values_of

@@ -35,11 +35,14 @@ class Compounds(Protocol):
     def operations(self) -> int:
         """How many operations one COMPOUND may have."""
 
-    def compound(self, *requests: Request) -> list[Any]: ...
+    def compound(self, *requests: Request) -> list[Any]:
+        """Do these operations; the values of their results. Raises NfsError, TransportError."""
 
-    def pipeline(self, compounds: Sequence[Sequence[Request]]) -> list[Reply]: ...
+    def pipeline(self, compounds: Sequence[Sequence[Request]]) -> list[Reply]:
+        """Do several COMPOUNDs in any order; their answers, failed ones too. Raises TransportError."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End what is open to the server. A later call opens it again."""
 
 
 def values_of(reply: Reply) -> list[Any]:

@@ -1,0 +1,52 @@
+"""The term of leadership in which an intent is worked on, and how a new leader goes on with what another began. Pure.
+
+Every intent that is written before a hook names the term in which it is worked on. Who finds another term there asks
+its own Lease, and only its holder goes on, by a conditional write of its own term. So a former leader that has not
+noticed yet writes nothing over what its successor does, and nobody has to wait for, or to compare, numbers of terms:
+a Lease that was made anew counts from 0 again.
+"""
+
+from __future__ import annotations
+
+from volplane.backoff import LIVE_STATE_FORBIDS
+from volplane.controller.actions import Action, LiveReads, Read, Wait
+from volplane.intents.node import claim_elsewhere
+from volplane.intents.record import record_intent
+from volplane.kube import names
+from volplane.kube.kinds import LEASES
+from volplane.kube.leases import fence_of
+from volplane.kube.objects import Claim, Lease
+from volplane.state.cluster_state import ClusterState
+
+__all__ = ["not_leading", "take_over"]
+
+
+def not_leading(cluster: ClusterState, reads: LiveReads) -> Action | None:
+    """What keeps this process from going on with what another one began; None if its Lease, read live, is its own.
+
+    Without an election nothing does.
+    """
+    key = cluster.settings.lease
+    if not key:
+        return None
+    if not reads.has(LEASES, key):
+        return Read(LEASES, key, why="is this process still the leader?")
+    lease = reads.get(LEASES, key)
+    if isinstance(lease, Lease) and str(fence_of(lease)) == cluster.fence():
+        return None
+    return Wait(reason="another process leads now", seconds=LIVE_STATE_FORBIDS.delay())
+
+
+def take_over(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action | None:
+    """What comes first for a claim whose intent is of another term; None if there is none, or it is of ours.
+
+    An intent of a driver that is not configured here, or of another node, is another process's.
+    """
+    if not cluster.settings.provisioner or not claim.has_finalizer(names.PROVISIONING_FINALIZER):
+        return None
+    intent = cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
+    if intent is None or intent.fence == cluster.fence() or not cluster.has_driver(intent.driver):
+        return None
+    if cluster.drivers.distributed(intent.driver) is not None or claim_elsewhere(claim, cluster):
+        return None
+    return not_leading(cluster, reads) or record_intent(claim, intent, cluster, why="take over what was begun")

@@ -1,0 +1,162 @@
+"""The Lease under which the processes of a run lead, processes that are stopped while they hold it, and what follows.
+
+Elections themselves are not simulated: a process that starts is the holder from then on. What it believes is the real
+`Leadership`, whose end only a stop brings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from volplane.controller.leader import Leadership
+from volplane.fence import Fence
+from volplane_testing.simulation.loop import ScheduleLoop
+from volplane_testing.simulation.process import Process
+from volplane_testing.simulation.run_context import LEASE, NAMESPACE, RunContext
+
+__all__ = ["Election", "Stops"]
+
+LEASE_SECONDS: Final = 15.0
+"""Virtual seconds for which the Lease lasts after its last renewal."""
+MARGIN: Final = 5.0
+"""Virtual seconds before its end in which nothing is begun any more."""
+NOTICED: Final = 2.0
+"""Virtual seconds after which a process that goes on has noticed that its lease is over, at most."""
+_LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+_NAME: Final = LEASE.partition("/")[2]
+
+
+class Election:
+    """The Lease, and who holds it. processes: those that live, as the run keeps them."""
+
+    def __init__(self, run_context: RunContext, processes: Sequence[Process]) -> None:
+        self.holder = ""
+        """Name of the process that the Lease names."""
+        self._view = run_context.view
+        self._happened = run_context.trace.happened
+        self._processes = processes
+
+    def take(self, name: str) -> Leadership:
+        """Make this process the holder."""
+        self.holder = name
+        if (lease := self._send("GET")) is None:
+            spec = {"holderIdentity": name, "leaseTransitions": 0}
+            lease = self._send("POST", {"metadata": {"name": _NAME}, "spec": spec}) or {}
+        else:
+            spec = {"holderIdentity": name, "leaseTransitions": lease["spec"]["leaseTransitions"] + 1}
+            lease = self._send("PATCH", {"spec": spec}) or {}
+        fence = Fence(lease["spec"]["leaseTransitions"], name, lease["metadata"]["uid"])
+        return Leadership(fence=fence, until=math.inf, margin=MARGIN)
+
+    def count_on(self, leadership: Leadership) -> None:
+        """What an elector does that finds the Lease as it was before its term: the server was restored."""
+        lease, ours = self._send("GET"), leadership.fence
+        if lease is None or ours is None or lease["metadata"]["uid"] != ours.lease:
+            return
+        if lease["spec"]["leaseTransitions"] < ours.transitions:
+            self._send("PATCH", {"spec": {"leaseTransitions": ours.transitions}})
+
+    def remake_lease(self, delay: float) -> None:
+        """Somebody deletes the Lease, or its namespace; its holder notices after a while and takes a new one."""
+        self._happened["lease: deleted"] += 1
+        self._send("DELETE")
+        asyncio.get_running_loop().call_later(delay, self._retake)
+
+    def _retake(self) -> None:
+        holder = next((process for process in self._processes if process.name == self.holder), None)
+        if holder is not None:
+            self._happened["lease: made anew"] += 1
+            holder.lead_again(self.take(holder.name))
+
+    def _send(self, method: str, body: Any = None) -> Any:
+        path = _LEASES if method == "POST" else f"{_LEASES}/{_NAME}"
+        media = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        content = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **body} if method == "POST" else body
+        sent = json.dumps(content).encode() if content is not None else b""
+        answer = self._view.send("cluster", method, path, sent, headers={"content-type": media})
+        return json.loads(answer.body) if answer.status < 300 else None
+
+
+class Stops:
+    """Stops processes as SIGSTOP does, and lets them go on as SIGCONT does."""
+
+    def __init__(
+        self,
+        run_context: RunContext,
+        processes: Sequence[Process],
+        *,
+        start: Callable[[], None],
+        end: Callable[[str, str], None],
+    ) -> None:
+        """start: starts a process that leads. end: ends the process of this name, for the reason given."""
+        self.stalled: dict[str, float] = {}
+        """Process whose threads are stopped one after another -> loop time at which they go on."""
+        self.over = 0.0
+        """Loop time at which all that were stopped have gone on, and have noticed it."""
+        self._armed: dict[str, float] = {}
+        """Hook -> seconds for which its next caller is stopped."""
+        self._context = contextvars.copy_context()
+        self._processes = processes
+        self._start = start
+        self._end = end
+        self._chance = run_context.chance
+        self._trace = run_context.trace
+        self._violations = run_context.violations
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, ScheduleLoop)  # noqa: S101 -- no other loop can stop a process
+        self._loop = loop
+
+    def stop_process(self, window: float, seconds: float) -> None:
+        """Stop the only process that lives, and let it go on after so many seconds; another one leads meanwhile.
+
+        window: seconds in which its threads are stopped one by one.
+        """
+        if len(self._processes) != 1 or self._processes[0].name in self.stalled:
+            return
+        process = self._processes[0]
+        stops = self._loop.time() + window
+        self._trace.happened["process: stopped"] += 1
+        self.stalled[process.name] = stops + seconds
+        self.over = stops + seconds + NOTICED
+        self._at(stops, self._stop, process)
+        if seconds > LEASE_SECONDS:
+            process.leadership.until = stops + LEASE_SECONDS
+            self._at(stops + LEASE_SECONDS, self._replace, process)
+        self._at(stops + seconds, self._go_on, process)
+
+    def _at(self, when: float, what: Callable[[Process], None], process: Process) -> None:
+        """In the context of the run: callbacks of a process do not run while it is stopped."""
+        self._loop.call_at(when, what, process, context=self._context)
+
+    def stop_before(self, hook: str, seconds: float) -> None:
+        """Stop the only process in the middle of its next call of this hook: between the decision and the effect."""
+        self._armed[hook] = seconds
+
+    def begins(self, hook: str) -> None:
+        """A thread of a process takes up a call of this hook."""
+        if (seconds := self._armed.pop(hook, None)) is not None and not self._chance.calm.is_set():
+            self.stop_process(0.0, seconds)
+
+    def _stop(self, process: Process) -> None:
+        if process in self._processes:
+            self._trace.note("fault", f"{process.name} is stopped")
+            self._loop.stop_process(process.name)
+
+    def _replace(self, process: Process) -> None:
+        if list(self._processes) == [process] and self._violations.violation is None:
+            self._start()
+
+    def _go_on(self, process: Process) -> None:
+        self.stalled.pop(process.name, None)
+        if process not in self._processes:
+            return
+        self._trace.note("fault", f"{process.name} goes on")
+        self._loop.continue_process(process.name)
+        if not process.leadership.may_begin():
+            notices = self._chance.between(0.0, NOTICED, f"{process.name} notices")
+            self._loop.call_later(notices, self._end, process.name, "its lease is over")

@@ -1,0 +1,124 @@
+"""What a schedule is drawn from: the classes of the run, and the scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = ["ALPHA", "BETA", "CLASSES", "SCENARIOS", "Scenario"]
+
+ALPHA: Final = "alpha.sim"
+"""Driver whose backend has `find`, and whose assets pods erase."""
+BETA: Final = "beta.sim"
+"""Driver whose backend has zones, no `find`, and erases by itself."""
+
+CLASSES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "fast": {"provisioner": ALPHA, "reclaimPolicy": "Delete"},
+    "keep": {"provisioner": ALPHA, "reclaimPolicy": "Retain"},
+    "pool": {"provisioner": ALPHA, "reclaimPolicy": "Delete", "parameters": {"volplane.dev/on-release": "recycle"}},
+    "zonal": {"provisioner": BETA, "reclaimPolicy": "Delete"},
+    "late": {"provisioner": BETA, "reclaimPolicy": "Delete", "volumeBindingMode": "WaitForFirstConsumer"},
+    "late-alpha": {"provisioner": ALPHA, "reclaimPolicy": "Delete", "volumeBindingMode": "WaitForFirstConsumer"},
+}
+"""Bodies of classes. "" as a claim's class means static volumes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Ranges of counts and shares (0 to 1) from which a schedule is drawn.
+
+    kept: claims that nobody deletes. switches: classes that name other drivers for a moment. stops: processes that are
+    stopped and go on. leases: Leases that are deleted. forgers: pods of others under the name of a scrubber pod.
+    forced: claims that are removed by force while a pod uses them. grown: bound claims that ask for more.
+    """
+
+    claims: tuple[int, int] = (2, 5)
+    static: tuple[int, int] = (0, 3)
+    classes: tuple[str, ...] = tuple(CLASSES)
+    static_claims: float = 0.3
+    policies: tuple[str, ...] = ("Retain", "Recycle", "Recycle", "Delete")
+    pods: float = 0.5
+    incarnations: tuple[int, int] = (1, 2)
+    admins: float = 0.15
+    tenants: float = 0.1
+    restores: float = 0.05
+    leaders: float = 0.2
+    outages: float = 0.3
+    class_changes: float = 0.15
+    kept: float = 0.2
+    switches: float = 0.05
+    stops: float = 0.15
+    leases: float = 0.1
+    forgers: float = 0.05
+    forced: float = 0.05
+    grown: float = 0.1
+    lags: tuple[float, ...] = (0.0, 0.0, 0.5, 5.0)
+    attaches: bool = False
+
+
+SCENARIOS: Final[Mapping[str, Scenario]] = {
+    "mixed": Scenario(),
+    "provision": Scenario(
+        claims=(3, 6), static=(0, 1), static_claims=0.05, incarnations=(1, 3), pods=0.2, tenants=0.2, class_changes=0.3
+    ),
+    "recycle": Scenario(
+        claims=(2, 4),
+        static=(1, 4),
+        classes=("pool",),
+        static_claims=0.7,
+        policies=("Recycle",),
+        incarnations=(2, 3),
+        pods=0.7,
+        admins=0.25,
+    ),
+    "reclaim": Scenario(
+        claims=(2, 4),
+        classes=("fast", "keep", "zonal"),
+        policies=("Delete", "Retain"),
+        admins=0.6,
+        incarnations=(1, 2),
+        outages=0.5,
+        lags=(0.0, 5.0, 20.0),
+    ),
+    "bind": Scenario(claims=(3, 6), static=(2, 5), static_claims=0.9, classes=("fast",), pods=0.2, admins=0.2),
+    "leaders": Scenario(
+        leaders=1.0,
+        claims=(3, 5),
+        static=(1, 3),
+        static_claims=0.5,
+        policies=("Retain", "Recycle", "Recycle", "Delete"),
+        incarnations=(1, 3),
+        lags=(0.5, 5.0, 20.0),
+    ),
+    "tenants": Scenario(claims=(3, 5), static=(0, 1), static_claims=0.05, tenants=0.8, pods=0.2, incarnations=(1, 2)),
+    "stopped": Scenario(
+        stops=1.0,
+        grown=0.9,
+        leases=0.3,
+        claims=(3, 5),
+        static=(1, 3),
+        static_claims=0.5,
+        policies=("Retain", "Recycle", "Recycle", "Delete"),
+        incarnations=(1, 3),
+        leaders=0.0,
+    ),
+    "switched": Scenario(
+        switches=1.0, kept=0.8, claims=(3, 5), static=(0, 1), static_claims=0.05, pods=0.2, leaders=0.0
+    ),
+    "used": Scenario(
+        claims=(2, 4),
+        static=(1, 3),
+        classes=("pool", "fast"),
+        static_claims=0.6,
+        policies=("Recycle", "Recycle", "Delete"),
+        pods=1.0,
+        forgers=0.5,
+        forced=0.5,
+        lags=(0.0, 0.5, 5.0),
+    ),
+    "restore": Scenario(restores=0.6, claims=(2, 3), static=(0, 2)),
+    "attach": Scenario(
+        attaches=True, claims=(1, 3), static=(0, 0), classes=("fast", "fast", "keep"), outages=0.3, stops=0.3
+    ),
+}

@@ -1,0 +1,93 @@
+"""Known bugs that take away what a living claim or pod needs."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+
+from simulation.planting import by_name, replace
+from volplane import assembly
+from volplane.intents.discard import DiscardOperation
+from volplane.intents.operation import OperationDeps
+from volplane.kube.objects import Claim, Volume
+from volplane.protection.claims import LivePods
+from volplane.provision import operation
+from volplane.reclaim import recycle
+from volplane.reclaim.operation import RecycleOperation
+from volplane.reconcile import volumes
+
+
+def discard_what_is_wanted(stack: ExitStack) -> None:
+    """Delete the asset of a claim as decided, and do not ask whether the claim wants it by now."""
+
+    async def never(*_: Any) -> bool:
+        return False
+
+    replace(stack, DiscardOperation, "_still_wanted", never)
+
+
+def place_each_try_anew(stack: ExitStack) -> None:
+    """Ask for the place that the claim's node and class say now, whatever the record says."""
+    request = operation.provision_request
+
+    def anew(claim: Claim, storage_class: Any, driver: Any, intent: Any, context: Any, **more: Any) -> Any:
+        node = more.get("node")
+        keys = driver.info.topology_keys
+        if node is None or not keys:
+            return request(claim, storage_class, driver, intent, context, **more)
+        labels = node.metadata.labels or {}
+        placed = msgspec.structs.replace(intent, segment={key: labels[key] for key in keys})
+        return request(claim, storage_class, driver, placed, context, **more)
+
+    replace(stack, operation, "provision_request", anew)
+
+
+def adopt_any_scrub_pod(stack: ExitStack) -> None:
+    """Take whatever pod has the name for the scrubber that was asked for."""
+    follow = recycle._follow_pod
+    replace(stack, recycle, "_with_pod", lambda v, intent, pod, _world, reads: follow(v, intent, pod, {}, reads))
+    replace(stack, recycle, "spec_difference", lambda *_: "")
+
+
+def believe_the_cache_about_pods(stack: ExitStack) -> None:
+    """Let a claim go because no pod in the cache uses it."""
+    replace(stack, LivePods, "proves_unused", lambda *_: True)
+
+
+def break_promises(stack: ExitStack) -> None:
+    """Let a claim go before the volume that was reserved for it is taken back."""
+    replace(stack, assembly, "promised", lambda *_: False)
+
+
+def scrub_what_pods_use(stack: ExitStack) -> None:
+    """Erase a released volume, and do not ask whether pods still use it."""
+
+    async def nobody(*_: Any) -> list[str]:
+        return []
+
+    replace(stack, recycle, "_users", lambda *_: [])
+    replace(stack, RecycleOperation, "_users", nobody)
+
+
+def scrub_for_a_living_claim(stack: ExitStack) -> None:
+    """Erase a volume whose claim is there after all."""
+    replace(stack, volumes, "_claim_of", lambda *_: None)
+    replace(stack, volumes, "once_proven", lambda _volume, action, *_: action)
+
+    async def whoever(self: OperationDeps, volume: Volume) -> Volume | None:
+        return await self.live_volume(volume.name)
+
+    replace(stack, OperationDeps, "released_volume", whoever)
+
+
+NEED_PLANTS = by_name(
+    discard_what_is_wanted,
+    place_each_try_anew,
+    adopt_any_scrub_pod,
+    believe_the_cache_about_pods,
+    break_promises,
+    scrub_what_pods_use,
+    scrub_for_a_living_claim,
+)

@@ -1,0 +1,87 @@
+"""Whose an intent is: the term that is written on a claim, and who may go on with what another term began."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from unit.binding.objects import claim, storage_class
+from unit.deciding import DRIVER, disk, read, state_with
+from unit.provision.test_decide import HELD, INTENT
+from volplane.controller.actions import LiveReads, Patch, Read, Run, Wait
+from volplane.kube.kinds import LEASES
+from volplane.kube.objects import Lease
+from volplane.reconcile.claims import decide_claim
+from volplane.state.cluster_state import ClusterState
+from volplane.state.records import INTENT_VERSION, ClaimIntent
+
+OURS, FORMER = "3/us/lease-b", "7/them/lease-a"
+LEASE = "volplane-system/volplane"
+
+
+def leading(term: str = FORMER, *, fence: str = OURS, elected: str = LEASE, **more: Any) -> ClusterState:
+    """The state of a process that leads, as far as it knows, with a claim for which this term has begun something."""
+    made = state_with(storage_class(), **{"drivers": (disk(),), "lease": elected, **more})
+    made.fence = lambda: fence
+    sealed = made.sealer.seal("uid-c", ClaimIntent(v=INTENT_VERSION, driver=DRIVER, segment={}, fence=term))
+    made.claims.observe(claim("c", storageClassName="fast", annotations={INTENT: sealed}, finalizers=[HELD]))
+    return made
+
+
+def lease(transitions: int = 3, holder: str = "us", uid: str = "lease-b") -> Lease:
+    spec = {"holderIdentity": holder, "leaseTransitions": transitions}
+    meta = {"name": "volplane", "namespace": "volplane-system", "uid": uid, "resourceVersion": "9"}
+    return msgspec.convert({"metadata": meta, "spec": spec}, Lease)
+
+
+def decided(made: ClusterState, reads: LiveReads | None = None) -> Any:
+    return decide_claim("default/c", made, reads or LiveReads())
+
+
+def written(made: ClusterState, step: Any) -> ClaimIntent:
+    assert isinstance(step, Patch), step
+    intent = made.sealer.open("uid-c", step.body["metadata"]["annotations"][INTENT])
+    assert intent is not None
+    return intent
+
+
+@pytest.mark.parametrize("binder", [True, False])
+def test_before_a_claim_is_taken_over_our_lease_is_read_live(binder: bool) -> None:
+    made = leading(binder=binder)
+    assert decided(made) == Read(LEASES, LEASE, why="is this process still the leader?")
+
+
+def test_a_leader_takes_a_claim_over_whatever_term_began_it() -> None:
+    """The Lease was made anew: its count of leaders is lower than the one that began the asset."""
+    made = leading()
+    taken = written(made, decided(made, read(LEASES, LEASE, lease())))
+    assert taken == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, segment={}, fence=OURS)
+
+
+@pytest.mark.parametrize("found", [None, lease(holder="them"), lease(transitions=4), lease(uid="lease-c")])
+def test_who_does_not_lead_any_more_writes_nothing(found: Lease | None) -> None:
+    step = decided(leading(), read(LEASES, LEASE, found))
+    assert step == Wait(reason="another process leads now", seconds=1.0)
+
+
+def test_without_election_what_an_elected_leader_began_is_taken_over() -> None:
+    made = leading(fence="", elected="")
+    assert written(made, decided(made)).fence == ""
+
+
+def test_an_own_intent_goes_on_without_a_look_at_the_lease() -> None:
+    assert isinstance(decided(leading(OURS)), Run)
+
+
+def test_an_intent_of_a_driver_that_is_not_configured_here_is_another_process_s() -> None:
+    step = decided(leading(drivers=()))
+    assert isinstance(step, Patch)
+    assert INTENT not in step.body["metadata"]["annotations"]
+
+
+def test_the_first_record_names_the_term() -> None:
+    made = leading(OURS)
+    made.claims.observe(claim("c", storageClassName="fast", resourceVersion="2"))
+    assert written(made, decided(made)).fence == OURS
