@@ -24,7 +24,7 @@ from volplane.drivers.cluster_secrets import ClusterSecrets
 from volplane.drivers.discovery import InstalledPlugins, PluginSource
 from volplane.drivers.executor import ThreadExecutor
 from volplane.drivers.loading import load_drivers
-from volplane.drivers.status import DriverStatus, LoadedDrivers, status_of_broken
+from volplane.drivers.status import DriverStatus, LoadedDrivers, problem, status_of_broken, why_none_works
 from volplane.errors import ApiError, VolplaneError
 from volplane.intents.bootstrap import Bootstrap
 from volplane.kube.client import Client
@@ -49,8 +49,6 @@ EVENT_SECONDS = 1.0
 HUNG_SECONDS = 60.0
 """Seconds without a driver that could work after which the process ends, because only a restart frees its threads."""
 HUNG_INTERVAL = 5.0
-NO_DRIVER_WORKS = "no driver can work"
-NO_DRIVER = "no driver is configured: name one under `drivers` in the configuration, or install a backend"
 LEASE_SECONDS = 15
 NODE_LEASE_SECONDS = 40
 NODE_RENEW_PERIOD = (10.0, 12.0)
@@ -158,21 +156,15 @@ class ControllerProcess:
         if failing := self._plane.failing:
             return failing
         status = self.driver_status()
-        reasons = [_problem(each) for each in status if each.hung]
-        if self._no_driver_works():
-            reasons.append(NO_DRIVER_WORKS if status else NO_DRIVER)
-        return reasons
+        reasons = [problem(each) for each in status if each.hung]
+        return [*reasons, why] if (why := self._no_driver_works()) else reasons
 
-    def _no_driver_works(self) -> bool:
-        """Whether nothing can be done for want of a driver. Without any driver claims can be bound all the same."""
-        status = self.driver_status()
-        if not status:
-            return "binder" not in self._options.controllers
-        return not any(each.healthy for each in status)
+    def _no_driver_works(self) -> str:
+        return why_none_works(self.driver_status(), needed="binder" not in self._options.controllers)
 
     def details(self) -> Sequence[str]:
         """More lines of /readyz: every driver that is not healthy, and why."""
-        return [_problem(each) for each in self.driver_status() if not each.healthy and not each.hung]
+        return [problem(each) for each in self.driver_status() if not each.healthy and not each.hung]
 
     def driver_status(self) -> tuple[DriverStatus, ...]:
         """Every driver; only the broken ones while another process leads."""
@@ -369,18 +361,15 @@ class ControllerProcess:
     async def _say_when_no_driver_works(self, plane: ControlPlane) -> None:
         """Log once that no driver can work, as long as that lasts, and once that one works again."""
         await plane.drivers.started()
-        said = False
+        said = ""
         while True:
-            if (none := self._no_driver_works()) and not said:
-                problems = "; ".join(map(_problem, self.driver_status()))
-                log.error(
-                    "%s: nothing is provisioned or deleted%s",
-                    NO_DRIVER_WORKS if problems else NO_DRIVER,
-                    problems and f" ({problems})",
-                )
-            elif said and not none:
+            why = self._no_driver_works()
+            if why and not said:
+                problems = "; ".join(map(problem, self.driver_status()))
+                log.error("%s: nothing is provisioned or deleted%s", why, f" ({problems})" if problems else "")
+            elif said and not why:
                 log.info("a driver works again")
-            said = none
+            said = why
             await asyncio.sleep(HUNG_INTERVAL)
 
     async def _end_when_restored(self, plane: ControlPlane, stop: asyncio.Event) -> None:
@@ -395,11 +384,6 @@ class ControllerProcess:
         while True:
             await asyncio.sleep(self._options.resync * self._random.uniform(0.9, 1.1))
             await plane.resync()
-
-
-def _problem(status: DriverStatus) -> str:
-    state = "hung" if status.hung else status.state
-    return f"driver {status.name} is {state}: {status.error}"
 
 
 def _exit_hard() -> None:
