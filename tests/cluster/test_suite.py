@@ -83,6 +83,7 @@ def test_every_section_passes_where_a_node_runs_pods_and_each_other_says_what_is
     assert all(sections[name]["reason"] for name in missing)
     assert sections["kills"]["measured"]["kills"] == 1
     assert "leader" not in sections or sections["leader"]["measured"]["takeover_seconds"] <= 20
+    assert "leader" not in sections or sections["leader"]["measured"]["handover_seconds"] <= 5
 
 
 def test_nothing_of_a_run_is_left(short: Run) -> None:

@@ -80,6 +80,10 @@ class Replica:
         status = await self._page("/status")
         return isinstance(status, dict) and bool(status.get("leads")) and await self._page("/readyz") is not None
 
+    async def ready(self) -> bool:
+        """Whether it leads, or waits for the lease."""
+        return await self._page("/readyz") is not None
+
     async def _page(self, path: str) -> Any | None:
         """The JSON or text of a page; None while it is not there or answers with an error."""
         timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
@@ -153,6 +157,21 @@ class Controllers:
         """SIGKILL one, and forget it."""
         self.replicas.remove(replica)
         await replica.kill()
+
+    async def end(self, replica: Replica) -> None:
+        """SIGTERM one, wait for its end, and forget it. Raises `Failed` if it does not end in time."""
+        self.replicas.remove(replica)
+        await replica.stop()
+
+    async def ready(self, replica: Replica) -> None:
+        """Wait until this one leads or could. Raises `Failed` if it does not come to it."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + START_SECONDS
+        while not await replica.ready():
+            self.check()
+            if loop.time() > end:
+                raise Failed(f"a replica is not ready after {START_SECONDS:g} s: {replica.last_words()}")
+            await asyncio.sleep(PAUSE)
 
     async def stop(self) -> None:
         """SIGTERM to all. Raises `Failed` if one does not end in time."""
