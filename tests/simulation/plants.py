@@ -204,8 +204,8 @@ def leave_the_scrubber_pod(stack: ExitStack) -> None:
     """Offer a volume again without removing the pod that has erased it."""
     release = recycle._release
 
-    def hasty(volume: Volume, world: ClusterState) -> Any:
-        return release(volume, dataclasses.replace(world, pods=Cache(PODS)))
+    def hasty(volume: Volume, intent: Any, world: ClusterState, reads: Any) -> Any:
+        return release(volume, intent, dataclasses.replace(world, pods=Cache(PODS)), reads)
 
     replace(stack, recycle, "_release", hasty)
     replace(stack, volumes, "remove_stray_pod", lambda *_: None)

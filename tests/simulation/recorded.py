@@ -67,5 +67,5 @@ CAUGHT_CHANGING: Mapping[str, tuple[int, str]] = {
 }
 """Planted bug of changes -> a seed of the scenario `attach` that shows it, and the invariant that breaks."""
 
-COVERING = (359, 388, 421, 18, 380, 438, 327, 638, 1015, 9, 296)
+COVERING = (359, 388, 421, 18, 380, 438, 327, 638, 1015, 9, 296, 5, 10, 201)
 """Seeds in which, together, every kind of trouble comes."""
