@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import typing
 from collections.abc import Iterator, Sequence
 
@@ -67,7 +66,6 @@ They come with volplane and are around every driver once the configuration names
 
 def commands_page() -> Iterator[str]:
     """The help of every command."""
-    os.environ.update(COLUMNS=str(WIDTH), TERMINAL_WIDTH=str(WIDTH), NO_COLOR="1")
     yield "# Commands\n"
     yield MARK + "\n"
     yield """\
@@ -93,7 +91,9 @@ def subcommands(name: str) -> tuple[str, ...]:
 def help_of(arguments: Sequence[str]) -> Iterator[str]:
     """What `--help` prints, as a block."""
     app = frame.application(arguments)
-    result = typer.testing.CliRunner().invoke(app, [*arguments, "--help"], prog_name="volplane", color=False)
+    fixed = {"COLUMNS": str(WIDTH), "TERMINAL_WIDTH": str(WIDTH), "NO_COLOR": "1"}
+    runner = typer.testing.CliRunner(env=fixed)
+    result = runner.invoke(app, [*arguments, "--help"], prog_name="volplane", color=False)
     if result.exit_code != 0:
         raise SystemExit(f"volplane {' '.join(arguments)} --help failed: {result.output}")
     yield "```text"

@@ -13,6 +13,7 @@ from typing import Any
 
 from volplane.attach.comparison import AttachmentComparison
 from volplane.attach.desired import wanted_or_attached
+from volplane.controller.actions import started
 from volplane.controller.clock import Clock
 from volplane.controller.runner import Runner
 from volplane.drivers.executor import HookExecutor
@@ -27,7 +28,7 @@ from volplane.leaks.check import LeakCheck
 from volplane.leaks.repair import LeakRepair
 from volplane.operations import OperationRegistry
 from volplane.placement.state import PlacementState
-from volplane.reconcile.explain import Explanation, explain_claim, explain_class, explain_volume
+from volplane.reconcile.explain import Explanation, explain_claim, explain_class, explain_volume, what_it_does
 from volplane.state.cluster_state import ClusterState
 
 __all__ = ["ControlPlane", "Runners"]
@@ -168,8 +169,13 @@ class ControlPlane:
                 runner.enqueue(f"{reference.namespace}/{reference.name}")
 
     def reasons(self) -> Mapping[str, Mapping[str, str]]:
-        """Runner -> key -> why the key waits."""
-        return {runner.name: dict(runner.reasons) for runner in self.runners}
+        """Runner -> key -> why the key waits. Of an operation it is what that does now, not that it was started."""
+        now = self.clock.monotonic()
+        present = {started(state.name): what_it_does(state, now) for state in self.operations.snapshot()}
+        return {
+            runner.name: {key: present.get(reason, reason) for key, reason in runner.reasons.items()}
+            for runner in self.runners
+        }
 
     def explain(self, kind: str, key: str) -> Explanation:
         """Why an object is in its state, and what happens next. kind: claim, volume or class. key: `namespace/name` of
@@ -178,12 +184,13 @@ class ControlPlane:
         operations, now = self.operations.snapshot(), self.clock.monotonic()
         match kind:
             case "claim":
-                return explain_claim(key, self.state, operations, now=now, node=self.reason("assigner", key))
+                node, drivers = self.reason("assigner", key), self.drivers.names()
+                return explain_claim(key, self.state, operations, now=now, node=node, drivers=drivers)
             case "volume":
                 lost = self.placing.lost.get(key, "") if self.placing is not None else ""
                 return explain_volume(key, self.state, operations, now=now, lost=lost)
             case "class":
-                return explain_class(key, self.state)
+                return explain_class(key, self.state, drivers=self.drivers.names())
         raise ValueError(f"kind {kind!r} is none of claim, volume, class")
 
     async def read_once(self) -> None:

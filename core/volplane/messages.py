@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-__all__ = ["age_text", "escaped_json", "nearest", "one_line", "sanitize", "size_text", "why_unusable"]
+__all__ = ["age_text", "escaped_json", "near", "nearest", "one_line", "sanitize", "size_text", "why_unusable"]
 
 _OBEYED = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """What JSON need not escape, though a terminal obeys it."""
@@ -40,11 +40,14 @@ def one_line(text: object) -> str:
 def nearest(word: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown word: the closest of `known` as a question, else all of them."""
     names = sorted(known)
-    lowered = {name.lower(): name for name in names}
+    return near(word, names) or (f"; known: {', '.join(names)}" if names else "; there are none")
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """The same, or nothing if none is close: of what may well be somebody else's."""
+    lowered = {name.lower(): name for name in sorted(known)}
     close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
-    if close:
-        return f"; did you mean {lowered[close[0]]!r}?"
-    return f"; known: {', '.join(names)}" if names else "; there are none"
+    return f"; did you mean {lowered[close[0]]!r}?" if close else ""
 
 
 def size_text(size: int | None) -> str:

@@ -24,7 +24,7 @@ from volplane.drivers.cluster_secrets import ClusterSecrets
 from volplane.drivers.discovery import InstalledPlugins, PluginSource
 from volplane.drivers.executor import ThreadExecutor
 from volplane.drivers.loading import load_drivers
-from volplane.drivers.status import DriverStatus, LoadedDrivers, status_of_broken
+from volplane.drivers.status import DriverStatus, LoadedDrivers, problem, status_of_broken, why_none_works
 from volplane.errors import ApiError, VolplaneError
 from volplane.intents.bootstrap import Bootstrap
 from volplane.kube.client import Client
@@ -145,7 +145,7 @@ class ControllerProcess:
         """Why /readyz answers 503; empty = ready. A process that waits for the Lease is ready.
 
         A driver whose hooks all hang makes the process unready, because only a restart helps. A broken or unavailable
-        driver does not, as long as another one is healthy.
+        driver does not, as long as another one is healthy. Without any driver only a binder is ready.
         """
         if self._plane is None:
             if trouble := self._bootstrap.trouble or (self._elector.failing if self._elector is not None else ""):
@@ -156,14 +156,15 @@ class ControllerProcess:
         if failing := self._plane.failing:
             return failing
         status = self.driver_status()
-        reasons = [_problem(each) for each in status if each.hung]
-        if status and not any(each.healthy for each in status):
-            reasons.append("no driver can work")
-        return reasons
+        reasons = [problem(each) for each in status if each.hung]
+        return [*reasons, why] if (why := self._no_driver_works()) else reasons
+
+    def _no_driver_works(self) -> str:
+        return why_none_works(self.driver_status(), needed="binder" not in self._options.controllers)
 
     def details(self) -> Sequence[str]:
         """More lines of /readyz: every driver that is not healthy, and why."""
-        return [_problem(each) for each in self.driver_status() if not each.healthy and not each.hung]
+        return [problem(each) for each in self.driver_status() if not each.healthy and not each.hung]
 
     def driver_status(self) -> tuple[DriverStatus, ...]:
         """Every driver; only the broken ones while another process leads."""
@@ -286,6 +287,7 @@ class ControllerProcess:
             log.info("leads%s", f" by lease {lease}" if self._options.leader_elect else "")
             resync = group.create_task(self._resync(plane), name="resync")
             hanging = group.create_task(self._end_when_all_hang(plane, stop), name="hanging drivers")
+            useless = group.create_task(self._say_when_no_driver_works(plane), name="useless drivers")
             restored = group.create_task(self._end_when_restored(plane, stop), name="restored server")
             leaks = group.create_task(self._check_leaks(plane), name="leak check")
             comparing = [group.create_task(plane.attachments.run(), name="attachments")] if plane.attachments else []
@@ -303,7 +305,7 @@ class ControllerProcess:
                 left = await plane.operations.drain(DRAIN_SECONDS)
                 if left:
                     log.warning("not waiting any longer for %s; the next start goes on with it", ", ".join(left))
-                for task in (hanging, restored, keeping, resync, controllers):
+                for task in (hanging, useless, restored, keeping, resync, controllers):
                     task.cancel()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(HOOK_SECONDS):
@@ -356,6 +358,20 @@ class ControllerProcess:
         log.critical("%s", self._gave_up)
         stop.set()
 
+    async def _say_when_no_driver_works(self, plane: ControlPlane) -> None:
+        """Log once that no driver can work, as long as that lasts, and once that one works again."""
+        await plane.drivers.started()
+        said = ""
+        while True:
+            why = self._no_driver_works()
+            if why and not said:
+                problems = "; ".join(map(problem, self.driver_status()))
+                log.error("%s: nothing is provisioned or deleted%s", why, f" ({problems})" if problems else "")
+            elif said and not why:
+                log.info("a driver works again")
+            said = why
+            await asyncio.sleep(HUNG_INTERVAL)
+
     async def _end_when_restored(self, plane: ControlPlane, stop: asyncio.Event) -> None:
         await plane.restored.wait()
         self._gave_up = "the API server was restored from a backup, or replaced: ending, to start with empty caches"
@@ -368,11 +384,6 @@ class ControllerProcess:
         while True:
             await asyncio.sleep(self._options.resync * self._random.uniform(0.9, 1.1))
             await plane.resync()
-
-
-def _problem(status: DriverStatus) -> str:
-    state = "hung" if status.hung else status.state
-    return f"driver {status.name} is {state}: {status.error}"
 
 
 def _exit_hard() -> None:

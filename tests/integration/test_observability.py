@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from integration.controller_process import DRIVER, Site, running_process
-from volplane.controller.config import ALL_CONTROLLERS, Configuration, DriverSettings
+from volplane.controller.config import ALL_CONTROLLERS, Configuration, DriverSettings, parse_controllers
 from volplane.controller.metrics import Metrics
 from volplane.drivers.discovery import GivenPlugins
 from volplane.kube.kinds import CLAIMS, NAMESPACES, VOLUMES
@@ -140,7 +140,16 @@ async def test_ready_says_beside_ok_what_cannot_work(tmp_path: Path) -> None:
 
 
 @pytest.mark.real_time
-async def test_it_is_not_ready_when_no_driver_can_work(tmp_path: Path) -> None:
+async def test_it_is_not_ready_when_no_driver_can_work_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("volplane.process.HUNG_INTERVAL", 0.02)
+    caplog.set_level("INFO", logger="volplane.process")
+
+    def said(text: str) -> list[str]:
+        told = [record.getMessage() for record in caplog.records if record.name == "volplane.process"]
+        return [each for each in told if each.startswith(text)]
+
     async with observed(tmp_path, BROKEN) as site:
         site.root.rename(site.root.with_name("unmounted"))
         drivers = site.process.plane.drivers  # type: ignore[union-attr]
@@ -149,9 +158,33 @@ async def test_it_is_not_ready_when_no_driver_can_work(tmp_path: Path) -> None:
         lines = text.splitlines()
         assert (status, lines[0]) == (503, "no driver can work")
         assert [line.split(" is ")[0] for line in lines[1:]] == [f"driver {DRIVER}", "driver odd.example.com"]
+        await site.until("it is logged", lambda: said("no driver can work"))
+        await asyncio.sleep(0.1)
+        (line,) = said("no driver can work")
+        assert f"driver {DRIVER} is " in line
         site.root.with_name("unmounted").rename(site.root)
         assert await drivers.probe(DRIVER) == ""
+        await site.until("it is logged", lambda: said("a driver works again"))
         assert (await site.get("/readyz"))[0] == 200
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(("controllers", "ready"), [("provisioner,reclaimer", 503), ("all", 200)])
+async def test_without_any_driver_only_a_binder_is_ready(
+    controllers: str, ready: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with observed(tmp_path) as site:
+        stop = asyncio.Event()
+        options = Options(controllers=parse_controllers(controllers), leader_elect=False)
+        none = ControllerProcess(site.client, Configuration(), options, metrics=Metrics(), plugins=GivenPlugins([]))
+        running = asyncio.ensure_future(none.run(stop))
+        await none.wait_working()
+        await asyncio.sleep(0.05)
+        assert bool(none.unready()) == (ready == 503)
+        logged = any("no driver is configured" in record.getMessage() for record in caplog.records)
+        assert logged == (ready == 503)
+        stop.set()
+        await running
 
 
 @pytest.mark.real_time

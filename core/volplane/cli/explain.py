@@ -184,4 +184,4 @@ def _show(console: Console, answer: Mapping[str, Any], *, titled: bool) -> None:
         if answer[part]:
             console.heading(heading)
             for sentence in answer[part]:
-                console.line(f"  {sentence}")
+                console.sentence(sentence)

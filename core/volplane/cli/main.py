@@ -69,12 +69,13 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "plugins": Command("Show installed backends and extensions"),
         "check": Command("Judge a backend by the rules that every backend keeps", "testing"),
         "sim": Command("Run the controllers through schedules of trouble", "testing"),
+        "fake": Command("Serve the mocked storage of a backend over HTTP", "testing"),
         "new-backend": Command("Write a new backend that passes its tests at once", "testing"),
     }
 )
 """By name, in the order of the help. Summaries are here because the help imports no command."""
 
-SERVICES = frozenset({"run", "dev", "apiserver"})
+SERVICES = frozenset({"run", "dev", "apiserver", "fake"})
 """Commands that run until SIGTERM; for them SIGTERM is success."""
 
 OF_FILES: Final = frozenset(

@@ -28,8 +28,9 @@ from volplane.controller.config import (
     parse_configuration,
     parse_controllers,
 )
+from volplane.drivers.discovery import InstalledPlugins
 from volplane.errors import ConfigurationError
-from volplane.messages import why_unusable
+from volplane.messages import nearest, why_unusable
 
 __all__ = ["documents", "register"]
 
@@ -105,12 +106,27 @@ def manifests(
             f"--replicas is {replicas}; it must be 1 to {MOST_REPLICAS}: one works, the others wait to take over"
         )
     text = CONFIGURATION if config is None else _read(config)
+    _check_backends(text, config)
     image = image or f"{NAME}:{version('volplane')}"
     shown = documents(namespace, controllers, chosen, image, text, replicas=replicas, monitoring=monitoring)
     typer.echo(
         yaml.dump_all(shown, Dumper=_Dumper, sort_keys=False, explicit_start=True, default_flow_style=None, width=120),
         nl=False,
     )
+
+
+def _check_backends(text: str, config: Path | None) -> None:
+    """Raise ConfigurationError for a driver whose backend is not installed here.
+
+    The image has to have it too; installing it where the manifests are made is what tells a name from a slip.
+    """
+    known = InstalledPlugins().names("backend")
+    for driver in parse_configuration(text, str(config)).drivers or ():
+        if driver.backend not in known:
+            raise ConfigurationError(
+                f"{driver.where}.backend: {driver.backend!r} is not installed here{nearest(driver.backend, known)}; "
+                "install what the image has, so that the configuration can be checked"
+            )
 
 
 def _read(path: Path) -> str:

@@ -21,6 +21,8 @@ from volplane.kube.objects import Claim, Volume
 __all__ = ["register"]
 
 MOST_ROWS = 50
+CHANGES = ("resizer", "modifier")
+"""Names of the controllers that change the volumes of bound claims."""
 
 
 def register(app: typer.Typer) -> None:
@@ -101,12 +103,18 @@ def _phases(console: Console, volumes: Iterable[Volume], claims: Iterable[Claim]
 def _waiting(
     claims: Iterable[Claim], volumes: Iterable[Volume], reasons: Mapping[str, Mapping[str, str]]
 ) -> list[tuple[str, str, str, str]]:
-    """Claims that are not bound, volumes that are failed or released, with the controller's reason if it has one."""
+    """Claims that are not bound or wait to be changed, volumes that are failed or released, and the reasons."""
     rows = []
     for claim in claims:
         if claim.terminating or claim.status.phase != "Bound":
             phase = "Terminating" if claim.terminating else claim.status.phase
             rows.append(("claim", claim.key, phase, reasons.get("claims", {}).get(claim.key, "-")))
+            continue
+        rows += [
+            ("claim", claim.key, claim.status.phase, reasons[changes][claim.key])
+            for changes in CHANGES
+            if claim.key in reasons.get(changes, {})
+        ]
     for volume in volumes:
         if volume.terminating or volume.status.phase in ("Failed", "Released"):
             phase = "Terminating" if volume.terminating else volume.status.phase

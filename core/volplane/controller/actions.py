@@ -62,6 +62,11 @@ class Recorder(Protocol):
         """Queue an event; never blocks."""
 
 
+def started(operation: str) -> str:
+    """The reason of a key whose operation was started last."""
+    return f"{operation} is running"
+
+
 def warning(kind: Kind[Any], about: KubeObject, reason: str, message: str, *, same_as: str = "") -> EventRecord:
     """An `EventRecord` of type Warning."""
     return EventRecord(kind, about, "Warning", reason, message, same_as)

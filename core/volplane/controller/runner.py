@@ -30,6 +30,7 @@ from volplane.controller.actions import (
     Run,
     Settled,
     Wait,
+    started,
     warning,
 )
 from volplane.controller.clock import LoopTime
@@ -284,7 +285,7 @@ class Runner:
             self._reasons[key] = str(error)
             self._queue.retry(key, backoff.REGISTRY_CLOSED)
         else:
-            self._reasons[key] = f"{action.name} is running"
+            self._reasons[key] = started(action.name)
 
     def _record(self, events: tuple[EventRecord, ...]) -> None:
         for event in events:

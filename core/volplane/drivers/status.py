@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from volplane.drivers.driver import Driver
 from volplane.operations import DriverLimits
 
-__all__ = ["BrokenDriver", "DriverState", "DriverStatus", "LoadedDrivers", "status_of_broken"]
+__all__ = [
+    "BrokenDriver",
+    "DriverState",
+    "DriverStatus",
+    "LoadedDrivers",
+    "problem",
+    "status_of_broken",
+    "why_none_works",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,3 +83,16 @@ def status_of_broken(broken: BrokenDriver) -> DriverStatus:
         error=broken.error,
         hooks=(),
     )
+
+
+def problem(status: DriverStatus) -> str:
+    """What is wrong with a driver that is not healthy."""
+    return f"driver {status.name} is {'hung' if status.hung else status.state}: {status.error}"
+
+
+def why_none_works(statuses: Sequence[DriverStatus], *, needed: bool) -> str:
+    """Why no driver can work; "" = one can, or there is none and the controllers can do without."""
+    if not statuses:
+        missing = "no driver is configured: name one under `drivers` in the configuration, or install a backend"
+        return missing if needed else ""
+    return "" if any(status.healthy for status in statuses) else "no driver can work"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from volplane.assets import VolumeMode
-from volplane.binding.matching import capacity_of, held_by, request_of
+from volplane.binding.matching import capacity_of, held_by, refers_to, request_of
 from volplane.controller.actions import Action, EventRecord, Patch, Settled, Wait, warning
 from volplane.drivers.view import DriverView
 from volplane.expand.change import BoundAsset, bound_asset, go_on, run_for_claim
@@ -56,7 +56,7 @@ def decide_resize(key: str, cluster: ClusterState) -> Action:
         return Settled()
     asset = bound_asset(claim, cluster, otherwise="it cannot grow")
     if not isinstance(asset, BoundAsset):
-        return asset
+        return _without_driver(asset, claim, cluster)
     target = expansion_target(claim, asset.volume)
     if target is None:
         return _wait_for_node(claim)
@@ -64,6 +64,21 @@ def decide_resize(key: str, cluster: ClusterState) -> Action:
         message = f'driver "{asset.driver.name}" cannot grow volumes, so the claim keeps its size'
         return Wait(reason=message, events=(warning(CLAIMS, claim, "VolumeResizeFailed", message),))
     return _towards(target, claim, asset, cluster)
+
+
+def _without_driver(action: Action, claim: Claim, cluster: ClusterState) -> Action:
+    """Say on the claim why its volume does not grow; beside other controllers only if the volume is of our driver."""
+    if isinstance(action, Wait) and not action.events and action.seconds is None:
+        return Wait(reason=action.reason, events=(warning(CLAIMS, claim, "VolumeResizeFailed", action.reason),))
+    volume = cluster.volumes.get(claim.spec.volume_name)
+    if isinstance(action, Settled) and cluster.settings.binder and volume is not None and refers_to(volume, claim):
+        # The words of the expand controller of kube-controller-manager.
+        text = (
+            f"no driver here serves volume {volume.name}, so nothing here can grow it; "
+            "waiting for an external controller to process this PVC"
+        )
+        return Wait(reason=text, events=(warning(CLAIMS, claim, "ExternalExpanding", text),))
+    return action
 
 
 def expansion_target(claim: Claim, volume: Volume) -> int | None:

@@ -58,6 +58,8 @@ def _chosen(kubeconfig: Path | None) -> tuple[str | None, str]:
     if kubeconfig is not None:
         try:
             kubeconfig.stat()
+        except FileNotFoundError:
+            raise ConfigurationError(f"--kubeconfig {kubeconfig}: no such file; check its spelling") from None
         except OSError as error:
             raise ConfigurationError(f"--kubeconfig {kubeconfig} cannot be read: {why_unusable(error)}") from None
         return str(kubeconfig), f"--kubeconfig {kubeconfig}"

@@ -17,7 +17,8 @@ __all__ = ["refused", "silent", "unreachable", "why_unreachable"]
 
 def unreachable(server: str, call: str, error: BaseException) -> ApiUnavailable:
     """The error for a call (method and path) that had no answer."""
-    return ApiUnavailable(f"the API server {server} cannot be reached: {why_unreachable(error)} ({call})", status=0)
+    why = why_unreachable(error)
+    return ApiUnavailable(f"the API server {server} cannot be reached: {why} ({call} failed)", status=0)
 
 
 def refused(server: str, error: ApiError) -> ApiError:

@@ -5,20 +5,22 @@ Nothing is performed: the decision is made as for the runner, and its action is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from volplane.binding.matching import class_of_claim, refers_to
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Run, Settled, Wait
+from volplane.expand.stages import decided_changes, stages
 from volplane.kube import names
 from volplane.kube.objects import Claim, StorageClass, Volume, VolumeAttachment
+from volplane.messages import near
 from volplane.operations import OperationState, Phase
 from volplane.reconcile.claims import decide_claim
 from volplane.reconcile.volumes import decide_volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import volume_name_of
 
-__all__ = ["Explanation", "explain_attachment", "explain_claim", "explain_class", "explain_volume"]
+__all__ = ["Explanation", "explain_attachment", "explain_claim", "explain_class", "explain_volume", "what_it_does"]
 
 
 _MOST_NAMES = 10
@@ -39,22 +41,36 @@ class Explanation:
 
 
 def explain_claim(
-    key: str, cluster: ClusterState, operations: Iterable[OperationState], *, now: float, node: str = ""
+    key: str,
+    cluster: ClusterState,
+    operations: Iterable[OperationState],
+    *,
+    now: float,
+    node: str = "",
+    drivers: Sequence[str] = (),
 ) -> Explanation:
-    """Explain the claim `namespace/name`. now: loop time that the operations' times refer to. node: what the assigner
-    waits for, or "".
+    """Explain the claim `namespace/name`.
+
+    now: loop time that the operations' times refer to. node: what the assigner waits for, or "". drivers: names of all
+    configured ones, usable or not.
     """
     claim = cluster.claims.get(key)
     if claim is None:
         return _absent("claim", key)
     running = [state for state in operations if state.uid == claim.uid]
     action = decide_claim(key, cluster, LiveReads())
+    changes = [told for decided in decided_changes(claim, cluster) for told in _next(decided, "")]
+    nothing = "" if changes and isinstance(action, Settled) else _nothing(claim, cluster)
     return Explanation(
         kind="claim",
         name=key,
-        situation=(*_situation(claim, cluster), *([f"its node: {node}"] if node else [])),
+        situation=(
+            *_situation(claim, cluster, drivers),
+            *stages(claim, cluster),
+            *([f"its node: {node}"] if node else []),
+        ),
         tried=tuple(_tried(running, now)),
-        next=tuple(_waits(running, now) or _next(action, _nothing(claim, cluster))),
+        next=tuple(_waits(running, now) or [told for told in (*_next(action, nothing), *changes) if told]),
     )
 
 
@@ -76,8 +92,11 @@ def explain_volume(
     )
 
 
-def explain_class(name: str, cluster: ClusterState) -> Explanation:
-    """Explain the class with this name: whether its driver is served, and how many claims wait for it."""
+def explain_class(name: str, cluster: ClusterState, *, drivers: Sequence[str] = ()) -> Explanation:
+    """Explain the class with this name: whether its driver is served, and how many claims wait for it.
+
+    drivers: as of `explain_claim`.
+    """
     storage_class = cluster.classes.get(name)
     if storage_class is None:
         return _absent("class", name)
@@ -91,7 +110,7 @@ def explain_class(name: str, cluster: ClusterState) -> Explanation:
         kind="class",
         name=name,
         situation=(
-            f"class {name} {_served(storage_class, cluster)}",
+            f"class {name} {_served(storage_class, cluster, drivers)}",
             f"volumes made for it have policy {storage_class.reclaim_policy}",
         ),
         tried=(),
@@ -159,13 +178,13 @@ def _volume_situation(volume: Volume, cluster: ClusterState) -> Iterable[str]:
     yield from _attachment_sentences(volume.name, cluster)
 
 
-def _situation(claim: Claim, cluster: ClusterState) -> Iterable[str]:
+def _situation(claim: Claim, cluster: ClusterState, drivers: Sequence[str]) -> Iterable[str]:
     phase = claim.status.phase or "Pending"
     yield f"claim {claim.key} is {phase}" + (", and is being deleted" if claim.terminating else "")
     if claim.terminating:
         holders = ", ".join(claim.metadata.finalizers or ()) or "nobody"
         yield f"its deletion waits for: {holders}"
-    yield _class_sentence(claim, cluster)
+    yield _class_sentence(claim, cluster, drivers)
     if claim.spec.volume_name:
         yield _volume_sentence(claim, cluster)
         yield from _attachment_sentences(claim.spec.volume_name, cluster)
@@ -177,7 +196,7 @@ def _situation(claim: Claim, cluster: ClusterState) -> Iterable[str]:
         yield "an asset may be in the making: an intent is recorded on the claim"
 
 
-def _class_sentence(claim: Claim, cluster: ClusterState) -> str:
+def _class_sentence(claim: Claim, cluster: ClusterState, drivers: Sequence[str]) -> str:
     named = class_of_claim(claim)
     if named is None:
         default = cluster.default_class()
@@ -187,13 +206,14 @@ def _class_sentence(claim: Claim, cluster: ClusterState) -> str:
     storage_class = cluster.classes.get(named)
     if storage_class is None:
         return f"its class {named} does not exist"
-    return f"its class {named} {_served(storage_class, cluster)}"
+    return f"its class {named} {_served(storage_class, cluster, drivers)}"
 
 
-def _served(storage_class: StorageClass, cluster: ClusterState) -> str:
+def _served(storage_class: StorageClass, cluster: ClusterState, drivers: Sequence[str]) -> str:
     driver = cluster.drivers.get(storage_class.provisioner)
     broken = cluster.drivers.broken(storage_class.provisioner)
-    served = "served here" if driver else f"not usable here: {broken}" if broken else "not a driver of this process"
+    unknown = f"not a driver of this process{near(storage_class.provisioner, drivers)}"
+    served = "served here" if driver else f"not usable here: {broken}" if broken else unknown
     mode = storage_class.volume_binding_mode or "Immediate"
     return f"binds {mode} and is provisioned by {storage_class.provisioner}, which is {served}"
 
@@ -224,12 +244,28 @@ def _attachment_sentence(attachment: VolumeAttachment) -> str:
     return f"attachment {attachment.name} to node {attachment.spec.node_name} {state}{failed}"
 
 
+def what_it_does(state: OperationState, now: float) -> str:
+    """What an operation does now, with the time of the next try if it waits for that."""
+    told = _told(state, now)
+    if state.phase is Phase.WAITING and state.next_try is not None:
+        return f"{told}; it is tried again in {max(0.0, state.next_try - now):.1f} s"
+    return told
+
+
 def _tried(running: Iterable[OperationState], now: float) -> Iterable[str]:
-    for state in running:
-        if state.phase is Phase.WAITING:
-            yield f"{state.name} failed {state.failures} times, the last with: {state.error}"
-        else:
-            yield f"{state.name} is {state.phase} for {now - state.since:.1f} s on driver {state.driver}"
+    return (_told(state, now) for state in running)
+
+
+def _told(state: OperationState, now: float) -> str:
+    seconds = f"{max(0.0, now - state.since):.1f} s"
+    match state.phase:
+        case Phase.QUEUED:
+            return f"{state.name} waits for its turn on driver {state.driver} for {seconds}"
+        case Phase.OVERRUN:
+            return f"{state.name} waits for {seconds} for a hook of driver {state.driver} that does not return"
+        case Phase.WAITING:
+            return f"{state.name} failed {state.failures} times, the last with: {state.error}"
+    return f"{state.name} is running for {seconds} on driver {state.driver}"
 
 
 def _waits(running: Iterable[OperationState], now: float) -> list[str]:

@@ -77,3 +77,16 @@ def test_progress_on_a_terminal_redraws_its_line(terminal: Terminal) -> None:
     assert terminal.getvalue() == (
         f"{ERASE_LINE}making claims{ERASE_LINE}making claims  waiting{ERASE_LINE}making claims  waiting\n"
     )
+
+
+@pytest.mark.parametrize(("stream", "lines"), [(io.StringIO, 1), (Terminal, 3)])
+def test_a_sentence_is_broken_between_words_on_a_terminal_alone(
+    stream: type[io.StringIO], lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = stream()
+    Console(out, colour=False).sentence("word " * 40 + "end")
+    shown = out.getvalue().splitlines()
+    assert len(shown) == lines
+    assert all(line.startswith("  ") for line in shown)
+    assert lines == 1 or max(map(len, shown)) <= 80

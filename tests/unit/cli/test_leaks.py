@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,8 +22,7 @@ from volplane.errors import VolplaneError
 
 
 @pytest.fixture(autouse=True)
-def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("volplane.cli.leaks.POLL_SECONDS", 0.01)
 
 
@@ -113,6 +113,8 @@ def test_a_wide_table_puts_its_widest_columns_below_each_row(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     name = "pvc-3cbfdc90-6c2c-4d0c-a9ac-c22dade88819"
     wide = finding("ghost", f"data-{name}", volume=name, driver="hostpath.volplane.dev", detail="gone " * 20)
     with controller({"/leaks": lambda _: report(wide, finding("orphan"))}) as address:

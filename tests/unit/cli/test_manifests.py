@@ -150,8 +150,8 @@ def test_of_secrets_only_those_are_readable_that_options_name(
     given = tmp_path / "volplane.yaml"
     given.write_text("""
         drivers:
-        - {name: a.example.com, backend: a, options: {user: env:USER, key: secret:volplane-system/filer/key}}
-        - {name: b.example.com, backend: b, options: {key: secret:team-b/cloud/key, other: secret:team-b/more/x}}
+        - {name: a.example.com, backend: nfs, options: {user: env:USER, key: secret:volplane-system/filer/key}}
+        - {name: b.example.com, backend: aws_ebs, options: {key: secret:team-b/cloud/key, other: secret:team-b/more/x}}
         extensions: [{name: audit, options: {token: secret:team-c/audit/token}}]
         """)
     assert main(["manifests", "--config", str(given)]) == 0
@@ -327,3 +327,14 @@ def test_every_controller_has_rules_and_no_rule_reads_secrets_at_large() -> None
 def test_the_rules_do_not_depend_on_the_order_of_the_controllers() -> None:
     forth = cluster_rules(ALL_CONTROLLERS, "volplane-system")
     assert cluster_rules(tuple(reversed(ALL_CONTROLLERS)), "volplane-system") == forth
+
+
+def test_a_backend_that_is_not_installed_is_refused_with_the_nearest_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    given = tmp_path / "volplane.yaml"
+    given.write_text("drivers: [{name: a.example.com, backend: hostpth}]")
+    assert main(["manifests", "--config", str(given)]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "drivers[0].backend: 'hostpth' is not installed here; did you mean 'hostpath'?" in shown.err

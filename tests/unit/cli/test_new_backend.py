@@ -99,10 +99,12 @@ def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
+@pytest.mark.parametrize(("name", "taken"), [("hostpath", "hostpath"), ("aws-ebs", "aws_ebs")])
 def test_the_name_of_an_installed_backend_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, taken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["new-backend", "hostpath"]) == 1
-    assert "a backend 'hostpath' is installed already by volplane-hostpath" in capsys.readouterr().err
+    assert main(["new-backend", name]) == 1
+    whose = f"by volplane-{taken.replace('_', '-')}"
+    assert f"a backend {taken!r} is installed already {whose}" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())

@@ -142,4 +142,25 @@ def test_nothing_grows_but_the_claims_own_volume(other: Volume | None) -> None:
 def test_a_driver_that_cannot_work_now_is_waited_for() -> None:
     item = bound("2Gi")
     state = state_with(item, its_volume(item, "1Gi"), broken={DRIVER: "no root"})
-    assert decide_resize(item.key, state) == Wait(reason=f'it cannot grow: driver "{DRIVER}" cannot work: no root')
+    action = decide_resize(item.key, state)
+    assert isinstance(action, Wait)
+    assert action.reason == f'it cannot grow: driver "{DRIVER}" cannot work: no root'
+    assert [(event.type, event.reason, event.message) for event in action.events] == [
+        ("Warning", "VolumeResizeFailed", action.reason)
+    ]
+
+
+def test_a_volume_of_no_driver_here_is_said_to_wait_for_another_controller() -> None:
+    """As by the expand controller of kube-controller-manager; beside that one it is its to say."""
+    item = bound("2Gi")
+    foreign = volume(
+        claim=item,
+        size="1Gi",
+        annotations={"pv.kubernetes.io/provisioned-by": "other.example.com"},
+        status={"phase": "Bound"},
+    )
+    action = decide_resize(item.key, state_with(item, foreign, drivers=(GROWING,)))
+    assert isinstance(action, Wait)
+    assert [event.reason for event in action.events] == ["ExternalExpanding"]
+    beside = state_with(item, foreign, drivers=(GROWING,), binder=False)
+    assert decide_resize(item.key, beside) == Settled()

@@ -12,7 +12,14 @@ from unit.deciding import disk, state_with
 from volplane.controller.actions import Run
 from volplane.kube.objects import Claim, KubeObject, VolumeAttachment
 from volplane.operations import OperationState, Phase
-from volplane.reconcile.explain import Explanation, explain_attachment, explain_claim, explain_class, explain_volume
+from volplane.reconcile.explain import (
+    Explanation,
+    explain_attachment,
+    explain_claim,
+    explain_class,
+    explain_volume,
+    what_it_does,
+)
 
 DRIVER = "disk.example.com"
 KEY = "default/c"
@@ -137,3 +144,79 @@ def test_an_attachment_says_who_attaches_it_and_how_it_failed() -> None:
         "attachment a to node n waits for attacher x.io; the last try failed at noon: busy",
     )
     assert told.next == ("attacher x.io attaches it",)
+
+
+@pytest.mark.parametrize(
+    ("phase", "words"),
+    [
+        (Phase.QUEUED, "waits for its turn on driver disk.example.com for 2.5 s"),
+        (Phase.OVERRUN, "waits for 2.5 s for a hook of driver disk.example.com that does not return"),
+    ],
+)
+def test_what_waits_is_not_said_to_run(phase: Phase, words: str) -> None:
+    made = fast()
+    waiting = operation(made.uid, phase=phase)
+    told = explained(made, storage_class(provisioner=DRIVER), operations=(waiting,))
+    assert told.tried == (f"{waiting.name} {words}",)
+    assert what_it_does(waiting, 100.0) == told.tried[0]
+
+
+def test_what_waits_after_a_failure_says_until_when() -> None:
+    failed = operation("u", phase=Phase.WAITING, failures=3, error="disk full", next_try=108.0)
+    assert what_it_does(failed, 100.0).endswith("the last with: disk full; it is tried again in 8.0 s")
+
+
+def test_a_provisioner_that_is_nearly_a_driver_is_asked_about() -> None:
+    objects = (fast(), storage_class(provisioner="disk.exmple.com"))
+    told = explain_claim(KEY, state_with(*objects), (), now=0.0, drivers=[DRIVER])
+    assert any(f"not a driver of this process; did you mean '{DRIVER}'?" in sentence for sentence in told.situation)
+    told = explain_class("fast", state_with(*objects), drivers=["other.volplane.dev"])
+    assert "did you mean" not in told.situation[0]
+
+
+# --- growth and attributes ----------------------------------------------------------------------------------------
+
+
+def growing(state: str = "", condition: dict[str, str] | None = None, **fields: Any) -> Claim:
+    status: dict[str, Any] = {"phase": "Bound", "capacity": {"storage": "1Gi"}}
+    if state:
+        status |= {"allocatedResources": {"storage": "2Gi"}, "allocatedResourceStatuses": {"storage": state}}
+    if condition:
+        status["conditions"] = [condition]
+    return claim(size="2Gi", volumeName="v", status=status, annotations=MARKED, **fields)
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("", "nothing has been done towards it yet"),
+        ("ControllerResizeInProgress", "the asset is being grown to 2Gi (slowly)"),
+        ("ControllerResizeInfeasible", "the backend refuses 2Gi (slowly); ask for less, or keep what it has"),
+        ("NodeResizePending", "the asset has 2Gi; the node grows the file system when a pod uses the volume there"),
+        ("NodeResizeInProgress", "the asset has 2Gi; the node is growing the file system"),
+        ("NodeResizeInfeasible", "the asset has 2Gi, but the node cannot grow the file system"),
+    ],
+)
+def test_each_stage_of_growth_is_told(state: str, words: str) -> None:
+    made = growing(state, {"type": "ControllerResizeError", "message": "slowly"})
+    told = explained(made, volume(claim=made, size="1Gi", status={"phase": "Bound"}))
+    assert f"it asks for 2Gi and has 1Gi: {words}" in told.situation
+    assert "nothing: everything is as it should be" not in told.next
+
+
+def test_growth_that_no_driver_can_give_is_no_peace() -> None:
+    made = growing()
+    its = volume(
+        claim=made,
+        size="1Gi",
+        annotations={"pv.kubernetes.io/provisioned-by": DRIVER},
+        status={"phase": "Bound"},
+    )
+    told = explained(made, its, drivers=(disk(DRIVER),))
+    assert any(f'driver "{DRIVER}" cannot grow volumes' in sentence for sentence in told.next)
+
+
+def test_attributes_that_are_asked_for_are_told() -> None:
+    made = claim(volumeName="v", volumeAttributesClassName="fast", status=BOUND, annotations=MARKED)
+    told = explained(made, volume(claim=made, status=BOUND))
+    assert any("it asks for the attributes of VolumeAttributesClass fast" in sentence for sentence in told.situation)

@@ -56,11 +56,28 @@ class Console:
         self._err = sys.stderr if err is None else err
         self._colour_out = _can_colour(self._out) if colour is None else colour
         self._colour_err = _can_colour(self._err) if colour is None else colour
-        self._width = max(NARROWEST, shutil.get_terminal_size().columns)
+        # COLUMNS alone says nothing: readline gives it to every child of a process that loads it.
+        self._width = max(NARROWEST, shutil.get_terminal_size().columns) if self._out.isatty() else sys.maxsize
 
     def line(self, text: str = "") -> None:
         """A line of the result."""
         self._write(sanitize(text))
+
+    def sentence(self, text: str) -> None:
+        """An indented line of the result, broken between words where a terminal is narrower; whole in a pipe."""
+        if self._width == sys.maxsize:
+            self.line(f"  {text}")
+            return
+        shown = textwrap.wrap(
+            sanitize(text),
+            self._width,
+            initial_indent="  ",
+            subsequent_indent="    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in shown:
+            self._write(line)
 
     def heading(self, text: str) -> None:
         """The title of a part, after an empty line."""
@@ -87,8 +104,8 @@ class Console:
     def table(self, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Columns as wide as their widest cell. Cells that are phases are coloured.
 
-        If that is wider than the terminal, or than 80 columns in a pipe, the widest columns leave the table: their
-        cells stand below each row, under the header's name, and no word is cut.
+        If that is wider than the terminal, the widest columns leave the table: their cells stand below
+        each row, under the header's name, and no word is cut. In a pipe each row stays one line.
         """
         lines = [[sanitize(cell) for cell in row] for row in rows]
         widths = [max(len(row[column]) for row in [list(headers), *lines]) for column in range(len(headers))]

@@ -53,10 +53,12 @@ def new_backend(
     console = Console()
     files = distribution_files(name)
     installed = InstalledPlugins()
-    if name in installed.names("backend"):
-        found = installed.found("backend", name)
-        whose = f" by {found.distribution}" if found is not None else ""
-        raise ConfigurationError(f"a backend {name!r} is installed already{whose}; take another name")
+    for taken in installed.names("backend"):
+        # The distribution and the module of my-disks and my_disks are the same.
+        if taken.replace("-", "_") == name.replace("-", "_"):
+            found = installed.found("backend", taken)
+            whose = f" by {found.distribution}" if found is not None else ""
+            raise ConfigurationError(f"a backend {taken!r} is installed already{whose}; take another name")
     place = directory if directory is not None else Path(f"volplane-{name.replace('_', '-')}")
     try:
         _write(place, files)

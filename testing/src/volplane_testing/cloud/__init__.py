@@ -8,6 +8,7 @@ from volplane_testing.cloud.fake import FakeCloud, Reply
 from volplane_testing.cloud.faults import CloudFailure, Fault, FaultKind, Script
 from volplane_testing.cloud.paging import page_of
 from volplane_testing.cloud.server import FakeCloudServer, HttpRequest, HttpResponse
+from volplane_testing.cloud.serving import ServedFake
 from volplane_testing.cloud.throttling import Rate, Throttle
 from volplane_testing.cloud.timeline import Former, SteppedClock, Timeline
 
@@ -23,6 +24,7 @@ __all__ = [
     "Rate",
     "Reply",
     "Script",
+    "ServedFake",
     "SteppedClock",
     "Throttle",
     "Timeline",

@@ -24,6 +24,7 @@ from volplane_aws_ebs.testing.faults import EC2Error
 from volplane_aws_ebs.testing.in_process import InProcess, intercept
 from volplane_aws_ebs.testing.query import ModelViolation
 from volplane_aws_ebs.testing.server import FakeEC2Server
+from volplane_aws_ebs.testing.serving import serve
 from volplane_aws_ebs.testing.state import Attachment, Instance, Modification, Snapshot, Volume
 from volplane_aws_ebs.testing.subjects import attaching_subject, subject
 from volplane_testing.cloud import Fault, FaultKind, Rate, Reply, Script, SteppedClock
@@ -51,5 +52,6 @@ __all__ = [
     "VolumeType",
     "attaching_subject",
     "intercept",
+    "serve",
     "subject",
 ]

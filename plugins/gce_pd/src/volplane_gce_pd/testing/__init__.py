@@ -24,6 +24,7 @@ from volplane_gce_pd.testing.fake import FakeCompute, FakeComputeServer
 from volplane_gce_pd.testing.in_process import InProcess
 from volplane_gce_pd.testing.methods import ModelViolation
 from volplane_gce_pd.testing.records import DiskRecord, InstanceRecord, OperationRecord, SnapshotRecord
+from volplane_gce_pd.testing.serving import serve
 from volplane_gce_pd.testing.subjects import subject
 
 __all__ = [
@@ -40,5 +41,6 @@ __all__ = [
     "ModelViolation",
     "OperationRecord",
     "SnapshotRecord",
+    "serve",
     "subject",
 ]

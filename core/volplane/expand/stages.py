@@ -1,0 +1,75 @@
+"""How far the growth of a claim and the change of its attributes are, for people. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from volplane.binding.matching import held_by, request_of
+from volplane.controller.actions import Action, LiveReads, Settled
+from volplane.expand.conditions import CONTROLLER_RESIZE_ERROR, MODIFY_VOLUME_ERROR, NODE_RESIZE_ERROR
+from volplane.expand.modify import decide_modify, wants_other_attributes
+from volplane.expand.resize import NANOS, decide_resize, wants_more
+from volplane.kube.objects import Claim
+from volplane.kube.quantity import format_bytes
+from volplane.state.cluster_state import ClusterState
+
+__all__ = ["decided_changes", "stages"]
+
+
+def decided_changes(claim: Claim, cluster: ClusterState) -> Iterable[Action]:
+    """What is next for its size and its attributes, where this process serves them and something is to be done."""
+    if not cluster.settings.expander:
+        return []
+    decided = (decide_resize(claim.key, cluster), decide_modify(claim.key, cluster, LiveReads()))
+    return [action for action in decided if not isinstance(action, Settled)]
+
+
+def stages(claim: Claim, cluster: ClusterState) -> Iterator[str]:
+    """Sentences about what is asked for and not there yet; none if nothing is."""
+    if wants_more(claim):
+        asked, held = (format_bytes(-(-size // NANOS)) for size in (request_of(claim), held_by(claim)))
+        yield f"it asks for {asked} and has {held}: {_growth(claim)}"
+    if wants_other_attributes(claim):
+        yield f"it asks for the attributes of {_wanted(claim)}: {_attributes(claim)}"
+    if not cluster.settings.expander and (wants_more(claim) or wants_other_attributes(claim)):
+        yield "changing its volume is another controller's work: this process does not run the expander"
+
+
+def _growth(claim: Claim) -> str:
+    size = (claim.status.allocated_resources or {}).get("storage", "the new size")
+    match (claim.status.allocated_resource_statuses or {}).get("storage", ""):
+        case "ControllerResizeInProgress":
+            return f"the asset is being grown to {size}{_said(claim, CONTROLLER_RESIZE_ERROR)}"
+        case "ControllerResizeInfeasible":
+            refused = _said(claim, CONTROLLER_RESIZE_ERROR)
+            return f"the backend refuses {size}{refused}; ask for less, or keep what it has"
+        case "NodeResizePending":
+            return f"the asset has {size}; the node grows the file system when a pod uses the volume there"
+        case "NodeResizeInProgress":
+            return f"the asset has {size}; the node is growing the file system{_said(claim, NODE_RESIZE_ERROR)}"
+        case "NodeResizeInfeasible":
+            return f"the asset has {size}, but the node cannot grow the file system{_said(claim, NODE_RESIZE_ERROR)}"
+    return "nothing has been done towards it yet"
+
+
+def _wanted(claim: Claim) -> str:
+    return f"VolumeAttributesClass {claim.spec.volume_attributes_class_name or 'none'}"
+
+
+def _attributes(claim: Claim) -> str:
+    shown = claim.status.modify_volume_status
+    match shown.status if shown is not None else "":
+        case "Pending":
+            return "that class does not exist yet"
+        case "InProgress":
+            return f"they are being changed{_said(claim, MODIFY_VOLUME_ERROR)}"
+        case "Infeasible":
+            return f"the backend refuses them{_said(claim, MODIFY_VOLUME_ERROR)}; name another class"
+    return "nothing has been done towards it yet"
+
+
+def _said(claim: Claim, condition: str) -> str:
+    """The message of a condition, as the end of a sentence; "" without it."""
+    found = next((each for each in claim.status.conditions or () if each.get("type") == condition), {})
+    message = found.get("message")
+    return f" ({message})" if message else ""
