@@ -260,7 +260,7 @@ async def test_a_server_that_is_not_there_is_unavailable(tmp_path: Path) -> None
     async with listening(tmp_path) as (_, kubeconfig):
         client = Client(await HttpTransport.connect(kubeconfig))
     try:
-        with pytest.raises(ApiUnavailable, match=r"nothing listens there .*\(GET /api/v1/persistentvolumes\)"):
+        with pytest.raises(ApiUnavailable, match="GET /api/v1/persistentvolumes failed"):
             await client.list(VOLUMES)
     finally:
         await client.close()
