@@ -70,6 +70,7 @@ def said(statuses: list[Any], configuration: Configuration, capsys: pytest.Captu
     cluster: Any = SimpleNamespace(
         embedded=SimpleNamespace(url="https://here", kubeconfig="kubeconfig", kubectl=str),
         process=SimpleNamespace(driver_status=lambda: statuses),
+        instances=(),
         directories=SimpleNamespace(volumes="/volumes"),
     )
     plan: Any = SimpleNamespace(settings=SimpleNamespace(data=None), nodes=1, configuration=configuration)
@@ -130,7 +131,7 @@ def test_what_started_stays(tmp_path: Path) -> None:
 
 
 async def test_the_introduction_does_not_wait_for_drivers_after_ctrl_c() -> None:
-    cluster: Any = SimpleNamespace(process=SimpleNamespace(wait_working=asyncio.Event().wait))
+    cluster: Any = SimpleNamespace(process=SimpleNamespace(wait_working=asyncio.Event().wait), instances=())
     stop = asyncio.Event()
     stop.set()
     async with asyncio.timeout(5):
