@@ -73,7 +73,9 @@ def said(statuses: list[Any], configuration: Configuration, capsys: pytest.Captu
         instances=(),
         directories=SimpleNamespace(volumes="/volumes"),
     )
-    plan: Any = SimpleNamespace(settings=SimpleNamespace(data=None), nodes=1, configuration=configuration)
+    plan: Any = SimpleNamespace(
+        settings=SimpleNamespace(data=None), nodes=1, distributed=False, configuration=configuration
+    )
     dev._print_introduction(dev.Console(), plan, cluster)
     shown = capsys.readouterr()
     return shown.out + shown.err
