@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -93,7 +94,11 @@ def test_the_page_about_disks_of_nodes_works_word_for_word(tmp_path: Path) -> No
                 text=True,
                 check=False,
                 timeout=120,
-                env={**ENVIRONMENT, "HOME": str(tmp_path)},
+                env={
+                    **ENVIRONMENT,
+                    "HOME": str(tmp_path),
+                    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                },
             )
             assert ended.returncode == 0, ended.stdout + ended.stderr + cluster.said()
             assert cluster.stop() == 0, cluster.said()

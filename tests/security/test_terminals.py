@@ -25,6 +25,7 @@ WRITE: dict[str, Callable[[Console], object]] = {
     "line": lambda console: console.line(EVIL),
     "heading": lambda console: console.heading(EVIL),
     "note": lambda console: console.note(EVIL),
+    "sentence": lambda console: console.sentence(EVIL),
     "done": lambda console: console.done(EVIL),
     "failed": lambda console: console.failed(EVIL),
     "phase": lambda console: console.phase("claim", EVIL, EVIL, EVIL),

@@ -42,6 +42,7 @@ class DiscardOperation:
         if intent is None or intent.driver != driver.name:
             intent = presumed_intent(claim, driver, self._cluster)
         begun = isinstance(progress.step, Discarding) or intent.discard is not None
+        waiting = await self._waiting(claim)
         live = await self._deps.live_volume(volume_name_of(claim))
         if (
             live is not None
@@ -50,13 +51,14 @@ class DiscardOperation:
         ):
             wanted, held = False, False  # It was made on a node that was given up, and came back with it.
         else:
-            wanted = await self._still_wanted(claim, driver)
+            wanted = await self._still_wanted(waiting, driver)
             held = live is not None and holds_asset(live, claim, driver.name)
         if (wanted and not begun) or held:
             raise self._deps.not_justified()
         try:
             asset = await self._asset_of(claim, intent, driver, progress)
-            if asset is not None and not begun and (intent.state is not None or not claim.terminating):
+            recorded = waiting is not None and (intent.state is not None or not claim.terminating)
+            if asset is not None and recorded and not begun:
                 # From this record on `Absent` says that it was deleted, not that a job has still to make it; and what
                 # the claim may get after it, whoever makes that, is of another generation.
                 progress.discard_pending(asset, {}, self._cluster.monotonic(), given=intent.discard)
@@ -72,11 +74,15 @@ class DiscardOperation:
             raise
         progress.discarded()
 
-    async def _still_wanted(self, claim: Claim, driver: DriverView) -> bool:
+    async def _waiting(self, claim: Claim) -> Claim | None:
+        """The claim as it is now; None if it is gone or points elsewhere, so that nothing can be made for it again."""
         live = await self._deps.live_claim(claim.key)
-        if live is None or live.uid != claim.uid:
-            return False
-        if live.terminating or live.spec.volume_name not in ("", volume_name_of(live)):
+        if live is None or live.uid != claim.uid or live.spec.volume_name not in ("", volume_name_of(live)):
+            return None
+        return live
+
+    async def _still_wanted(self, live: Claim | None, driver: DriverView) -> bool:
+        if live is None or live.terminating:
             return False
         storage_class = await self._deps.live_class(class_of_claim(live) or "")
         return storage_class is None or storage_class.provisioner == driver.name
