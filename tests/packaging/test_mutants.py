@@ -114,6 +114,7 @@ def test_an_excuse_has_a_reason_and_names_each_change(tmp_path: Path) -> None:
         excused_variants(file)
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(importlib.util.find_spec("mutmut") is None, reason="mutmut is installed by `make mutants`")
 def test_guards_are_taken_apart_and_texts_left_alone(tmp_path: Path) -> None:
     from tools.mutants.variants import variants_of
