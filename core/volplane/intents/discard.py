@@ -42,7 +42,10 @@ class DiscardOperation:
         if intent is None or intent.driver != driver.name:
             intent = presumed_intent(claim, driver, self._cluster)
         begun = isinstance(progress.step, Discarding) or intent.discard is not None
-        waiting = await self._waiting(claim)
+        live_claim = await self._deps.live_claim(claim.key)
+        if live_claim is not None and live_claim.uid != claim.uid:
+            live_claim = None
+        waits = live_claim is not None and live_claim.spec.volume_name in ("", volume_name_of(claim))
         live = await self._deps.live_volume(volume_name_of(claim))
         if (
             live is not None
@@ -51,14 +54,15 @@ class DiscardOperation:
         ):
             wanted, held = False, False  # It was made on a node that was given up, and came back with it.
         else:
-            wanted = await self._still_wanted(waiting, driver)
+            wanted = waits and await self._still_wanted(live_claim, driver)
             held = live is not None and holds_asset(live, claim, driver.name)
         if (wanted and not begun) or held:
             raise self._deps.not_justified()
         try:
             asset = await self._asset_of(claim, intent, driver, progress)
-            recorded = waiting is not None and (intent.state is not None or not claim.terminating)
-            if asset is not None and recorded and not begun:
+            # A claim that is gone holds no record, nor does one that points elsewhere and lost what it had.
+            can_hold = waits or (live_claim is not None and written is not None)
+            if asset is not None and not begun and can_hold and (intent.state is not None or not claim.terminating):
                 # From this record on `Absent` says that it was deleted, not that a job has still to make it; and what
                 # the claim may get after it, whoever makes that, is of another generation.
                 progress.discard_pending(asset, {}, self._cluster.monotonic(), given=intent.discard)
@@ -73,13 +77,6 @@ class DiscardOperation:
             self._deps.recorder.record(warning(CLAIMS, claim, "ProvisioningCleanupFailed", message))
             raise
         progress.discarded()
-
-    async def _waiting(self, claim: Claim) -> Claim | None:
-        """The claim as it is now; None if it is gone or points elsewhere, so that nothing can be made for it again."""
-        live = await self._deps.live_claim(claim.key)
-        if live is None or live.uid != claim.uid or live.spec.volume_name not in ("", volume_name_of(live)):
-            return None
-        return live
 
     async def _still_wanted(self, live: Claim | None, driver: DriverView) -> bool:
         if live is None or live.terminating:
