@@ -48,6 +48,12 @@ SEEDS: Final = 12
 @pytest.mark.parametrize("plant", PLANTS)
 def test_a_planted_fault_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    with pytest.raises(Broken):
-        for seed in range(PLANTS[plant], PLANTS[plant] + SEEDS):
-            volplane_testing.run(DistributedRun(seed).run())
+    assert any(breaks(seed) for seed in range(PLANTS[plant], PLANTS[plant] + SEEDS))
+
+
+def breaks(seed: int) -> bool:
+    try:
+        volplane_testing.run(DistributedRun(seed).run())
+    except Broken:
+        return True
+    return False
