@@ -44,6 +44,16 @@ def reasons(cluster: DistributedCluster, about: dict[str, Any]) -> list[str]:
     return [event["reason"] for event in cluster.api.events(about)]
 
 
+async def local_volume(cluster: DistributedCluster, node: str = "") -> dict[str, Any]:
+    """The volume of claim `data`, once it is bound. node: that the scheduler selected, "" = the assigner chooses."""
+    cluster.create_class("local")
+    cluster.create_claim("data", "local", node=node)
+    await cluster.settle()
+    volume = cluster.volume("data")
+    assert volume is not None
+    return volume
+
+
 async def test_claims_are_spread_by_count_and_each_node_makes_its_own() -> None:
     async with DistributedCluster(["a", "b", "c"]) as cluster:
         cluster.create_class("local")
@@ -98,11 +108,7 @@ async def test_somebody_else_may_choose_the_nodes() -> None:
 
 async def test_a_released_volume_is_deleted_by_the_process_of_its_node() -> None:
     async with DistributedCluster(["a", "b"]) as cluster:
-        cluster.create_class("local")
-        cluster.create_claim("data", "local", node="b")
-        await cluster.settle()
-        volume = cluster.volume("data")
-        assert volume is not None
+        volume = await local_volume(cluster, "b")
         cluster.api.delete("persistentvolumeclaims", "data")
         await cluster.settle()
         assert volume not in cluster.api
@@ -178,11 +184,7 @@ async def test_a_full_node_gives_a_claim_that_waits_for_a_pod_back_to_the_schedu
 @pytest.mark.parametrize("label", [None, node_hash("b"), "nonsense"])
 async def test_a_label_that_somebody_edits_is_put_right_and_nothing_is_made_or_lost(label: str | None) -> None:
     async with DistributedCluster(["a", "b"]) as cluster:
-        cluster.create_class("local")
-        cluster.create_claim("data", "local", node="a")
-        await cluster.settle()
-        volume = cluster.volume("data")
-        assert volume is not None
+        volume = await local_volume(cluster, "a")
         edit = {"metadata": {"labels": {names.NODE: label}}}
         cluster.api.patch("persistentvolumeclaims", "data", edit)
         cluster.api.patch("persistentvolumes", volume["metadata"]["name"], edit)
@@ -195,11 +197,7 @@ async def test_a_label_that_somebody_edits_is_put_right_and_nothing_is_made_or_l
 
 async def test_an_instance_deletes_nothing_for_a_label_that_lies() -> None:
     async with DistributedCluster(["a", "b"]) as cluster:
-        cluster.create_class("local")
-        cluster.create_claim("data", "local", node="a")
-        await cluster.settle()
-        volume = cluster.volume("data")
-        assert volume is not None
+        volume = await local_volume(cluster, "a")
         await cluster.kill("a")
         labels = requests("patch", "persistentvolumes")
         cluster.scripts[CENTRAL].add(lambda each: labels(each) and b"dev/node" in each.body, unanswered, times=1e9)
@@ -216,11 +214,7 @@ async def test_an_instance_deletes_nothing_for_a_label_that_lies() -> None:
 
 async def test_volumes_made_before_there_was_an_assigner_get_their_label() -> None:
     async with DistributedCluster(["a", "b"]) as cluster:
-        cluster.create_class("local")
-        cluster.create_claim("data", "local", node="b")
-        await cluster.settle()
-        volume = cluster.volume("data")
-        assert volume is not None
+        volume = await local_volume(cluster, "b")
         await cluster.kill(CENTRAL)
         bare = {"metadata": {"labels": {names.NODE: None}, "annotations": {names.NODE_UID: None}}}
         cluster.api.patch("persistentvolumes", volume["metadata"]["name"], bare)
@@ -339,11 +333,7 @@ async def test_volumes_of_a_lost_node_are_said_to_be_lost_and_come_back_with_it(
 
 async def test_a_node_that_registers_anew_gets_its_volumes_back_while_its_process_runs_on() -> None:
     async with DistributedCluster(["a"]) as cluster:
-        cluster.create_class("local")
-        cluster.create_claim("data", "local")
-        await cluster.settle()
-        volume = cluster.volume("data")
-        assert volume is not None
+        await local_volume(cluster)
         cluster.api.delete("nodes", "a")
         await cluster.settle()
         node = cluster.create_node("a")
@@ -358,11 +348,7 @@ async def test_a_node_that_registers_anew_gets_its_volumes_back_while_its_proces
 
 async def test_a_node_made_again_under_its_name_is_not_the_old_one() -> None:
     async with DistributedCluster(["a", "b"]) as cluster:
-        cluster.create_class("local")
-        cluster.create_claim("data", "local", node="a")
-        await cluster.settle()
-        volume = cluster.volume("data")
-        assert volume is not None
+        volume = await local_volume(cluster, "a")
         await cluster.kill("a")
         cluster.api.delete("nodes", "a")
         old = cluster.disks.pop("a")

@@ -9,7 +9,15 @@ import pytest
 
 from scenarios.backends import OK, ScriptedBackend, SearchableBackend
 from scenarios.harness import Harness
-from scenarios.provisioning import BACKENDS, INTENT, PROVISIONING, ask, create_class, slow_provisioning
+from scenarios.provisioning import (
+    BACKENDS,
+    INTENT,
+    PROVISIONING,
+    ask,
+    create_class,
+    made_without_a_volume,
+    slow_provisioning,
+)
 from scenarios.single import hold
 from scenarios.stories import DRIVER, GIB, claim, volume
 from volplane import (
@@ -79,12 +87,8 @@ async def test_a_claim_deleted_while_the_process_is_away_leaves_nothing(kind: ty
     backend = kind(DRIVER)
 
     async with Harness(backend) as harness:
-        await create_class(harness)
         backend.after = lambda hook: harness.crash() if hook == "provision" and harness.restarts == 0 else None
-        harness.fail("create persistentvolumes", "away", 1000)
-        await harness.start()
-        await ask(harness)
-        await asyncio.sleep(1.0)
+        await made_without_a_volume(harness)
         await harness.kill()
         await harness.delete("claims", "c")
         held = await harness.claim("c")
@@ -105,12 +109,8 @@ async def test_a_claim_whose_record_is_lost_while_the_process_is_away_leaves_not
     backend = kind(DRIVER)
 
     async with Harness(backend) as harness:
-        await create_class(harness)
         backend.after = lambda hook: harness.crash() if hook == "provision" and harness.restarts == 0 else None
-        harness.fail("create persistentvolumes", "away", 1000)
-        await harness.start()
-        await ask(harness)
-        await asyncio.sleep(1.0)
+        await made_without_a_volume(harness)
         await harness.kill()
         assert backend.assets
         await harness.patch("claims", "c", {"metadata": {"annotations": {INTENT: record}}})
@@ -128,11 +128,7 @@ async def test_an_asset_is_not_discarded_while_a_volume_that_no_cache_shows_yet_
     backend = SearchableBackend(DRIVER)
 
     async with Harness(backend) as harness:
-        await create_class(harness, reclaimPolicy="Retain")
-        harness.fail("create persistentvolumes", "away", 1000)
-        await harness.start()
-        uid = await ask(harness)
-        await asyncio.sleep(1.0)
+        uid = await made_without_a_volume(harness, reclaimPolicy="Retain")
         await harness.kill()
         [made] = backend.assets
         body = volume(made, storageClassName="fast", hostPath={"path": f"/assets/{made}"})
@@ -153,11 +149,7 @@ async def test_an_asset_that_cannot_be_deleted_yet_keeps_its_claim() -> None:
     backend = SearchableBackend(DRIVER, {"delete": ["in-use: busy", "busy still", OK]})
 
     async with Harness(backend) as harness:
-        await create_class(harness)
-        harness.fail("create persistentvolumes", "away", 1000)
-        await harness.start()
-        await ask(harness)
-        await asyncio.sleep(1.0)
+        await made_without_a_volume(harness)
         await harness.delete("claims", "c")
         await asyncio.sleep(0.1)
         assert await harness.claims() == {"c": "Pending"}

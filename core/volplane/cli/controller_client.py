@@ -17,7 +17,7 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import LEASES
 from volplane.process import LEASE
 
-__all__ = ["ControllerAddress", "get_answer", "lease_holder", "post_action", "require_answer"]
+__all__ = ["ControllerAddress", "get_answer", "get_text", "lease_holder", "post_action", "require_answer"]
 
 ControllerAddress = Annotated[
     str,
@@ -27,6 +27,7 @@ ControllerAddress = Annotated[
 ]
 
 GET_SECONDS = 5.0
+TEXT_SECONDS = 10.0
 POST_SECONDS = 60.0
 """Longer, because the controller may call its backends before it answers."""
 RENEWED_WITHIN = 5.0
@@ -39,6 +40,19 @@ async def get_answer(address: str, path: str, query: Mapping[str, str] | None = 
     Raises VolplaneError with the controller's reason if it answers with an error.
     """
     return await _exchange("GET", address, path, query or {}, GET_SECONDS)
+
+
+async def get_text(address: str, path: str) -> str:
+    """GET a page that is text, whatever its status. Raises VolplaneError if there is none."""
+    timeout = aiohttp.ClientTimeout(total=TEXT_SECONDS)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
+            session.get(f"http://{address}{path}") as response,
+        ):
+            return await response.text()
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise VolplaneError(f"{type(error).__name__} {error}") from error
 
 
 async def post_action(address: str, path: str, query: Mapping[str, str] | None = None) -> Any | None:

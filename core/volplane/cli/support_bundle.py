@@ -10,19 +10,18 @@ import platform
 import sys
 import tarfile
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final
 
-import aiohttp
 import typer
 import yaml
 
 from volplane.cli.bundle_redaction import without_secrets
-from volplane.cli.controller_client import ControllerAddress, get_answer
+from volplane.cli.controller_client import ControllerAddress, get_answer, get_text
 from volplane.cli.framework.cluster import cluster_client
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import DEFAULT_NAMESPACE, ConfigFile, Kubeconfig, OurNamespace
@@ -59,7 +58,6 @@ PAGE: Final = 500
 MOST_OBJECTS: Final = 20_000
 """Of one kind. What is above that is left out, and said."""
 LOG_LINES: Final = 10_000
-PAGE_SECONDS: Final = 10.0
 
 BundleFile = Annotated[
     Path | None,
@@ -132,7 +130,7 @@ class Bundle:
 
 
 @contextmanager
-def _target(path: Path) -> Any:
+def _target(path: Path) -> Iterator[BinaryIO]:
     if str(path) == "-":
         yield sys.stdout.buffer
         return
@@ -182,14 +180,11 @@ async def _ask_controller(bundle: Bundle, address: str) -> None:
             bundle.errors.append(f"controller: none answers at {address}; --http names another address")
             return
         bundle.add_json(f"controller{path}.json", without_secrets(answer))
-    timeout = aiohttp.ClientTimeout(total=PAGE_SECONDS)
-    async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as session:
-        for path in ("/metrics", "/readyz"):
-            try:
-                async with session.get(f"http://{address}{path}") as response:
-                    bundle.add_text(f"controller{path}.txt", await response.text())
-            except (aiohttp.ClientError, TimeoutError) as error:
-                bundle.errors.append(f"controller{path}: {type(error).__name__} {error}")
+    for path in ("/metrics", "/readyz"):
+        try:
+            bundle.add_text(f"controller{path}.txt", await get_text(address, path))
+        except VolplaneError as error:
+            bundle.errors.append(f"controller{path}: {error}")
 
 
 async def _read_cluster(bundle: Bundle, client: Client, namespace: str) -> None:

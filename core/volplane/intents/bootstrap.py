@@ -107,7 +107,14 @@ async def cluster_id_of(client: Client, configured: str | None) -> str:
 class Bootstrap:
     """Makes or reads all of it, and waits for the API server."""
 
-    def __init__(self, client: Client, *, namespace: str, labels: Mapping[str, str], cluster_id: str | None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        namespace: str,
+        labels: Mapping[str, str] | None = None,
+        cluster_id: str | None = None,
+    ) -> None:
         """labels: of the namespace. cluster_id: as configured."""
         self.trouble = ""
         """Why `run` is waiting; "" if it is not."""

@@ -12,7 +12,7 @@ from volplane.intents.record import has_newer_intent, holds_asset, presumed_inte
 from volplane.intents.requests import asset_identity, owner_of_claim, provision_request
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
-from volplane.kube.objects import Claim
+from volplane.kube.objects import Claim, Volume
 from volplane.operations import Again, Work
 from volplane.requests import DeleteRequest
 from volplane.state.naming import volume_name_of
@@ -42,26 +42,14 @@ class DiscardOperation:
         if intent is None or intent.driver != driver.name:
             intent = presumed_intent(claim, driver, self._cluster)
         begun = isinstance(progress.step, Discarding) or intent.discard is not None
-        live_claim = await self._deps.live_claim(claim.key)
-        if live_claim is not None and live_claim.uid != claim.uid:
-            live_claim = None
-        waits = live_claim is not None and live_claim.spec.volume_name in ("", volume_name_of(claim))
-        live = await self._deps.live_volume(volume_name_of(claim))
-        if (
-            live is not None
-            and self._cluster.settings.node_name
-            and has_newer_intent(live, claim, self._cluster.sealer)
-        ):
-            wanted, held = False, False  # It was made on a node that was given up, and came back with it.
-        else:
-            wanted = waits and await self._still_wanted(live_claim, driver)
-            held = live is not None and holds_asset(live, claim, driver.name)
-        if (wanted and not begun) or held:
+        live = await self._live_claim(claim)
+        waits = live is not None and live.spec.volume_name in ("", volume_name_of(claim))
+        if not await self._may_go(claim, live if waits else None, driver, begun=begun):
             raise self._deps.not_justified()
+        # A claim that is gone holds no record, nor does one that points elsewhere and lost what it had.
+        can_hold = waits or (live is not None and written is not None)
         try:
             asset = await self._asset_of(claim, intent, driver, progress)
-            # A claim that is gone holds no record, nor does one that points elsewhere and lost what it had.
-            can_hold = waits or (live_claim is not None and written is not None)
             if asset is not None and not begun and can_hold and (intent.state is not None or not claim.terminating):
                 # From this record on `Absent` says that it was deleted, not that a job has still to make it; and what
                 # the claim may get after it, whoever makes that, is of another generation.
@@ -78,8 +66,26 @@ class DiscardOperation:
             raise
         progress.discarded()
 
-    async def _still_wanted(self, live: Claim | None, driver: DriverView) -> bool:
-        if live is None or live.terminating:
+    async def _live_claim(self, claim: Claim) -> Claim | None:
+        """The claim as it is now; None if it is gone."""
+        live = await self._deps.live_claim(claim.key)
+        return live if live is not None and live.uid == claim.uid else None
+
+    async def _may_go(self, claim: Claim, waiting: Claim | None, driver: DriverView, *, begun: bool) -> bool:
+        """Whether nobody needs the asset. waiting: the live claim, if it could still be bound to the asset's volume."""
+        volume = await self._deps.live_volume(volume_name_of(claim))
+        if volume is not None and self._is_left_on_our_node(volume, claim):
+            return True
+        wanted = waiting is not None and await self._still_wanted(waiting, driver)
+        held = volume is not None and holds_asset(volume, claim, driver.name)
+        return not held and (begun or not wanted)
+
+    def _is_left_on_our_node(self, volume: Volume, claim: Claim) -> bool:
+        """Whether the asset was made on a node that was given up, and came back with it; the volume has a later one."""
+        return bool(self._cluster.settings.node_name) and has_newer_intent(volume, claim, self._cluster.sealer)
+
+    async def _still_wanted(self, live: Claim, driver: DriverView) -> bool:
+        if live.terminating:
             return False
         storage_class = await self._deps.live_class(class_of_claim(live) or "")
         return storage_class is None or storage_class.provisioner == driver.name

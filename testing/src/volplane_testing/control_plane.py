@@ -18,7 +18,7 @@ from volplane.controlplane import ControlPlane
 from volplane.drivers.contract import Plugin
 from volplane.drivers.loading import build_driver, build_extension
 from volplane.drivers.status import LoadedDrivers
-from volplane.intents.bootstrap import cluster_id_of, ensure_namespace, ensure_sealer
+from volplane.intents.bootstrap import Bootstrap
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.operations import DriverLimits, OperationState, Phase
@@ -117,7 +117,7 @@ class Controllers:
         self._spec = spec
         self._random = random
         self._client = Client(transport)
-        self._bootstrap = Client(InProcessTransport(server))
+        self._bootstrap = Bootstrap(Client(InProcessTransport(server)), namespace=NAMESPACE)
         self._executor = InlineExecutor(spec.limits, self._latency)
         self.backends: dict[str, object] = {}
         self._ends: list[float] = []
@@ -128,9 +128,7 @@ class Controllers:
 
         Raises PluginError or ConfigurationError for what cannot be loaded.
         """
-        await ensure_namespace(self._bootstrap, NAMESPACE)
-        cluster_id = await cluster_id_of(self._bootstrap, None)
-        sealer = await ensure_sealer(self._bootstrap, NAMESPACE)
+        cluster_id, sealer = await self._bootstrap.run()
         self.recorder = EventRecorder(self._client, instance="test-cluster", now=clock.now)
         settings = Settings.of(
             self._spec.controllers, cluster_id=cluster_id, namespace=NAMESPACE, scrub=self._spec.scrubber

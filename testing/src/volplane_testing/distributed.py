@@ -33,7 +33,7 @@ from volplane.controlplane import ControlPlane
 from volplane.drivers.contract import Plugin
 from volplane.drivers.loading import build_driver
 from volplane.drivers.status import LoadedDrivers
-from volplane.intents.bootstrap import cluster_id_of, ensure_namespace, ensure_sealer
+from volplane.intents.bootstrap import Bootstrap
 from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
@@ -128,9 +128,7 @@ class DistributedCluster:
         self.server = ApiServer(now=clock.now, random=self._random)
         self.api = Api(self.server)
         client = Client(InProcessTransport(self.server))
-        await ensure_namespace(client, NAMESPACE)
-        self._cluster_id = await cluster_id_of(client, None)
-        self._sealer = await ensure_sealer(client, NAMESPACE)
+        self._cluster_id, self._sealer = await Bootstrap(client, namespace=NAMESPACE).run()
         for name in self._first:
             self.create_node(name)
         for name in (CENTRAL, *self._first):

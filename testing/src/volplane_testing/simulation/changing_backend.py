@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from volplane import (
@@ -18,7 +19,6 @@ from volplane import (
     NotFound,
     hookimpl,
 )
-from volplane.requests import Context
 from volplane_testing.simulation.backends import AttachingBackend, BackendTraits
 from volplane_testing.simulation.chance import Chance
 
@@ -47,13 +47,7 @@ class ChangingBackend(AttachingBackend):
 
     @hookimpl
     def describe(self, request: DescribeRequest) -> DriverInfo:
-        return DriverInfo(
-            version="1",
-            settle_seconds=self.traits.settle,
-            csi_driver_name=self.name,
-            attach_required=True,
-            node_expansion_required=self._node_grows,
-        )
+        return replace(super().describe(request), node_expansion_required=self._node_grows)
 
     @hookimpl
     def delete(self, request: DeleteRequest) -> Done | InProgress:
@@ -64,17 +58,9 @@ class ChangingBackend(AttachingBackend):
 
     @hookimpl
     def expand(self, request: ExpandRequest) -> Asset | InProgress:
-        volume = request.volume
-        self._check_fence(volume.name, request.context)
-        stored = self._memory.assets.get(volume.handle)
-        if stored is None:
-            raise NotFound(f"{volume.handle} does not exist")
         if request.capacity_bytes > LARGEST_GIB << 30:
             raise InvalidArgument(f"an asset has at most {LARGEST_GIB} GiB")
-        if self._is_slow(f"{volume.handle} grows to {request.capacity_bytes}", request.context):
-            return InProgress(retry_after=1.0, state={"growing": volume.handle})
-        stored.capacity = max(stored.capacity, request.capacity_bytes)
-        return self._asset(stored)
+        return super().expand(request)
 
     @hookimpl
     def modify(self, request: ModifyRequest) -> Done | InProgress:
@@ -85,10 +71,7 @@ class ChangingBackend(AttachingBackend):
         speed = request.parameters.get(SPEED, "")
         if speed not in CHANGED_CLASSES.values():
             raise InvalidArgument(f"{SPEED} cannot be {speed!r}")
-        if self._is_slow(f"{volume.handle} becomes {speed}", request.context):
+        if self._is_long(f"{volume.handle} becomes {speed}", request.context):
             return InProgress(retry_after=1.0, state={"becoming": speed})
         self.speeds[volume.handle] = speed
         return Done()
-
-    def _is_slow(self, about: str, context: Context) -> bool:
-        return not context.state and self._chance.number(f"{self.name} {about}") < self.traits.steps
