@@ -67,6 +67,7 @@ async def test_a_start_that_hangs_holds_up_only_its_own_claims_and_nobody_is_tol
     tmp_path: Path, never: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "START_GRACE", 3600.0)
+    monkeypatch.setattr(registry, "START_TIMEOUT", 3600.0)
     monkeypatch.setattr(ControllerProcess, "wait_working", leading)
     plugin = dead(never, "start")
     async with running_process(tmp_path, ALL, configuration=configured(), plugins=[plugin]) as site:
