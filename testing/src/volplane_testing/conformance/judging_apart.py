@@ -52,8 +52,8 @@ def run_rules_apart(
 
     A call that holds the interpreter's lock for longer than its patience is a violation, and so is one that ends the
     process; no other rule is judged then. Raises VolplaneError or OSError if `subject` or building the backend does,
-    RuntimeError for its other exceptions, and PluginError if the process hangs or dies before the first rule. The child is
-    ended when this call is interrupted.
+    RuntimeError for its other exceptions, and PluginError if the process hangs or dies before the first rule. The
+    child is ended when this call is interrupted.
     """
     child = _Child(subject, rules)
     try:
