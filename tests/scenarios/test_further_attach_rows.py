@@ -8,12 +8,16 @@ from __future__ import annotations
 import pytest
 
 from scenarios.attach_objects import UNIQUE, attached_to, bound_claim, event, listed, node, pod, pod_at, row
-from scenarios.attaching import Row
+from scenarios.attaching import DRIVER, Row
 from scenarios.harness import Json
+from volplane.attach.desired import count_volumes
+from volplane.attach.identity import plugin_label
+from volplane.controller.metrics import Metrics
 
 SETTLE = {"op": "settle", "within": "20s"}
 GONE = {"op": "delete", "ref": "pods/default/pod1", "gracePeriodSeconds": 0}
 B = node("node-b")
+PLUGIN = plugin_label(DRIVER)
 
 
 def changed(ref: str, merge: Json, subresource: str = "") -> Json:
@@ -32,7 +36,8 @@ ENDED = {"phase": "Succeeded"}
 STOPPED = {"containerStatuses": [{"name": "c", "state": {"terminated": {"exitCode": 0}}}]}
 HELD = {"metadata": {"finalizers": ["example.com/held"]}, "status": STOPPED}
 OWNER = {"kind": "Pod", "apiVersion": "v1", "name": "pod1", "uid": "$(uid:pods/default/pod1)", "controller": True}
-EPHEMERAL = [{"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}]
+TEMPLATE = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+EPHEMERAL = [{"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": TEMPLATE}}}]
 
 ROWS: dict[str, Json] = {
     "a volume that is not mounted is detached once its pod is gone": row(
@@ -223,3 +228,47 @@ async def test_attach_and_detach_do_what_the_name_says(name: str) -> None:
             await scenario.take(step)
         wrong = await scenario.shortfalls(scenario.row["then"])
         assert not wrong, "\n".join([*wrong, f"reasons: {harness.reasons()}"])
+
+
+STOCK = {
+    "attach_detach_controller_attachdetach_controller_forced_detaches": ("reason",),
+    "attachdetach_controller_total_volumes": ("plugin_name", "state"),
+    "storage_count_attachable_volumes_in_use": ("node", "volume_plugin"),
+    "storage_operation_duration_seconds": ("volume_plugin", "operation_name", "status", "migrated"),
+}
+"""Metrics of pkg/controller/volume/attachdetach/metrics and pkg/volume/util/metrics.go, and their labels."""
+
+
+def test_every_metric_of_the_stock_controller_has_its_name_and_labels() -> None:
+    ours = {each.name: each.labels for each in Metrics().descriptions}
+    assert {name: ours.get(name) for name in STOCK} == STOCK
+
+
+async def test_metrics_show_what_the_stock_controller_would_count() -> None:
+    scenario = Row(row(node(), B, bound_claim(), bound_claim(2, handle="vol-2"), pod()))
+    async with scenario.harness as harness:
+        await scenario.prepare()
+        for step in scenario.row["steps"]:
+            await scenario.take(step)
+        scenario.backend.failing |= {("attach", "node-b"), ("detach", "node-a")}
+        for step in (pod_at("pod2", "node-b", claim="pvc-2"), GONE, SETTLE):
+            await scenario.take(step)
+        metrics, plane = harness.metrics, harness.plane
+        metrics.volumes_on_nodes(*count_volumes(plane.state))
+        scenario.backend.failing.clear()
+        await scenario.take({"op": "settle", "within": "10m"})
+
+        def value(name: str, **labels: str) -> float:
+            return metrics.registry.get_sample_value(name, labels) or 0.0
+
+        def operations(operation: str, status: str) -> float:
+            labels = {"volume_plugin": PLUGIN, "operation_name": operation, "status": status, "migrated": "false"}
+            return value("storage_operation_duration_seconds_count", **labels)
+
+        assert value("attachdetach_controller_total_volumes", plugin_name=PLUGIN, state="desired_state_of_world") == 1
+        assert value("attachdetach_controller_total_volumes", plugin_name=PLUGIN, state="actual_state_of_world") == 2
+        assert value("storage_count_attachable_volumes_in_use", node="node-b", volume_plugin=PLUGIN) == 1
+        assert operations("volume_attach", "success") == 2
+        assert operations("volume_attach", "fail-unknown") >= 1
+        assert operations("volume_detach", "success") == 1
+        assert operations("volume_detach", "fail-unknown") >= 1
