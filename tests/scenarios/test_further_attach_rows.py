@@ -257,6 +257,10 @@ async def test_metrics_show_what_the_stock_controller_would_count() -> None:
         metrics.volumes_on_nodes(*count_volumes(plane.state))
         scenario.backend.failing.clear()
         await scenario.take({"op": "settle", "within": "10m"})
+        driver = plane.drivers.get(DRIVER)
+        assert driver is not None
+        assert plane.attachments is not None
+        await plane.attachments.compare(driver)
 
         def value(name: str, **labels: str) -> float:
             return metrics.registry.get_sample_value(name, labels) or 0.0
@@ -272,3 +276,4 @@ async def test_metrics_show_what_the_stock_controller_would_count() -> None:
         assert operations("volume_attach", "fail-unknown") >= 1
         assert operations("volume_detach", "success") == 1
         assert operations("volume_detach", "fail-unknown") >= 1
+        assert operations("verify_volumes_are_attached_per_node", "success") == 1
