@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         VolumeSource,
     )
     from volplane.errors import (
+        AlreadyDeleted,
         AlreadyExists,
         AttachedElsewhere,
         BackendError,
@@ -77,6 +78,7 @@ __all__ = [
     "Absent",
     "AccessMode",
     "AdoptRequest",
+    "AlreadyDeleted",
     "AlreadyExists",
     "Asset",
     "AssetPage",

@@ -4,6 +4,7 @@
 |---|---|---|---|
 | `InvalidArgument` | yes | slow, or when class or claim change | INVALID_ARGUMENT |
 | `AlreadyExists` | yes | slow | ALREADY_EXISTS |
+| `AlreadyDeleted` | yes, nor by any attempt before | back-off, with the next generation | ABORTED |
 | `Unsupported` | yes | slow | UNIMPLEMENTED |
 | `NotFound` | unknown | back-off | NOT_FOUND |
 | `VolumeInUse` | unknown | back-off | FAILED_PRECONDITION |
@@ -24,6 +25,7 @@ from __future__ import annotations
 from enum import Enum
 
 __all__ = [
+    "AlreadyDeleted",
     "AlreadyExists",
     "ApiConflict",
     "ApiError",
@@ -120,6 +122,18 @@ class AlreadyExists(BackendError):
     retry = RetryPolicy.SLOW
     proves_nothing_done = True
     grpc_code = "ALREADY_EXISTS"
+
+
+class AlreadyDeleted(BackendError):
+    """The asset of this name and generation was deleted, and this storage makes no other one for them.
+
+    `provision` raises it where a storage keeps client tokens: a claim can ask for its asset once more when the API
+    server was restored from a backup. The next attempt is of the next generation; for a claim that is being deleted it
+    proves that nothing is left.
+    """
+
+    def __init__(self, message: str, *, code: str | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message, code=code, retry_after=retry_after, nothing_done=True)
 
 
 class Unsupported(BackendError):

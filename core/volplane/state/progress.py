@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from volplane.assets import Asset
+from volplane.errors import AlreadyDeleted, BackendError, OutcomeUnknown
 from volplane.state.records import ClaimIntent
 
 __all__ = [
@@ -119,9 +120,11 @@ class ClaimProgress(msgspec.Struct):
         """given: see `LongCall`."""
         self.step, self.attempted = Pending(dict(state), due, given), now
 
-    def provision_failed(self, now: float, *, unknown: bool) -> None:
-        """unknown: the call may still be under way, so its end cannot be dated."""
-        if not unknown:
+    def provision_failed(self, error: BackendError, now: float) -> None:
+        """A call whose outcome is unknown may still be under way, so its end cannot be dated."""
+        if isinstance(error, AlreadyDeleted):
+            self.discarded()
+        elif not isinstance(error, OutcomeUnknown):
             self.attempted = now
 
     def segment_full(self) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 
 from volplane import (
     Absent,
+    AlreadyDeleted,
     AlreadyExists,
     Asset,
     AssetPage,
@@ -261,7 +262,7 @@ class SimulatedBackend(BackendSpec):
     def _make(self, handle: str, zone: str, request: ProvisionRequest) -> Stored:
         token = (request.owner.claim_uid, request.owner.generation)
         if self.traits.tokens and token in self._memory.tokens:
-            raise RuntimeError(f"client token {token[1]} of {request.name} was used for an asset that is no more")
+            raise AlreadyDeleted(f"client token {token[1]} of {request.name} was used for an asset that is no more")
         self._memory.tokens.add(token)
         stored = Stored(handle, zone, request.capacity_bytes, request.owner, asked=request.capacity_bytes)
         if self._chance.number(f"{self.name} {request.claim.name} {zone} steps") < self.traits.steps:

@@ -7,6 +7,7 @@ import contextvars
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any, TypeVar
 
 from volplane.assembly import Parts, build
 from volplane.controller.actions import EventRecord
@@ -16,6 +17,8 @@ from volplane.controlplane import ControlPlane
 from volplane.drivers.driver import Driver
 from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
+from volplane.kube.kinds import VOLUMES, Kind
+from volplane.kube.objects import KubeObject
 from volplane.operations import DriverLimits
 from volplane.state.cluster_state import Settings
 from volplane.state.records import Sealer
@@ -29,6 +32,8 @@ from volplane_testing.simulation.run_context import CLUSTER_ID, LEASE, NAMESPACE
 from volplane_testing.simulation.trace import FirstViolation
 
 __all__ = ["Process", "ProcessParts"]
+
+T = TypeVar("T", bound=KubeObject)
 
 ATTEMPTS = 3
 MOST_PASSES = 20_000
@@ -103,6 +108,21 @@ class ProcessParts:
     attaches: bool
 
 
+class WatchedClient(Client):
+    """Tells what a process creates, as it is decided: a request may wait before it is sent."""
+
+    def __init__(self, network: Network, created: Callable[[Mapping[str, Any]], None]) -> None:
+        super().__init__(network)
+        self._created = created
+
+    async def create(
+        self, kind: Kind[T], body: Mapping[str, Any], *, low_priority: bool = False, seconds: float | None = None
+    ) -> T:
+        if kind is VOLUMES:
+            self._created(body)
+        return await super().create(kind, body, low_priority=low_priority, seconds=seconds)
+
+
 class Process:
     """One process: started once, then killed."""
 
@@ -114,6 +134,7 @@ class Process:
         self._parts = parts
         limits: Mapping[str, DriverLimits] = {d.name: DriverLimits(timeout=TIMEOUT) for d in parts.drivers}
         self._rules = parts.rules
+        self._safety = parts.network.run_context.safety
         self._rules.leaderships[name] = parts.leadership
         self._executor = TimedExecutor(limits, parts.latency, parts.rules)
         self._loaded = LoadedDrivers(drivers=tuple(parts.drivers), limits=limits)
@@ -187,7 +208,7 @@ class Process:
         plane = build(
             settings,
             Parts(
-                client=Client(parts.network),
+                client=WatchedClient(parts.network, self._saves),
                 loaded=self._loaded,
                 executor=self._executor,
                 recorder=self,
@@ -204,11 +225,15 @@ class Process:
         def started() -> None:
             self.plane = plane
             self._watching = asyncio.get_running_loop().create_task(self._end_when_restored(plane))
-            self.network.knows = plane.claims.get
+            self._safety.promises.believed[self.name] = plane.volumes.get
 
         async with asyncio.TaskGroup() as group:
             group.create_task(run_plane(plane, started), name="plane")
             group.create_task(plane.leak_check.run(), name="leak check")
+            group.create_task(self.network.credentials.keep(), name="credentials")
+
+    def _saves(self, volume: Mapping[str, Any]) -> None:
+        self._safety.saving(volume, self.plane.claims.get if self.plane is not None else lambda _key: None)
 
     async def _end_when_restored(self, plane: ControlPlane) -> None:
         await plane.restored.wait()
