@@ -13,6 +13,7 @@
 | `Throttled` | unknown | after `retry_after` | UNAVAILABLE |
 | `PermissionDenied` | unknown | slow | PERMISSION_DENIED |
 | `Unavailable` | unknown | back-off | UNAVAILABLE |
+| `Fenced` | unknown | back-off | UNAVAILABLE |
 | `Declined` | yes | after `retry_after` | ABORTED |
 | anything else, a timeout | unknown | back-off | ABORTED |
 
@@ -37,6 +38,7 @@ __all__ = [
     "BackoffError",
     "ConfigurationError",
     "Declined",
+    "Fenced",
     "InvalidArgument",
     "NotFound",
     "OperationError",
@@ -203,6 +205,18 @@ class Unavailable(BackendError):
     """The backend cannot be reached, or its storage is missing (an unmounted disk)."""
 
     grpc_code = "UNAVAILABLE"
+
+
+class Fenced(Unavailable):
+    """A later term of leadership has worked on this asset, so that the call was not made (see `Context.fence`).
+
+    fence: the text of that term. Either another process leads now, or the API server was restored from a backup, and
+    the count of terms with it: who still holds the Lease counts on from that term.
+    """
+
+    def __init__(self, message: str, *, fence: str) -> None:
+        super().__init__(message)
+        self.fence = fence
 
 
 class Declined(BackendError):

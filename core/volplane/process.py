@@ -20,6 +20,7 @@ from volplane.controller.config import ALL_CONTROLLERS, Configuration, namespace
 from volplane.controller.leader import RENEW_PERIOD, Elector, Leadership
 from volplane.controller.metrics import Metrics
 from volplane.controlplane import ControlPlane
+from volplane.drivers.calls import telling
 from volplane.drivers.cluster_secrets import ClusterSecrets
 from volplane.drivers.discovery import InstalledPlugins, PluginSource
 from volplane.drivers.executor import ThreadExecutor
@@ -328,6 +329,7 @@ class ControllerProcess:
             metrics=self.metrics,
             lifecycle_metrics=self.metrics,
             refresh=ClusterSecrets(self._client).refresh,
+            call_hook=telling(leadership.fenced),
         )
         settings = Settings.of(
             self._options.controllers,

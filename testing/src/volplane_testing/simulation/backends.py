@@ -29,6 +29,7 @@ from volplane import (
     Erased,
     ExpandRequest,
     Fence,
+    Fenced,
     FindRequest,
     InProgress,
     ListedAsset,
@@ -36,7 +37,6 @@ from volplane import (
     NotFound,
     Ownership,
     OwnsRequest,
-    PermissionDenied,
     PodScrub,
     ProvisionRequest,
     RecycleRequest,
@@ -256,7 +256,7 @@ class SimulatedBackend(BackendSpec):
             return
         newest = self._memory.fences.get(name, fence)
         if newest.outdates(fence):
-            raise PermissionDenied(f"{newest} has worked on {name}, {fence} is over")
+            raise Fenced(f"{newest} has worked on {name}, {fence} is over", fence=str(newest))
         self._memory.fences[name] = fence
 
     def _make(self, handle: str, zone: str, request: ProvisionRequest) -> Stored:

@@ -14,6 +14,7 @@ from volplane.controller.actions import EventRecord
 from volplane.controller.config import ScrubberSettings
 from volplane.controller.leader import Leadership
 from volplane.controlplane import ControlPlane
+from volplane.drivers.calls import telling
 from volplane.drivers.driver import Driver
 from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
@@ -89,8 +90,9 @@ class Meter:
 class ProcessParts:
     """What a process is started with. leadership: what it believes about its lease.
 
-    calm_since: loop time at which faults ended; infinity: not yet. restart: ends the process of this name, and starts
-    another one. attaches: it runs the controllers of attachments.
+    calm_since: loop time at which faults ended; infinity: not yet. restart: ends the process, and starts another one.
+    fenced: called with the later term for which a storage refused a call. attaches: it runs the controllers of
+    attachments.
     """
 
     drivers: Sequence[Driver]
@@ -101,7 +103,8 @@ class ProcessParts:
     violations: FirstViolation
     record: Callable[[str, EventRecord], None]
     calm_since: Callable[[], float]
-    restart: Callable[[str], object]
+    restart: Callable[[], None]
+    fenced: Callable[[str], None]
     leadership: Leadership
     rules: HookRules
     seed: int
@@ -218,7 +221,7 @@ class Process:
                 fence=lambda: str(self.leadership.fence),
                 may_begin=self._may_begin,
                 metrics=self.meter,
-                call_hook=parts.injector.call_hook,
+                call_hook=telling(parts.fenced, parts.injector.call_hook),
             ),
         )
 
@@ -237,7 +240,7 @@ class Process:
 
     async def _end_when_restored(self, plane: ControlPlane) -> None:
         await plane.restored.wait()
-        self._parts.restart(self.name)
+        self._parts.restart()
 
     def _watch_broke(self, resource: str) -> None:
         plane = self.plane
