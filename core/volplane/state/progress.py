@@ -101,7 +101,12 @@ class ClaimProgress(msgspec.Struct):
     attempted: float | None = None
 
     def intent_seen(self, intent: ClaimIntent) -> None:
-        """The claim carries this record. After a discard one of another generation is about another asset."""
+        """The claim carries this record. After a discard one of another generation is about another asset.
+
+        Where the term is another one, another leader has worked on it since: what was known counts no more.
+        """
+        if self.intent is not None and intent.fence != self.intent.fence:
+            self.step, self.attempted = None, None
         if isinstance(self.step, Discarded) and not intent.same_asset(self.intent):
             self.step = None
         self.intent = intent

@@ -29,6 +29,7 @@ from volplane.state.records import ClaimIntent
 
 ASSET = Asset(handle="a", source=VolumeSource(kind="hostPath", fields={"path": "/a"}), capacity_bytes=1)
 FIRST, SECOND = ClaimIntent(v=1, driver="d"), ClaimIntent(v=1, driver="d", generation=2)
+THEIRS = ClaimIntent(v=1, driver="d", fence="1/b/lease")
 JOB = {"job": 1}
 
 Claim, Volume = ClaimProgress, VolumeProgress
@@ -56,6 +57,11 @@ CLAIMS: dict[str, tuple[ClaimProgress, Callable[[ClaimProgress], object], ClaimP
         Claim(step=Pending(JOB, 5.0), attempted=3.0),
         lambda p: p.provision_began(),
         Claim(step=Pending(JOB, 5.0)),
+    ),
+    "another leader has worked on it since": (
+        Claim(step=Full(), intent=FIRST, attempted=3.0),
+        lambda p: p.intent_seen(THEIRS),
+        Claim(intent=THEIRS),
     ),
     "provision makes an asset": (
         Claim(step=Pending(JOB, 5.0)),

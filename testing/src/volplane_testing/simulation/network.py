@@ -14,6 +14,7 @@ from volplane.errors import ApiUnavailable
 from volplane.kube.transport import LineStream, Response
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing.simulation.run_context import RunContext
+from volplane_testing.simulation.safety import READ
 from volplane_testing.simulation.server_faults import ServerFaults
 from volplane_testing.transport import KillableTransport, RefusedLines, WrappedLines, refusal
 
@@ -121,7 +122,7 @@ class Network(KillableTransport):
             await self.unless_dead()
         answer = await self._server.answered(self.credentials, partial(self._arrive, call))
         if method == "GET" and path.startswith(_VOLUME):
-            self.run_context.safety.reads[self._who, path.removeprefix(_VOLUME)] = asyncio.get_running_loop().time()
+            READ.set({**READ.get(), path.removeprefix(_VOLUME): asyncio.get_running_loop().time()})
         if method == "GET" and path.startswith(_CLAIM):
             now = asyncio.get_running_loop().time()
             self.run_context.hook_rules.claim_reads[self._who, path.removeprefix(_CLAIM)] = now

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any, Final
 
 from volplane.assets import Ownership
@@ -15,14 +16,15 @@ from volplane.state.records import read_recycle_intent
 from volplane_testing.simulation.attachments import Attachments
 from volplane_testing.simulation.cluster_view import ClusterView, Commit, Json, annotations_of, reference_of
 from volplane_testing.simulation.disks import Disk, Disks, source_of
-from volplane_testing.simulation.loop import WHO
 from volplane_testing.simulation.promises import Promises
 from volplane_testing.simulation.trace import FirstViolation
 
-__all__ = ["BEGAN", "Safety", "recycles"]
+__all__ = ["BEGAN", "READ", "Safety", "recycles"]
 
 BEGAN: Final[ContextVar[float]] = ContextVar("volplane_simulation_began", default=0.0)
 """Loop time at which the hook call that runs now was begun."""
+READ: Final[ContextVar[Mapping[str, float]]] = ContextVar("volplane_simulation_read", default=MappingProxyType({}))
+"""Volume -> loop time at which the server answered the last live read of the task that runs now."""
 
 FRESH: Final = 15.0
 """Seconds for which a live read may lie back when the hook that it justifies begins: as long as a few slow requests."""
@@ -58,8 +60,6 @@ class Safety:
     """The invariants. Listens to `view`; backends and nodes report what they do to assets."""
 
     def __init__(self, view: ClusterView, disks: Disks, violations: FirstViolation) -> None:
-        self.reads: dict[tuple[str, str], float] = {}
-        """(process, volume) -> loop time at which the server answered its last live read."""
         self.overlap = False
         """Whether two processes act as the leader."""
         self.overlap_ended = float("-inf")
@@ -203,7 +203,8 @@ class Safety:
         if new is None or ("deletionTimestamp" in new["metadata"] and "deletionTimestamp" not in old["metadata"]):
             # A volume that a user asked to delete before the bind was complete may go.
             asked = new is None and "deletionTimestamp" in old["metadata"]
-            if pointer == ours or (not pointer and not asked):
+            begun = names.BIND_COMPLETED in annotations_of(claim) or old.get("status", {}).get("phase") == "Bound"
+            if (pointer == ours and (begun or not asked)) or (not pointer and not asked):
                 self._violations.report("bound-stays-bound", f"volume {name} is deleted while its claim lives")
             return
         uid = reference_of(new).get("uid")
@@ -293,12 +294,12 @@ class Safety:
 
     def _check_policy(self, key: str) -> None:
         """A deletion requires a live read of the policy shortly before."""
-        who, began = WHO.get(), BEGAN.get()
+        began = BEGAN.get()
         for volume in [*self._volumes_on(key), *self._last_on(key)]:
             changed = self._policies.get(volume["metadata"]["uid"])
             if changed is None or changed >= began or _policy(volume) == "Delete":
                 continue
-            read = self.reads.get((who, volume["metadata"]["name"]), float("-inf"))
+            read = READ.get().get(volume["metadata"]["name"], float("-inf"))
             if read >= changed or began - read > FRESH:
                 self._violations.report(
                     "policy-ignored", f"{key} is deleted, though its policy is {_policy(volume)} now"
