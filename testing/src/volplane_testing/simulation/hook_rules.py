@@ -151,7 +151,7 @@ class HookRules:
             return None
         if intent.get("driver") != driver or intent.get("generation", 1) != generation:
             return None
-        return self._classes_since.get(storage_class["metadata"]["name"], 0.0)
+        return max(self._classes_since.get(storage_class["metadata"]["name"], 0.0), self._safety.restored_at)
 
 
 def _asset(request: ProvisionRequest) -> tuple[str, str, int]:

@@ -270,6 +270,9 @@ class Liveness:
 
     def _check_scrubbers(self) -> None:
         for key, pod in self._view.pods.items():
+            volume = self._view.volumes.get(self._view.scrubbed_by(pod["metadata"]["name"]))
+            if volume is not None and self._waited_for(volume):
+                continue
             if pod["metadata"]["name"].startswith(_SCRUB_PREFIX):
                 self._violations.report(
                     "nothing-left-over", f"pod {self._view.spell(key.rpartition('/')[2])} is still there"

@@ -271,7 +271,8 @@ class Safety:
             owner.generation if owner is not None else 0,
         )
         overlapped = owner is not None and (self.overlap or BEGAN.get() <= self.overlap_ended)
-        if overlapped and owner is not None and (again or owner.claim_uid not in self._view.claims_by_uid):
+        claim = self._view.claims_by_uid.get(disk.made_for)
+        if overlapped and (again or claim is None or "deletionTimestamp" in claim["metadata"]):
             disk.kept = "a leader made it after another one had settled the claim; only the leak check can find that"
         if self.restored_at >= 0 and disk.made_for not in self._view.claims_by_uid:
             disk.kept = "it was made for a claim that the restored server does not know"
