@@ -182,6 +182,9 @@ class ProvisionRequest(HookRequest[Asset | InProgress]):
     anywhere."""
     allowed_segments: tuple[Segment, ...] = ()
     """Other legal places, from the class's `allowedTopologies`; empty = all."""
+    node_segments: tuple[Segment, ...] = ()
+    """Where nodes of the cluster are, each place once: what a place that nobody chose is best chosen from. Empty = no
+    node has the labels of the driver's topology keys."""
     selected_node: NodeIdentity | None = None
     """The node of the pod that waits (WaitForFirstConsumer), as the scheduler chose it; None = no pod waits, or the
     node is gone."""

@@ -56,6 +56,7 @@ class PairReconciler:
         elif released:
             self._wake_waiting(pair)
         if report_differs(pair, self._state):
+            self._state.reports.setdefault(pair.node, set()).add(pair.volume)
             self._wake_node(pair.node)
         if decision.forced and isinstance(decision.action, Delete) and self._metrics is not None:
             self._metrics.detach_forced(decision.forced)
@@ -66,6 +67,8 @@ class PairReconciler:
             self._state.unwanted.pop(key, None)
         else:
             self._state.unwanted.setdefault(key, self._cluster.monotonic())
+        if decision.wanted or attachment is None:
+            self._state.withdrawn.discard(key)
         if not decision.wanted:
             self._told.pop(key, None)
 
@@ -103,4 +106,7 @@ class NodeReconciler:
         self._state = state
 
     def __call__(self, key: str, reads: LiveReads) -> Action:
-        return decide_node(key, self._state)
+        action = decide_node(key, self._state)
+        if isinstance(action, Settled):
+            self._state.reports.pop(key, None)
+        return action

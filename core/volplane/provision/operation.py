@@ -56,11 +56,10 @@ class ProvisionOperation:
         if intent.fence != self._deps.fence():
             raise self._deps.not_justified()  # Another leader works on it, or did and it was not taken over yet.
         selected = claim.annotation(names.SELECTED_NODE)
-        node = self._cluster.nodes.get(selected) if selected else None
         context = self._deps.context(driver, intent.generation, intent.state)
         progress.provision_began()
         try:
-            request = provision_request(claim, storage_class, driver, intent, context, node=node)
+            request = provision_request(claim, storage_class, driver, intent, context, nodes=self._cluster.nodes)
             await self._validate(driver, request)
             if self._cluster.settings.node_name and intent.generation > 1 and driver.supports("find"):
                 await self._discard_former(claim, intent, driver)
