@@ -20,11 +20,11 @@ from volplane.controller.config import ALL_CONTROLLERS, Configuration, namespace
 from volplane.controller.leader import RENEW_PERIOD, Elector, Leadership
 from volplane.controller.metrics import Metrics
 from volplane.controlplane import ControlPlane
-from volplane.drivers.calls import telling
 from volplane.drivers.cluster_secrets import ClusterSecrets
 from volplane.drivers.discovery import InstalledPlugins, PluginSource
 from volplane.drivers.executor import ThreadExecutor
 from volplane.drivers.loading import load_drivers
+from volplane.drivers.refusals import telling
 from volplane.drivers.status import DriverStatus, LoadedDrivers, problem, status_of_broken, why_none_works
 from volplane.errors import ApiError, VolplaneError
 from volplane.intents.bootstrap import Bootstrap

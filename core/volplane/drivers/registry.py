@@ -13,7 +13,6 @@ from typing import Any, Final, Protocol, TypeVar
 from volplane.assets import InProgress, VolumeSource
 from volplane.backoff import DRIVER_NOT_STARTED, LIVE_STATE_FORBIDS
 from volplane.controller import logs
-from volplane.drivers.calls import CallHook, call_hook
 from volplane.drivers.driver import Driver
 from volplane.drivers.executor import HookExecutor
 from volplane.drivers.owners import SourceOwner, SourceOwners
@@ -24,7 +23,7 @@ from volplane.operations import Again, DriverLimits
 from volplane.requests import Context, HookRequest, OwnsRequest, ProbeRequest, StartRequest, StopRequest
 from volplane.secret import Secret
 
-__all__ = ["DriverMetrics", "DriverRegistry", "Refresh", "no_secrets", "serves_attachments"]
+__all__ = ["CallHook", "DriverMetrics", "DriverRegistry", "Refresh", "call_hook", "no_secrets", "serves_attachments"]
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +58,17 @@ Refresh = Callable[[Mapping[str, Secret]], Awaitable[None]]
 
 async def no_secrets(_secrets: Mapping[str, Secret]) -> None:
     """Read nothing: without a cluster, only secrets in the environment and in files can be revealed."""
+
+
+class CallHook(Protocol):
+    """Calls a hook in a driver's thread."""
+
+    def __call__(self, driver: Driver, request: HookRequest[R], /) -> R: ...
+
+
+def call_hook(driver: Driver, request: HookRequest[R], /) -> R:
+    """Call the hook and nothing else."""
+    return driver.call(request)
 
 
 @dataclass(slots=True, eq=False)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from volplane import Asset, Done, Fenced, Unavailable, VolumeSource, hookimpl
-from volplane.drivers.calls import telling
 from volplane.drivers.loading import build_driver
+from volplane.drivers.refusals import telling
 from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import BrokenDriver, DriverState, LoadedDrivers
 from volplane.errors import OutcomeUnknown

@@ -14,8 +14,8 @@ from volplane.controller.actions import EventRecord
 from volplane.controller.config import ScrubberSettings
 from volplane.controller.leader import Leadership
 from volplane.controlplane import ControlPlane
-from volplane.drivers.calls import telling
 from volplane.drivers.driver import Driver
+from volplane.drivers.refusals import telling
 from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.kinds import VOLUMES, Kind

@@ -1,28 +1,18 @@
-"""What a driver's thread does to call a hook."""
+"""What a storage says of other leaders when it refuses a call, told to who elects."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from volplane.drivers.driver import Driver
+from volplane.drivers.registry import CallHook, call_hook
 from volplane.errors import Fenced
 from volplane.requests import HookRequest
 
-__all__ = ["CallHook", "call_hook", "telling"]
+__all__ = ["telling"]
 
 R = TypeVar("R")
-
-
-class CallHook(Protocol):
-    """Calls a hook in a driver's thread."""
-
-    def __call__(self, driver: Driver, request: HookRequest[R], /) -> R: ...
-
-
-def call_hook(driver: Driver, request: HookRequest[R], /) -> R:
-    """Call the hook and nothing else."""
-    return driver.call(request)
 
 
 def telling(fenced: Callable[[str], None], call: CallHook = call_hook) -> CallHook:
