@@ -90,8 +90,8 @@ class CircuitBreaker:
     async def wait(self, seconds: float, call: str) -> float:
         """Wait until the call may be sent; returns what is left of its `seconds`.
 
-        Raises ApiUnavailable if its time would be over before, or if the process was stopped meanwhile. call: method and
-        path, for the error.
+        Raises ApiUnavailable if its time would be over before, or if the process was stopped meanwhile. call: method
+        and path, for the error.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
