@@ -44,13 +44,13 @@ def _rare_collection() -> Iterator[None]:
     """
     before = gc.get_threshold()
     gc.set_threshold(YOUNG, *before[1:])
-    ours = gc.get_freeze_count() == 0
-    if ours:
+    frozen_before = gc.get_freeze_count() > 0
+    if not frozen_before:
         gc.freeze()
     try:
         yield
     finally:
-        if ours:
+        if not frozen_before:
             gc.unfreeze()
         gc.set_threshold(*before)
 

@@ -267,14 +267,13 @@ def _tidy() -> Iterator[None]:
     What the caller has frozen stays frozen.
     """
     gc.disable()
-    ours = gc.get_freeze_count() == 0
-    if ours:
-        gc.collect()
-        gc.freeze()
+    frozen_before = gc.get_freeze_count() > 0
+    gc.collect()
+    gc.freeze()
     try:
         yield
     finally:
-        if ours:
+        if not frozen_before:
             gc.unfreeze()
         gc.enable()
 
