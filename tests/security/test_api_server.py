@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import time
 import zlib
 from collections.abc import AsyncIterator
@@ -27,6 +28,7 @@ from volplane_embedded.apiserver.patches import json_patch
 from volplane_embedded.apiserver.schema import duplicate_fields
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.apiserver.watch import Watch
+from volplane_embedded.cli.embedded_server import allow_open_files
 
 YAML = {"Content-Type": "application/yaml"}
 
@@ -303,6 +305,16 @@ async def test_who_shows_no_token_makes_room_for_others(monkeypatch: pytest.Monk
             assert b"200 OK" in await reader.readline()
         with_token = VERSION.replace(b"Host", b"Connection: close\r\nHost")
         assert b"200 OK" in await answered(address, with_token)
+
+
+def test_connections_that_say_nothing_do_not_use_up_the_open_files() -> None:
+    former = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, former[1]), former[1]))
+        allow_open_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] in (former[1], 65_536)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, former)
 
 
 @pytest.mark.real_time
