@@ -155,7 +155,7 @@ class HttpHandler:
         if path in _OPEN_PATHS or path.startswith(("/livez/", "/readyz/", "/healthz/")):
             return True
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
-        if kind.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), self._token):
+        if kind.lower() != "bearer" or not hmac.compare_digest(token.encode(), self._token):
             return False
         if isinstance(request.protocol, _Connection):
             request.protocol.admitted = True
