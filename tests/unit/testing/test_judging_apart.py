@@ -1,0 +1,44 @@
+"""The process in which `volplane check` judges."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from volplane.errors import ConfigurationError, VolplaneError
+from volplane_testing import MemoryBackend, MemoryStorage, Subject
+from volplane_testing.conformance import RULES, RuleStatus
+from volplane_testing.conformance.judging_apart import run_rules_apart
+
+STORAGE = MemoryStorage()
+
+
+class Remembering(MemoryBackend):
+    def __init__(self, options: object) -> None:
+        super().__init__({}, storage=STORAGE)
+
+
+def refused() -> Subject:
+    raise ConfigurationError("no such backend")
+
+
+def test_it_never_goes_on_with_what_its_parent_does(tmp_path: Path) -> None:
+    """The parent ends it by an interruption, also in its last moment."""
+    went_on = tmp_path / "pids"
+    for _ in range(20):
+        with pytest.raises(VolplaneError, match="no such backend"):
+            run_rules_apart(refused)
+        with went_on.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+    assert set(went_on.read_text().split()) == {str(os.getpid())}
+
+
+def test_results_are_those_of_judging_here() -> None:
+    begun: list[str] = []
+    subject = Subject(Remembering, real_crashes=False)
+    report = run_rules_apart(lambda: subject, RULES[:3], begin=lambda rule: begun.append(rule.name))
+    assert [result.status for result in report.results] == [RuleStatus.KEPT] * 3
+    assert begun == [rule.name for rule in RULES[:3]]
+    assert report.results[1].calls
