@@ -40,7 +40,7 @@ __all__ = ["BUDGETS", "PASSES", "REQUESTS", "floor", "median_of", "ours"]
 BUDGETS = {
     "static": {"cpu_ms": 1.2, "writes": 4.0},
     "dynamic": {"cpu_ms": 2.0, "writes": 5.0},
-    "life": {"cpu_ms": 4.0, "writes": 10.0},
+    "life": {"cpu_ms": 4.0, "writes": 9.0},
 }
 SHARE = 0.75
 TIMES_FLOOR = 1.5

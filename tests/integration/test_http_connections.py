@@ -7,7 +7,7 @@ import base64
 import contextlib
 import importlib.util
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,10 @@ async def listening(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncIte
     """A server whose connections run `serve`; its URL."""
 
     serving: list[asyncio.Task[None]] = []
+    open_still: list[asyncio.StreamWriter] = []
 
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_still.append(writer)
         serving.extend(filter(None, [asyncio.current_task()]))
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             await serve(reader, writer)
@@ -48,7 +50,10 @@ async def listening(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncIte
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving)
-        await asyncio.sleep(0)
+        for writer in open_still:
+            writer.transport.abort()
+        for _ in range(3):
+            await asyncio.sleep(0)
 
 
 @asynccontextmanager
@@ -170,7 +175,8 @@ async def test_one_connection_serves_one_request_after_the_other(tmp_path: Path)
         assert (server.connections, len(server.requests)) == (1, 5)
 
 
-async def test_a_burst_of_requests_makes_few_connections(tmp_path: Path) -> None:
+async def test_a_burst_of_requests_makes_few_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_pool, "_PATIENCE", 60.0)
     server = Server()
     async with listening(server) as url, transport_to(tmp_path, url) as transport:
         await asyncio.gather(*(ask(transport) for _ in range(200)))
@@ -352,7 +358,7 @@ class Proxy:
         try:
             await asyncio.gather(self._pipe(reader, to_writer), self._pipe(to_reader, writer))
         finally:
-            to_writer.close()
+            to_writer.transport.abort()
 
     async def _pipe(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         while data := await source.read(65536):
@@ -365,6 +371,12 @@ def uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return factory
+
+
+def run_in(loop: str, main: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=uvloop_factory() if loop == "uvloop" else None) as runner:
+        runner.run(main)
+        runner.run(asyncio.sleep(0.05))  # the other ends notice
 
 
 LOOPS = ["asyncio", *(["uvloop"] if importlib.util.find_spec("uvloop") else [])]
@@ -384,8 +396,7 @@ def test_a_server_is_reached_through_a_tunnel_of_its_proxy(loop: str, user: str,
                 assert (await ask(transport)).body == b"{}"
             assert proxy.tunnels == [server.url.removeprefix("https://")] * 2
 
-    with asyncio.Runner(loop_factory=uvloop_factory() if loop == "uvloop" else None) as runner:
-        runner.run(main())
+    run_in(loop, main())
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -402,8 +413,7 @@ def test_the_way_to_the_proxy_may_have_tls_too(loop: str, tmp_path: Path, monkey
             async with transport_to(tmp_path, server.url, **cluster) as transport:
                 assert (await ask(transport)).status == 200
 
-    with asyncio.Runner(loop_factory=uvloop_factory() if loop == "uvloop" else None) as runner:
-        runner.run(main())
+    run_in(loop, main())
     assert len(proxy.tunnels) == 1
 
 

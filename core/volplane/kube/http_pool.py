@@ -74,8 +74,8 @@ class ConnectionPool:
             connection.idle_since = asyncio.get_running_loop().time()
             self._idle.append(connection)
 
-    def close(self) -> None:
-        """Close all connections. Requests in flight fail."""
+    async def close(self) -> None:
+        """Close all connections, those too that are being made. Requests in flight fail."""
         self._closed = True
         if self._look is not None:
             self._look.cancel()
@@ -85,6 +85,8 @@ class ConnectionPool:
             self._next_waiter().set_exception(BrokenOff("the transport is closed"))
         for connection in tuple(self._open):
             connection.close()
+        await asyncio.gather(*self._making, return_exceptions=True)
+        await asyncio.sleep(0)  # what was closed tells so in the next turn
 
     def _make_more(self) -> None:
         """Begin connections if there are few, or if the first in the queue has waited for long."""

@@ -143,7 +143,7 @@ class HttpTransport:
     async def close(self) -> None:
         self._keeping.cancel()
         self._credentials.close()
-        self._pool.close()
+        await self._pool.close()
 
     def _target(self, path: str, query: Mapping[str, str]) -> str:
         target = quote(self._prefix + path, safe="/:")
