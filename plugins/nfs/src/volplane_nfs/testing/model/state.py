@@ -36,6 +36,11 @@ class Node:
     exported: bool = False
     """Whether it is the path of an export: then it cannot be removed or renamed."""
 
+    limit: int | None = None
+    """Bytes of its project quota: a server counts the space of a directory by it."""
+    quota: tuple[int, int] | None = None
+    """QUOTA_AVAIL_HARD and QUOTA_USED of it and of everything below it."""
+
     def ancestry(self) -> Iterator[Node]:
         """The node and all directories above it."""
         node: Node | None = self
