@@ -78,7 +78,8 @@ class Context:
     """Seconds this call may take, from the driver's `timeout`; after that its outcome counts as unknown."""
     fence: str = ""
     """The term of leadership under which the call is made, as `Fence` reads it; "" where nobody is elected. Compare it
-    where the backend can: a call whose fence is outdated by that of a call seen before comes from a former leader."""
+    where the backend can: a call whose fence is outdated by that of a call seen before comes from a former leader
+    (`Fenced`)."""
     log: logging.Logger = field(
         default_factory=lambda: logging.getLogger("volplane.backend"), compare=False, repr=False
     )

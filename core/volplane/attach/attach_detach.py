@@ -62,13 +62,14 @@ class AttachDetachState:
 class Decision(NamedTuple):
     """action: the next step. about: what its events tell; they are recorded once for each such text, while the
     volume is wanted on the node. wanted: whether it is. forced: why the volume is detached though its node may use it:
-    "timeout", "out-of-service".
+    "timeout", "out-of-service". failed: whether `about` is a failure to attach or to detach.
     """
 
     action: Action
     about: str = ""
     wanted: bool = False
     forced: str = ""
+    failed: bool = False
 
 
 def decide_pair(pair: Pair, state: AttachDetachState, reads: LiveReads) -> Decision:
@@ -207,7 +208,7 @@ def _attach_failed(
 ) -> Decision:
     text = _failed_text(volume, why)
     events = tuple(EventRecord(PODS, pod, "Warning", "FailedAttachVolume", text) for pod in users)
-    return Decision(Wait(reason=why, seconds=seconds, events=events), about=about)
+    return Decision(Wait(reason=why, seconds=seconds, events=events), about=about, failed=True)
 
 
 def _failed_text(volume: Volume, why: str) -> str:
@@ -231,7 +232,10 @@ def _unwanted(pair: Pair, attachment: VolumeAttachment, state: AttachDetachState
     if attachment.terminating:
         reason = f"attacher {attachment.spec.attacher} is detaching it"
         error = attachment.status.detach_error
-        return Decision(Wait(reason=f"{reason}: {error.message}" if error is not None else reason))
+        if error is None:
+            return Decision(Wait(reason=reason))
+        about = f"error {attachment.uid} {error.time}"
+        return Decision(Wait(reason=f"{reason}: {error.message}"), about=about, failed=True)
     node = state.cluster.nodes.get(pair.node)
     mounted = _mounted(pair, node, state)
     forced, left = _force(pair, node, state) if mounted else ("", None)
