@@ -283,7 +283,8 @@ class Execution:
     def _create_session(self, clientid: int, sequence: int, flags: int, fore: Any, back: Any, *_: Any) -> object:
         session = next(self._state.ids).to_bytes(16, "big")
         self._state.session(session)
-        limits: tuple[int, int, int, int, int, int, list[int]] = (0, 1 << 18, 1 << 18, 8192, 64, SLOTS, [])
+        largest = self._state.largest_call
+        limits: tuple[int, int, int, int, int, int, list[int]] = (0, largest, 1 << 18, 8192, 64, SLOTS, [])
         return session, sequence, 0, limits, back
 
     def _destroy_session(self, session: bytes) -> None:

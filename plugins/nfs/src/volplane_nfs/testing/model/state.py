@@ -55,6 +55,7 @@ class State:
     def __init__(self, now: Callable[[], float]) -> None:
         self.now = now
         self.available = SPACE
+        self.largest_call = 1 << 18
         self.ids = itertools.count(2)
         self._cookies = itertools.count(3)
         self.sessions: dict[bytes, dict[int, tuple[int, bytes]]] = {}
