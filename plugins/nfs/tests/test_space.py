@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from volplane import ProvisionRequest, Unavailable
@@ -88,3 +94,40 @@ def test_a_volume_grows_once_its_limit_has_grown(site: Site, model: ModelServer,
 def test_a_class_that_requires_nothing_is_served_without_a_limit(site: Site, model: ModelServer) -> None:
     site.provision(parameters={"quota": "none"})
     assert directory_of(model).limit is None
+
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "provision-on-nfs.md"
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="the documentation is beside the source only")
+def test_the_script_of_the_documentation_sets_each_volume_its_size(
+    site: Site, model: ModelServer, tmp_path: Path
+) -> None:
+    """The tools that set quotas are replaced by ones that write down how they were called."""
+    share, tools, called = tmp_path / "share", tmp_path / "tools", tmp_path / "called"
+    markers = share / ".volplane" / "volumes"
+    markers.mkdir(parents=True)
+    tools.mkdir()
+    volumes = [site.provision(capacity_bytes=size)[1] for size in (MIB, 3 * MIB + 1)]
+    for name, node in model.share.children[b".volplane"].children[b"volumes"].children.items():
+        (markers / os.fsdecode(name)).symlink_to(node.data.decode())
+    directories = [share / str(volume.source.fields["path"]).removeprefix("/vol/") for volume in volumes]
+    for directory in directories:
+        directory.mkdir(parents=True)
+    for tool in ("chattr", "setquota"):
+        (tools / tool).write_text(f'#!/bin/sh\necho {tool} "$@" >> {called}\n')
+        (tools / tool).chmod(0o755)
+    (script,) = re.findall(r"```sh\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
+    subprocess.run(
+        [shutil.which("sh") or "sh", "-euc", script, "sh", str(share)],
+        check=True,
+        env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"},
+    )
+    projects = [directory.stat().st_ino % 4294967294 + 1 for directory in directories]
+    assert sorted(called.read_text().splitlines()) == sorted(
+        [
+            *(f"chattr -p {project} +P {place}" for project, place in zip(projects, directories, strict=True)),
+            f"setquota -P {projects[0]} 0 1024 0 0 {share}",
+            f"setquota -P {projects[1]} 0 3073 0 0 {share}",
+        ]
+    )

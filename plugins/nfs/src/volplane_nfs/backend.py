@@ -182,7 +182,7 @@ class NfsBackend(BackendSpec):
             check_space=self._settings.check_free_space,
             exports=self._exports,
         )
-        require_limit(share, handles, marker)
+        require_limit(share, handles, marker, self._exports)
         self._exports.ensure(share, handles, marker)
         return asset_of(share, handles, marker, self._settings.export)
 
@@ -303,7 +303,7 @@ class NfsBackend(BackendSpec):
                 )
             marker = replace(marker, capacity_bytes=capacity_bytes)
             replace_marker(share, handles, marker)
-        require_limit(share, handles, marker)
+        require_limit(share, handles, marker, self._exports)
         return asset_of(share, handles, marker, self._settings.export)
 
     @hookimpl

@@ -3,7 +3,8 @@
 A limit is set on the server, as a quota of its file system for the directory; NFS has no operation for that. It can be
 seen in two ways: in the quota attributes (RFC 8881 section 5.8.2.28 to 30), and in the space attributes, which ext4 and
 XFS count by the project quota of the directory that is asked about. A limit of the driver's user shows on the share's
-root as well as below it: that one is no limit of the volume.
+root as well as below it: that one is no limit of the volume. In mode export the driver is on the server's machine, and
+looks there too.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from volplane import Unavailable
+from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.markers import VolumeMarker
 from volplane_nfs.nfs4 import values_of
 from volplane_nfs.nfs4.attributes import QUOTA_AVAIL_HARD, QUOTA_USED, SPACE_AVAIL, SPACE_TOTAL, mask_of
@@ -68,11 +70,11 @@ def _quota(attributes: Mapping[int, Any]) -> int | None:
     return int(attributes[QUOTA_AVAIL_HARD]) + int(attributes[QUOTA_USED])
 
 
-def require_limit(share: Share, handles: Handles, marker: VolumeMarker) -> None:
+def require_limit(share: Share, handles: Handles, marker: VolumeMarker, exports: Exports | NoExports) -> None:
     """Raise `Unavailable` while a volume whose class demands a limit has none, or one below its size."""
     if marker.demand.get("quota") != REQUIRED:
         return
-    limit = limit_of(share, handles, marker)
+    limit = limit_of(share, handles, marker) or exports.limit(marker)
     label = text(share, marker.components)
     if limit is None:
         raise Unavailable(
