@@ -127,7 +127,7 @@ class Channel:
     def silent_seconds(self) -> float:
         """How long the server has left calls without any answer."""
         connection = self._connection
-        if connection is None or connection.broken is not None or not connection.load:
+        if connection is None or not connection.load or connection.broken is not None:
             return 0.0
         return time.monotonic() - connection.last_heard
 
