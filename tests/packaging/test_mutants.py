@@ -11,9 +11,10 @@ from types import ModuleType
 
 import pytest
 from tools.mutants.changed_lines import changed_lines
+from tools.mutants.coverage_map import moved
 from tools.mutants.swapping import Swapper
 from tools.mutants.variant import Variant
-from tools.mutants.verdicts import Verdicts, excused_variants
+from tools.mutants.verdicts import Verdict, Verdicts, excused_variants
 
 SOURCE = """\
 LIMIT = 3
@@ -91,17 +92,39 @@ def test_the_lines_of_a_change_are_those_since_the_base_committed_or_not(tmp_pat
         changed_lines(tmp_path, "no-such-base")
 
 
-def test_what_was_noticed_is_known_until_the_module_changes(tmp_path: Path) -> None:
+def test_what_was_noticed_is_known_until_its_function_changes(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text(SOURCE)
     one = variant("size > LIMIT", "size >= LIMIT")
     verdicts = Verdicts(tmp_path, tmp_path)
     assert verdicts.noticed_by(one) == ""
-    verdicts.keep(one, "test_it")
-    verdicts.save()
+    verdicts.keep(one, Verdict(noticed=True, by="test_it"))
     assert Verdicts(tmp_path, tmp_path).noticed_by(one) == "test_it"
     assert Verdicts(tmp_path, tmp_path).noticed_by(variant("size > LIMIT", "size < LIMIT")) == ""
-    (tmp_path / "module.py").write_text(SOURCE + "\n")
+    (tmp_path / "module.py").write_text("FIRST = 1\n" + SOURCE.replace('"b"', '"c"'))
+    assert Verdicts(tmp_path, tmp_path).noticed_by(one) == "test_it"
+    (tmp_path / "module.py").write_text(SOURCE.replace('"deleted"', '"gone"'))
     assert Verdicts(tmp_path, tmp_path).noticed_by(one) == ""
+
+
+def test_tests_that_missed_a_change_are_known_until_something_notices_it(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text(SOURCE)
+    one = variant("size > LIMIT", "size >= LIMIT")
+    Verdicts(tmp_path, tmp_path).keep(one, Verdict(noticed=False, missed_by=frozenset({"a"})))
+    Verdicts(tmp_path, tmp_path).keep(one, Verdict(noticed=False, missed_by=frozenset({"b"})))
+    verdicts = Verdicts(tmp_path, tmp_path)
+    assert (verdicts.noticed_by(one), verdicts.missed_by(one)) == ("", {"a", "b"})
+    verdicts.keep(one, Verdict(noticed=True, by="test_it"))
+    assert (verdicts.noticed_by(one), verdicts.missed_by(one)) == ("test_it", set())
+    verdicts.forget("module.py")
+    assert verdicts.noticed_by(one) == ""
+
+
+def test_lines_are_followed_to_where_they_are_after_a_change() -> None:
+    to = moved("a\nb\nc\nd\n", "new\na\nb\nchanged\nadded\nd\n")
+    assert to[2] == [3, 4, 5], "a changed line belongs to those that it stands between"
+    assert to[3] == [4, 5]
+    assert to[4] == [4, 5, 6]
+    assert to[1] == [1, 2]
 
 
 def test_an_excuse_has_a_reason_and_names_each_change(tmp_path: Path) -> None:

@@ -61,12 +61,10 @@ class Tally:
         return False
 
     def report(self, variant: Variant, verdict: Verdict) -> None:
-        """Count a verdict, keep a good one and print a bad one."""
+        """Count a verdict and keep it; print a bad one."""
         self.counted["noticed" if verdict.noticed else "unnoticed"] += 1
-        if verdict.noticed:
-            self._verdicts.keep(variant, verdict.by)
-            self._verdicts.save()
-        else:
+        self._verdicts.keep(variant, verdict)
+        if not verdict.noticed:
             print(f"nobody notices {variant}", flush=True)
 
 
@@ -84,7 +82,7 @@ def main(arguments: list[str]) -> int:
     for path in {variant.path for variant in variants} if given.anew else ():
         verdicts.forget(path)
     waiting = sorted((variant for variant in variants if tally.is_open(variant)), key=lambda each: each.at_import)
-    if waiting and (why := _judge(waiting, tally, until, simulating=not given.without_simulation)):
+    if waiting and (why := _judge(waiting, tally, verdicts, until, simulating=not given.without_simulation)):
         print(f"mutants: {why}", file=sys.stderr)
         return 2
     counted, left = tally.counted, len(variants) - tally.counted.total()
@@ -96,10 +94,10 @@ def main(arguments: list[str]) -> int:
     return 1 if counted["unnoticed"] or left else 0
 
 
-def _judge(variants: list[Variant], tally: Tally, until: float, *, simulating: bool) -> str:
+def _judge(variants: list[Variant], tally: Tally, verdicts: Verdicts, until: float, *, simulating: bool) -> str:
     """Why they could not be judged; "" if they were, as far as there was time."""
     covered = CoverageMap(ROOT, KEPT / "coverage.json", list(_judged_modules()))
-    judge = Judge(ROOT, covered, variants, tally.report, until=until, simulating=simulating)
+    judge = Judge(ROOT, covered, variants, tally.report, verdicts.missed_by, until=until, simulating=simulating)
     code = pytest.main(["-qqq", "-s", "--no-header", "--no-summary", *TESTS], plugins=[judge])
     return "" if code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) else "the tests cannot be collected"
 
@@ -110,7 +108,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--base", default="main", help="changed since this commit, default main")
     parser.add_argument("--minutes", type=float, default=60.0, help="stop after so many; the next run goes on")
     parser.add_argument("--without-simulation", action="store_true", help="let tests alone judge: a first look")
-    parser.add_argument("--anew", action="store_true", help="judge again what was noticed before")
+    parser.add_argument("--anew", action="store_true", help="judge again, by all tests, what was judged before")
     return parser.parse_args(arguments)
 
 

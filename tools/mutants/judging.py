@@ -16,7 +16,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +30,8 @@ from tools.mutants.verdicts import Verdict
 
 __all__ = ["Judge"]
 
+MEASURED_AT_ONCE: Final = 200
+"""Tests after which what they run is written down."""
 JUDGING: Final = 10.0
 """Seconds that the tests of one variant may take together when nothing is wrong: the most telling come first."""
 GRACE: Final = 5.0
@@ -53,11 +56,12 @@ class Judge:
         covered: CoverageMap,
         variants: Sequence[Variant],
         report: Report,
+        missed_by: Callable[[Variant], Collection[str]],
         *,
         until: float,
         simulating: bool = True,
     ) -> None:
-        """simulating: whether the simulation judges what no test notices.
+        """simulating: whether the simulation judges what no test notices. missed_by: marks of tests that passed before.
 
         until: by the clock `time.monotonic`; what is left then is not judged.
         """
@@ -66,6 +70,7 @@ class Judge:
         self._map = covered
         self._variants = variants
         self._report = report
+        self._missed_by = missed_by
         self._until = until
         self._items: dict[str, pytest.Item] = {}
         self._killers: dict[str, Counter[str]] = {}
@@ -75,11 +80,13 @@ class Judge:
         """Take the place of pytest's own loop."""
         if missing := self._map.missing(session.items):
             print(f"measuring what {len(missing)} tests run", file=sys.stderr)
-            _in_child(lambda: self._map.measure(missing), 3600.0)
+        for first in range(0, len(missing), MEASURED_AT_ONCE):
+            some = missing[first : first + MEASURED_AT_ONCE]
+            _in_child(partial(self._map.measure, some), 3600.0)
             self._map.load()
-        if self._map.missing(missing):
-            raise pytest.UsageError("the tests ended the process that ran them")
-        for failing in self._map.failing():
+            if self._map.unknown(some):
+                raise pytest.UsageError("the tests ended the process that ran them")
+        for failing in self._map.failing(item.nodeid for item in session.items):
             print(f"{failing} fails without any change, and judges nothing", file=sys.stderr)
         self._items = {item.nodeid: item for item in session.items}
         self._swapper = Swapper(self._root, frozenset(variant.path for variant in self._variants))
@@ -92,20 +99,24 @@ class Judge:
         return True
 
     def _judged(self, variant: Variant) -> Verdict:
-        tests = self._tests_of(variant)
+        missed_before = self._missed_by(variant)
+        tests = [test for test in self._tests_of(variant) if self._map.mark(test) not in missed_before]
         limit = sum(self._longest(test) for test in tests) + GRACE
-        code, by = (UNNOTICED, "") if not variant.at_import and not tests else self._in_child(variant, tests, limit)
+        code, by = self._in_child(variant, tests, limit) if tests else (UNNOTICED, "")
         if code == UNCHANGED:
             code, by = self._fresh(variant, tests, limit)
         if code != UNNOTICED:
             self._killers.setdefault(variant.path, Counter())[by] += 1
             return Verdict(noticed=True, by=by)
+        missed = frozenset(self._map.mark(test) for test in tests)
         if not self._simulating:
-            return Verdict(noticed=False)
+            return Verdict(noticed=False, missed_by=missed)
         code, by = self._in_child(variant, None, SIMULATING)
         if code == UNCHANGED:
             code, by = self._fresh(variant, [], SIMULATING)
-        return Verdict(noticed=code != UNNOTICED, by=by or "the simulation" if code != UNNOTICED else "")
+        return Verdict(
+            noticed=code != UNNOTICED, by=by or "the simulation" if code != UNNOTICED else "", missed_by=missed
+        )
 
     def _tests_of(self, variant: Variant) -> list[str]:
         """Tests that run the changed lines, the most telling first, for as long as there is time."""
