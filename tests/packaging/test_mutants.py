@@ -65,10 +65,13 @@ def test_so_is_a_method_with_what_is_within_it(module: ModuleType, tmp_path: Pat
     assert holder.held() == ["a", "c"]
 
 
-def test_what_is_computed_at_the_import_cannot_be_swapped(module: ModuleType, tmp_path: Path) -> None:
+def test_what_is_computed_at_the_import_is_computed_anew(module: ModuleType, tmp_path: Path) -> None:
     swapper = Swapper(tmp_path, frozenset({"module.py"}))
-    assert not swapper.swap(variant("LIMIT = 3", "LIMIT = 4", function="", at_import=True))
-    assert module.LIMIT == 3
+    changed = variant("LIMIT = 3", "LIMIT = 7", function="", at_import=True)
+    assert not swapper.swap(changed)
+    assert module.guarded(5, "me") == "refused"
+    assert swapper.recompute(changed)
+    assert module.guarded(5, "me") == "deleted"
 
 
 def git(root: Path, *arguments: str) -> None:
@@ -98,6 +101,7 @@ def test_what_was_noticed_is_known_until_its_function_changes(tmp_path: Path) ->
     verdicts = Verdicts(tmp_path, tmp_path)
     assert verdicts.noticed_by(one) == ""
     verdicts.keep(one, Verdict(noticed=True, by="test_it"))
+    verdicts.save()
     assert Verdicts(tmp_path, tmp_path).noticed_by(one) == "test_it"
     assert Verdicts(tmp_path, tmp_path).noticed_by(variant("size > LIMIT", "size < LIMIT")) == ""
     (tmp_path / "module.py").write_text("FIRST = 1\n" + SOURCE.replace('"b"', '"c"'))
@@ -109,8 +113,10 @@ def test_what_was_noticed_is_known_until_its_function_changes(tmp_path: Path) ->
 def test_tests_that_missed_a_change_are_known_until_something_notices_it(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text(SOURCE)
     one = variant("size > LIMIT", "size >= LIMIT")
-    Verdicts(tmp_path, tmp_path).keep(one, Verdict(noticed=False, missed_by=frozenset({"a"})))
-    Verdicts(tmp_path, tmp_path).keep(one, Verdict(noticed=False, missed_by=frozenset({"b"})))
+    verdicts = Verdicts(tmp_path, tmp_path)
+    verdicts.keep(one, Verdict(noticed=False, missed_by=frozenset({"a"})))
+    verdicts.keep(one, Verdict(noticed=False, missed_by=frozenset({"b"})))
+    verdicts.save()
     verdicts = Verdicts(tmp_path, tmp_path)
     assert (verdicts.noticed_by(one), verdicts.missed_by(one)) == ("", {"a", "b"})
     verdicts.keep(one, Verdict(noticed=True, by="test_it"))

@@ -10,13 +10,14 @@ import pytest
 
 from scenarios.backends import OK, ScriptedBackend, SearchableBackend
 from scenarios.harness import Harness
-from scenarios.provisioning import INTENT, ask, create_class, slow_provisioning
+from scenarios.provisioning import INTENT, ask, create_class, made_without_a_volume, slow_provisioning
 from scenarios.single import hold
 from scenarios.stories import DRIVER, claim, reference, volume
 from volplane import BackendError, DeleteRequest, InProgress, InvalidArgument, ProvisionRequest
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.names import NODE
 from volplane.state.naming import node_hash
+from volplane.state.records import INTENT_VERSION, ClaimIntent
 
 OTHER = "other.example.com"
 Change = Callable[[Harness], Awaitable[None]]
@@ -114,6 +115,34 @@ async def test_on_its_node_an_asset_goes_though_a_volume_that_leads_elsewhere_ha
         await lab.settle()
         assert await lab.claims() == {}
         assert list(backend.assets) == ([] if node else [f"pvc-{uid}"])
+
+
+async def test_what_another_leader_took_over_is_deleted_only_once_it_is_taken_back() -> None:
+    """The process was paused, and has decided before."""
+    backend = SearchableBackend(DRIVER)
+    terms: list[str] = []
+    async with Harness(backend) as lab:
+        uid = await made_without_a_volume(lab)
+
+        def term() -> str:
+            claim = lab.plane.claims.get("default/c")
+            record = lab.plane.state.sealer.open(uid, claim.annotation(INTENT)) if claim is not None else None
+            return record.fence if record is not None else "none"
+
+        async def take_over(operation: str) -> None:
+            if operation.startswith("discard-") and not terms:
+                terms.append(term())
+                theirs = ClaimIntent(v=INTENT_VERSION, driver=DRIVER, fence="8/another/lease")
+                text = lab.plane.state.sealer.seal(uid, theirs)
+                lab.fail("update persistentvolumeclaims", "busy", 8)
+                await lab.patch("claims", "c", {"metadata": {"annotations": {INTENT: text}}})
+
+        hold(lab.plane.operations, take_over)
+        backend.after = lambda hook: terms.append(term()) if hook == "delete" else None
+        await lab.delete("claims", "c")
+        await lab.settle(60.0)
+        assert await lab.claims() == {}
+        assert terms == ["", ""]
 
 
 async def with_an_asset_of_the_former_class(lab: Harness, change: Change, *, stripped: bool = False) -> str:

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import json
 import tomllib
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,10 +64,19 @@ class Verdicts:
         return frozenset() if isinstance(known, str) else frozenset(known)
 
     def keep(self, variant: Variant, verdict: Verdict) -> None:
-        """Write it down."""
+        """Remember it."""
         of_function = self._known.setdefault(variant.path, {}).setdefault(self._key(variant), {})
         missed = sorted(self.missed_by(variant) | verdict.missed_by)
         of_function[_name(variant)] = verdict.by if verdict.noticed else missed
+
+    def telling(self, path: str) -> Counter[str]:
+        """Tests that noticed changes of the module, and how many."""
+        return Counter(
+            by for known in self._known.get(path, {}).values() for by in known.values() if by and isinstance(by, str)
+        )
+
+    def save(self) -> None:
+        """Write all down."""
         self._file.write_text(json.dumps(self._known), "utf-8")
 
     def _of_function(self, variant: Variant) -> dict[str, str | list[str]]:

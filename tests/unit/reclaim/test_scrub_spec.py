@@ -156,6 +156,12 @@ def test_what_is_added_to_a_list_removed_from_it_or_changed_in_it_is_named(kind:
     assert spec_difference({**MADE, field: None}, made) == f"{kind} 'a' was added"
 
 
+@pytest.mark.parametrize("field", ["volumes", "containers", "initContainers", "ephemeralContainers"])
+def test_in_which_order_they_stand_says_nothing(field: str) -> None:
+    one, two = {"name": "a", "image": "x"}, {"name": "b", "image": "x"}
+    assert spec_difference({**MADE, field: [one, two]}, {**MADE, field: [two, one]}) == ""
+
+
 @pytest.mark.parametrize("field", ["containers", "initContainers", "ephemeralContainers"])
 def test_containers_of_every_kind_are_filled_in_alike(field: str) -> None:
     made = {**MADE, field: [{"name": "a", "image": "x"}]}
