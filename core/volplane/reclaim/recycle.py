@@ -208,7 +208,7 @@ def _scrub(
     if intent.pod:
         return _record(volume, replace(intent, failed="recycler pod was deleted"), why="the scrub failed")
     if intent.held_by:  # The driver has said how, or the volume could not refer to a claim of ours.
-        return hold(volume, intent, cluster, reads) or _create_pod(volume, intent, ScrubPlan(None), cluster, reads)
+        return _by_claim(volume, intent, cluster, reads)
     progress = cluster.progress.volume(volume.uid)
     if (why := progress.unreported_failure) and (step := _failed_step(volume, why, cluster)) is not None:
         return step
@@ -221,10 +221,14 @@ def _scrub(
             left = due - cluster.monotonic()
             return Wait(reason=f'driver "{driver.name}" is erasing the contents', seconds=left)
         case ScrubPlan(volume=None) if needs_claim(volume):
-            return hold(volume, intent, cluster, reads) or Wait(reason="its claim is held")
+            return _by_claim(volume, intent, cluster, reads)
         case ScrubPlan() as plan:
             return _create_pod(volume, intent, plan, cluster, reads)
     return run_on_asset("recycle", volume, driver)
+
+
+def _by_claim(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: LiveReads) -> Action:
+    return hold(volume, intent, cluster, reads) or _create_pod(volume, intent, ScrubPlan(None), cluster, reads)
 
 
 def _create_pod(
@@ -254,7 +258,7 @@ def _with_pod(volume: Volume, intent: RecycleIntent, pod: Pod, cluster: ClusterS
         if intent.pod == pod.uid and (why := claim_lost(volume, intent, cluster)):
             return _record(volume, replace(intent, failed=why), why="the scrub failed")
         return _follow_pod(volume, intent, pod, made, reads)
-    if made is not None or pod.terminating:
+    if made is not None:
         return _remove_pod(pod, why="left from an earlier scrub")
     return _remove_stranger(volume, intent, pod, "volplane did not make it so")
 
