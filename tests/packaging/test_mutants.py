@@ -32,6 +32,13 @@ class Holder:
 """
 
 
+END = """
+def ends():
+    print()
+    return None
+"""
+
+
 def variant(was: str, now: str, *, function: str = "guarded", at_import: bool = False) -> Variant:
     line = SOURCE[: SOURCE.index(was)].count("\n") + 1
     return Variant("module.py", function, at_import, line, line, was, now, SOURCE.replace(was, now))
@@ -148,11 +155,12 @@ def test_an_excuse_has_a_reason_and_names_each_change(tmp_path: Path) -> None:
 def test_guards_are_taken_apart_and_texts_left_alone(tmp_path: Path) -> None:
     from tools.mutants.variants import variants_of
 
-    (tmp_path / "module.py").write_text(SOURCE + 'WHY = print(why="the disk is gone") or "two words"\n')
+    (tmp_path / "module.py").write_text(SOURCE + 'WHY = print(why="the disk is gone") or "two words"\n' + END)
     made = list(variants_of(tmp_path, "module.py"))
     guards = {each.now for each in made if each.line == 5}
     assert {"if True:", "if False:", "if size > LIMIT:", "if not owner:", "if size > LIMIT and not owner:"} <= guards
     assert {each.now for each in made if each.line == 6} == {"pass", 'return "XXrefusedXX"'}
     assert {each.at_import for each in made if each.line == 1} == {True}
     assert not [each for each in made if "XX" in each.now and "gone" in each.now]
+    assert "pass" not in {each.now for each in made if each.was == "return None"}, "it is the end of a function"
     assert [each for each in variants_of(tmp_path, "module.py", {5}) if each.line != 5] == []

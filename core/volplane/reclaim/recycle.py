@@ -97,8 +97,7 @@ def abandon_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Ac
 
 def remove_stray_pod(key: str, volume: Volume | None, cluster: ClusterState, reads: LiveReads) -> Action | None:
     """Remove a scrubber pod whose volume is gone, is another one, or is not being scrubbed; None if there is none."""
-    scrubbing = volume is not None and volume.annotation(names.INTENT) is not None
-    wanted = pod_name(volume) if volume is not None and scrubbing else ""
+    wanted = pod_name(volume) if volume is not None and volume.annotation(names.INTENT) is not None else None
     for pod in cluster.pods.by_index("scrubs", key):
         # A terminating pod delays only the deletion of the volume that it may still have mounted.
         holds_up = not pod.terminating or (volume is not None and volume.terminating)
@@ -332,7 +331,7 @@ def _why_failed(pod: Pod) -> str:
         ended = status.state.terminated if status.state is not None else None
         if ended:
             texts.append(str(ended.get("message") or ended.get("reason") or ""))
-    text = ": ".join(shown for part in texts if part and (shown := last_lines(part)))
+    text = ": ".join(shown for part in texts if (shown := last_lines(part)))
     return text[-LONGEST_FAILURE:] or "pod failed, pod.Status.Message unknown"
 
 

@@ -216,6 +216,12 @@ def test_a_volume_that_is_nobodys_fails_and_says_so(reason: str, message: str) -
     assert decide_recycle(shown, owned(SourceOwner(reason=reason)), LiveReads()) == Wait(reason=message)
 
 
+def test_nor_is_a_csi_volume_anybodys_that_no_driver_here_serves() -> None:
+    item = dirty({"hostPath": None, "csi": {"driver": "other.example.com", "volumeHandle": "h"}})
+    message = "No recycler plugin found for the volume!"
+    assert decide_recycle(item, owned(SourceOwner()), LiveReads()) == failed(item, message)
+
+
 def test_a_driver_that_cannot_erase_is_named() -> None:
     item = dirty()
     message = f'driver "{DISK.name}" cannot erase volumes; set the reclaim policy to Retain or Delete'
