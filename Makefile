@@ -74,6 +74,14 @@ format: $(STAMP) ## Let ruff format and mend what it can
 docs: $(WHOLE) ## Write the generated pages of docs/reference anew
 	@$(BIN)/python -m tools.reference
 
+.PHONY: chart
+chart: $(STAMP) ## Write what deploy/chart takes from the code
+	@$(BIN)/python -m tools.chart
+
+.PHONY: renderings
+renderings: $(STAMP) ## Render deploy/renderings anew, with the helm of the PATH
+	@$(BIN)/python -m tools.chart --render
+
 .PHONY: site
 site: $(WHOLE) ## Build the site from docs/ into build/site; a broken link is an error
 	@rm -rf build/site

@@ -177,13 +177,13 @@ def scrubs(controllers: Collection[str]) -> bool:
     return "reclaimer" in controllers
 
 
-def namespace_labels(controllers: Collection[str]) -> dict[str, str]:
-    """Labels of our namespace: which pods may run there.
+def namespace_labels(controllers: Collection[str], *, mounts: bool = False) -> dict[str, str]:
+    """Labels of our namespace: which pods may run there. mounts: our own pods mount directories of nodes.
 
-    Scrubber pods mount the volumes (hostPath too) and run as a user that can remove all files, which only the level
-    `privileged` admits. Source: pod-security.kubernetes.io of Kubernetes, Pod Security Standards.
+    Scrubber pods mount the volumes (hostPath too) and run as a user that can remove all files. Only the level
+    `privileged` admits that, and hostPath at all. Source: Pod Security Standards of Kubernetes.
     """
-    return {"pod-security.kubernetes.io/enforce": "privileged" if scrubs(controllers) else "restricted"}
+    return {"pod-security.kubernetes.io/enforce": "privileged" if mounts or scrubs(controllers) else "restricted"}
 
 
 def read_configuration(path: Path) -> Configuration:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import kubernetes.client
 import msgspec
 import pytest
 import yaml
 
+from api_fields import unknown_fields, unknown_fields_of_object
 from volplane.cli.main import main
 from volplane.cli.rbac import cluster_rules, namespace_rules
 from volplane.controller.config import ALL_CONTROLLERS, ScrubberSettings, parse_configuration
@@ -252,29 +251,6 @@ def test_a_monitor_is_printed_on_demand_and_reaches_every_process(
         assert [port["name"] for port in container["ports"]] == [endpoint["port"]]
 
 
-def unknown_fields(value: Any, kind: str, where: str) -> list[str]:
-    """Fields that a type of the Kubernetes API does not have, or whose value is of another type."""
-    if (of := re.fullmatch(r"[Ll]ist\[(.+)\]", kind)) is not None:
-        if not isinstance(value, list):
-            return [f"{where}: no list"]
-        return [found for n, each in enumerate(value) for found in unknown_fields(each, of[1], f"{where}[{n}]")]
-    if (of := re.fullmatch(r"[Dd]ict\[str, (.+)\]", kind)) is not None:
-        if not isinstance(value, dict):
-            return [f"{where}: no map"]
-        return [found for key, each in value.items() for found in unknown_fields(each, of[1], f"{where}.{key}")]
-    if kind in (plain := {"str": str, "int": int, "bool": bool}):
-        return [] if type(value) is plain[kind] else [f"{where}: {value!r} is no {kind}"]
-    if kind == "object":  # IntOrString
-        return [] if isinstance(value, int | str) else [f"{where}: {value!r}"]
-    model = getattr(kubernetes.client, kind)
-    fields = {name: model.openapi_types[attribute] for attribute, name in model.attribute_map.items()}
-    found = [f"{where}.{name}: unknown" for name in value if name not in fields]
-    for name, each in value.items():
-        if name in fields:
-            found += unknown_fields(each, fields[name], f"{where}.{name}")
-    return found
-
-
 @pytest.mark.parametrize("distributed", [False, True])
 def test_every_field_is_one_of_the_api(capsys: pytest.CaptureFixture[str], tmp_path: Path, distributed: bool) -> None:
     """An API server drops a field that it does not know, or refuses the object: both would be seen too late."""
@@ -287,9 +263,7 @@ def test_every_field_is_one_of_the_api(capsys: pytest.CaptureFixture[str], tmp_p
         each["kind"] for each in objects
     }
     for each in objects:
-        group, _, version = each["apiVersion"].rpartition("/")
-        kind = f"{version.title()}{each['kind']}"
-        assert unknown_fields(each, kind, f"{group}/{each['kind']}") == []
+        assert unknown_fields_of_object(each) == []
 
 
 def test_a_field_of_no_type_of_the_api_is_noticed() -> None:
@@ -300,9 +274,80 @@ def test_a_field_of_no_type_of_the_api_is_noticed() -> None:
     ]
 
 
+def written(path: Path, *drivers: dict[str, Any]) -> str:
+    path.write_text(yaml.safe_dump({"drivers": list(drivers)}))
+    return str(path)
+
+
+def pods(objects: list[Any]) -> dict[str, Any]:
+    """The specs of pods by the kind of their owner."""
+    return {each["kind"]: each["spec"]["template"]["spec"] for each in objects if "template" in each.get("spec", {})}
+
+
+def test_each_driver_has_a_class_that_waits_for_the_pod(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    names = ["fast.example.com", "slow.example.com", "slow.example.org"]
+    given = written(tmp_path / "volplane.yaml", *({"name": name, "backend": "hostpath"} for name in names))
+    assert main(["manifests", "--config", given]) == 0
+    objects = list(yaml.safe_load_all(capsys.readouterr().out))
+    classes = {each["metadata"]["name"]: each for each in objects if each["kind"] == "StorageClass"}
+    assert {name: each["provisioner"] for name, each in classes.items()} == {
+        "fast": "fast.example.com",
+        "slow.example.com": "slow.example.com",
+        "slow.example.org": "slow.example.org",
+    }
+    assert {each["volumeBindingMode"] for each in classes.values()} == {"WaitForFirstConsumer"}
+    assert main(["manifests", "--config", given, "--no-storage-classes", "--no-network-policies"]) == 0
+    fewer = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert [each for each in objects if each not in fewer] == [
+        each for each in objects if each["kind"] in ("StorageClass", "NetworkPolicy")
+    ]
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_directories_are_mounted_where_a_backend_works_in_them(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, distributed: bool
+) -> None:
+    driver = {"name": "d.example.com", "backend": "hostpath", "options": {"root": "/srv/a"}, "distributed": distributed}
+    given = written(tmp_path / "volplane.yaml", driver)
+    command = ["manifests", "--controllers", "provisioner", "--config", given]
+    assert main([*command, "--mount", "/srv/a", "--mount", "/srv/b"]) == 0
+    objects = list(yaml.safe_load_all(capsys.readouterr().out))
+    found = pods(objects)
+    pod = found.pop("DaemonSet" if distributed else "Deployment")
+    (container,) = pod["containers"]
+    mounted = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    paths = {mounted[each["name"]]: each["hostPath"]["path"] for each in pod["volumes"] if "hostPath" in each}
+    assert paths == {"/srv/a": "/srv/a", "/srv/b": "/srv/b"}
+    assert not any("hostPath" in volume for other in found.values() for volume in other["volumes"])
+    assert (pod["securityContext"]["runAsUser"], pod["securityContext"]["runAsNonRoot"]) == (65532, True)
+    namespace = objects[0]["metadata"]["labels"]
+    assert namespace == {"pod-security.kubernetes.io/enforce": "privileged"}, "the others admit no hostPath"
+
+
+def test_what_mounts_directories_is_root_on_demand_and_nothing_else_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    driver = {"name": "d.example.com", "backend": "hostpath", "options": {"root": "/srv"}, "distributed": True}
+    command = ["manifests", "--config", written(tmp_path / "volplane.yaml", driver), "--mount", "/srv", "--as-root"]
+    assert main(command) == 0
+    found = pods(list(yaml.safe_load_all(capsys.readouterr().out)))
+    users = {kind: pod["securityContext"]["runAsUser"] for kind, pod in found.items()}
+    assert users == {"Deployment": 65532, "DaemonSet": 0}
+    (container,) = found["DaemonSet"]["containers"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN", "DAC_OVERRIDE", "FOWNER"]}
+    (container,) = found["Deployment"]["containers"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["--mount", "srv"], '--mount is "srv"; it must be the absolute path'),
+        (["--mount", "/srv/../etc"], '--mount is "/srv/../etc"; it must be the absolute path'),
+        (["--mount", "/"], '--mount is "/"; it must be'),
+        (["--mount", "/srv", "--mount", "/srv"], "--mount /srv is given twice"),
+        (["--mount", "/etc/volplane"], "--mount /etc/volplane: the pods have something else there"),
+        (["--as-root"], "--as-root needs --mount"),
         (["--replicas", "0"], "--replicas is 0; it must be 1 to 10"),
         (["--replicas", "11"], "--replicas is 11; it must be 1 to 10"),
         (["--controllers", "bider"], '"bider" is no controller'),
