@@ -42,7 +42,7 @@ class VolumeView(Protocol):
         """The volume of this name, from the cache."""
 
     def reserved_for(self, claim_key: str) -> list[str]:
-        """Names of volumes whose reference names the claim."""
+        """Names of volumes whose reference names the claim, in order."""
 
     def best(self, demand: Demand, *, claim_key: str = "") -> Volume | None:
         """The smallest free volume that fits."""
@@ -85,7 +85,7 @@ def _reservation(claim: Claim, volumes: VolumeView) -> Volume | None:
         and reference_is(volume.spec.claim_ref, claim)
         and not refusal(volume, claim, ignoring=_overruled(volume, claim))
     ]
-    return min(named, key=lambda volume: (not refers_to(volume, claim), volume.name), default=None)
+    return min(named, key=lambda volume: not refers_to(volume, claim), default=None)
 
 
 def _overruled(volume: Volume, claim: Claim) -> tuple[str, ...]:

@@ -253,9 +253,7 @@ def test_the_pod_of_a_failed_attempt_goes() -> None:
 
 
 @pytest.mark.parametrize(("left", "waits"), [(0.0, False), (0.5, True), (64.0, True), (64.5, False)])
-def test_the_next_attempt_waits_for_the_end_of_the_pause_but_not_for_ever(
-    left: float, waits: bool
-) -> None:
+def test_the_next_attempt_waits_for_the_end_of_the_pause_but_not_for_ever(left: float, waits: bool) -> None:
     """More than that is a clock that was put back."""
     action = erased(dirty(failed="disk error", not_before=NOW.timestamp() + left))
     if waits:
