@@ -101,6 +101,18 @@ async def test_the_same_failure_again_is_an_event_that_counts_as_the_same(hook: 
         assert (second.kind, second.about.name, second.type) == (VOLUMES, "v", "Warning")
 
 
+@pytest.mark.parametrize(("hook", "prefix"), [("delete", ""), ("recycle", "Recycle failed: ")])
+async def test_another_failure_is_told_once_with_the_phase(hook: str, prefix: str) -> None:
+    backend = ScriptedBackend(DRIVER, {hook: ["broken", "busy", OK]})
+    async with Harness(backend) as lab:
+        await lab.create("volumes", deleting.released() if hook == "delete" else recycling.released())
+        await lab.start()
+        await asyncio.sleep(1.0)
+        assert (await lab.volume("v"))["status"]["message"] == f"{prefix}busy"
+        told = [event.message for event in lab.recorded if event.reason.startswith("VolumeFailed")]
+        assert told == [f"{prefix}broken", f"{prefix}busy"]
+
+
 @pytest.mark.parametrize("hook", ["delete", "recycle"])
 async def test_the_next_attempt_is_told_as_the_backend_asked_for_it(hook: str) -> None:
     backend = ScriptedBackend(DRIVER, {hook: ["broken", BackendError("broken", retry_after=50.0)]})

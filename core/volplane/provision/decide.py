@@ -68,15 +68,13 @@ def decide_provision(claim: Claim, storage_class: StorageClass, cluster: Cluster
     if known is not None and known.driver != driver.name and not discarded:
         return discard(claim, known.driver, cluster)
     intent = cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
-    placed = intent is not None and (intent.segment is not None or not driver.info.topology_keys)
     if (
         intent is None
-        or not placed
-        or intent.driver != driver.name
+        or (intent.segment is None and driver.info.topology_keys)
         or not claim.has_finalizer(names.PROVISIONING_FINALIZER)
         or discarded
     ):
-        old = known if known is not None and known.driver == driver.name else None
+        old = known
         if known is not None and discarded:
             # What is made next is another asset than the one that was deleted, also where that was another driver's:
             # the class may name this one again.

@@ -249,12 +249,18 @@ def test_a_volume_that_is_the_claims_is_the_binders() -> None:
     assert ends.body == {"metadata": {"annotations": {INTENT: None}, "finalizers": None}}
     on_node = cluster(own, node_name="n", binder=False)
     assert step(on_node, begun(on_node)) == waits, "the write that binds it ends the intent"
+    assert step(on_node, begun(on_node, generation=2)) == DISCARD, "the volume is of an earlier asset"
 
 
 def test_a_volume_of_our_name_that_is_anothers_is_in_the_way() -> None:
     item = fast()
     message = 'volume "pvc-uid-c" exists but does not belong to this claim; remove it or its claimRef'
-    assert step(cluster(volume("pvc-uid-c", reserved="other")), item) == refused(item, message)
+    marks = {"pv.kubernetes.io/provisioned-by": DRIVER}
+    theirs = volume("pvc-uid-c", reserved="other", annotations=marks)
+    assert step(cluster(theirs), item) == refused(item, message)
+    assert step(cluster(theirs, node_name="n", binder=False), item) == refused(item, message)
+    dying = volume("pvc-uid-c", reserved="other", annotations=marks, deletionTimestamp="2026-01-01T00:00:00Z")
+    assert step(cluster(dying), item) == refused(item, message)
 
 
 def test_of_a_volume_that_was_deleted_before_it_was_bound_another_generation_is_declared() -> None:
@@ -308,6 +314,13 @@ def test_a_discard_that_has_begun_goes_on_with_its_driver_whatever_the_class_say
 def test_a_discard_that_has_begun_ends_where_a_volume_holds_the_asset() -> None:
     made = cluster(volume("pvc-uid-c", claim=claim()))
     assert step(made, begun(made, discard={})).body["metadata"]["annotations"] == {INTENT: None}
+
+
+def test_a_record_of_the_version_before_is_written_as_one_of_this_version() -> None:
+    made = cluster()
+    item = begun(made, v=INTENT_VERSION - 1, generation=2)
+    item.metadata.finalizers = None
+    assert declared(made, step(made, item)) == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=2)
 
 
 def test_a_record_that_is_lost_is_written_as_this_process_knows_it() -> None:
