@@ -188,7 +188,7 @@ def _give_back_lost_node(
     claim: Claim, driver: DriverView, old: ClaimIntent | None, cluster: ClusterState, reads: LiveReads
 ) -> Action | None:
     """Ask for another node where the selected one is no more: no scheduler would ever look at this claim again."""
-    selected = claim.annotation(names.SELECTED_NODE) or ""
+    selected = claim.annotation(names.SELECTED_NODE)
     placed = old is not None and old.segment is not None
     if placed or not driver.info.topology_keys or not selected or cluster.nodes.get(selected) is not None:
         return None
@@ -211,7 +211,7 @@ def _after_hook(
             return _save(claim, volume_body(claim, storage_class, driver, intent, asset), driver, cluster)
         case Pending() as pending:
             if pending.to_record(intent.state):
-                kept = replace(intent, v=INTENT_VERSION, state=dict(pending.state), discard=None)
+                kept = replace(intent, v=INTENT_VERSION, state=dict(pending.state))
                 return record_intent(claim, kept, cluster, why="keep the driver's state")
             if (left := pending.due - cluster.monotonic()) > 0:
                 return Wait(reason=f'driver "{driver.name}" is making the volume', seconds=left)
@@ -250,7 +250,7 @@ def _reschedule(claim: Claim, intent: ClaimIntent, cluster: ClusterState) -> Pat
     if cluster.settings.node_name:
         # Nobody watches it until it has another node: nothing may be left that somebody would have to end.
         metadata, settled = given_back(), settled_metadata(claim)
-        annotations = {**metadata["annotations"], **settled.pop("annotations", {})}
+        annotations = {**metadata["annotations"], **settled.pop("annotations")}
         body = {"metadata": {**metadata, **settled, "annotations": annotations}}
         return Patch(kind=CLAIMS, target=claim, body=body, why="ask for another node")
     fresh = ClaimIntent(v=INTENT_VERSION, driver=intent.driver, generation=intent.generation)

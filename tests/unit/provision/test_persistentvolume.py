@@ -92,6 +92,7 @@ def test_what_the_backend_said_of_the_asset_stands_on_it() -> None:
     body = made(asset, of_class={"mountOptions": ["hard"]})
     marks = {"volplane.dev/attributes": '{"läge": "här", "tier": "gold"}', "pv.beta.kubernetes.io/gid": "0"}
     assert body["metadata"]["annotations"] == {**MARKS, **marks}
+    assert body["spec"]["hostPath"] == {"path": "/a"}
     assert body["spec"]["mountOptions"] == ["hard", "nolock"]
     both = [
         {"key": "rack", "operator": "In", "values": ["1"]},

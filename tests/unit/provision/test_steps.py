@@ -347,6 +347,13 @@ def test_a_claim_whose_node_is_gone_asks_for_another_one() -> None:
     assert step(made, item, reads=read(NODES, "n")) == given_back
 
 
+def test_so_does_one_whose_record_is_lost_and_has_no_place() -> None:
+    made = cluster(drivers=(ZONED,))
+    made.progress.track_claim("uid-c").intent = ClaimIntent(v=INTENT_VERSION, driver=DRIVER)
+    lost = fast(annotations={**asked(), SELECTED: "n"}, finalizers=[HELD])
+    assert step(made, lost) == Read(NODES, "n", "does the selected node exist?")
+
+
 def test_a_node_that_the_cache_does_not_show_yet_is_waited_for() -> None:
     item, made = fast(annotations={SELECTED: "n"}), cluster(drivers=(ZONED,))
     there = step(made, item, reads=read(NODES, "n", node(zone="a")))
@@ -433,20 +440,20 @@ def test_a_process_of_one_node_says_on_the_volume_whose_it_is() -> None:
     assert "labels" not in made_volume(cluster(), fast()).body["metadata"]
 
 
-def test_a_state_of_the_driver_replaces_the_one_before_and_ends_a_discard() -> None:
+def test_a_state_of_the_driver_replaces_the_one_before() -> None:
     made = cluster()
-    item = begun(made, state={"job": 1}, generation=2)
+    item = begun(made, v=INTENT_VERSION - 1, state={"job": 1}, generation=2)
     made.progress.track_claim("uid-c").provision_pending({"job": 2}, 1005.0, 1000.0, given={"job": 1})
     kept = step(made, item)
     assert declared(made, kept) == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=2, state={"job": 2})
     assert kept.target is item
 
 
-@pytest.mark.parametrize(("due", "waits"), [(1005.0, True), (1000.0, False), (999.0, False)])
+@pytest.mark.parametrize(("due", "waits"), [(1005.0, True), (1000.5, True), (1000.0, False), (999.0, False)])
 def test_the_driver_is_called_again_when_it_is_due(due: float, waits: bool) -> None:
     made = cluster()
     made.progress.track_claim("uid-c").step = Pending({"job": 1}, due, {"job": 1})
-    waiting = Wait(reason=f'driver "{DRIVER}" is making the volume', seconds=5.0)
+    waiting = Wait(reason=f'driver "{DRIVER}" is making the volume', seconds=due - 1000.0)
     assert step(made, begun(made, state={"job": 1})) == (waiting if waits else PROVISION)
 
 
