@@ -102,7 +102,8 @@ def _decide_named(claim: Claim, volumes: VolumeView) -> Bind | Action:
     volume = volumes.get(name)
     if volume is None:
         return _pending(claim, f'volume "{name}", which the claim names, does not exist')
-    if volume.annotation(names.INTENT) is not None and not _scrubs_by(volume, claim):
+    record = volume.annotation(names.INTENT)
+    if record is not None and not _scrubs_by(record, volume, claim):
         message = f'volume "{name}" is being scrubbed'
         if claim.annotation(names.SCRUB_VOLUME_UID) is not None:
             return Wait(reason=message)  # Of the scrub itself: the volume is about to refer to it.
@@ -133,10 +134,13 @@ class _Held(msgspec.Struct, rename="camel"):
     held_by: str = ""
 
 
-def _scrubs_by(volume: Volume, claim: Claim) -> bool:
-    """Whether the claim is that by which the volume is scrubbed: then, and only then, it is bound meanwhile."""
+def _scrubs_by(record: str, volume: Volume, claim: Claim) -> bool:
+    """Whether the claim is that by which the volume is scrubbed: then, and only then, it is bound meanwhile.
+
+    record: the volume's intent.
+    """
     try:
-        held = msgspec.json.decode(volume.annotation(names.INTENT) or "", type=_Held)
+        held = msgspec.json.decode(record, type=_Held)
     except (msgspec.MsgspecError, UnicodeError):
         return False
     return held.held_by == claim.uid and refers_to(volume, claim)

@@ -66,7 +66,8 @@ def test_a_volume_that_is_being_scrubbed_is_said_to_be_so_but_to_the_claim_of_th
     message = 'volume "v" is being scrubbed'
     waits = Wait(reason=message, events=(warning(CLAIMS, item, "FailedBinding", message),))
     assert unbound(item, scrubbed()) == waits
-    assert unbound(item, volume(annotations={INTENT: "damaged"}, claim=claim())) == waits
+    for damaged in ("damaged", "", "\ud800"):
+        assert unbound(item, volume(annotations={INTENT: damaged}, claim=claim())) == waits
     of_scrub = claim(volumeName="v", annotations={SCRUB_OF: "uid-v"})
     assert unbound(of_scrub, scrubbed()) == Wait(reason=message)
 
@@ -76,6 +77,16 @@ def test_the_claim_of_a_scrub_is_bound_once_the_volume_refers_to_it_and_its_reco
     assert bound_to(unbound(item, scrubbed("uid-c", claim=claim()))) == "v"
     assert isinstance(unbound(item, scrubbed("uid-c", reserved="c")), Wait)
     assert isinstance(unbound(item, scrubbed("uid-of-another", claim=claim())), Wait)
+
+
+@pytest.mark.parametrize("phase", ["Released", "Failed"])
+def test_a_volume_that_is_given_up_is_said_to_go_but_to_the_claim_that_it_is_bound_to(phase: str) -> None:
+    item, fields = claim(volumeName="v"), {"deletionTimestamp": DYING, "status": {"phase": phase}}
+    message = 'volume "v" is being deleted'
+    waits = Wait(reason=message, events=(warning(CLAIMS, item, "FailedBinding", message),))
+    assert unbound(item, volume(**fields)) == waits
+    assert unbound(item, volume(reserved="c", **fields)) == waits
+    assert bound_to(unbound(item, volume(claim=claim(), **fields))) == "v"
 
 
 # --- choosing -----------------------------------------------------------------------------------------------------
