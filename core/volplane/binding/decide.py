@@ -166,7 +166,7 @@ def decide_bound(claim: Claim, volumes: VolumeView) -> Bind | Action:
     if volume.annotation(names.INTENT) is None and not _given_up(volume):
         if reference is None:
             return _bind_again(claim, volume)
-        if not reference.uid and reference_is(reference, claim):
+        if reference_is(reference, claim):
             return Bind(volume)  # Restored from a backup: both name each other, only uids are new.
     return _lost(claim, "ClaimMisbound", "Two claims are bound to the same volume, this one is bound incorrectly")
 
