@@ -208,7 +208,7 @@ def bind_step(claim: Claim, volume: Volume, *, claim_metadata: Mapping[str, Any]
 
 def _reference_step(claim: Claim, volume: Volume) -> Patch | None:
     reference = volume.spec.claim_ref
-    if reference is not None and reference_is(reference, claim) and reference.uid == claim.uid:
+    if refers_to(volume, claim) and reference_is(reference, claim):
         return None
     body: dict[str, Any] = {
         "spec": {

@@ -188,6 +188,10 @@ REFERENCE = {
         (volume(), {"annotations": {"pv.kubernetes.io/bound-by-controller": "yes"}}),
         (volume(annotations=CHOSEN), None),
         (volume(reserved="c"), None),
+        (
+            volume(claim=claim("misspelt", uid="uid-c")),
+            {"annotations": {"pv.kubernetes.io/bound-by-controller": "yes"}},
+        ),
         (volume(claim=claim(uid="old")), {"annotations": {"pv.kubernetes.io/bound-by-controller": "yes"}}),
     ],
 )
@@ -202,6 +206,8 @@ def test_then_comes_the_phase() -> None:
     assert bind_step(claim(), half) == Patch(
         kind=VOLUMES, target=half, body=body, subresource="status", why="phase Bound"
     )
+    failed = volume(status={"phase": "Failed", "message": "m"})
+    assert volume_phase_step(failed, "Failed") is None
     event = warning(VOLUMES, half, "R", "m")
     step = volume_phase_step(half, "Failed", "m", events=(event,))
     body = {"status": {"phase": "Failed", "message": "m", "reason": None}}
@@ -246,6 +252,7 @@ def test_then_the_status_as_far_as_it_is_not_so_yet() -> None:
     assert claim_status_step(same, volume()) == status(same, phase="Bound")
     assert claim_status_step(claim(status=BOUND), volume()) is None
     plain = volume(accessModes=None, capacity=None)
+    assert claim_status_step(same, volume(capacity=None)) == status(same, phase="Bound")
     bare = claim()
     assert claim_status_step(bare, plain) == status(bare, phase="Bound")
 
