@@ -185,14 +185,14 @@ REFERENCE = {
 @pytest.mark.parametrize(
     ("free", "marks"),
     [
-        (volume(), {"annotations": {"pv.kubernetes.io/bound-by-controller": "yes"}}),
+        (volume(), {"annotations": CHOSEN}),
         (volume(annotations=CHOSEN), None),
         (volume(reserved="c"), None),
         (
             volume(claim=claim("misspelt", uid="uid-c")),
             {"annotations": {"pv.kubernetes.io/bound-by-controller": "yes"}},
         ),
-        (volume(claim=claim(uid="old")), {"annotations": {"pv.kubernetes.io/bound-by-controller": "yes"}}),
+        (volume(claim=claim(uid="old")), {"annotations": CHOSEN}),
     ],
 )
 def test_the_reference_is_written_whole_and_marked_if_the_controller_chose(free: Volume, marks: Any) -> None:
