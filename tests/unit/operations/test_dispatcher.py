@@ -67,6 +67,7 @@ async def test_what_a_person_asked_for_runs_once_and_says_what_was_done() -> Non
     repairs.shots.start([FIRST, SECOND])
     assert repairs.status() == OneShotStatus(state=OneShotState.RUNNING)
     repairs.shots.start([FIRST])
+    assert repairs.status() == OneShotStatus(state=OneShotState.RUNNING)
     await asyncio.sleep(600.0)
     assert repairs.ran == [("data", 0.0), ("other", 0.0)]
     assert repairs.status() == OneShotStatus(state=OneShotState.DONE, detail="volume v was deleted")
@@ -82,6 +83,21 @@ async def test_what_failed_is_told_and_not_tried_again() -> None:
     assert repairs.ran == [("data", 0.0), ("other", 0.0)]
     assert repairs.status() == OneShotStatus(state=OneShotState.FAILED, detail="the filer is down")
     assert repairs.status(SECOND) == OneShotStatus(state=OneShotState.FAILED, detail="TimeoutError")
+
+
+async def test_a_failure_that_is_forgotten_is_not_taken_up_at_the_end_of_its_delay(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    repairs = Repairs()
+    repairs.outcomes = [Unavailable("down")]
+    repairs.shots.start([FIRST])
+    await asyncio.sleep(1.1)
+    repairs.shots.start([SECOND])
+    assert repairs.status() is None
+    caplog.clear()
+    await asyncio.sleep(600.0)
+    assert repairs.ran == [("data", 0.0), ("other", 1.1)]
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 async def test_what_takes_several_calls_goes_on_until_it_is_done() -> None:

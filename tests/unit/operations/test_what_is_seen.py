@@ -53,6 +53,7 @@ async def test_what_overruns_is_seen_with_its_error_and_what_goes_on_later_witho
     await asyncio.sleep(0.1)
     goes_on, overruns = bench.registry.snapshot()
     assert overruns == state("overruns", asset="1", phase=Phase.OVERRUN, since=0.0, error="down")
+    assert str(Again(after=20.0)) == "goes on in 20 s"
     assert (goes_on.verb, goes_on.phase, goes_on.next_try, goes_on.failures) == ("goes-on", Phase.WAITING, 20.0, 0)
     hung.set_result(None)
     await asyncio.sleep(0.1)
