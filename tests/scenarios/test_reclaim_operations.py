@@ -14,7 +14,7 @@ from scenarios.backends import OK, ScriptedBackend
 from scenarios.harness import Harness
 from scenarios.single import hold
 from scenarios.stories import DRIVER, claim, reference, volume
-from volplane import BackendError, Throttled, VolumeInUse
+from volplane import BackendError, PodScrub, Throttled, VolumeInUse
 from volplane.errors import VolplaneError
 from volplane.kube.kinds import VOLUMES
 
@@ -265,6 +265,19 @@ async def test_the_backend_erases_the_volume_as_it_is_when_its_turn_comes() -> N
         assert (request.volume.name, request.volume.handle) == ("v", "moved")
         assert (request.context.driver, request.context.cluster_id) == (DRIVER, "cluster-1")
         assert await lab.volumes() == {"v": "Available"}
+
+
+async def test_the_pod_mounts_what_the_backend_says() -> None:
+    """The API server adds an empty type to a hostPath without one."""
+    plan = PodScrub(volume={"hostPath": {"path": "/exports"}}, sub_path="v/data")
+    async with Harness(ScriptedBackend(DRIVER, {"recycle": [plan]})) as lab:
+        await lab.create("volumes", recycling.released())
+        await lab.start()
+        await asyncio.sleep(5.0)
+        (pod,) = await recycling.pods(lab)
+        (mounted,) = pod["spec"]["volumes"]
+        assert mounted["hostPath"]["path"] == "/exports"
+        assert pod["spec"]["containers"][0]["volumeMounts"][0]["subPath"] == "v/data"
 
 
 async def test_pods_that_still_use_the_volume_are_told_on_it() -> None:

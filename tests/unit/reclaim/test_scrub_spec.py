@@ -104,7 +104,7 @@ def test_a_default_of_the_api_says_nothing_wherever_it_stands(field: str, defaul
     assert changed(**{field: "another value"}) != ""
 
 
-@pytest.mark.parametrize("nothing", [None, {}, []])
+@pytest.mark.parametrize("nothing", [None, {}, [], ""])
 def test_what_is_empty_says_nothing(nothing: object) -> None:
     assert changed(securityContext=nothing) == ""
     assert in_container(env=nothing, lifecycle={"preStop": nothing}) == ""
