@@ -45,8 +45,20 @@ def decide_attachment(key: str, cluster: ClusterState) -> Action:
     if attachment.terminating:
         return _leave(attachment, candidates, cluster)
     if attachment.status.attached and not _doubtful(attachment, cluster):
-        return Settled()
+        return _hold(attachment, candidates, cluster)
     return _enter(attachment, candidates, cluster)
+
+
+def _hold(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: ClusterState) -> Action:
+    """It is attached. A finalizer that a person removed is put back, or the object could go without a detach."""
+    volume = cluster.volumes.get(attachment.spec.source.persistent_volume_name or "")
+    node = cluster.nodes.get(attachment.spec.node_name)
+    if attachment.has_finalizer(attacher_finalizer(attachment.spec.attacher)) or volume is None or node is None:
+        return Settled()
+    driver = _driver_for(volume, candidates, cluster)
+    if not isinstance(driver, DriverView) or not driver.info.attach_required:
+        return Settled()
+    return _declare(attachment, volume, driver, node, cluster) or Settled()
 
 
 def _doubtful(attachment: VolumeAttachment, cluster: ClusterState) -> bool:

@@ -131,6 +131,13 @@ class Cache(Generic[T]):
             return True
         return self._tombstones.contradict(listed.uid, listed.version, version, begun)
 
+    def gone(self, uid: str) -> bool:
+        """Whether the server has told that this object is gone for good: to a live read, or as the answer to a write.
+
+        It remembers that for some minutes; False proves nothing.
+        """
+        return self._tombstones.for_good(uid)
+
     def clear(self) -> None:
         """Empty the cache: the server was replaced or restored. Listeners are called with a deletion of each object."""
         for key, obj in list(self._objects.items()):
@@ -236,6 +243,9 @@ class _Tombstones:
         """Whether this version is known to be gone."""
         known, for_good, _ = self._stones.get(uid, _NO_STONE)
         return for_good or version <= known
+
+    def for_good(self, uid: str) -> bool:
+        return self._stones.get(uid, _NO_STONE)[1]
 
     def contradict(self, uid: str, version: int, listed: int, begun: float) -> bool:
         """Whether a list of version `listed`, asked for at `begun`, cannot show this version of it."""

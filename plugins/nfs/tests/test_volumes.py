@@ -17,6 +17,7 @@ from volplane import (
     Erased,
     InProgress,
     InvalidArgument,
+    ListRequest,
     NotFound,
     PermissionDenied,
     PodScrub,
@@ -25,7 +26,7 @@ from volplane import (
     Unsupported,
     VolumeInUse,
 )
-from volplane_nfs import delete
+from volplane_nfs import delete, listing
 from volplane_nfs.errors import to_backend_error
 from volplane_nfs.nfs4 import Client, NfsError, Status
 from volplane_nfs.nfs4 import operations as nfs
@@ -245,6 +246,20 @@ def _handle(client: Client, root: bytes, asset: Asset) -> bytes:
     return handle
 
 
+def test_a_parent_whose_former_marker_goes_while_it_is_made_is_the_drivers_own(site: Site, model: ModelServer) -> None:
+    parents = model.share.children[b".volplane"].children[b"parents"]
+
+    def a_deletion_ends(requests: list[Request]) -> None:
+        if any(request.operation is nfs.CREATE and request.arguments[1] == b"default" for request in requests):
+            model.fault = lambda _requests: None
+            for name in list(parents.children):
+                model.leave(parents, name)
+
+    model.fault = a_deletion_ends
+    site.provision()
+    assert site.provision()[1].source.fields["path"].startswith("/vol/default/")
+
+
 def test_the_parent_of_another_volume_stays(site: Site, client: Client, root: bytes) -> None:
     first, second = site.provision(), site.provision()
     site.delete(site.volume(first))
@@ -438,6 +453,17 @@ def test_a_listing_shows_volumes_foreign_directories_and_no_lost_ones(site: Site
 
 
 # --- static volumes -------------------------------------------------------------------------------------------------
+
+
+def test_a_listing_on_a_slow_disk_has_shorter_pages_and_is_complete(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "_PART", 2)
+    monkeypatch.setattr(listing, "_PAGE_SECONDS", -1.0)
+    made = {site.provision()[0].name for _ in range(5)}
+    first = site.backend.list_assets(ListRequest(context=site.context(), page=None))
+    assert len(first.assets) == 2
+    assert {each.name for each in site.listed()} == made
 
 
 def test_a_static_volume_below_the_share_is_deleted_and_recycled(site: Site, client: Client, root: bytes) -> None:

@@ -49,6 +49,7 @@ from volplane import (
 )
 from volplane_nfs.delete import delete_owned, delete_unfinished, empty_trash, scrub, static_key, take_away
 from volplane_nfs.exports import Exports, NoExports
+from volplane_nfs.ganesha.bus import DBus, OpenBus
 from volplane_nfs.listing import list_page, tidy_up
 from volplane_nfs.markers import Handle, VolumeMarker, check_name
 from volplane_nfs.mount_options import refuse_mount_options
@@ -59,8 +60,9 @@ from volplane_nfs.options import OPTIONS, PARAMETERS
 from volplane_nfs.provision import check_sizes, provision_directory
 from volplane_nfs.settings import ClassParameters, Settings
 from volplane_nfs.share import Handles, Share
-from volplane_nfs.shares import Shares, free_bytes
+from volplane_nfs.shares import Shares
 from volplane_nfs.sources import below_pseudo_path, path_below_share, static_path
+from volplane_nfs.space import free_bytes, require_limit
 from volplane_nfs.static_volumes import refuse_not_static
 from volplane_nfs.volumes import (
     asset_of,
@@ -86,14 +88,21 @@ class NfsBackend(BackendSpec):
     options_schema: ClassVar[ParameterSchema] = OPTIONS
 
     def __init__(
-        self, options: Mapping[str, Any], *, dial: Dial = dial_tcp, now: Callable[[], float] = time.monotonic
+        self,
+        options: Mapping[str, Any],
+        *,
+        dial: Dial = dial_tcp,
+        now: Callable[[], float] = time.monotonic,
+        open_bus: OpenBus = DBus,
     ) -> None:
-        """Check the options; raises `InvalidArgument`. dial: how servers are connected to. now: monotonic seconds."""
+        """Check the options; raises `InvalidArgument`. dial, open_bus: how servers are reached. now: monotonic
+        seconds.
+        """
         super().__init__(options)
         self._settings = Settings.of(options)
         self._shares = Shares(self._settings, dial, now)
         export = self._settings.export
-        self._exports: Exports | NoExports = NoExports() if export is None else Exports(export)
+        self._exports: Exports | NoExports = NoExports() if export is None else Exports(export, open_bus)
 
     @hookimpl
     def describe(self, request: DescribeRequest) -> DriverInfo:
@@ -173,6 +182,7 @@ class NfsBackend(BackendSpec):
             check_space=self._settings.check_free_space,
             exports=self._exports,
         )
+        require_limit(share, handles, marker, self._exports)
         self._exports.ensure(share, handles, marker)
         return asset_of(share, handles, marker, self._settings.export)
 
@@ -273,7 +283,7 @@ class NfsBackend(BackendSpec):
 
     @hookimpl
     def expand(self, request: ExpandRequest) -> Asset:
-        """Raise the promised size in the marker. NFS has no means to set a limit, and servers differ in theirs."""
+        """Raise the promised size in the marker, where the server's quotas are taken from; then require the limit."""
         volume = request.volume
         share = self._shares.holding(volume)
         return share.work(
@@ -293,6 +303,7 @@ class NfsBackend(BackendSpec):
                 )
             marker = replace(marker, capacity_bytes=capacity_bytes)
             replace_marker(share, handles, marker)
+        require_limit(share, handles, marker, self._exports)
         return asset_of(share, handles, marker, self._settings.export)
 
     @hookimpl
