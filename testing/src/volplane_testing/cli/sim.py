@@ -139,9 +139,7 @@ def sim(
     """
     chosen = _seeds(seeds)
     if scenario != "any" and scenario not in SCENARIOS:
-        raise typer.BadParameter(
-            f"{scenario!r} is none of any, {', '.join(sorted(SCENARIOS))}{nearest(scenario, SCENARIOS)}"
-        )
+        raise typer.BadParameter(f"--scenario {scenario!r} is none{nearest(scenario, ('any', *sorted(SCENARIOS)))}")
     if (trace or only is not None) and len(chosen) != 1:
         option = "--trace" if trace else "--only"
         raise typer.BadParameter(f"{option} is about one seed, and --seeds {seeds} names {len(chosen)}")
@@ -267,14 +265,19 @@ def _leave(_number: int, _frame: object) -> None:
 
 @contextmanager
 def _tidy() -> Iterator[None]:
-    """Collect garbage between seeds instead of within, and never what was there before: a fifth of the time."""
+    """Collect garbage between seeds instead of within, and never what was there before: a fifth of the time.
+
+    What the caller has frozen stays frozen.
+    """
     gc.disable()
+    frozen_before = gc.get_freeze_count() > 0
     gc.collect()
     gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not frozen_before:
+            gc.unfreeze()
         gc.enable()
 
 
