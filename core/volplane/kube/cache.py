@@ -121,12 +121,13 @@ class Cache(Generic[T]):
         self.reached = max(self.reached, version)
 
     def contradicts(self, listed: T, version: int, *, begun: float) -> bool:
-        """Whether a list of `version` cannot show the object so: before that version it was newer, or was deleted.
+        """Whether a list of `version` cannot show the object so: before that version it, or another one in its place,
+        was newer, or it was deleted.
 
         begun: loop time at which the list was asked for.
         """
         known = self._objects.get(listed.key)
-        if known is not None and known.uid == listed.uid and listed.version < known.version <= version:
+        if known is not None and listed.version < known.version <= version:
             return True
         return self._tombstones.contradict(listed.uid, listed.version, version, begun)
 
