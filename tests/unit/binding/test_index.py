@@ -62,6 +62,14 @@ def test_equal_volumes_are_chosen_by_age_then_by_name(order: tuple[int, ...]) ->
     assert chosen == ["old", "a-young", "b-young", "other-mode"]
 
 
+def test_a_volume_that_says_nothing_of_its_age_or_modes_comes_first_and_is_taken_by_who_asks_for_none() -> None:
+    free = offered(volume("a", creationTimestamp="2026-01-01T00:00:00Z"), volume("b"))
+    assert best(free) == "b"
+    free.changed(None, volume("c", accessModes=None))
+    assert best(free) == "b"
+    assert best(free, accessModes=None) == "c"
+
+
 def test_equally_wide_sets_of_modes_are_looked_at_in_one_order() -> None:
     """Item 21.18."""
     either = volume("rox", accessModes=["ReadWriteOnce", "ReadOnlyMany"])
