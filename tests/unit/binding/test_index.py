@@ -191,8 +191,9 @@ def test_a_claim_holds_one_volume_at_a_time() -> None:
     free = offered(volume("v1"), volume("v2"))
     free.hold("v1", "default/a")
     free.hold("v2", "default/a")
-    assert free.get("v1") is not None
+    assert free.get("v1") == volume("v1")
     assert free.get("v2") is None
+    assert free.get("unknown") is None
 
 
 def test_a_volume_is_newly_offered_when_it_becomes_free_or_fits_others() -> None:
