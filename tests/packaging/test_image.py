@@ -202,8 +202,8 @@ def inside(root: Path, *command: str) -> str:
 @pytest.mark.soak
 @needs_builder
 def test_the_image_runs_as_nobody_in_particular_and_has_its_backends(root: Path) -> None:
-    told = json.loads(inside(root, "/opt/volplane/bin/volplane", "plugins", "--json"))
-    assert {"hostpath", "nfs"} <= {each["name"] for each in told["backends"]}
+    told = inside(root, "/opt/volplane/bin/volplane", "plugins")
+    assert re.findall(r"^backend +(\w+) .* ok ", told, re.MULTILINE) == ["hostpath", "nfs"]
     assert "V1Pod" in inside(
         root, "/opt/volplane/bin/python", "-c", "from kubernetes.client import V1Pod; print(V1Pod)"
     )
@@ -218,8 +218,8 @@ def test_the_image_is_small_and_has_no_shell_and_nothing_that_raises_rights(root
     files = [path for path in root.rglob("*") if not path.is_symlink()]
     sizes = sum(path.stat().st_size for path in files if path.is_file())
     assert sizes < 120_000_000, f"{sizes / 1e6:.1f} MB"
-    names = {path.name for path in files}
-    assert not names & {"sh", "bash", "dash", "apt-get", "dpkg", "pip", "perl"}
+    programs = {path.name for path in root.rglob("*") if path.is_file() and path.stat().st_mode & 0o111}
+    assert not programs & {"sh", "bash", "dash", "apt-get", "dpkg", "pip", "perl"}
     assert [path for path in files if path.stat().st_mode & 0o6000] == []
     assert {path.relative_to(root).as_posix() for path in files if path.stat().st_mode & 0o002} == {"tmp", "dev/null"}
     assert json.loads((root / "opt/volplane/sbom.cdx.json").read_text())["bomFormat"] == "CycloneDX"
