@@ -188,7 +188,7 @@ def root(image: Path) -> Path:
 def inside(root: Path, *command: str) -> str:
     """Run a command as the user of the image; its output."""
     ended = subprocess.run(
-        ["chroot", f"--userspec={USER}:{USER}", str(root), *command],
+        [str(shutil.which("chroot")), f"--userspec={USER}:{USER}", str(root), *command],
         env={"PATH": "/opt/volplane/bin:/usr/bin", "HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
