@@ -86,16 +86,16 @@ def context(out: Path, backends: Sequence[str], *, newest: bool = False) -> None
 
 
 def build(context: Path, tag: str) -> Path:
-    """The image as an OCI archive in the context's directory."""
+    """The image as an OCI archive in the context's directory, of the time that the context's files have."""
     if shutil.which("buildah") is None:
         raise ValueError("buildah is not installed: apt-get install buildah, or build the context with another builder")
     storage = ["--root", str(context) + ".storage/root", "--runroot", str(context) + ".storage/run"]
     buildah = ["buildah", *storage, "--storage-driver", "vfs"]
     archive = context / "image.tar"
     archive.unlink(missing_ok=True)
-    options = ["--isolation", "chroot", "--timestamp", str(_epoch()), "--quiet"]
-    file = str(context / "Containerfile")
-    subprocess.run([*buildah, "build", *options, "--tag", tag, "--file", file, str(context)], check=True)
+    file = context / "Containerfile"
+    options = ["--isolation", "chroot", "--timestamp", str(int(file.stat().st_mtime)), "--quiet"]
+    subprocess.run([*buildah, "build", *options, "--tag", tag, "--file", str(file), str(context)], check=True)
     subprocess.run([*buildah, "push", "--quiet", tag, f"oci-archive:{archive}:{tag}"], check=True)
     shutil.rmtree(f"{context}.storage", ignore_errors=True)
     return archive

@@ -21,7 +21,7 @@ import msgspec
 from volplane.messages import escaped_json, sanitize
 from volplane.secret import redacted
 
-__all__ = ["bind", "bound", "configure", "fields", "log_stray_errors"]
+__all__ = ["bind", "bound", "configure", "fields", "log_stray_errors", "rebind"]
 
 _FIELDS: ContextVar[Mapping[str, str]] = ContextVar("volplane_log_fields")
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -53,6 +53,11 @@ def bind(**more: str) -> Token[Mapping[str, str]]:
     """Add fields to everything logged from here on in this context. Empty values are left out."""
     given = more if all(more.values()) else {name: value for name, value in more.items() if value}
     return _FIELDS.set({**fields(), **given})
+
+
+def rebind(base: Mapping[str, str], **more: str) -> None:
+    """As `bind`, with `base` and nothing else of what was bound before: what a task does next."""
+    _FIELDS.set({**base, **(more if all(more.values()) else {name: value for name, value in more.items() if value})})
 
 
 def configure(

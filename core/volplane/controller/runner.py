@@ -164,12 +164,13 @@ class Runner:
 
     async def _work(self) -> None:
         logs.bind(controller=self.name)
+        ours = logs.fields()
         while (key := await self._queue.get()) is not None:
-            with logs.bound(object=key, trace=trace_of(self._about(key), self._caches), span=new_span()):
-                try:
-                    await self._process(key)
-                finally:
-                    self._queue.done(key)
+            logs.rebind(ours, object=key, trace=trace_of(self._about(key), self._caches), span=new_span())
+            try:
+                await self._process(key)
+            finally:
+                self._queue.done(key)
             self._passes += 1
             if self._passes >= _YIELD_EVERY:
                 # A pass without a call never waits: 100,000 of them (after a list) would delay leases and answers.

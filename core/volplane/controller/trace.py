@@ -56,10 +56,6 @@ def traceparent() -> str:
 def _of_uid(uid: str) -> str:
     """A uid of Kubernetes is a UUID, which is as long as a trace id; other text is digested."""
     digits = uid.replace("-", "")
-    if len(digits) == len(_NONE) and digits != _NONE and _is_hex(digits):
+    if len(digits) == len(_NONE) and digits != _NONE and not digits.strip("0123456789abcdef"):
         return digits
     return hashlib.sha256(uid.encode()).hexdigest()[: len(_NONE)] if uid else ""
-
-
-def _is_hex(digits: str) -> bool:
-    return not digits.strip("0123456789abcdef")
