@@ -5,6 +5,7 @@ hostpath.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,7 +33,10 @@ from volplane import (
 from volplane.drivers.contract import Plugin
 from volplane_hostpath import HostPathBackend
 
-__all__ = ["PLUGINS", "AttachingBackend", "FailingBackend", "HangingBackend", "MemoryBackend"]
+__all__ = ["CALL_SECONDS", "PLUGINS", "AttachingBackend", "FailingBackend", "HangingBackend", "MemoryBackend"]
+
+CALL_SECONDS = 0.5
+"""How long `attach` and `detach` of `attaching-slowly` take."""
 
 
 class MemoryBackend(BackendSpec):
@@ -142,6 +146,20 @@ class AttachingBackend(BackendSpec):
         return Done()
 
 
+class SlowlyAttachingBackend(AttachingBackend):
+    """The same, but each call takes `CALL_SECONDS`."""
+
+    @hookimpl
+    def attach(self, request: AttachRequest) -> Attachment:
+        time.sleep(CALL_SECONDS)
+        return super().attach(request)
+
+    @hookimpl
+    def detach(self, request: DetachRequest) -> Done:
+        time.sleep(CALL_SECONDS)
+        return super().detach(request)
+
+
 PLUGINS = tuple(
     Plugin(kind="backend", name=name, factory=factory, distribution="bench")
     for name, factory in (
@@ -150,5 +168,6 @@ PLUGINS = tuple(
         ("failing", FailingBackend),
         ("hostpath", HostPathBackend),
         ("attaching", AttachingBackend),
+        ("attaching-slowly", SlowlyAttachingBackend),
     )
 )

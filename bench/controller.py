@@ -1,6 +1,6 @@
 """The controllers of `volplane run --controllers all --no-leader-elect` with the backends of `bench.backends`.
 
-python -m bench.controller KUBECONFIG [--driver NAME=BACKEND ...] [--root DIR] [--timeout SECONDS]
+python -m bench.controller KUBECONFIG [--driver NAME=BACKEND ...] [--root DIR] [--timeout SECONDS] [--rate N]
 
 Prints the URL of its HTTP endpoints. Without --driver: `memory.volplane.dev=memory`.
 """
@@ -27,10 +27,12 @@ from volplane.process import ControllerProcess, Options
 __all__: list[str] = []
 
 
-def _settings(driver: str, root: Path | None, timeout: float) -> DriverSettings:
+def _settings(driver: str, root: Path | None, timeout: float, rate: float | None) -> DriverSettings:
     name, _, backend = driver.partition("=")
     on_root = {"root": str(root), "create_root": True, "shared": True, "overcommit_percent": 100_000}
-    return DriverSettings(name=name, backend=backend, options=on_root if backend == "hostpath" else {}, timeout=timeout)
+    return DriverSettings(
+        name=name, backend=backend, options=on_root if backend == "hostpath" else {}, timeout=timeout, rate=rate
+    )
 
 
 async def _run(kubeconfig: Path, drivers: tuple[DriverSettings, ...], stop: asyncio.Event) -> None:
@@ -55,7 +57,10 @@ if __name__ == "__main__":
     parser.add_argument("--driver", action="append", metavar="NAME=BACKEND")
     parser.add_argument("--root", type=Path, help="where the backend hostpath keeps its directories")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds a hook may take")
+    parser.add_argument("--rate", type=float, help="operations that each driver starts a second; default any number")
     chosen = parser.parse_args()
-    settings = tuple(_settings(driver, chosen.root, chosen.timeout) for driver in chosen.driver or [f"{DRIVER}=memory"])
+    settings = tuple(
+        _settings(driver, chosen.root, chosen.timeout, chosen.rate) for driver in chosen.driver or [f"{DRIVER}=memory"]
+    )
     logs.configure()
     eventloop.run(lambda stop: _run(chosen.kubeconfig, settings, stop))

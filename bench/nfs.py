@@ -35,7 +35,8 @@ from volplane import (
     VolumeIdentity,
 )
 from volplane_nfs import NfsBackend
-from volplane_nfs.ganesha.bus import ExportManager
+from volplane_nfs.ganesha.bus import DBus
+from volplane_nfs.ganesha.export_manager import ExportManager
 from volplane_nfs.options import OPTIONS, PARAMETERS
 from volplane_nfs.testing import GaneshaServer, why_no_ganesha
 from volplane_nfs.testing.subjects import export_options
@@ -140,7 +141,7 @@ def exports(server: GaneshaServer, quick: bool) -> None:
     print(f"exports added and removed a second, whole volumes: {rate:.0f}")
     delete(backend, held)
     backend.stop(StopRequest(context=CONTEXT))
-    manager = ExportManager(server.bus, "")
+    manager = ExportManager(DBus(server.bus, ""))
     (server.data / "plain").mkdir(exist_ok=True)
     file = server.directory / "plain.conf"
     text = 'EXPORT {{ Export_Id = {0}; Path = "{1}"; Pseudo = /plain; Access_Type = RW; FSAL {{ Name = VFS; }} }}\n'

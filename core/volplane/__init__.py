@@ -28,10 +28,12 @@ if TYPE_CHECKING:
         VolumeSource,
     )
     from volplane.errors import (
+        AlreadyDeleted,
         AlreadyExists,
         AttachedElsewhere,
         BackendError,
         Declined,
+        Fenced,
         InvalidArgument,
         NotFound,
         PermissionDenied,
@@ -77,6 +79,7 @@ __all__ = [
     "Absent",
     "AccessMode",
     "AdoptRequest",
+    "AlreadyDeleted",
     "AlreadyExists",
     "Asset",
     "AssetPage",
@@ -99,6 +102,7 @@ __all__ = [
     "Erased",
     "ExpandRequest",
     "Fence",
+    "Fenced",
     "FindRequest",
     "HookRequest",
     "InProgress",

@@ -285,7 +285,8 @@ class _Wiring:
         if not self._attaches:
             return None
         drivers = [each.name for each in self._parts.loaded.drivers if serves_attachments(each.view)]
-        return AttachmentComparison(deps, lambda key: self._plane.wake("attacher", key), drivers)
+        metrics = self._parts.lifecycle_metrics
+        return AttachmentComparison(deps, lambda key: self._plane.wake("attacher", key), drivers, metrics)
 
     def _attach_detach(self) -> tuple[Runner, ...]:
         state = AttachDetachState(self._state)

@@ -4,6 +4,7 @@
 |---|---|---|---|
 | `InvalidArgument` | yes | slow, or when class or claim change | INVALID_ARGUMENT |
 | `AlreadyExists` | yes | slow | ALREADY_EXISTS |
+| `AlreadyDeleted` | yes, nor by any attempt before | back-off, with the next generation | ABORTED |
 | `Unsupported` | yes | slow | UNIMPLEMENTED |
 | `NotFound` | unknown | back-off | NOT_FOUND |
 | `VolumeInUse` | unknown | back-off | FAILED_PRECONDITION |
@@ -12,6 +13,7 @@
 | `Throttled` | unknown | after `retry_after` | UNAVAILABLE |
 | `PermissionDenied` | unknown | slow | PERMISSION_DENIED |
 | `Unavailable` | unknown | back-off | UNAVAILABLE |
+| `Fenced` | unknown | back-off | UNAVAILABLE |
 | `Declined` | yes | after `retry_after` | ABORTED |
 | anything else, a timeout | unknown | back-off | ABORTED |
 
@@ -24,6 +26,7 @@ from __future__ import annotations
 from enum import Enum
 
 __all__ = [
+    "AlreadyDeleted",
     "AlreadyExists",
     "ApiConflict",
     "ApiError",
@@ -35,6 +38,7 @@ __all__ = [
     "BackoffError",
     "ConfigurationError",
     "Declined",
+    "Fenced",
     "InvalidArgument",
     "NotFound",
     "OperationError",
@@ -122,6 +126,18 @@ class AlreadyExists(BackendError):
     grpc_code = "ALREADY_EXISTS"
 
 
+class AlreadyDeleted(BackendError):
+    """The asset of this name and generation was deleted, and this storage makes no other one for them.
+
+    `provision` raises it where a storage keeps client tokens: a claim can ask for its asset once more when the API
+    server was restored from a backup. The next attempt is of the next generation; for a claim that is being deleted it
+    proves that nothing is left.
+    """
+
+    def __init__(self, message: str, *, code: str | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message, code=code, retry_after=retry_after, nothing_done=True)
+
+
 class Unsupported(BackendError):
     """The backend does not implement this, for this kind of volume or at all."""
 
@@ -189,6 +205,18 @@ class Unavailable(BackendError):
     """The backend cannot be reached, or its storage is missing (an unmounted disk)."""
 
     grpc_code = "UNAVAILABLE"
+
+
+class Fenced(Unavailable):
+    """A later term of leadership has worked on this asset, so that the call was not made (see `Context.fence`).
+
+    fence: the text of that term. Either another process leads now, or the API server was restored from a backup, and
+    the count of terms with it: who still holds the Lease counts on from that term.
+    """
+
+    def __init__(self, message: str, *, fence: str) -> None:
+        super().__init__(message)
+        self.fence = fence
 
 
 class Declined(BackendError):

@@ -84,7 +84,8 @@ class BackendSpec:
     def provision(self, request: ProvisionRequest) -> Asset | InProgress:
         """Make the asset called `request.name`. Required.
 
-        Idempotent by name: an equal request returns the same asset, a different one raises `AlreadyExists`.
+        Idempotent by name: an equal request returns the same asset, a different one raises `AlreadyExists`. Where that
+        asset was deleted meanwhile, it is made again, or `AlreadyDeleted` is raised.
         """
         raise AssertionError(request)
 

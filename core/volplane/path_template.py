@@ -12,6 +12,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 
 from volplane.errors import InvalidArgument
 from volplane.requests import ClaimIdentity
@@ -82,8 +83,9 @@ class PathTemplate:
 
     components: tuple[tuple[str, ...], ...]
 
-    @classmethod
-    def parse(cls, text: str) -> PathTemplate:
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def parse(text: str) -> PathTemplate:
         """Read a template; raises `InvalidArgument` naming what is wrong and what would be right.
 
         If the last component neither ends with `${uid}` nor is `${volume}`, `-${uid}` is appended.
@@ -96,7 +98,7 @@ class PathTemplate:
         components = [_parsed(text, part) for part in parts]
         if not _is_unique(components[-1]):
             components[-1] = (*components[-1][:-1], f"{components[-1][-1]}-", "uid", "")
-        return cls(tuple(components))
+        return PathTemplate(tuple(components))
 
     def render(self, claim: ClaimIdentity, volume: str) -> str:
         """The path below the root, without leading or trailing slash.

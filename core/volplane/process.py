@@ -24,6 +24,7 @@ from volplane.drivers.cluster_secrets import ClusterSecrets
 from volplane.drivers.discovery import InstalledPlugins, PluginSource
 from volplane.drivers.executor import ThreadExecutor
 from volplane.drivers.loading import load_drivers
+from volplane.drivers.refusals import telling
 from volplane.drivers.status import DriverStatus, LoadedDrivers, problem, status_of_broken, why_none_works
 from volplane.errors import ApiError, VolplaneError
 from volplane.intents.bootstrap import Bootstrap
@@ -332,6 +333,7 @@ class ControllerProcess:
             metrics=self.metrics,
             lifecycle_metrics=self.metrics,
             refresh=ClusterSecrets(self._client).refresh,
+            call_hook=telling(leadership.fenced),
         )
         settings = Settings.of(
             self._options.controllers,

@@ -78,7 +78,8 @@ class Context:
     """Seconds this call may take, from the driver's `timeout`; after that its outcome counts as unknown."""
     fence: str = ""
     """The term of leadership under which the call is made, as `Fence` reads it; "" where nobody is elected. Compare it
-    where the backend can: a call whose fence is outdated by that of a call seen before comes from a former leader."""
+    where the backend can: a call whose fence is outdated by that of a call seen before comes from a former leader
+    (`Fenced`)."""
     log: logging.Logger = field(
         default_factory=lambda: logging.getLogger("volplane.backend"), compare=False, repr=False
     )
@@ -184,6 +185,9 @@ class ProvisionRequest(HookRequest[Asset | InProgress]):
     anywhere."""
     allowed_segments: tuple[Segment, ...] = ()
     """Other legal places, from the class's `allowedTopologies`; empty = all."""
+    node_segments: tuple[Segment, ...] = ()
+    """Where nodes of the cluster are, each place once: what a place that nobody chose is best chosen from. Empty = no
+    node has the labels of the driver's topology keys."""
     selected_node: NodeIdentity | None = None
     """The node of the pod that waits (WaitForFirstConsumer), as the scheduler chose it; None = no pod waits, or the
     node is gone."""

@@ -135,35 +135,54 @@ async def become_instances(server: Any, fake: FakeEC2, *, known: bool, plugin: b
         await client.patch(CSI_NODES, node.name, {"spec": {"drivers": drivers}})
 
 
+DISKS = ("attach", "expand")
+
+
 @pytest.mark.parametrize(
-    "known", [True, pytest.param(False, marks=pytest.mark.soak)], ids=["instances", "other machines"]
+    "sections", [DISKS, pytest.param(("recycle", *DISKS), marks=pytest.mark.soak)], ids=["quick", "scrubbed too"]
 )
-def test_disks_of_a_cloud_are_attached_grow_and_follow_pods(ec2: FakeEC2Server, tmp_path: Path, known: bool) -> None:
+def test_disks_of_a_cloud_are_attached_grow_are_scrubbed_and_follow_pods(
+    ec2: FakeEC2Server, tmp_path: Path, sections: tuple[str, ...]
+) -> None:
     node = not why_no_sandbox(tmp_path / "probe")
-    options = {"region": "eu-test-1", "endpoint": ec2.url, "attach": True}
-    with embedded_cluster(tmp_path, node=True, nodes=2, disks=tmp_path / "disks") as cluster:
-        becoming = become_instances(cluster.server, ec2.fake, known=known, plugin=node)
-        asyncio.run_coroutine_threadsafe(becoming, cluster.loop).result(30)
-        report = checked(
-            cluster,
-            tmp_path / "work",
-            controllers="all",
-            backend="aws_ebs",
-            options=options,
-            capacity="1Gi",
-            sections=("attach", "expand") if known else ("attach",),
-        )
-    (*more, attach) = report.results
-    if not known:
-        assert attach.status is SectionStatus.NOT_POSSIBLE
-        assert attach.reason.startswith("the storage knows no node of this cluster: node node-")
-        return
+    report = checked_on_disks(ec2, tmp_path, sections, known=True, plugin=node)
     assert report.passed, report.results
-    assert [each.status for each in more] == [SectionStatus.PASSED]
+    statuses = {each.name: each.status for each in report.results}
+    needs_pods = SectionStatus.PASSED if node else SectionStatus.NOT_POSSIBLE
+    assert statuses.pop("recycle", needs_pods) == needs_pods
+    assert statuses == dict.fromkeys(DISKS, SectionStatus.PASSED)
+    attach = report.results[-1]
     assert attach.measured["nodes"] == 2
     assert ("pods" in attach.measured) == node
     assert ec2.fake.volumes == {}
     assert report.left == ()
+
+
+@pytest.mark.soak
+def test_nodes_that_the_cloud_does_not_know_are_said(ec2: FakeEC2Server, tmp_path: Path) -> None:
+    report = checked_on_disks(ec2, tmp_path, ("attach",), known=False, plugin=False)
+    [attach] = report.results
+    assert attach.status is SectionStatus.NOT_POSSIBLE
+    assert attach.reason.startswith("the storage knows no node of this cluster: node node-")
+
+
+def checked_on_disks(
+    ec2: FakeEC2Server, directory: Path, sections: tuple[str, ...], *, known: bool, plugin: bool
+) -> SuiteReport:
+    """Of two nodes with disks of the mocked region."""
+    options = {"region": "eu-test-1", "endpoint": ec2.url, "attach": True}
+    with embedded_cluster(directory, node=True, nodes=2, disks=directory / "disks") as cluster:
+        becoming = become_instances(cluster.server, ec2.fake, known=known, plugin=plugin)
+        asyncio.run_coroutine_threadsafe(becoming, cluster.loop).result(30)
+        return checked(
+            cluster,
+            directory / "work",
+            controllers="all",
+            backend="aws_ebs",
+            options=options,
+            capacity="1Gi",
+            sections=sections,
+        )
 
 
 # --- what goes wrong ----------------------------------------------------------------------------------------------

@@ -193,19 +193,28 @@ async def test_a_webhook_that_is_slow_for_one_namespace_delays_no_claim_of_anoth
         assert not warnings(harness)
 
 
-async def test_a_quota_that_forbids_scrubber_pods_is_said_on_the_volume_and_heals() -> None:
+CSI = {"driver": "x.example.com", "volumeHandle": "h"}
+
+
+@pytest.mark.parametrize("counted", ["pods", "persistentvolumeclaims"])
+async def test_a_quota_that_forbids_a_scrub_is_said_on_the_volume_and_heals(counted: str) -> None:
     def exceeded(target: str, new: Json, old: Json | None) -> None:
-        if target == "pods" and old is None:
-            why = "exceeded quota: pods, requested: pods=1, used: pods=0, limited: pods=0"
-            raise forbidden("pods", "", new["metadata"]["name"], why)
+        if target == counted and old is None:
+            why = f"exceeded quota: scrubs, requested: {counted}=1, used: {counted}=0, limited: {counted}=0"
+            raise forbidden(target, "", new["metadata"]["name"], why)
 
     async with Harness(by_pod()) as harness:
         harness.server.webhooks.append(exceeded)
-        await harness.create("volumes", released())
+        body = released()
+        if counted == "persistentvolumeclaims":
+            body["spec"] = {name: value for name, value in body["spec"].items() if name != "hostPath"} | {"csi": CSI}
+        await harness.create("volumes", body)
         await harness.start()
         await asyncio.sleep(SPELL)
         assert await pods(harness) == []
-        assert any("exceeded quota: pods, requested: pods=1" in text for text in warnings(harness))
+        told = harness.messages("VolumeFailedRecycle")
+        assert f"exceeded quota: scrubs, requested: {counted}=1" in told[0]
+        assert len(told) == len(warnings(harness)) < 10
         harness.server.webhooks.clear()
         await end(harness, await permitted(harness, 120.0), "Succeeded")
         await harness.settle()

@@ -32,6 +32,7 @@ pytestmark = pytest.mark.real_time
 DRIVER = "ebs.volplane.dev"
 QUICK = {f"{what}_seconds": 0.1 for what in ("create", "attach", "detach", "delete", "modify", "optimize")}
 SECONDS = 50.0
+POOL = {"volplane.dev/on-release": "recycle"}
 
 
 @pytest.fixture(autouse=True)
@@ -231,7 +232,7 @@ async def offered_again(here: Site) -> Any:
 
 async def test_a_disk_of_a_warm_pool_is_emptied_by_a_pod_and_offered_again(tmp_path: Path) -> None:
     async with site(tmp_path) as here:
-        await here.claim(parameters={"volplane.dev/on-release": "recycle"})
+        await here.claim(parameters=POOL)
         await here.run("writer", "node-1", "mkdir -p /data/a/b && echo secret > /data/a/b/c && echo x > /data/.hidden")
         await here.ended("writer")
         [handle] = here.fake.volumes
@@ -247,43 +248,50 @@ async def test_a_disk_of_a_warm_pool_is_emptied_by_a_pod_and_offered_again(tmp_p
         await here.until("it is detached", lambda: here.attached_to() == [])
 
 
+async def write_to_device(here: Site) -> None:
+    """Run a pod that writes to the claim's volume of mode Block, and remove it."""
+    body = pod(
+        "writer",
+        "printf secret | dd of=/dev/data bs=1 seek=5000 conv=notrunc",
+        nodeSelector={"kubernetes.io/hostname": "node-1"},
+        volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+        container={"volumeDevices": [{"name": "data", "devicePath": "/dev/data"}]},
+    )
+    await here.client.create(PODS, body)
+    await here.ended("writer")
+    await here.client.delete(PODS, "default/writer")
+
+
+def beginning(device: Path) -> bytes:
+    with device.open("rb") as disk:
+        return disk.read(8192)
+
+
 async def test_a_block_disk_is_overwritten_and_offered_again(tmp_path: Path) -> None:
     async with site(tmp_path) as here:
-        await here.claim(parameters={"volplane.dev/on-release": "recycle"}, volumeMode="Block")
-        body = pod(
-            "writer",
-            "printf secret | dd of=/dev/data bs=1 seek=5000 conv=notrunc",
-            nodeSelector={"kubernetes.io/hostname": "node-1"},
-            volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
-            container={"volumeDevices": [{"name": "data", "devicePath": "/dev/data"}]},
-        )
-        await here.client.create(PODS, body)
-        await here.ended("writer")
+        await here.claim(parameters=POOL, volumeMode="Block")
+        await write_to_device(here)
         [handle] = here.fake.volumes
         device = device_path(tmp_path / "disks" / "contents" / disk_path(tmp_path / "disks", "", handle).name)
-        with device.open("rb") as disk:
-            assert b"secret" in disk.read(8192)
-        await here.client.delete(PODS, "default/writer")
+        assert b"secret" in beginning(device)
         await here.client.delete(CLAIMS, "default/data")
         await offered_again(here)
-        with device.open("rb") as disk:
-            assert disk.read(8192) == bytes(8192)
+        assert beginning(device) == bytes(8192)
         assert device.stat().st_size == 1 << 30
 
 
-async def test_a_disk_of_google_is_emptied_by_a_pod_and_offered_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@asynccontextmanager
+async def google_site(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
+    """A cluster whose two nodes are machines in one zone of a mocked project."""
     testing = pytest.importorskip("volplane_gce_pd.testing")
     from google.auth.credentials import AnonymousCredentials
 
     from volplane_gce_pd import GcePdBackend
 
     monkeypatch.setattr("google.auth.default", lambda **_: (AnonymousCredentials(), None))
-    disks = tmp_path / "disks"
     fake = testing.FakeCompute(testing.Behaviour(default_seconds=0.1))
     zone = fake.behaviour.zones[0]
-    with testing.FakeComputeServer(fake, disks=DiskDirectory(disks)) as server:
+    with testing.FakeComputeServer(fake, disks=DiskDirectory(directory / "disks")) as server:
         options = {
             "project": fake.behaviour.project,
             "region": fake.behaviour.region,
@@ -292,7 +300,7 @@ async def test_a_disk_of_google_is_emptied_by_a_pod_and_offered_again(
         }
         settings = DriverSettings(name="pd.volplane.dev", backend="gce_pd", options=options)
         plugin = Plugin(kind="backend", name="gce_pd", factory=GcePdBackend, distribution="tests")
-        async with controlled(tmp_path, settings, plugin) as cluster:
+        async with controlled(directory, settings, plugin) as cluster:
             here = Site(cluster, fake)
             for node in (await here.client.list(NODES)).items:
                 fake.add_instance(node.name, zone)
@@ -300,13 +308,39 @@ async def test_a_disk_of_google_is_emptied_by_a_pod_and_offered_again(
                 provider = f"gce://{fake.behaviour.project}/{zone}/{node.name}"
                 body = {"spec": {"providerID": provider}, "metadata": {"labels": labels}}
                 await here.client.patch(NODES, node.name, body)
-            await here.claim(parameters={"volplane.dev/on-release": "recycle"}, provisioner="pd.volplane.dev")
-            await here.run("writer", "node-1", "echo secret > /data/file")
-            await here.ended("writer")
-            [disk] = fake.disks.values()
-            contents = disks / "contents" / disk_path(disks, "", disk.path(fake.behaviour.project)).name
-            assert (contents / "file").read_text() == "secret\n"
-            await here.client.delete(PODS, "default/writer")
-            await here.client.delete(CLAIMS, "default/data")
-            await offered_again(here)
-            assert list(contents.iterdir()) == []
+            yield here
+
+
+def contents_of_disk(here: Site, disks: Path) -> Path:
+    """Where the one disk of the mocked project keeps what pods write."""
+    [disk] = here.fake.disks.values()
+    return disks / "contents" / disk_path(disks, "", disk.path(here.fake.behaviour.project)).name
+
+
+async def test_a_disk_of_google_is_emptied_by_a_pod_and_offered_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with google_site(tmp_path, monkeypatch) as here:
+        await here.claim(parameters=POOL, provisioner="pd.volplane.dev")
+        await here.run("writer", "node-1", "echo secret > /data/file")
+        await here.ended("writer")
+        contents = contents_of_disk(here, tmp_path / "disks")
+        assert (contents / "file").read_text() == "secret\n"
+        await here.client.delete(PODS, "default/writer")
+        await here.client.delete(CLAIMS, "default/data")
+        await offered_again(here)
+        assert list(contents.iterdir()) == []
+
+
+@pytest.mark.soak
+async def test_a_block_disk_of_google_is_overwritten_and_offered_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with google_site(tmp_path, monkeypatch) as here:
+        await here.claim(parameters=POOL, provisioner="pd.volplane.dev", volumeMode="Block")
+        await write_to_device(here)
+        device = device_path(contents_of_disk(here, tmp_path / "disks"))
+        assert b"secret" in beginning(device)
+        await here.client.delete(CLAIMS, "default/data")
+        await offered_again(here)
+        assert beginning(device) == bytes(8192)

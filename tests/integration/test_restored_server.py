@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -11,7 +12,8 @@ import pytest
 
 from integration.controller_process import DRIVER, Site, running_process
 from volplane.controller.config import ALL_CONTROLLERS
-from volplane.errors import VolplaneError
+from volplane.controller.leader import Leadership
+from volplane.errors import Fenced, VolplaneError
 from volplane.kube.kinds import CLAIMS
 from volplane.leaks.check import Observations
 from volplane_embedded.apiserver.server import ApiServer
@@ -97,3 +99,41 @@ async def check_for_leaks_twice(site: Site) -> None:
     check.observations = Observations(grace=0.0)
     for _ in range(2):
         await check.check(driver)
+
+
+async def test_a_leader_that_began_after_the_restore_counts_on_from_the_term_that_storage_knows(tmp_path: Path) -> None:
+    """Who led in that term ended before the restore."""
+    async with running_process(tmp_path, CONTROLLERS) as site:
+        leadership = await leading(site)
+        assert leadership.fence is not None
+        former = replace(leadership.fence, transitions=7, holder="gone")
+        plane = site.process.plane
+        assert plane is not None
+
+        class Refusing:
+            def call(self, _request: object) -> None:
+                raise Fenced("a later leader has it", fence=str(former))
+
+        with pytest.raises(Fenced):
+            plane.drivers._call_hook(Refusing(), None)  # type: ignore[arg-type]
+
+        async def leads_later() -> bool:
+            now = await leading(site)
+            return now.fence is not None and now.fence.outdates(former)
+
+        await site.until("it leads in a later term", leads_later)
+        await site.make_class("fast")
+        await site.make_claim("data", "fast")
+        await site.bound("data")
+
+
+async def leading(site: Site) -> Leadership:
+    elector = site.process._elector
+
+    async def leads() -> bool:
+        return elector is not None and elector.leadership is not None
+
+    await site.until("it leads", leads)
+    assert elector is not None
+    assert elector.leadership is not None
+    return elector.leadership

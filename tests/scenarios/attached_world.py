@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -87,7 +87,7 @@ class World:
 
 
 @asynccontextmanager
-async def a_world(backend: type[MemoryBackend] = MemoryBackend, **storage: Any) -> AsyncIterator[World]:
+async def a_world(backend: Callable[..., object] = MemoryBackend, **storage: Any) -> AsyncIterator[World]:
     """backend: of the driver. storage: its fields."""
     held = MemoryStorage(**storage)
     async with Cluster({DRIVER: lambda: backend(storage=held)}) as cluster:

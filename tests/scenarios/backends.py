@@ -15,6 +15,7 @@ from volplane import (
     Absent,
     AccessMode,
     Asset,
+    AssetPage,
     Attachment,
     BackendError,
     BackendSpec,
@@ -22,6 +23,7 @@ from volplane import (
     DriverInfo,
     Erased,
     InProgress,
+    ListedAsset,
     PodScrub,
     Unsupported,
     VolumeInUse,
@@ -38,6 +40,7 @@ from volplane.requests import (
     DetachRequest,
     ExpandRequest,
     FindRequest,
+    ListRequest,
     ModifyRequest,
     OwnsRequest,
     ProvisionRequest,
@@ -221,6 +224,16 @@ class AttachingBackend(BackendSpec):
         self._count("detach", request.node.name)
         self.attached.discard((request.volume.handle, request.node.name))
         return Done()
+
+    @hookimpl
+    def list_assets(self, request: ListRequest) -> AssetPage:
+        """What is attached."""
+        handles = sorted({handle for handle, _ in self.attached})
+        return AssetPage(assets=tuple(self._listed(handle) for handle in handles))
+
+    def _listed(self, handle: str) -> ListedAsset:
+        nodes = tuple(sorted(node for held, node in self.attached if held == handle))
+        return ListedAsset(handle=handle, name=handle, capacity_bytes=1, owner=None, attached_to=nodes)
 
     def _count(self, hook: str, node: str) -> None:
         self.calls[hook] += 1

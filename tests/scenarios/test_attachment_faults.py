@@ -6,7 +6,9 @@ from typing import Any
 
 from scenarios.attached_world import World, a_world
 from volplane import Asset, ExpandRequest, InvalidArgument, hookimpl
+from volplane_testing import FaultyBackend, Hang
 from volplane_testing.memory import MemoryBackend
+from volplane_testing.memory_storage import MemoryStorage
 
 
 class SmallBackend(MemoryBackend):
@@ -17,6 +19,18 @@ class SmallBackend(MemoryBackend):
         if request.capacity_bytes > 4 << 30:
             raise InvalidArgument("at most 4Gi")
         return super().expand(request)
+
+
+class HangsUntilRestarted:
+    """Makes backends; the first `attach` of the first one never answers."""
+
+    def __init__(self) -> None:
+        self._starts = 0
+
+    def __call__(self, storage: MemoryStorage) -> object:
+        self._starts += 1
+        backend = MemoryBackend(storage=storage)
+        return FaultyBackend(backend, {"attach": [Hang()]}) if self._starts == 1 else backend
 
 
 async def strip(world: World, name: str) -> None:
@@ -47,12 +61,37 @@ async def test_without_its_attachment_a_volume_is_said_to_be_where_it_is_and_can
         assert world.asset.attached_to == ["node-2"]
 
 
+async def test_an_attach_that_never_answers_is_said_and_holds_up_its_own_volume_alone() -> None:
+    async with a_world(HangsUntilRestarted()) as world:
+        await world.attach("node-1")
+        claim = await world.cluster.create_claim("other", storage_class="fast", capacity="1Gi")
+        other = await world.cluster.wait_bound(claim)
+        attached = await world.attach("node-2", other["metadata"]["name"])
+        assert attached["attached"] is True
+        await world.cluster.advance(300.0)
+        stuck = await world.later("to-node-1")
+        assert stuck["attached"] is False
+        assert "did not return" in stuck["attachError"]["message"]
+        await world.cluster.restart()
+        assert (await world.later("to-node-1"))["attached"] is True
+
+
 async def test_a_status_that_a_person_edits_is_put_right() -> None:
     async with a_world() as world:
         before = await world.attach("node-1")
         nothing = {"status": {"attached": False, "attachmentMetadata": None}}
         world.api.patch("volumeattachments", "to-node-1", nothing, subresource="status")
         assert await world.later("to-node-1") == before
+
+
+async def test_a_finalizer_that_a_person_removes_comes_back_so_that_nothing_stays_attached_unseen() -> None:
+    async with a_world() as world:
+        await world.attach("node-1")
+        stripped = {"metadata": {"finalizers": None, "annotations": None}}
+        world.api.patch("volumeattachments", "to-node-1", stripped)
+        await world.cluster.advance(5.0)
+        await world.detach("node-1")
+        assert world.asset.attached_to == []
 
 
 async def test_an_attachment_of_a_claim_that_goes_keeps_the_volume_until_it_is_deleted() -> None:

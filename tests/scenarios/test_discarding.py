@@ -13,7 +13,17 @@ from scenarios.harness import Harness
 from scenarios.provisioning import INTENT, ask, create_class, slow_provisioning
 from scenarios.single import hold
 from scenarios.stories import DRIVER, claim, reference, volume
-from volplane import BackendError, DeleteRequest, InProgress, InvalidArgument, ProvisionRequest
+from volplane import (
+    AlreadyDeleted,
+    Asset,
+    BackendError,
+    DeleteRequest,
+    Done,
+    InProgress,
+    InvalidArgument,
+    ProvisionRequest,
+    hookimpl,
+)
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.names import NODE
 from volplane.state.naming import node_hash
@@ -189,6 +199,62 @@ async def test_an_asset_that_went_while_the_process_was_away_is_not_made_once_mo
         assert await lab.claims() == {}
         assert backend.calls["provision"] == made
         assert len(deletions(backend)) == 1
+
+
+class TokenBackend(SearchableBackend):
+    """Makes one asset for a name and generation, and never another one, as a storage that keeps client tokens."""
+
+    deleted: frozenset[tuple[str, int]] = frozenset()
+
+    @hookimpl
+    def provision(self, request: ProvisionRequest) -> Asset | InProgress:
+        if (request.name, request.context.generation) in self.deleted:
+            self.requests.append(request)
+            raise AlreadyDeleted(f"the client token of {request.name} was used for what is no more")
+        return super().provision(request)
+
+    @hookimpl
+    def delete(self, request: DeleteRequest) -> Done | InProgress:
+        self.deleted |= {(request.volume.name, request.context.generation)}
+        return super().delete(request)
+
+
+async def a_claim_of_a_restored_server(lab: Harness, backend: TokenBackend) -> str:
+    """Its volume is being made, as its record says; in truth that was made and deleted after the backup. The uid."""
+    backend.script("provision", InProgress(retry_after=2.0, state={"job": 1}), OK)
+    await create_class(lab)
+    await lab.start()
+    uid = await ask(lab)
+    await asyncio.sleep(1.0)
+    await lab.kill()
+    backend.deleted = frozenset({(f"pvc-{uid}", 1)})
+    return uid
+
+
+async def test_a_claim_whose_asset_was_deleted_before_the_server_was_restored_can_be_deleted_once_more() -> None:
+    """Found by the simulation: `find` does not end a job that is known to run, and `provision` refused for ever."""
+    backend = TokenBackend(DRIVER)
+    async with Harness(backend) as lab:
+        await a_claim_of_a_restored_server(lab, backend)
+        await lab.delete("claims", "c")
+        await lab.start()
+        await lab.settle(60.0)
+        assert await lab.claims() == {}
+        assert backend.assets == {}
+        assert lab.messages("ProvisioningCleanupFailed") == []
+
+
+async def test_a_claim_whose_asset_was_deleted_before_the_server_was_restored_gets_another_one() -> None:
+    backend = TokenBackend(DRIVER)
+    async with Harness(backend) as lab:
+        uid = await a_claim_of_a_restored_server(lab, backend)
+        await lab.start()
+        await lab.settle(60.0)
+        assert await lab.claims() == {"c": "Bound"}
+        assert list(backend.assets) == [f"pvc-{uid}"]
+        made = [each.context.generation for each in backend.requests if isinstance(each, ProvisionRequest)]
+        assert made == [1, 1, 2], "begun, refused after the restore, and made as the next generation"
+        assert "was used for what is no more" in lab.messages("ProvisioningFailed")[-1]
 
 
 async def test_a_deletion_that_failed_once_goes_on_though_the_class_switches_back() -> None:

@@ -102,6 +102,22 @@ async def test_a_selected_node_that_is_not_there_is_given_back_and_one_that_gets
         assert await harness.claims() == {"c": "Bound"}
 
 
+async def test_a_backend_hears_where_nodes_are_when_nobody_chose_a_place() -> None:
+    backend = ScriptedBackend(DRIVER, info={"topology_keys": (ZONE,)})
+
+    async with Harness(backend) as harness:
+        await create_class(harness)
+        for name, zone in (("n-1", "b"), ("n-2", "a"), ("n-3", "b")):
+            await harness.create("nodes", _zoned_node(name, zone))
+        await harness.create("nodes", {"metadata": {"name": "elsewhere"}})
+        await harness.start()
+        await ask(harness)
+        await harness.settle()
+        assert await harness.claims() == {"c": "Bound"}
+        [request] = backend.requests
+        assert (request.segment, request.node_segments) == (None, ({ZONE: "a"}, {ZONE: "b"}))
+
+
 async def test_an_immediate_claim_goes_where_the_class_allows_and_stays_there() -> None:
     backend = ScriptedBackend(DRIVER, {"provision": ["not yet", "not yet", OK]}, info={"topology_keys": (ZONE,)})
     terms = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a", "b"]}]}]

@@ -13,11 +13,11 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from unit.embedded.apiserver.calls import Calls
+from unit.embedded.apiserver.calls import CLASSES, MAPS, Calls
 from volplane.controller.http import HttpAddress, Pages, serve_pages
 from volplane_embedded.apiserver import http
 from volplane_embedded.apiserver.errors import StatusError
@@ -28,7 +28,6 @@ from volplane_embedded.apiserver.schema import duplicate_fields
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.apiserver.watch import Watch
 
-MAPS = "/api/v1/namespaces/default/configmaps"
 YAML = {"Content-Type": "application/yaml"}
 
 
@@ -55,6 +54,41 @@ def test_yaml_that_grows_or_is_too_deep_is_refused(body: str) -> None:
     answer = calls.server.handle("POST", MAPS, {}, YAML, body.encode())
     assert answer.status == 400
     assert json.loads(answer.body)["reason"] == "BadRequest"
+
+
+BIG = "a" * 1_000_000
+ANSWERS_MUST_NOT_GROW: dict[str, tuple[str, Any]] = {
+    "name": (MAPS, {"metadata": {"name": BIG}}),
+    "label": (MAPS, {"metadata": {"name": "a", "labels": {BIG: BIG}}}),
+    "many faults": (MAPS, {"metadata": {"name": "a", "finalizers": [f"x {number}" for number in range(20_000)]}}),
+    "kind": (MAPS, {"kind": BIG}),
+    "unknown field": (f"{MAPS}?fieldValidation=Strict", {BIG: 1, "metadata": {"name": "a"}}),
+    "provisioner": (CLASSES, {"metadata": {"name": "a"}, "provisioner": f"p/{BIG}"}),
+}
+
+
+@pytest.mark.parametrize(("path", "body"), ANSWERS_MUST_NOT_GROW.values(), ids=ANSWERS_MUST_NOT_GROW)
+def test_an_answer_repeats_little_of_what_it_refuses(path: str, body: Any) -> None:
+    """Six times a long name is more than what was sent, and fills terminals and logs."""
+    where, _, query = path.partition("?")
+    answer = Calls().server.handle("POST", where, parse_qsl(query), {}, json.dumps(body).encode())
+    assert answer.status in (400, 422)
+    assert len(answer.body) < 65_536
+    assert " more characters" in answer.body.decode() or len(json.loads(answer.body)["details"]["causes"]) == 128
+
+
+@pytest.mark.parametrize(
+    "surplus",
+    [{BIG: 1}, {f"k{number}": 1 for number in range(9999)}, {"\x1b[31m\n": 1}],
+    ids=["long", "many", "escape"],
+)
+def test_warnings_stay_a_header_that_clients_take(surplus: dict[str, int]) -> None:
+    body = json.dumps({"metadata": {"name": "a"}, **surplus}).encode()
+    answer = Calls().server.handle("POST", MAPS, {"fieldValidation": "Warn"}, {}, body)
+    assert answer.status == 201
+    assert len(answer.headers["Warning"]) < 8192
+    assert answer.headers["Warning"].startswith('299 - "unknown field ')
+    assert answer.headers["Warning"].isprintable()
 
 
 def test_a_json_patch_does_not_grow_by_copies_of_copies() -> None:
@@ -186,17 +220,58 @@ async def test_a_body_that_never_ends_is_answered(monkeypatch: pytest.MonkeyPatc
         assert b" 408 " in await answered(address, head % MAPS.encode())
 
 
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+VERSION = b"GET /api HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n\r\n"
+
+
 @pytest.mark.real_time
 async def test_too_many_connections_are_closed_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_MAX_CONNECTIONS", 3)
     async with listening() as address, contextlib.AsyncExitStack() as open_ones:
         streams = [await asyncio.open_connection(*address) for _ in range(3)]
-        for _, writer in streams:
+        for reader, writer in streams:
             open_ones.callback(writer.close)
+            writer.write(VERSION)
+            assert b"200 OK" in await reader.readline()
+        assert await answered(address, VERSION) == b""
         reader, writer = streams[0]
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert b"200 OK" in await reader.readline()
-        assert await answered(address, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n") == b""
+        writer.write(HEALTH)
+        assert b'"APIVersions"' in await reader.readuntil(b"HTTP/1.1 200 OK")
+
+
+@pytest.mark.real_time
+async def test_who_shows_no_token_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any process of the machine may connect: it must not hold all connections of the owner's server."""
+    monkeypatch.setattr(http, "_MAX_CONNECTIONS", 3)
+    async with listening() as address, contextlib.AsyncExitStack() as open_ones:
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection(*address)
+            open_ones.callback(writer.close)
+            writer.write(HEALTH)
+            assert b"200 OK" in await reader.readline()
+        with_token = VERSION.replace(b"Host", b"Connection: close\r\nHost")
+        assert b"200 OK" in await answered(address, with_token)
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("last", [b"", b"Connection: close\r\n"], ids=["kept alive", "closed"])
+async def test_who_asks_and_never_reads_is_cut(monkeypatch: pytest.MonkeyPatch, last: bytes) -> None:
+    """Else a thousand of them hold every connection for ever."""
+    monkeypatch.setattr(http, "_WRITE_SECONDS", 0.05)
+    monkeypatch.setattr(http, "_MAX_CONNECTIONS", 1)
+    body = json.dumps({"metadata": {"name": "big"}, "data": {"key": "x" * 900_000}}).encode()
+    head = b"Host: x\r\nAuthorization: Bearer secret\r\n"
+    async with listening() as address:
+        reader, writer = await asyncio.open_connection(*address, limit=1)
+        writer.write(b"POST %b HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n" % (MAPS.encode(), head, len(body)) + body)
+        await writer.drain()
+        get = b"GET %b/big HTTP/1.1\r\n" % MAPS.encode() + head
+        writer.write((get + b"\r\n") * 30 + get + last + b"\r\n")
+        with contextlib.closing(writer):
+            async with asyncio.timeout(20):
+                while b"200 OK" not in await answered(address, HEALTH.replace(b"Host", b"Connection: close\r\nHost")):
+                    pass
+        assert reader.at_eof() is False
 
 
 @pytest.mark.real_time

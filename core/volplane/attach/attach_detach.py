@@ -14,16 +14,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from volplane.attach.attacher import declared
 from volplane.attach.desired import (
     elsewhere,
     is_managed,
     is_ready,
+    is_wanted,
     listed_volumes,
     out_of_service,
     pair_of_attachment,
-    pairs_of_node,
+    users_and_volume,
     users_of,
-    volume_wanted,
     volumes_in_use,
 )
 from volplane.attach.identity import CSI_PREFIX, Pair, csi_parts, named_by_controller
@@ -45,32 +46,36 @@ class AttachDetachState:
 
     unwanted: key of a pair -> loop time since which nobody wants the volume on the node, while it is attached.
     last_in_use: name of a node that is gone -> what its kubelet used when it went. creating: unique name of a volume
-    that may be on one node at a time -> key of the pair whose attachment is being created.
+    that may be on one node at a time -> key of the pair whose attachment is being created. reports: name of a node ->
+    unique names whose place in `volumesAttached` is to be judged. withdrawn: keys of pairs that the server showed
+    neither listed nor in use at once, after they had been listed.
     """
 
     cluster: ClusterState
     unwanted: dict[str, float] = field(default_factory=dict)
     last_in_use: dict[str, frozenset[str]] = field(default_factory=dict)
     creating: dict[str, str] = field(default_factory=dict)
+    reports: dict[str, set[str]] = field(default_factory=dict)
+    withdrawn: set[str] = field(default_factory=set)
 
 
 class Decision(NamedTuple):
     """action: the next step. about: what its events tell; they are recorded once for each such text, while the
     volume is wanted on the node. wanted: whether it is. forced: why the volume is detached though its node may use it:
-    "timeout", "out-of-service".
+    "timeout", "out-of-service". failed: whether `about` is a failure to attach or to detach.
     """
 
     action: Action
     about: str = ""
     wanted: bool = False
     forced: str = ""
+    failed: bool = False
 
 
 def decide_pair(pair: Pair, state: AttachDetachState, reads: LiveReads) -> Decision:
     """The next step for the volume on the node."""
     attachment = state.cluster.attachments.get(pair.attachment)
-    users = users_of(pair, state.cluster)
-    volume = volume_wanted(pair, state.cluster)
+    users, volume = users_and_volume(pair, state.cluster)
     if volume is not None:
         return _wanted(pair, attachment, volume, users, state)._replace(wanted=True)
     if attachment is None or not named_by_controller(attachment):
@@ -108,8 +113,7 @@ def _wanted(
             return Decision(Settled())
         text = f'AttachVolume.Attach succeeded for volume "{volume.name}" '
         events = tuple(EventRecord(PODS, pod, "Normal", "SuccessfulAttachVolume", text) for pod in users)
-        reason = f"it is attached; node {node.name} is told so"
-        return Decision(Wait(reason=reason, events=events), about=f"attached {attachment.uid}")
+        return Decision(Settled(events=events), about=f"attached {attachment.uid}")
     if node is not None and _outlived(attachment, node):
         return Decision(Delete(kind=ATTACHMENTS, target=attachment, why="it is of a former node", exact=False))
     return _awaited(attachment, volume, users, state.cluster)
@@ -126,8 +130,10 @@ def _create(pair: Pair, volume: Volume, users: Sequence[Pod], state: AttachDetac
     if state.creating.get(pair.volume, pair.key) != pair.key:
         return Decision(Wait(reason="it is about to be attached to another node"))
     driver, _ = csi_parts(pair.volume)
+    ours = declared(volume, node, driver, state.cluster)
+    annotations = {names.NODE_UID: node.uid, **ours.get("annotations", {})}
     body = ATTACHMENTS.body(
-        metadata={"name": pair.attachment, "annotations": {names.NODE_UID: node.uid}},
+        metadata={"name": pair.attachment, **ours, "annotations": annotations},
         spec={"attacher": driver, "nodeName": pair.node, "source": {"persistentVolumeName": volume.name}},
     )
     failure = EventRecord(PODS, users[0], "Warning", "FailedAttachVolume", _failed_text(volume, "").rstrip(": "))
@@ -202,7 +208,7 @@ def _attach_failed(
 ) -> Decision:
     text = _failed_text(volume, why)
     events = tuple(EventRecord(PODS, pod, "Warning", "FailedAttachVolume", text) for pod in users)
-    return Decision(Wait(reason=why, seconds=seconds, events=events), about=about)
+    return Decision(Wait(reason=why, seconds=seconds, events=events), about=about, failed=True)
 
 
 def _failed_text(volume: Volume, why: str) -> str:
@@ -226,7 +232,10 @@ def _unwanted(pair: Pair, attachment: VolumeAttachment, state: AttachDetachState
     if attachment.terminating:
         reason = f"attacher {attachment.spec.attacher} is detaching it"
         error = attachment.status.detach_error
-        return Decision(Wait(reason=f"{reason}: {error.message}" if error is not None else reason))
+        if error is None:
+            return Decision(Wait(reason=reason))
+        about = f"error {attachment.uid} {error.time}"
+        return Decision(Wait(reason=f"{reason}: {error.message}"), about=about, failed=True)
     node = state.cluster.nodes.get(pair.node)
     mounted = _mounted(pair, node, state)
     forced, left = _force(pair, node, state) if mounted else ("", None)
@@ -234,7 +243,7 @@ def _unwanted(pair: Pair, attachment: VolumeAttachment, state: AttachDetachState
         return Decision(Wait(reason=f"node {pair.node} still uses it", seconds=left))
     if node is not None and is_managed(node) and _lists(pair, node):
         return Decision(Wait(reason=f"node {pair.node} is told that it is no longer attached"))
-    if not forced and not reads.has(NODES, pair.node):
+    if not forced and pair.key not in state.withdrawn and not reads.has(NODES, pair.node):
         return Decision(Read(NODES, pair.node, why="does its kubelet use the volume?"))
     why = f"no pod needs it on {pair.node}" + (f"; forced: {forced}" if forced else "")
     return Decision(Delete(kind=ATTACHMENTS, target=attachment, why=why, exact=False), forced=forced)
@@ -277,16 +286,20 @@ def _force(pair: Pair, node: Node | None, state: AttachDetachState) -> tuple[str
 def decide_node(name: str, state: AttachDetachState) -> Action:
     """Write `volumesAttached` of the node: what is attached and not about to be detached.
 
-    One write for all volumes. It carries the version of the node it was computed from: a list is replaced as a whole.
+    One write for all volumes of `reports`; the others are as they should be. It carries the version of the node it was
+    computed from: a list is replaced as a whole.
     """
     node = state.cluster.nodes.get(name)
     if node is None or not is_managed(node):
         return Settled()
     listed = {each.name: each.device_path for each in node.status.volumes_attached or ()}
-    report = {unique: path for unique, path in listed.items() if _stays(Pair(name, unique), node, state)}
-    for pair in pairs_of_node(name, state.cluster):
-        if pair.volume not in report and _appears(pair, node, state.cluster):
-            report[pair.volume] = ""
+    report = dict(listed)
+    for unique in state.reports.get(name, ()):
+        pair = Pair(name, unique)
+        if unique not in listed and _appears(pair, node, state.cluster):
+            report[unique] = ""
+        elif unique in listed and not _stays(pair, node, state):
+            del report[unique]
     if report.keys() == listed.keys():
         return Settled()
     return _report(node, report, listed)
@@ -312,12 +325,12 @@ def _stays(pair: Pair, node: Node, state: AttachDetachState) -> bool:
     """Whether a volume that is reported stays so. What is no CSI volume was not written by us."""
     if not csi_parts(pair.volume)[0]:
         return True
-    attachment, users = state.cluster.attachments.get(pair.attachment), users_of(pair, state.cluster)
-    if attachment is None and not users:
+    attachment, wanted = state.cluster.attachments.get(pair.attachment), is_wanted(pair, state.cluster)
+    if attachment is None and not wanted:
         return _mounted(pair, node, state) and not _force(pair, node, state)[0]
     if attachment is None or attachment.terminating or not attachment.status.attached:
         return False
-    if users:
+    if wanted:
         return not _outlived(attachment, node) or pair.volume in volumes_in_use(node)
     return _mounted(pair, node, state) and not _force(pair, node, state)[0]
 
@@ -328,4 +341,4 @@ def _appears(pair: Pair, node: Node, cluster: ClusterState) -> bool:
     if attachment is None or attachment.terminating or not attachment.status.attached:
         return False
     former = _outlived(attachment, node) and pair.volume not in volumes_in_use(node)
-    return not former and bool(users_of(pair, cluster))
+    return not former and is_wanted(pair, cluster)

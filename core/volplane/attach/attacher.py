@@ -1,7 +1,8 @@
 """The next step for an attachment of one of our drivers. Pure; the hook calls are in `operation`.
 
-The finalizer and the record of what is attached where are written before `attach` is called for the first time; they go
-when `detach` is done. So an attachment that was deleted still says what to detach, though volume and node may be gone.
+The finalizer and the record of what is attached where are written before `attach` is called for the first time, at best
+by whoever makes the attachment; they go when `detach` is done. So an attachment that was deleted still says what to
+detach, though volume and node may be gone.
 Source: pkg/controller/csi_handler.go of kubernetes-csi/external-attacher.
 """
 
@@ -24,7 +25,7 @@ from volplane.state.cluster_state import ClusterState
 from volplane.state.progress import Attached, Attaching, AttachmentFailure, Detached, Detaching
 from volplane.state.records import AttachmentIntent, write_intent
 
-__all__ = ["decide_attachment", "rfc3339"]
+__all__ = ["decide_attachment", "declared", "rfc3339"]
 
 _MOST_BYTES = 1024
 """Of an error message in the status; the API server refuses a longer one."""
@@ -44,8 +45,20 @@ def decide_attachment(key: str, cluster: ClusterState) -> Action:
     if attachment.terminating:
         return _leave(attachment, candidates, cluster)
     if attachment.status.attached and not _doubtful(attachment, cluster):
-        return Settled()
+        return _hold(attachment, candidates, cluster)
     return _enter(attachment, candidates, cluster)
+
+
+def _hold(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: ClusterState) -> Action:
+    """It is attached. A finalizer that a person removed is put back, or the object could go without a detach."""
+    volume = cluster.volumes.get(attachment.spec.source.persistent_volume_name or "")
+    node = cluster.nodes.get(attachment.spec.node_name)
+    if attachment.has_finalizer(attacher_finalizer(attachment.spec.attacher)) or volume is None or node is None:
+        return Settled()
+    driver = _driver_for(volume, candidates, cluster)
+    if not isinstance(driver, DriverView) or not driver.info.attach_required:
+        return Settled()
+    return _declare(attachment, volume, driver, node, cluster) or Settled()
 
 
 def _doubtful(attachment: VolumeAttachment, cluster: ClusterState) -> bool:
@@ -118,13 +131,29 @@ def _declare(
     held = attachment.has_finalizer(finalizer)
     if held and record_of(attachment) is not None and attachment.annotation(names.NODE_ID) is not None:
         return None
-    fresh = intent_of(volume, driver, node.uid, cluster.settings.cluster_id)
-    metadata: dict[str, Any] = {
-        "annotations": {names.NODE_ID: node.spec.provider_id, names.INTENT: write_intent(fresh)},
-    }
+    metadata: dict[str, Any] = {"annotations": _declaration(volume, driver, node, cluster)}
     if not held:
         metadata["finalizers"] = [*(attachment.metadata.finalizers or ()), finalizer]
     return Patch(kind=ATTACHMENTS, target=attachment, body={"metadata": metadata}, why="declare what is attached where")
+
+
+def _declaration(volume: Volume, driver: DriverView, node: Node, cluster: ClusterState) -> dict[str, str]:
+    fresh = intent_of(volume, driver, node.uid, cluster.settings.cluster_id)
+    return {names.NODE_ID: node.spec.provider_id, names.INTENT: write_intent(fresh)}
+
+
+def declared(volume: Volume, node: Node, attacher: str, cluster: ClusterState) -> dict[str, Any]:
+    """Finalizers and annotations that the attacher of this process would write on a new attachment; {} if it would
+    not attach the volume now. Who makes the attachment with them saves a write.
+    """
+    candidates = cluster.drivers.attachers(attacher) if cluster.settings.attacher else ()
+    driver = _driver_for(volume, candidates, cluster) if candidates else ""
+    if not isinstance(driver, DriverView) or not driver.info.attach_required or volume.terminating:
+        return {}
+    return {
+        "finalizers": [attacher_finalizer(attacher)],
+        "annotations": _declaration(volume, driver, node, cluster),
+    }
 
 
 def _attach(attachment: VolumeAttachment, cluster: ClusterState) -> Action:

@@ -10,7 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
+from volplane.attach.identity import plugin_label
+from volplane.attach.reconcilers import AttachMetrics
 from volplane.attach.record import record_of
 from volplane.backoff import LEAK_CHECK_WITHOUT_DRIVER
 from volplane.controller import logs
@@ -29,18 +32,28 @@ __all__ = ["INTERVAL", "AttachmentComparison"]
 INTERVAL = 60.0
 """Seconds between comparisons, as those of the external-attacher."""
 
+_VERIFY: Final = "verify_volumes_are_attached_per_node"
+"""The stock controller's name of this operation, in metrics."""
+
 log = logging.getLogger(__name__)
 
 
 class AttachmentComparison:
     """Compares, and keeps what the last comparison saw."""
 
-    def __init__(self, deps: OperationDeps, wake: Callable[[str], None], drivers: Iterable[str]) -> None:
+    def __init__(
+        self,
+        deps: OperationDeps,
+        wake: Callable[[str], None],
+        drivers: Iterable[str],
+        metrics: AttachMetrics | None = None,
+    ) -> None:
         """wake: queues an attachment. drivers: names of those that attach."""
         self._deps = deps
         self._cluster = deps.cluster
         self._wake = wake
         self._drivers = tuple(drivers)
+        self._metrics = metrics
         self._missing: set[str] = set()
         """Uids of attachments that the last listing did not show."""
         self._unexpected: set[tuple[str, str]] = set()
@@ -70,7 +83,17 @@ class AttachmentComparison:
                     log.warning("the attachments could not be compared with the backend: %s", error)
 
     async def compare(self, driver: DriverView) -> None:
-        """One comparison. Raises BackendError or PluginError if the assets cannot be listed."""
+        """One comparison, which is counted. Raises BackendError or PluginError if the assets cannot be listed."""
+        begun, failed = self._cluster.monotonic(), True
+        try:
+            await self._compare(driver)
+            failed = False
+        finally:
+            if self._metrics is not None:
+                plugin, seconds = plugin_label(driver.info.csi_driver_name or ""), self._cluster.monotonic() - begun
+                self._metrics.attach_detach_ended(plugin, _VERIFY, seconds, failed=failed)
+
+    async def _compare(self, driver: DriverView) -> None:
         before = {each.uid for each in self._attached(driver.name)}
         if not any(self._of(driver.name)):
             return

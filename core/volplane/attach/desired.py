@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from volplane.attach.identity import Pair, csi_parts, named_by_controller, plugin_label, shares_nodes, unique_name
+from volplane.attach.identity import (
+    CSI_PREFIX,
+    Pair,
+    csi_parts,
+    named_by_controller,
+    plugin_label,
+    shares_nodes,
+    unique_name,
+)
 from volplane.kube import names
 from volplane.kube.objects import Claim, Node, Pod, Volume, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
@@ -19,21 +27,21 @@ from volplane.state.indexes import finished
 __all__ = [
     "NODE_INDEX",
     "VOLUME_INDEXES",
-    "attachable_name",
     "claim_keys",
     "count_volumes",
     "elsewhere",
     "is_managed",
     "is_ready",
+    "is_wanted",
     "listed_volumes",
     "out_of_service",
     "pair_of_attachment",
     "pairs_of_node",
     "pairs_of_pod",
     "pairs_wanted",
+    "users_and_volume",
     "users_of",
     "volume_of_claim",
-    "volume_wanted",
     "volumes_in_use",
     "wanted_or_attached",
 ]
@@ -56,16 +64,13 @@ NODE_INDEX = {"node": _node_of}
 """node: pods that use claims, by their node."""
 
 
-def attachable_name(volume: Volume, cluster: ClusterState) -> str:
-    """The unique name of a volume that must be attached before it is mounted; "" for others.
+def _needs_attaching(unique: str, cluster: ClusterState) -> bool:
+    """Whether such a volume must be attached before it is mounted.
 
     A CSI driver without a CSIDriver object needs attaching, as in the stock controller.
     """
-    name = unique_name(volume)
-    if not name:
-        return ""
-    driver = cluster.csi_drivers.get(csi_parts(name)[0])
-    return name if driver is None or driver.spec.attach_required else ""
+    driver = cluster.csi_drivers.get(csi_parts(unique)[0])
+    return driver is None or driver.spec.attach_required
 
 
 def pairs_of_pod(pod: Pod, cluster: ClusterState) -> Iterator[Pair]:
@@ -81,13 +86,18 @@ def pairs_of_pod(pod: Pod, cluster: ClusterState) -> Iterator[Pair]:
 
 def users_of(pair: Pair, cluster: ClusterState) -> list[Pod]:
     """The pods for which the volume must be attached to the node, by name; empty: nobody wants it there."""
-    return [pod for pod, _ in _users(pair.volume, cluster) if pod.spec.node_name == pair.node]
+    return [pod for pod, _ in _users(pair.volume, cluster, pair.node)]
 
 
-def volume_wanted(pair: Pair, cluster: ClusterState) -> Volume | None:
-    """The PersistentVolume through which a pod wants it on the node; None: nobody wants it there."""
-    found = (volume for pod, volume in _users(pair.volume, cluster) if pod.spec.node_name == pair.node)
-    return next(found, None)
+def is_wanted(pair: Pair, cluster: ClusterState) -> bool:
+    """Whether a pod needs the volume to be attached to the node."""
+    return next(_users(pair.volume, cluster, pair.node), None) is not None
+
+
+def users_and_volume(pair: Pair, cluster: ClusterState) -> tuple[list[Pod], Volume | None]:
+    """`users_of`, and the PersistentVolume through which the first of them wants it; None: nobody wants it there."""
+    found = list(_users(pair.volume, cluster, pair.node))
+    return [pod for pod, _ in found], found[0][1] if found else None
 
 
 def pairs_wanted(unique: str, cluster: ClusterState) -> set[Pair]:
@@ -95,16 +105,18 @@ def pairs_wanted(unique: str, cluster: ClusterState) -> set[Pair]:
     return {Pair(pod.spec.node_name, unique) for pod, _ in _users(unique, cluster)}
 
 
-def _users(unique: str, cluster: ClusterState) -> Iterator[tuple[Pod, Volume]]:
+def _users(unique: str, cluster: ClusterState, node: str = "") -> Iterator[tuple[Pod, Volume]]:
+    """On this node, or on any."""
+    if not _needs_attaching(unique, cluster):
+        return
     for volume in cluster.volumes.by_index("unique", unique):
-        if not attachable_name(volume, cluster):
-            continue
         reference = volume.spec.claim_ref
         claim = cluster.claims.get(f"{reference.namespace}/{reference.name}") if reference is not None else None
         if claim is None or volume_of_claim(claim, cluster) is not volume:
             continue
         for pod in cluster.pods.by_index("claim", claim.key):
-            if pod.spec.node_name and not finished(pod) and _mounts(pod, claim):
+            placed = pod.spec.node_name
+            if placed and (not node or placed == node) and not finished(pod) and _mounts(pod, claim):
                 yield pod, volume
 
 
@@ -186,6 +198,8 @@ def wanted_or_attached(cluster: ClusterState) -> list[str]:
         pair = pair_of_attachment(attachment, cluster)
         if pair is not None:
             found.add(pair.key)
+    for node in cluster.nodes.values():
+        found.update(Pair(node.name, each).key for each in listed_volumes(node) if each.startswith(CSI_PREFIX))
     return sorted(found)
 
 

@@ -18,6 +18,7 @@ from volplane.attach.desired import (
 )
 from volplane.attach.identity import CSI_PREFIX, Pair, unique_name
 from volplane.controller.actions import Queue
+from volplane.kube import names
 from volplane.kube.objects import Claim, CsiDriver, KubeObject, Node, Pod, Volume, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import finished
@@ -127,7 +128,7 @@ class AttachDetachHandlers:
 
     def attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> None:
         present = new or old
-        if present is None:
+        if present is None or (_same(old, new) and _shown(old) == _shown(new)):
             return
         pair = pair_of_attachment(present, self._cluster)
         self._queue(pair)
@@ -150,14 +151,26 @@ class AttachDetachHandlers:
             self._queue_node(name)
             return
         self._queue_named(name, set(volumes_in_use(old)) ^ set(volumes_in_use(new)))
-        if listed_volumes(old) != listed_volumes(new):
-            self._nodes.enqueue(name)
-            self._queue_named(name, set(listed_volumes(old)) ^ set(listed_volumes(new)))
+        if old.status.volumes_attached != new.status.volumes_attached:
+            self._report_changed(new, set(listed_volumes(old)), set(listed_volumes(new)))
+
+    def _report_changed(self, node: Node, before: set[str], now: set[str]) -> None:
+        """A volume that is withdrawn may be detached. One that we listed needs no look."""
+        withdrawn = before - now
+        in_use = volumes_in_use(node)
+        for volume in withdrawn:
+            if volume not in in_use:
+                self._state.withdrawn.add(Pair(node.name, volume).key)
+        for volume in now - before:
+            self._state.withdrawn.discard(Pair(node.name, volume).key)
+        self._queue_named(node.name, withdrawn | (now - before - self._state.reports.get(node.name, set())))
 
     def _queue_node(self, name: str) -> None:
         self._nodes.enqueue(name)
         for pair in pairs_of_node(name, self._cluster):
             self._queue(pair)
+        node = self._cluster.nodes.get(name)
+        self._queue_named(name, listed_volumes(node) if node is not None else ())
         for pod in self._cluster.pods.by_index("node", name):
             self._queue_pod(pod)
 
@@ -192,6 +205,11 @@ def _place(pod: Pod | None) -> object:
 
 def _bond(claim: Claim | None) -> object:
     return claim and (claim.status.phase, claim.spec.volume_name)
+
+
+def _shown(attachment: VolumeAttachment | None) -> object:
+    """What is decided by: not what its attacher records on it."""
+    return attachment and (attachment.terminating, attachment.status, attachment.annotation(names.NODE_UID))
 
 
 def _source(volume: Volume | None) -> object:

@@ -22,7 +22,9 @@ class AttachMetrics(Protocol):
 
     def detach_forced(self, reason: str) -> None: ...
 
-    def volume_attached(self, plugin: str, seconds: float) -> None: ...
+    def attach_detach_ended(self, plugin: str, operation: str, seconds: float, *, failed: bool) -> None:
+        """operation: "volume_attach" or "volume_detach". seconds: since it was asked for."""
+        ...
 
 
 class PairReconciler:
@@ -41,7 +43,9 @@ class PairReconciler:
         self._wake_node = wake_node
         self._metrics = metrics
         self._told: dict[str, str] = {}
-        """Key of a wanted pair -> what its events told last."""
+        """Key of a pair -> what was told or counted of it last."""
+        self._detached_at: dict[str, float] = {}
+        """Key of a pair -> loop time at which its attachment was deleted."""
 
     def __call__(self, key: str, reads: LiveReads) -> Action:
         pair = pair_of_key(key)
@@ -56,9 +60,14 @@ class PairReconciler:
         elif released:
             self._wake_waiting(pair)
         if report_differs(pair, self._state):
+            self._state.reports.setdefault(pair.node, set()).add(pair.volume)
             self._wake_node(pair.node)
-        if decision.forced and isinstance(decision.action, Delete) and self._metrics is not None:
-            self._metrics.detach_forced(decision.forced)
+        if isinstance(decision.action, Delete):
+            self._detached_at.setdefault(key, self._cluster.monotonic())
+            if decision.forced and self._metrics is not None:
+                self._metrics.detach_forced(decision.forced)
+        elif attachment is None and key in self._detached_at:
+            self._count("volume_detach", pair, self._cluster.monotonic() - self._detached_at.pop(key))
         return self._once(key, pair, decision, attachment)
 
     def _remember(self, key: str, decision: Decision, attachment: VolumeAttachment | None) -> None:
@@ -66,7 +75,9 @@ class PairReconciler:
             self._state.unwanted.pop(key, None)
         else:
             self._state.unwanted.setdefault(key, self._cluster.monotonic())
-        if not decision.wanted:
+        if decision.wanted or attachment is None:
+            self._state.withdrawn.discard(key)
+        if not decision.wanted and not decision.about:
             self._told.pop(key, None)
 
     def _shared(self, pair: Pair) -> bool:
@@ -78,22 +89,32 @@ class PairReconciler:
             self._wake_pair(other.key)
 
     def _once(self, key: str, pair: Pair, decision: Decision, attachment: VolumeAttachment | None) -> Action:
-        """The action, without events that were told already."""
+        """The action, without events that were told already. What is told is counted too."""
         action = decision.action
         if not decision.about or not isinstance(action, Wait | Settled):
             return action
         if self._told.get(key) == decision.about:
             return replace(action, events=())
         self._told[key] = decision.about
-        if decision.about.startswith("attached ") and self._metrics is not None and attachment is not None:
-            self._metrics.volume_attached(plugin_label(csi_parts(pair.volume)[0]), self._age(attachment))
+        if attachment is None:
+            return action
+        metadata = attachment.metadata
+        since = metadata.deletion_timestamp or metadata.creation_timestamp
+        detaching = attachment.terminating and not decision.wanted
+        self._count(
+            "volume_detach" if detaching else "volume_attach", pair, self._seconds_since(since), failed=decision.failed
+        )
         return action
 
-    def _age(self, attachment: VolumeAttachment) -> float:
-        made = attachment.metadata.creation_timestamp
-        if made is None:
+    def _count(self, operation: str, pair: Pair, seconds: float, *, failed: bool = False) -> None:
+        if self._metrics is not None:
+            plugin = plugin_label(csi_parts(pair.volume)[0])
+            self._metrics.attach_detach_ended(plugin, operation, seconds, failed=failed)
+
+    def _seconds_since(self, time: str | None) -> float:
+        if time is None:
             return 0.0
-        return max((self._cluster.now() - datetime.fromisoformat(made)).total_seconds(), 0.0)
+        return max((self._cluster.now() - datetime.fromisoformat(time)).total_seconds(), 0.0)
 
 
 class NodeReconciler:
@@ -103,4 +124,7 @@ class NodeReconciler:
         self._state = state
 
     def __call__(self, key: str, reads: LiveReads) -> Action:
-        return decide_node(key, self._state)
+        action = decide_node(key, self._state)
+        if isinstance(action, Settled):
+            self._state.reports.pop(key, None)
+        return action

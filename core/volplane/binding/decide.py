@@ -107,6 +107,9 @@ def _decide_named(claim: Claim, volumes: VolumeView) -> Bind | Action:
         if claim.annotation(names.SCRUB_VOLUME_UID) is not None:
             return Wait(reason=message)  # Of the scrub itself: the volume is about to refer to it.
         return _pending(claim, message, warning(CLAIMS, claim, "FailedBinding", message))
+    if _given_up(volume) and not refers_to(volume, claim):
+        message = f'volume "{name}" is being deleted'
+        return _pending(claim, message, warning(CLAIMS, claim, "FailedBinding", message))
     reference = volume.spec.claim_ref
     if reference is None:
         why = refusal(volume, claim)

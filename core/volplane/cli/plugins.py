@@ -49,7 +49,7 @@ def register(app: typer.Typer) -> None:
     """Add the command and its subcommand."""
     group = typer.Typer(invoke_without_command=True)
     group.callback()(plugins)
-    group.command("show")(show)
+    group.command("show", short_help="Show one plugin, its options and class parameters")(show)
     app.add_typer(group, name="plugins")
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from volplane.assets import Ownership
 from volplane.cloud.turns import BoundedCache
-from volplane.errors import AlreadyExists, Unavailable
+from volplane.errors import AlreadyExists, Fenced
 from volplane.fence import Fence
 from volplane.requests import Context
 
@@ -148,15 +148,16 @@ class Fences:
         self._newest: BoundedCache[str, Fence] = BoundedCache()
 
     def refuse_former_leader(self, asset: str, marks: Mapping[str, str], context: Context) -> None:
-        """Raise Unavailable if a newer leader has changed this asset. marks: as they are on the asset now."""
+        """Raise Fenced if a newer leader has changed this asset. marks: as they are on the asset now."""
         fence = Fence.parse(context.fence)
         if fence is None:
             return
         for newest in (self._newest.get(asset), self._marks.term(marks)):
             if newest is not None and newest.outdates(fence):
-                raise Unavailable(
+                raise Fenced(
                     f"{asset} is in the hands of the leader of term {newest.transitions}; this call belongs to the "
-                    f"former leader {fence.holder} of term {fence.transitions} and does nothing"
+                    f"former leader {fence.holder} of term {fence.transitions} and does nothing",
+                    fence=str(newest),
                 )
         self._newest.put(asset, fence)
 

@@ -43,6 +43,8 @@ class Leadership:
         self.fence = fence
         self.until = until
         self.lost = False
+        self.behind: Fence | None = None
+        """A later term of our Lease, of which a storage knows and the Lease does not: the server was restored."""
         self._margin = margin
         self._clock = asyncio.get_running_loop().time
 
@@ -50,6 +52,12 @@ class Leadership:
     def alone(cls) -> Leadership:
         """For a process that runs without election."""
         return cls(fence=None, until=math.inf)
+
+    def fenced(self, term: str) -> None:
+        """A storage has refused a call because of this term, as the text of a `Fence`. May be called in any thread."""
+        newer, known = Fence.parse(term), self.behind or self.fence
+        if newer is not None and known is not None and newer.outdates(known):
+            self.behind = newer
 
     def may_begin(self) -> bool:
         """Whether there is time to begin something that changes storage. May be called in any thread.
@@ -188,6 +196,11 @@ class Elector:
         # Half of what is left: one call that hangs leaves time for another.
         seconds = max(0.1, (last - begun) / 2)
         try:
+            if (newer := holding.leadership.behind) is not None:
+                await self._bounded(self._lock.count_on(holding.lease, newer.transitions, seconds=seconds), seconds)
+                holding.lost = True
+                _LOG.error("lease %s: storage knows of term %s; a new one begins", self._lock.name, newer.transitions)
+                return 0.0
             holding.lease = await self._bounded(self._lock.renew(holding.lease, seconds=seconds), seconds)
         except ApiConflict:
             await self._look(holding, seconds)

@@ -342,9 +342,12 @@ class Metrics:
         """A volume was detached though its node may use it. reason: "timeout" or "out-of-service"."""
         self._forced_detaches[(reason,)].inc()
 
-    def volume_attached(self, plugin: str, seconds: float) -> None:
-        """From the creation of the attachment until it was attached."""
-        self._operations[plugin, "volume_attach", "success", "false"].observe(seconds)
+    def attach_detach_ended(self, plugin: str, operation: str, seconds: float, *, failed: bool) -> None:
+        """What attach-detach asked an attacher for. operation: "volume_attach", "volume_detach" or
+        "verify_volumes_are_attached_per_node".
+        """
+        status = "fail-unknown" if failed else "success"
+        self._operations[plugin, operation, status, "false"].observe(seconds)
 
     def volumes_on_nodes(self, worlds: Mapping[tuple[str, str], int], in_use: Mapping[tuple[str, str], int]) -> None:
         """Present numbers, by plugin and state, and by node and plugin; others than these there are none."""

@@ -128,9 +128,14 @@ def record_intent(
     why: str,
     others: Mapping[str, str | None] | None = None,
 ) -> Patch:
-    """Write an intent over the one before. others: annotations that change with it."""
-    annotations = {names.INTENT: cluster.sealed(claim, intent), **(others or {})}
-    return Patch(kind=CLAIMS, target=claim, body={"metadata": {"annotations": annotations}}, why=why)
+    """Write an intent over the one before; on a claim that is not being deleted with its finalizer.
+
+    others: annotations that change with it.
+    """
+    metadata: dict[str, Any] = {"annotations": {names.INTENT: cluster.sealed(claim, intent), **(others or {})}}
+    if not claim.terminating and not claim.has_finalizer(names.PROVISIONING_FINALIZER):
+        metadata["finalizers"] = [*(claim.metadata.finalizers or ()), names.PROVISIONING_FINALIZER]
+    return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why=why)
 
 
 def settled_metadata(claim: Claim) -> dict[str, Any]:
@@ -262,10 +267,7 @@ def after_deleted_volume(claim: Claim, volume: Volume, cluster: ClusterState) ->
         return Wait(reason=reason)
     maker = volume.annotation(names.PROVISIONED_BY) or ""
     intent = ClaimIntent(v=INTENT_VERSION, driver=maker, generation=_generation_of(volume) + 1)
-    metadata: dict[str, object] = {"annotations": {names.INTENT: cluster.sealed(claim, intent)}}
-    if not claim.has_finalizer(names.PROVISIONING_FINALIZER):
-        metadata["finalizers"] = [*(claim.metadata.finalizers or ()), names.PROVISIONING_FINALIZER]
-    return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why="declare the intent to provision anew")
+    return record_intent(claim, intent, cluster, why="declare the intent to provision anew")
 
 
 def _generation_of(volume: Volume) -> int:

@@ -40,9 +40,11 @@ def not_leading(cluster: ClusterState, reads: LiveReads) -> Action | None:
 def take_over(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action | None:
     """What comes first for a claim whose intent is of another term; None if there is none, or it is of ours.
 
-    An intent of a driver that is not configured here, or of another node, is another process's.
+    An intent of a driver that is not configured here, or of another node, is another process's. Where a tenant has
+    removed the finalizer from a claim that still waits, it is put back: else nobody could work on the intent.
     """
-    if not cluster.settings.provisioner or not claim.has_finalizer(names.PROVISIONING_FINALIZER):
+    held = claim.has_finalizer(names.PROVISIONING_FINALIZER)
+    if not cluster.settings.provisioner or not (held or _waits(claim)):
         return None
     intent = cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
     if intent is None or intent.fence == cluster.fence() or not cluster.has_driver(intent.driver):
@@ -50,3 +52,7 @@ def take_over(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action |
     if cluster.drivers.distributed(intent.driver) is not None or claim_elsewhere(claim, cluster):
         return None
     return not_leading(cluster, reads) or record_intent(claim, intent, cluster, why="take over what was begun")
+
+
+def _waits(claim: Claim) -> bool:
+    return not (claim.terminating or claim.spec.volume_name or claim.annotation(names.BIND_COMPLETED) is not None)

@@ -11,6 +11,8 @@ __all__ = ["CsiDriver", "CsiDriverSpec", "CsiNode", "CsiNodeDriver", "CsiNodeSpe
 
 class CsiNodeDriver(Fields):
     name: str = ""
+    node_id: str = msgspec.field(default="", name="nodeID")
+    topology_keys: list[str] | None = None
     allocatable: dict[str, int] | None = None
 
 

@@ -12,6 +12,8 @@ from volplane.errors import ApiUnavailable
 __all__ = ["CircuitBreaker", "PriorityGate"]
 
 _TICK = 0.001
+_LATE = 2.0
+"""Seconds by which a timer rings late only where the process was stopped: then what was decided before may be over."""
 
 
 class PriorityGate:
@@ -88,7 +90,8 @@ class CircuitBreaker:
     async def wait(self, seconds: float, call: str) -> float:
         """Wait until the call may be sent; returns what is left of its `seconds`.
 
-        Raises ApiUnavailable if its time would be over before. call: method and path, for the error.
+        Raises ApiUnavailable if its time would be over before, or if the process was stopped meanwhile. call: method
+        and path, for the error.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
@@ -97,9 +100,12 @@ class CircuitBreaker:
             if loop.time() >= self._next - _TICK:
                 self._next = loop.time() + self._interval
                 break
-            if self._next >= end:
+            due = self._next
+            if due >= end:
                 raise ApiUnavailable(f"{call} was not sent: the API server gives no usable answers", status=0)
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(self._next):
+                async with asyncio.timeout_at(due):
                     await self._closed.wait()
+            if loop.time() > due + _LATE:
+                raise ApiUnavailable(f"{call} was not sent: the process was stopped while it waited", status=0)
         return end - loop.time()

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from volplane.kube.csi import CsiDriver, CsiDriverSpec, CsiNode, CsiStorageCapacity
+from volplane.kube.csi import CsiDriver, CsiDriverSpec, CsiNode, CsiNodeDriver, CsiStorageCapacity
 from volplane.kube.metadata import (
     Fields,
     KubeObject,
@@ -33,6 +33,7 @@ __all__ = [
     "CsiDriver",
     "CsiDriverSpec",
     "CsiNode",
+    "CsiNodeDriver",
     "CsiStorageCapacity",
     "KubeObject",
     "LabelSelector",

@@ -20,7 +20,7 @@ from volplane.assets import Capacity, Segment
 from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Queue, Read, Run, Settled, Wait
 from volplane.drivers.view import DriverView
 from volplane.intents.operation import OperationDeps
-from volplane.intents.requests import split_parameters
+from volplane.intents.requests import node_segments, split_parameters
 from volplane.kube import names
 from volplane.kube.kinds import CAPACITIES, NODES
 from volplane.kube.objects import CsiStorageCapacity, Node, StorageClass, Volume
@@ -115,21 +115,13 @@ class CapacityState:
         self.measured = {key: each for key, each in self.measured.items() if key in items}
 
     def _wanted(self) -> Iterable[Item]:
+        """The places are those where nodes are; of a process of one node, its own."""
         for driver in self._drivers.values():
-            segments = self._segments(driver)
+            segments = node_segments(self.cluster.nodes.values(), driver.info.topology_keys)
             for storage_class in self.cluster.classes.values():
                 if storage_class.provisioner == driver.name:
                     for segment in segments:
-                        yield Item(driver.name, storage_class.name, segment)
-
-    def _segments(self, driver: DriverView) -> set[tuple[tuple[str, str], ...]]:
-        """The places where nodes are; of a process of one node, its own."""
-        found = set()
-        for node in self.cluster.nodes.values():
-            labels = node.metadata.labels or {}
-            if all(key in labels for key in driver.info.topology_keys):
-                found.add(tuple(sorted((key, labels[key]) for key in driver.info.topology_keys)))
-        return found
+                        yield Item(driver.name, storage_class.name, tuple(sorted(segment.items())))
 
     def _key(self, item: Item) -> str:
         text = msgspec.json.encode([item.driver, item.storage_class, item.segment])

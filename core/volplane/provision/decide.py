@@ -182,12 +182,8 @@ def _declare(
         if why_not:
             return not_provisioned(claim, why_not)
         intent = replace(intent, segment=segment)
-    annotations = _provisioner_annotations(claim, driver.name, cluster)
-    annotations[names.INTENT] = cluster.sealed(claim, intent)
-    metadata: dict[str, Any] = {"annotations": annotations}
-    if not claim.has_finalizer(names.PROVISIONING_FINALIZER):
-        metadata["finalizers"] = [*(claim.metadata.finalizers or ()), names.PROVISIONING_FINALIZER]
-    return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why="declare the intent to provision")
+    others = _provisioner_annotations(claim, driver.name, cluster)
+    return record_intent(claim, intent, cluster, why="declare the intent to provision", others=others)
 
 
 def _give_back_lost_node(

@@ -8,7 +8,7 @@ from volplane.assets import Absent, Asset, InProgress
 from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Run
 from volplane.drivers.view import DriverView
-from volplane.errors import BackendError, OperationError, OutcomeUnknown, ResourceExhausted
+from volplane.errors import AlreadyDeleted, BackendError, OperationError, OutcomeUnknown, ResourceExhausted
 from volplane.intents.operation import OperationDeps
 from volplane.intents.record import provisioning_failed
 from volplane.intents.requests import asset_identity, owner_of_claim, provision_request
@@ -56,11 +56,10 @@ class ProvisionOperation:
         if intent.fence != self._deps.fence():
             raise self._deps.not_justified()  # Another leader works on it, or did and it was not taken over yet.
         selected = claim.annotation(names.SELECTED_NODE)
-        node = self._cluster.nodes.get(selected) if selected else None
         context = self._deps.context(driver, intent.generation, intent.state)
         progress.provision_began()
         try:
-            request = provision_request(claim, storage_class, driver, intent, context, node=node)
+            request = provision_request(claim, storage_class, driver, intent, context, nodes=self._cluster.nodes)
             await self._validate(driver, request)
             if self._cluster.settings.node_name and intent.generation > 1 and driver.supports("find"):
                 await self._discard_former(claim, intent, driver)
@@ -76,7 +75,7 @@ class ProvisionOperation:
                     attributes, result, claim, driver=driver, request=request, deps=self._deps
                 )
         except BackendError as error:
-            progress.provision_failed(self._cluster.monotonic(), unknown=isinstance(error, OutcomeUnknown))
+            progress.provision_failed(error, self._cluster.monotonic())
             self._record_failure(run, claim, storage_class, error)
             if selected and await self._gives_back(claim, intent, driver, error):
                 # A failure all the same: where every place is full, scheduler and driver must not chase each other.
@@ -129,6 +128,8 @@ class ProvisionOperation:
 
         Another segment may be tried only once nothing is, or will be, in this one.
         """
+        if isinstance(error, AlreadyDeleted):
+            return False  # The next generation may well be made here.
         if not is_in_tree(driver.name) and not (isinstance(error, ResourceExhausted) and error.reschedule):
             return False
         return intent.segment is None or await self._proves_absence(claim, intent, driver, error)

@@ -21,7 +21,15 @@ from volplane.intents.term import not_leading
 from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES, WHOLE_PODS
 from volplane.kube.objects import Claim, Pod, Volume, WholePod
-from volplane.reclaim.scrub_claim import claim_lost, give_back, held_for_scrub, hold, needs_claim, released_from
+from volplane.reclaim.scrub_claim import (
+    cannot_make,
+    claim_lost,
+    give_back,
+    held_for_scrub,
+    hold,
+    needs_claim,
+    released_from,
+)
 from volplane.reclaim.scrub_pod import SCRUB_GATE, Unmountable, belongs, pod_body, pod_name, sealed_spec
 from volplane.reclaim.scrub_script import LONGEST_FAILURE, last_lines
 from volplane.reclaim.scrub_spec import spec_difference
@@ -244,7 +252,8 @@ def _create_pod(
         )
     except Unmountable as error:
         return _fail(volume, str(error), cluster)
-    return Create(kind=PODS, body=body, why=f"scrub attempt {intent.attempt}")
+    refused = cannot_make(volume, "pod")
+    return Create(kind=PODS, body=body, why=f"scrub attempt {intent.attempt}", failure_event=refused)
 
 
 def _with_pod(volume: Volume, intent: RecycleIntent, pod: Pod, cluster: ClusterState, reads: LiveReads) -> Action:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Read, Wait
+from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Wait, warning
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, ObjectReference, Volume
@@ -23,7 +23,16 @@ from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import volume_source
 from volplane.state.records import RecycleIntent, Sealer, read_recycle_intent, write_intent
 
-__all__ = ["claim_lost", "give_back", "held_for_scrub", "hold", "needs_claim", "released_from", "remove_stray_claim"]
+__all__ = [
+    "cannot_make",
+    "claim_lost",
+    "give_back",
+    "held_for_scrub",
+    "hold",
+    "needs_claim",
+    "released_from",
+    "remove_stray_claim",
+]
 
 
 _SEAL: Final = "volplane.dev/scrub-seal"
@@ -66,7 +75,8 @@ def hold(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: Li
     if claim is None:
         if not reads.has(CLAIMS, _key(volume, cluster)):
             return Read(CLAIMS, _key(volume, cluster), why="does a claim of this name exist?")
-        return Create(kind=CLAIMS, body=_body(volume, cluster), why="a claim for the scrubber pod")
+        why = "a claim for the scrubber pod"
+        return Create(kind=CLAIMS, body=_body(volume, cluster), why=why, failure_event=cannot_make(volume, "claim"))
     if claim.terminating:
         return Wait(reason=f"claim {claim.key}, left from an earlier scrub, is going away")
     if not _is_ours(claim, volume, cluster.sealer):
@@ -86,6 +96,11 @@ def hold(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: Li
         "resourceVersion": None,
     }
     return _note(volume, kept, why=f"hold it by claim {claim.key}", spec={"claimRef": wanted})
+
+
+def cannot_make(volume: Volume, what: str) -> EventRecord:
+    """What is said on the volume when the server refuses the pod or the claim of its scrub, such as for a quota."""
+    return warning(VOLUMES, volume, "VolumeFailedRecycle", f"The {what} that scrubs it cannot be created")
 
 
 def claim_lost(volume: Volume, intent: RecycleIntent, cluster: ClusterState) -> str:

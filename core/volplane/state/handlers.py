@@ -175,7 +175,25 @@ class EventHandlers:
 
     def attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> None:
         """A released volume waits with its deletion until nothing is attached any more."""
-        if new is None and old is not None and (name := old.spec.source.persistent_volume_name):
+        if new is not None or old is None:
+            return
+        self._volume_left(old.spec.source.persistent_volume_name or "")
+
+    def _volume_left(self, name: str) -> None:
+        """Somebody does not use the volume any more, for which only one waits that no living claim has."""
+        volume = self._cluster.volumes.get(name)
+        if volume is None:
+            return
+        reference = volume.spec.claim_ref
+        claim = self._cluster.claims.get(f"{reference.namespace}/{reference.name}") if reference is not None else None
+        if (
+            reference is None
+            or claim is None
+            or claim.uid != reference.uid
+            or claim.terminating
+            or volume.terminating
+            or claim.annotation(names.BIND_COMPLETED) is None
+        ):
             self._volumes.enqueue(name)
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
@@ -203,4 +221,4 @@ class EventHandlers:
                 self._claims.enqueue(key)
             if left:
                 for name in self._cluster.free.reserved_for(key):
-                    self._volumes.enqueue(name)
+                    self._volume_left(name)

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from volplane.assets import Asset
+from volplane.errors import AlreadyDeleted, BackendError, OutcomeUnknown
 from volplane.state.records import ClaimIntent
 
 __all__ = [
@@ -100,7 +101,12 @@ class ClaimProgress(msgspec.Struct):
     attempted: float | None = None
 
     def intent_seen(self, intent: ClaimIntent) -> None:
-        """The claim carries this record. After a discard one of another generation is about another asset."""
+        """The claim carries this record. After a discard one of another generation is about another asset.
+
+        Where the term is another one, another leader has worked on it since: what was known counts no more.
+        """
+        if self.intent is not None and intent.fence != self.intent.fence:
+            self.step, self.attempted = None, None
         if isinstance(self.step, Discarded) and not intent.same_asset(self.intent):
             self.step = None
         self.intent = intent
@@ -119,9 +125,11 @@ class ClaimProgress(msgspec.Struct):
         """given: see `LongCall`."""
         self.step, self.attempted = Pending(dict(state), due, given), now
 
-    def provision_failed(self, now: float, *, unknown: bool) -> None:
-        """unknown: the call may still be under way, so its end cannot be dated."""
-        if not unknown:
+    def provision_failed(self, error: BackendError, now: float) -> None:
+        """A call whose outcome is unknown may still be under way, so its end cannot be dated."""
+        if isinstance(error, AlreadyDeleted):
+            self.discarded()
+        elif not isinstance(error, OutcomeUnknown):
             self.attempted = now
 
     def segment_full(self) -> None:

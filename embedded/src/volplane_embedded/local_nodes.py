@@ -25,6 +25,7 @@ from volplane_embedded.kubelet.kubelet import Kubelet
 from volplane_embedded.kubelet.local_exports import LocalExport
 from volplane_embedded.kubelet.logs import LogQuery, read_log_options, read_logs
 from volplane_embedded.kubelet.mounts import MountError, remove_tree
+from volplane_embedded.kubelet.node_plugins import PluginRegistration
 from volplane_embedded.kubelet.node_status import NodeRegistration, node_names
 from volplane_embedded.kubelet.pod_directory import PodDirectory, attempt_of
 from volplane_embedded.kubelet.sandboxes import Sandboxes
@@ -72,6 +73,8 @@ class LocalNodes:
         self._now = now
         self._random = random
         self._informers = Informers()
+        self.plugins = PluginRegistration(client, self._informers, self.names)
+        """Lists CSI drivers in the nodes' CSINodes."""
         self._agent: Kubelet | None = None
         self._ready = asyncio.Event()
 
@@ -104,6 +107,7 @@ class LocalNodes:
             tasks.create_task(self._informers.follow(self._client, self._random), name="node-informers")
             await self._informers.wait_synced()
             tasks.create_task(nodes.run(), name="node-leases")
+            tasks.create_task(self.plugins.run(), name="node-plugins")
             tasks.create_task(self._agent.run(), name="node-agent")
             tasks.create_task(scheduler.run(), name="node-scheduler")
             tasks.create_task(ephemeral.run(), name="node-ephemeral")

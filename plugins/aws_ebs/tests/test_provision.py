@@ -212,6 +212,17 @@ def test_options_and_classes_say_which_zones(new_region: Any) -> None:
     assert region.provision("b", segment=None, allowed_segments=allowed).node_affinity == ({ZONE: ZONES[1]},)
 
 
+def test_a_volume_that_nobody_placed_goes_where_nodes_are(new_region: Any) -> None:
+    nodes: tuple[Segment, ...] = ({ZONE: ZONES[1]}, {ZONE: "us-east-1a"})
+    region = new_region()
+    for uid in "abcd":
+        made = region.provision(uid, segment=None, node_segments=nodes)
+        assert made.node_affinity == ({ZONE: ZONES[1]},)
+    region = new_region(zones=(ZONES[2],))
+    made = region.provision("e", segment=None, node_segments=nodes)
+    assert made.node_affinity == ({ZONE: ZONES[2]},), "the option says so"
+
+
 def test_zones_of_other_regions_are_refused(new_region: Any) -> None:
     with pytest.raises(InvalidArgument, match="'us-east-1a' is not in region 'eu-test-1'"):
         new_region(zones=("us-east-1a",))

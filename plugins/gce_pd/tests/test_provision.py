@@ -105,6 +105,17 @@ def test_a_regional_disk_can_be_reached_from_both_its_zones(site: Any) -> None:
     assert site.fake.disks == {}
 
 
+def test_a_disk_that_nobody_placed_goes_where_nodes_are(site: Any) -> None:
+    nodes = ({ZONE: C}, {ZONE: B})
+    zones = {site.provision(uid, segment=None, node_segments=nodes).node_affinity[0][ZONE] for uid in "abcdefgh"}
+    assert zones == {B, C}
+    regional = {"type": "pd-balanced", "replication-type": "regional-pd"}
+    asset = site.provision("r", segment=None, node_segments=({ZONE: C},), parameters=regional)
+    places = {segment[ZONE] for segment in asset.node_affinity}
+    assert C in places
+    assert len(places) == 2, "the second one is without nodes, rather than nowhere"
+
+
 def test_a_regional_disk_takes_the_zones_that_the_class_allows(site: Any) -> None:
     allowed = ({ZONE: A}, {ZONE: C})
     asset = site.provision(

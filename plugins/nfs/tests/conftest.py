@@ -38,6 +38,7 @@ from volplane import (
     VolumeSource,
 )
 from volplane_nfs import NfsBackend
+from volplane_nfs.ganesha.bus import DBus, OpenBus
 from volplane_nfs.nfs4 import Address, Client, Dial, dial_tcp
 from volplane_nfs.nfs4.files import root_handle
 from volplane_nfs.options import PARAMETERS
@@ -57,17 +58,26 @@ class Site:
     """A driver on shares, as the core would call it."""
 
     def __init__(
-        self, shares: str = MODEL, dial: Dial = dial_tcp, *, cluster: str = "cluster-1", **options: Any
+        self,
+        shares: str = MODEL,
+        dial: Dial = dial_tcp,
+        *,
+        cluster: str = "cluster-1",
+        open_bus: OpenBus = DBus,
+        **options: Any,
     ) -> None:
         self.cluster = cluster
         self.shares = tuple(shares.split(","))
         self.dial = dial
+        self.open_bus = open_bus
         self.options = options
-        self.backend: NfsBackend = backend_through(dial)({"shares": self.shares, "timeout": 5.0, **options})
+        made = backend_through(dial, open_bus=open_bus)
+        self.backend: NfsBackend = made({"shares": self.shares, "timeout": 5.0, **options})
 
     def again(self, **options: Any) -> Site:
         """The same driver in another process."""
-        return Site(",".join(self.shares), self.dial, cluster=self.cluster, **{**self.options, **options})
+        merged = {**self.options, **options}
+        return Site(",".join(self.shares), self.dial, cluster=self.cluster, open_bus=self.open_bus, **merged)
 
     def context(self, **fields: Any) -> Context:
         return Context(driver=DRIVER, cluster_id=self.cluster, **fields)

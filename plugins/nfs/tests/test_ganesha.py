@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from volplane import Absent, BackendError, Erased, InvalidArgument, PermissionDenied, ResourceExhausted, Unavailable
-from volplane_nfs.ganesha.bus import ExportManager
+from volplane_nfs.ganesha.bus import DBus
+from volplane_nfs.ganesha.export_manager import ExportManager
 from volplane_nfs.markers import VolumeMarker
 from volplane_nfs.nfs4 import Address, Client, NfsError
 from volplane_nfs.nfs4.files import root_handle
@@ -144,7 +145,7 @@ def test_an_export_id_is_not_given_again_while_it_rests(ganesha: GaneshaServer) 
         site.provision()
     hasty = site.again(export_id_quarantine=0.0).start()
     third = hasty.provision()
-    assert sorted(ExportManager(ganesha.bus, "").exports())[-2:] == [60001, 60002]
+    assert sorted(ExportManager(DBus(ganesha.bus, "")).exports())[-2:] == [60001, 60002]
     for made in (second, third):
         hasty.delete(hasty.volume(made))
     hasty.stop()
@@ -344,7 +345,7 @@ def test_a_thousand_exports(memory: Path) -> None:
     with GaneshaServer(memory) as server:
         site = Site(server.share, **export_options(server)).start()
         made = [site.provision(capacity_bytes=MIB) for _ in range(1000)]
-        assert len(ExportManager(server.bus, "").exports()) >= 1000
+        assert len(ExportManager(DBus(server.bus, "")).exports()) >= 1000
         server.restart()
         time.sleep(1.1)
         assert reachable(server, made[-1][1].source.fields["path"])

@@ -12,7 +12,7 @@ import pytest
 
 from volplane_nfs.nfs4 import Address, Client, Credentials, NoAnswer, OutcomeUnknown, ServerUnavailable, Status
 from volplane_nfs.nfs4 import operations as nfs
-from volplane_nfs.nfs4.attributes import DIRECTORY, MODE, TYPE, mask_of
+from volplane_nfs.nfs4.attributes import DIRECTORY, FSID, MODE, TIME_METADATA, TYPE, mask_of
 from volplane_nfs.nfs4.files import create_directory, create_link, names, read_link, root_handle
 from volplane_nfs.nfs4.operations import OPERATIONS, Request, Result
 from volplane_nfs.pynfs_client import PynfsClient
@@ -22,10 +22,20 @@ BY_NAME = {operation.name.lower(): operation for operation in OPERATIONS.values(
 
 
 class NFS4ops:
-    def __getattr__(self, name: str) -> Callable[..., tuple[str, tuple[Any, ...]]]:
+    def __getattr__(self, name: str) -> Callable[..., tuple[str, tuple[Any, ...]]] | None:
         if name not in BY_NAME:
-            raise AttributeError(name)
+            return None
         return lambda *arguments: (name, arguments)
+
+
+def _attributes(values: dict[int, Any]) -> dict[int, Any]:
+    """Structs are objects: nfstime4 (seconds, nseconds) and fsid4 (major, minor)."""
+    objects = dict(values)
+    if TIME_METADATA in values:
+        objects[TIME_METADATA] = SimpleNamespace(seconds=values[TIME_METADATA][0], nseconds=values[TIME_METADATA][1])
+    if FSID in values:
+        objects[FSID] = SimpleNamespace(major=values[FSID][0], minor=values[FSID][1])
+    return objects
 
 
 def _answer(result: Result) -> SimpleNamespace:
@@ -34,12 +44,14 @@ def _answer(result: Result) -> SimpleNamespace:
         case "GETFH":
             answer.object = result.value
         case "GETATTR":
-            answer.obj_attributes = result.value
+            answer.obj_attributes = _attributes(result.value)
         case "READLINK":
             answer.link = result.value
         case "READDIR":
             page = result.value
-            entries = [SimpleNamespace(cookie=e.cookie, name=e.name, attrs=e.attributes) for e in page.entries]
+            entries = [
+                SimpleNamespace(cookie=e.cookie, name=e.name, attrs=_attributes(e.attributes)) for e in page.entries
+            ]
             answer.cookieverf = page.verifier
             answer.reply = SimpleNamespace(entries=entries, eof=page.eof)
     return SimpleNamespace(status=result.status, **{f"op{result.operation.name.lower()}": answer})
@@ -48,7 +60,7 @@ def _answer(result: Result) -> SimpleNamespace:
 @pytest.fixture
 def pynfs(model: ModelServer, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What the fake modules did: who was called, and whether the next call fails."""
-    told = SimpleNamespace(clients=[], credentials=[], failing=False, refused=False)
+    told = SimpleNamespace(clients=[], credentials=[], failing=None, refused=False)
 
     class NFS4Client:
         def __init__(self, host: str, port: int, minorversion: int) -> None:
@@ -70,8 +82,8 @@ def pynfs(model: ModelServer, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespac
             return len(self._calls) - 1
 
         def listen(self, xid: int, timeout: float) -> SimpleNamespace:
-            if told.failing:
-                raise ValueError("the polling thread died")
+            if told.failing is not None:
+                raise told.failing
             (reply,) = self._client.pipeline([self._calls[xid]])
             return SimpleNamespace(status=reply.status, resarray=[_answer(each) for each in reply.results])
 
@@ -120,14 +132,34 @@ def test_an_error_of_the_server_is_the_same_error(client: PynfsClient) -> None:
     assert (reply.status, len(reply.results)) == (Status.NOENT, 2)
 
 
+def test_times_and_numbers_of_file_systems_are_those_of_the_built_in_client(
+    client: PynfsClient, model: ModelServer
+) -> None:
+    own = Client(Address("model.example.com"), dial=model.dial)
+    look = (nfs.PUTROOTFH(), nfs.LOOKUP(b"vol"), nfs.GETATTR(mask_of(TIME_METADATA, FSID)))
+    assert client.compound(*look)[-1] == own.compound(*look)[-1]
+    listing = (nfs.PUTROOTFH(), nfs.READDIR(0, bytes(8), 4096, 4096, mask_of(TIME_METADATA)))
+    assert client.compound(*listing)[-1].entries == own.compound(*listing)[-1].entries
+
+
+def test_an_error_without_a_text_is_told_by_its_class(client: PynfsClient, pynfs: SimpleNamespace) -> None:
+    class RPCTimeout(Exception):
+        pass
+
+    root = root_handle(client, (b"vol",))
+    pynfs.failing = RPCTimeout()
+    with pytest.raises(NoAnswer, match="pynfs: RPCTimeout"):
+        names(client, root)
+
+
 def test_a_client_that_failed_is_thrown_away(client: PynfsClient, pynfs: SimpleNamespace) -> None:
     root = root_handle(client, (b"vol",))
-    pynfs.failing = True
+    pynfs.failing = ValueError("the polling thread died")
     with pytest.raises(NoAnswer):
         names(client, root)
     with pytest.raises(OutcomeUnknown):
         client.compound(nfs.PUTFH(root), create_directory(b"made", 0o755))
-    pynfs.failing = False
+    pynfs.failing = None
     assert names(client, root) == []
     assert len(pynfs.clients) == 3
 

@@ -245,6 +245,20 @@ def _handle(client: Client, root: bytes, asset: Asset) -> bytes:
     return handle
 
 
+def test_a_parent_whose_former_marker_goes_while_it_is_made_is_the_drivers_own(site: Site, model: ModelServer) -> None:
+    parents = model.share.children[b".volplane"].children[b"parents"]
+
+    def a_deletion_ends(requests: list[Request]) -> None:
+        if any(request.operation is nfs.CREATE and request.arguments[1] == b"default" for request in requests):
+            model.fault = lambda _requests: None
+            for name in list(parents.children):
+                model.leave(parents, name)
+
+    model.fault = a_deletion_ends
+    site.provision()
+    assert site.provision()[1].source.fields["path"].startswith("/vol/default/")
+
+
 def test_the_parent_of_another_volume_stays(site: Site, client: Client, root: bytes) -> None:
     first, second = site.provision(), site.provision()
     site.delete(site.volume(first))

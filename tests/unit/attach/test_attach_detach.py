@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
-from unit.attach.objects import CSI, OTHER, PAIR, UNIQUE, attachment, bound, node, pod
-from unit.deciding import read, state_with
-from volplane.attach.attach_detach import AttachDetachState, Decision, decide_node, decide_pair, report_differs
+from unit.attach.objects import CSI, FINALIZER, OTHER, PAIR, UNIQUE, attachment, bound, node, pod
+from unit.deciding import disk, read, state_with
+from volplane.attach.attach_detach import AttachDetachState, Decision, decide_pair
+from volplane.attach.attacher import decide_attachment
+from volplane.attach.handlers import AttachDetachHandlers
 from volplane.attach.identity import Pair
-from volplane.controller.actions import Create, Delete, LiveReads, Patch, Read, Settled, Wait
+from volplane.attach.reconcilers import NodeReconciler, PairReconciler
+from volplane.controller.actions import Create, Delete, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.kube import names
 from volplane.kube.kinds import NODES, VOLUMES
-from volplane.kube.objects import CsiDriver, CsiDriverSpec, KubeObject, Metadata
+from volplane.kube.objects import CsiDriver, CsiDriverSpec, KubeObject, Metadata, VolumeAttachment
 
 NEEDS_NONE = CsiDriver(metadata=Metadata(name=CSI), spec=CsiDriverSpec(attach_required=False))
 
@@ -30,8 +35,29 @@ def decided(*objects: KubeObject, pair: Pair = PAIR, reads: LiveReads | None = N
     return decide_pair(pair, world(*objects, **more), reads or LiveReads())
 
 
+def followed(*objects: KubeObject) -> AttachDetachState:
+    """A world whose changes the handlers see."""
+    state = world(*objects)
+    AttachDetachHandlers(state, pairs=Keys(), nodes=Keys()).subscribe()
+    return state
+
+
+class Keys:
+    """A queue that keeps what is put into it."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    def enqueue(self, key: str, after: float = 0.0) -> None:
+        self.keys.append(key)
+
+
+def newer(item: KubeObject, version: int) -> Metadata:
+    return replace(item.metadata, resource_version=str(version))
+
+
 def told(decision: Decision) -> list[str]:
-    assert isinstance(decision.action, Wait)
+    assert isinstance(decision.action, Wait | Settled)
     return [event.message for event in decision.action.events]
 
 
@@ -44,6 +70,26 @@ def test_a_pod_on_a_node_gets_an_attachment_with_the_stock_name() -> None:
     assert action.body["metadata"]["name"] == PAIR.attachment
     assert action.body["metadata"]["annotations"] == {names.NODE_UID: "uid-node-a"}
     assert action.body["spec"] == {"attacher": CSI, "nodeName": "node-a", "source": {"persistentVolumeName": "v"}}
+
+
+def test_an_attachment_for_the_attacher_beside_it_has_its_finalizer_and_record_from_the_start() -> None:
+    attaching = disk(CSI, csi_driver_name=CSI, attach_required=True)
+    state = world(*bound(), node(), pod(), drivers=[attaching], attacher=True)
+    action = decide_pair(PAIR, state, LiveReads()).action
+    assert isinstance(action, Create)
+    made = msgspec.convert({**action.body, "metadata": {**action.body["metadata"], "uid": "u"}}, VolumeAttachment)
+    assert made.metadata.finalizers == [FINALIZER]
+    assert made.annotation(names.NODE_UID) == "uid-node-a"
+    state.cluster.attachments.observe(made)
+    assert isinstance(decide_attachment(made.key, state.cluster), Run), "nothing else is to be declared"
+
+
+@pytest.mark.parametrize("change", [{"attach_required": False}, {"csi_driver_name": "other.example.com"}])
+def test_an_attachment_for_others_has_what_the_stock_controller_writes(change: dict[str, Any]) -> None:
+    other = disk(CSI, **{"csi_driver_name": CSI, "attach_required": True, **change})
+    action = decided(*bound(), node(), pod(), drivers=[other], attacher=True).action
+    assert isinstance(action, Create)
+    assert action.body["metadata"] == {"name": PAIR.attachment, "annotations": {names.NODE_UID: "uid-node-a"}}
 
 
 @pytest.mark.parametrize(
@@ -192,6 +238,27 @@ def test_the_node_is_read_live_before_the_attachment_is_deleted() -> None:
     assert isinstance(action, Delete)
 
 
+def test_the_answer_to_the_write_that_withdrew_it_is_as_good_as_a_live_read() -> None:
+    state = followed(*bound(), node(attached=[UNIQUE]), attachment(attached=True))
+    state.cluster.nodes.observe(replace(node(), metadata=newer(node(), 2)))
+    assert isinstance(decide_pair(PAIR, state, LiveReads()).action, Delete)
+
+
+def test_what_is_in_use_when_it_is_withdrawn_is_looked_for_live_later() -> None:
+    state = followed(*bound(), node(attached=[UNIQUE]), attachment(attached=True))
+    state.cluster.nodes.observe(replace(node(in_use=[UNIQUE]), metadata=newer(node(), 2)))
+    assert isinstance(decide_pair(PAIR, state, LiveReads()).action, Wait)
+    state.cluster.nodes.observe(replace(node(), metadata=newer(node(), 3)))
+    assert isinstance(decide_pair(PAIR, state, LiveReads()).action, Read)
+
+
+def test_what_was_listed_again_meanwhile_is_looked_for_live() -> None:
+    state = followed(*bound(), node(attached=[UNIQUE]), attachment(attached=True))
+    for version, there in enumerate((node(), node(attached=[UNIQUE]), node(in_use=[UNIQUE]), node()), 2):
+        state.cluster.nodes.observe(replace(there, metadata=newer(there, version)))
+    assert isinstance(decide_pair(PAIR, state, LiveReads()).action, Read)
+
+
 def test_of_a_node_that_is_gone_what_it_used_last_counts() -> None:
     objects = (*bound(), attachment(attached=True))
     state = world(*objects, unwanted_for=0.0)
@@ -224,11 +291,11 @@ def test_an_attachment_whose_volume_is_gone_goes_after_a_live_look() -> None:
 
 
 def reported(there: KubeObject, *objects: KubeObject, **more: Any) -> list[str] | None:
-    """What is written into volumesAttached; None: nothing is written."""
-    state = world(there, *objects, **more)
-    action = decide_node("node-a", state)
-    listed = [each.name for each in there.status.volumes_attached or ()]
-    assert report_differs(PAIR, state) == (action != Settled() and (UNIQUE in listed) != (UNIQUE in _written(action)))
+    """What is written into volumesAttached once the pair was decided; None: nothing is written, nor the node woken."""
+    state, woken = world(there, *objects, **more), list[str]()
+    PairReconciler(state, woken.append, woken.append)(PAIR.key, LiveReads())
+    action = NodeReconciler(state)("node-a", LiveReads())
+    assert woken == ([] if action == Settled() else ["node-a"])
     return None if action == Settled() else _written(action)
 
 
@@ -262,4 +329,15 @@ def test_entries_of_other_plugins_stay() -> None:
 
 
 def test_nothing_is_written_to_a_node_whose_kubelet_attaches_for_itself() -> None:
-    assert decide_node("node-a", world(node(managed=False), *bound(), pod(), attachment(attached=True))) == Settled()
+    assert reported(node(managed=False), *bound(), pod(), attachment(attached=True)) is None
+
+
+def test_a_report_judges_the_volumes_that_changed_however_many_there_are() -> None:
+    others = [f"kubernetes.io/csi/{CSI}^other-{number}" for number in range(3)]
+    state = world(node(attached=others), *bound(), pod(), attachment(attached=True))
+    state.reports["node-a"] = {UNIQUE, others[1]}
+    reconciler = NodeReconciler(state)
+    assert _written(reconciler("node-a", LiveReads())) == [UNIQUE, others[0], others[2]]
+    state.cluster.nodes.observe(replace(node(attached=[UNIQUE]), metadata=newer(node(), 2)))
+    assert reconciler("node-a", LiveReads()) == Settled()
+    assert state.reports == {}

@@ -201,6 +201,15 @@ def test_a_named_volume_that_is_being_scrubbed_is_waited_for() -> None:
     assert waits.reason == 'volume "v" is being scrubbed'
 
 
+@pytest.mark.parametrize("phase", ["Released", "Failed"])
+def test_a_named_volume_that_is_to_be_destroyed_is_not_bound_though_it_is_reserved_anew(phase: str) -> None:
+    """Found by the simulation: its object could go at any moment, and the claim would have lost it."""
+    dying = volume(reserved="c", status={"phase": phase}, deletionTimestamp=DYING)
+    waits = unbound(claim(volumeName="v"), dying)
+    assert isinstance(waits, Wait)
+    assert waits.reason == 'volume "v" is being deleted'
+
+
 # --- a claim that was bound --------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,9 @@ from volplane_testing.conformance import RULES
 
 MODULE = """
 import dataclasses
+import os
+import re
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -73,6 +76,24 @@ class HangsInAPool(Good):
     def delete(self, request):
         with ThreadPoolExecutor(1) as pool:
             pool.submit(threading.Event().wait).result()
+
+
+class HoldsTheLock(Good):
+    @hookimpl
+    def delete(self, request):
+        re.match("(a|a)*b", "a" * 99)
+
+
+class Dies(Good):
+    @hookimpl
+    def delete(self, request):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Exits(Good):
+    @hookimpl
+    def describe(self, request):
+        os._exit(0)
 
 
 def subject():
@@ -160,6 +181,30 @@ def test_a_call_that_never_returns_is_a_violation_that_ends_the_command(run: Run
     assert says in failure
     assert " did not return)\n" in out
     assert "1 violated" in out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("backend", "says"),
+    [
+        ("HoldsTheLock", "delete did not return within 0.1 s; it held the interpreter's lock"),
+        ("Dies", "delete ended the process by SIGKILL"),
+        ("Exits", "the constructor, or describe, ended the process with exit code 0"),
+    ],
+)
+def test_a_call_that_stops_or_ends_its_process_is_a_violation(run: Run, backend: str, says: str) -> None:
+    code, out, _ = run(f"checked_backends:{backend}", "--in-process", "--patience", "0.1")
+    assert code == 1
+    [failure] = [line for line in out.splitlines() if line.startswith("FAIL")]
+    assert failure.endswith(f": {says}")
+    assert "1 violated, " in out.splitlines()[-1]
+    assert " not judged" in out.splitlines()[-1]
+
+
+def test_a_module_whose_import_ends_the_process_is_one_line(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "exiting.py").write_text("import os\nos._exit(0)\n")
+    code, out, err = run("exiting:Backend", *TWO)
+    assert (code, out) == (1, "")
+    assert "error: exiting:Backend: importing exiting ended the process with exit code 0\n" in err
 
 
 def test_work_that_is_never_done_is_a_violation_and_not_waited_for(run: Run) -> None:

@@ -25,7 +25,7 @@ def test_a_pipe_gets_plain_lines() -> None:
     console.done("a file is there")
     console.warning("slow")
     assert out.getvalue() == (
-        "\nClaims\n  claim   default/data                              Bound       to pvc-1\nok    a file is there\n"
+        "\nClaims\n  claim   default/data                             Bound     to pvc-1\nok    a file is there\n"
     )
     assert err.getvalue() == "warning: slow\n"
     assert not console._colour_out
@@ -90,3 +90,27 @@ def test_a_sentence_is_broken_between_words_on_a_terminal_alone(
     assert len(shown) == lines
     assert all(line.startswith("  ") for line in shown)
     assert lines == 1 or max(map(len, shown)) <= 80
+
+
+def test_nothing_is_wider_than_the_terminal(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    console = Console(terminal, terminal)
+    volume = "pvc-2cb271f6-2e4b-4394-a41e-5be00258fb13"
+    console.phase("claim", "default/data", "Bound", f"to {volume}")
+    console.phase("pod", "app", "Running", "on node-1")
+    console.heading("5. Attach: a pod moves to another node, and its EBS volume of a mocked EC2 follows it")
+    console.done("EC2 says that vol-0e5d046d2ce7b1f0d is attached to i-04cd9b7672d7fbee8, which is node-1")
+    console.note("    in this demo no volume is attached, because a distribution that it needs is not installed")
+    assert terminal.getvalue() == (
+        "  claim   default/data                             Bound\n"
+        f"          to {volume}\n"
+        "  pod     app                                      Running   on node-1\n"
+        "\n"
+        "5. Attach: a pod moves to another node, and its EBS volume of a mocked EC2\n"
+        "   follows it\n"
+        "ok    EC2 says that vol-0e5d046d2ce7b1f0d is attached to i-04cd9b7672d7fbee8,\n"
+        "      which is node-1\n"
+        "    in this demo no volume is attached, because a distribution that it needs is\n"
+        "    not installed\n"
+    )

@@ -13,6 +13,8 @@ from volplane import (
     AttachedElsewhere,
     BackendError,
     Context,
+    Fence,
+    Fenced,
     InProgress,
     InvalidArgument,
     Ownership,
@@ -359,11 +361,14 @@ def test_what_is_not_ours_is_refused() -> None:
 def test_a_former_leader_is_refused_by_memory_and_by_the_mark() -> None:
     fences, marks = Fences(LABELS), LABELS.of(OWNER)
     fences.refuse_former_leader("disk", marks, context(fence="7/a/lease"))
-    with pytest.raises(Unavailable, match="term 7; this call belongs to the former leader b of term 6"):
+    with pytest.raises(Fenced, match="term 7; this call belongs to the former leader b of term 6"):
         fences.refuse_former_leader("disk", marks, context(fence="6/b/lease"))
     written = {**marks, **LABELS.of_term(context(fence="9/c/lease"))}
-    with pytest.raises(Unavailable, match="leader of term 9"):
+    with pytest.raises(Fenced, match="leader of term 9") as refused:
         Fences(LABELS).refuse_former_leader("disk", written, context(fence="7/a/lease"))
+    later = Fence.parse(refused.value.fence)
+    assert later is not None
+    assert (later.transitions, later.lease) == (9, "lease")
     fences.forget("disk")
     fences.refuse_former_leader("disk", marks, context(fence="6/b/lease"))
 

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -456,3 +457,49 @@ async def test_after_a_restore_of_the_server_terms_are_counted_on(wire: Callable
     assert all(term.outdates(former) for term in terms)
     await two.stop()
     await three.stop()
+
+
+async def test_a_leader_of_a_restored_server_counts_on_from_the_term_that_a_storage_knows(
+    wire: Callable[[], Any],
+) -> None:
+    """Who led in that term ended before the restore: nobody else could tell."""
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(10)
+    former = replace(one.terms[0].fence, transitions=7, holder="gone")
+    one.terms[0].fenced(str(former))
+    await asyncio.sleep(5)
+    assert len(one.terms) == 2
+    assert one.terms[1].fence.outdates(former)
+    assert at_work(log) == ["one"]
+    await one.stop()
+
+
+@pytest.mark.parametrize("term", ["7/gone/another-lease", "", "nonsense"])
+async def test_a_term_that_does_not_outdate_its_own_changes_nothing_for_a_leader(
+    wire: Callable[[], Any], term: str
+) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(10)
+    one.terms[0].fenced(term)
+    one.terms[0].fenced(str(one.terms[0].fence))
+    await asyncio.sleep(10)
+    assert len(one.terms) == 1
+    await one.stop()
+
+
+async def test_a_former_leader_does_not_count_on_from_the_term_of_its_successor(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(10)
+    one.state = "hangs"
+    two = Candidate(line, "two", log)
+    await asyncio.sleep(30)
+    one.terms[0].fenced(str(two.terms[0].fence))
+    one.state = "up"
+    await asyncio.sleep(10)
+    assert (await lease(line)).lease_transitions == two.terms[0].fence.transitions
+    assert at_work(log) == ["two"]
+    await one.stop()
+    await two.stop()

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from volplane import Asset, Done, Unavailable, VolumeSource, hookimpl
+from volplane import Asset, Done, Fenced, Unavailable, VolumeSource, hookimpl
 from volplane.drivers.loading import build_driver
+from volplane.drivers.refusals import telling
 from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import BrokenDriver, DriverState, LoadedDrivers
 from volplane.errors import OutcomeUnknown
@@ -301,3 +302,14 @@ async def test_all_drivers_hang_only_when_none_can_work(kit: Any) -> None:
     await asyncio.sleep(3600.0)
     assert not drivers.all_hang, "the hooks have returned"
     keeping.cancel()
+
+
+def test_a_call_that_a_storage_refuses_because_of_a_later_term_is_told() -> None:
+    terms: list[str] = []
+
+    def refuse(_driver: Any, _request: Any) -> Any:
+        raise Fenced("a later leader has it", fence="7/b/lease")
+
+    with pytest.raises(Fenced):
+        telling(terms.append, refuse)(None, None)  # type: ignore[arg-type]
+    assert terms == ["7/b/lease"]

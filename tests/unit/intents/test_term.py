@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -21,12 +22,19 @@ OURS, FORMER = "3/us/lease-b", "7/them/lease-a"
 LEASE = "volplane-system/volplane"
 
 
-def leading(term: str = FORMER, *, fence: str = OURS, elected: str = LEASE, **more: Any) -> ClusterState:
+def leading(
+    term: str = FORMER,
+    *,
+    fence: str = OURS,
+    elected: str = LEASE,
+    finalizers: Sequence[str] = (HELD,),
+    **more: Any,
+) -> ClusterState:
     """The state of a process that leads, as far as it knows, with a claim for which this term has begun something."""
     made = state_with(storage_class(), **{"drivers": (disk(),), "lease": elected, **more})
     made.fence = lambda: fence
     sealed = made.sealer.seal("uid-c", ClaimIntent(v=INTENT_VERSION, driver=DRIVER, segment={}, fence=term))
-    made.claims.observe(claim("c", storageClassName="fast", annotations={INTENT: sealed}, finalizers=[HELD]))
+    made.claims.observe(claim("c", storageClassName="fast", annotations={INTENT: sealed}, finalizers=finalizers))
     return made
 
 
@@ -69,6 +77,14 @@ def test_who_does_not_lead_any_more_writes_nothing(found: Lease | None) -> None:
 def test_without_election_what_an_elected_leader_began_is_taken_over() -> None:
     made = leading(fence="", elected="")
     assert written(made, decided(made)).fence == ""
+
+
+def test_a_leader_puts_the_finalizer_back_that_a_tenant_has_removed() -> None:
+    """Found by the simulation: without it nobody took the intent over, and what another driver had made stayed."""
+    made = leading(finalizers=("a/b",))
+    step = decided(made, read(LEASES, LEASE, lease()))
+    assert written(made, step).fence == OURS
+    assert step.body["metadata"]["finalizers"] == ["a/b", HELD]
 
 
 def test_an_own_intent_goes_on_without_a_look_at_the_lease() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from volplane.errors import ApiError, ApiUnavailable
 from volplane.kube.client import Client
+from volplane.kube.flowcontrol import CircuitBreaker
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.transport import Response
 
@@ -149,3 +150,20 @@ async def test_a_time_that_is_too_long_is_cut(wire: Callable[[], Any], told: str
     with pytest.raises(ApiUnavailable) as refused:
         await line.client.get(VOLUMES, "v")
     assert refused.value.retry_after == 300.0
+
+
+async def test_a_call_that_waited_while_the_process_was_stopped_is_not_sent() -> None:
+    """Found by the simulation: what it was decided for, and the lease with it, may be over."""
+    loop = asyncio.get_running_loop()
+    circuit = CircuitBreaker()
+    for _ in range(20):
+        circuit.record_failure()
+    assert circuit.open
+    waiting = asyncio.create_task(circuit.wait(100.0, "PATCH a"))
+    await asyncio.sleep(0.0)
+    stopped = loop.time()
+    # As SIGSTOP: time goes on, and nothing runs.
+    loop.call_later(0.01, lambda: setattr(loop, "_virtual", loop.time() + 60.0))
+    with pytest.raises(ApiUnavailable, match="was stopped while it waited"):
+        await waiting
+    assert loop.time() > stopped + 50.0

@@ -16,7 +16,7 @@ from volplane.binding.matching import capacity_of, demand_of, place_of
 from volplane.controller.actions import LiveReads, Patch, Read
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
-from volplane.kube.objects import Claim, KubeObject, Node, Volume
+from volplane.kube.objects import Claim, KubeObject, Node, Volume, VolumeAttachment
 from volplane.reconcile.claims import ClaimReconciler
 from volplane.reconcile.volumes import VolumeReconciler
 from volplane.state.handlers import EventHandlers
@@ -373,3 +373,22 @@ def test_a_volume_that_was_kept_for_a_claim_in_vain_goes_to_the_next() -> None:
     bench.delete(claim("first"))
     bench.begin("claims", "default/first")
     assert list(bench.claims.keys) == ["default/second"]
+
+
+def test_the_end_of_an_attachment_wakes_a_volume_that_no_living_claim_has() -> None:
+    bench = Bench()
+    held = claim("c", volumeName="v", annotations={names.BIND_COMPLETED: "yes"})
+    bench.world.claims.observe(held)
+    bench.world.volumes.observe(volume("v", claim=held))
+
+    def woken_by_the_end_of(uid: str) -> list[str]:
+        bench.volumes.keys.clear()
+        metadata = {"name": "a", "uid": uid, "resourceVersion": "5"}
+        body = {"metadata": metadata, "spec": {"source": {"persistentVolumeName": "v"}}}
+        bench.world.attachments.observe(msgspec.convert(body, VolumeAttachment))
+        bench.world.attachments.observe_deleted("a", uid, 6)
+        return list(bench.volumes.keys)
+
+    assert woken_by_the_end_of("first") == []
+    bench.world.claims.observe_deleted(held.key, held.uid)
+    assert woken_by_the_end_of("second") == ["v"]

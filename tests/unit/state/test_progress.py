@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from volplane.assets import Asset, VolumeSource
+from volplane.errors import AlreadyDeleted, OutcomeUnknown, Unavailable
 from volplane.state.progress import (
     BackendErased,
     ClaimProgress,
@@ -28,6 +29,7 @@ from volplane.state.records import ClaimIntent
 
 ASSET = Asset(handle="a", source=VolumeSource(kind="hostPath", fields={"path": "/a"}), capacity_bytes=1)
 FIRST, SECOND = ClaimIntent(v=1, driver="d"), ClaimIntent(v=1, driver="d", generation=2)
+THEIRS = ClaimIntent(v=1, driver="d", fence="1/b/lease")
 JOB = {"job": 1}
 
 Claim, Volume = ClaimProgress, VolumeProgress
@@ -56,6 +58,11 @@ CLAIMS: dict[str, tuple[ClaimProgress, Callable[[ClaimProgress], object], ClaimP
         lambda p: p.provision_began(),
         Claim(step=Pending(JOB, 5.0)),
     ),
+    "another leader has worked on it since": (
+        Claim(step=Full(), intent=FIRST, attempted=3.0),
+        lambda p: p.intent_seen(THEIRS),
+        Claim(intent=THEIRS),
+    ),
     "provision makes an asset": (
         Claim(step=Pending(JOB, 5.0)),
         lambda p: p.provision_made(ASSET, 9.0),
@@ -68,10 +75,19 @@ CLAIMS: dict[str, tuple[ClaimProgress, Callable[[ClaimProgress], object], ClaimP
     ),
     "provision fails": (
         Claim(step=Pending(JOB, 5.0)),
-        lambda p: p.provision_failed(9.0, unknown=False),
+        lambda p: p.provision_failed(Unavailable("it is away"), 9.0),
         Claim(step=Pending(JOB, 5.0), attempted=9.0),
     ),
-    "provision fails with an unknown outcome": (Claim(), lambda p: p.provision_failed(9.0, unknown=True), Claim()),
+    "provision fails with an unknown outcome": (
+        Claim(),
+        lambda p: p.provision_failed(OutcomeUnknown("no answer"), 9.0),
+        Claim(),
+    ),
+    "provision says that the asset was deleted": (
+        Claim(step=Pending(JOB, 5.0), attempted=3.0),
+        lambda p: p.provision_failed(AlreadyDeleted("its token is used up"), 9.0),
+        Claim(step=Discarded()),
+    ),
     "the segment is full": (Claim(attempted=9.0), lambda p: p.segment_full(), Claim(step=Full(), attempted=9.0)),
     "the node of a full segment is cleared": (Claim(step=Full()), lambda p: p.node_cleared(), Claim()),
     "no node is selected while an asset waits": (

@@ -65,41 +65,56 @@ class Console:
 
     def sentence(self, text: str) -> None:
         """An indented line of the result, broken between words where a terminal is narrower; whole in a pipe."""
-        if self._width == sys.maxsize:
-            self.line(f"  {text}")
-            return
-        shown = textwrap.wrap(
-            sanitize(text),
-            self._width,
-            initial_indent="  ",
-            subsequent_indent="    ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for line in shown:
+        for line in self._broken(f"  {sanitize(text)}", 4):
             self._write(line)
+
+    def _broken(self, text: str, indent: int) -> list[str]:
+        """Lines of a text that fit the terminal, those after the first one indented; no word is cut."""
+        if len(text) <= self._width:
+            return [text]
+        return textwrap.wrap(
+            text, self._width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+        )
 
     def heading(self, text: str) -> None:
         """The title of a part, after an empty line."""
         self._write("")
-        self._write(self._styled(text, bold=True))
+        for line in self._broken(sanitize(text), 3):
+            self._write(self._styled(line, bold=True))
 
     def note(self, text: str) -> None:
         """A dimmed line: a reason, or what the reader can do."""
-        self._write(self._styled(text, dim=True))
+        text = sanitize(text)
+        for line in self._broken(text, len(text) - len(text.lstrip())):
+            self._write(self._styled(line, dim=True))
 
     def done(self, text: str) -> None:
         """A result that is as it should be, marked "ok"."""
-        self._write(f"{self._styled('ok', fg='green', bold=True)}    {sanitize(text)}")
+        self._marked("ok", "green", text)
 
     def failed(self, text: str) -> None:
         """A result that is not as it should be, marked "FAIL". The command then exits with code 1."""
-        self._write(f"{self._styled('FAIL', fg='red', bold=True)}  {sanitize(text)}")
+        self._marked("FAIL", "red", text)
+
+    def _marked(self, mark: str, colour: str, text: str) -> None:
+        first, *others = self._broken(f"{mark:<6}{sanitize(text)}", 6)
+        self._write(f"{self._styled(mark, fg=colour, bold=True)}{first[len(mark) :]}")
+        for line in others:
+            self._write(line)
 
     def phase(self, kind: str, name: str, phase: str, detail: str = "") -> None:
-        """The new phase of an object: `claim   default/data   Bound   to pvc-…`."""
-        shown = self._styled(f"{phase:<11}", fg=COLOURS.get(phase))
-        self._write(f"  {kind:<7} {sanitize(name):<41} {shown} {sanitize(detail)}".rstrip())
+        """The new phase of an object: `claim   default/data   Bound   to pvc-…`.
+
+        What does not fit the terminal stands on a line of its own.
+        """
+        head = f"  {kind:<7} {sanitize(name):<40} "
+        detail = sanitize(detail)
+        fits = len(head) + max(9, len(sanitize(phase))) + 1 + len(detail) <= self._width
+        shown = self._styled(f"{phase:<9}" if fits and detail else phase, fg=COLOURS.get(phase))
+        self._write(f"{head}{shown} {detail}".rstrip() if fits else f"{head}{shown}")
+        if not fits:
+            for line in self._broken(f"{'':<10}{detail}", 12):
+                self._write(line)
 
     def table(self, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Columns as wide as their widest cell. Cells that are phases are coloured.

@@ -38,7 +38,9 @@ DataDirectory = Annotated[
 ]
 InMemory = Annotated[bool, typer.Option("--memory", help="Keep everything in memory only. This is the default.")]
 Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")]
-Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
+Port = Annotated[
+    int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+]
 KubeconfigOut = Annotated[
     Path | None,
     typer.Option(
@@ -71,10 +73,13 @@ Controllers = Annotated[
     typer.Option(
         metavar="LIST",
         help=f"What to do: some of {', '.join(ALL_CONTROLLERS)}, or all where no kube-controller-manager does it.",
+        show_default="all but binder, protection and attach-detach",
     ),
 ]
 OurNamespace = Annotated[
     str, typer.Option(metavar="NAME", help="Namespace of the lease, the sealing key and scrubber pods.")
 ]
 OutputFormat = Annotated[Output, typer.Option("--output", "-o", help="How the result is written.")]
-Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Log more; twice: everything.")]
+Verbose = Annotated[
+    int, typer.Option("--verbose", "-v", count=True, help="Log more; twice: everything.", show_default=False)
+]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 __all__ = [
     "Cause",
@@ -24,6 +24,16 @@ __all__ = [
 ]
 
 
+MOST_OF_A_VALUE: Final = 1024
+"""Characters of a name or a value of the client that are repeated in an answer. A stock server repeats all of them."""
+MOST_OF_A_MESSAGE: Final = 16_384
+MOST_CAUSES: Final = 128
+
+
+def _cut(text: str, most: int = MOST_OF_A_VALUE) -> str:
+    return text if len(text) <= most else f"{text[:most]}… ({len(text) - most} more characters)"
+
+
 @dataclass(frozen=True, slots=True)
 class Cause:
     """One refused field: an entry of `details.causes` (metav1.StatusCause, field.Error)."""
@@ -38,8 +48,7 @@ class Cause:
 
     @classmethod
     def invalid(cls, path: str, value: object, why: str) -> Cause:
-        shown = f'"{value}"' if isinstance(value, str) else json.dumps(value)
-        return cls("FieldValueInvalid", path, f"Invalid value: {shown}: {why}")
+        return cls("FieldValueInvalid", path, f"Invalid value: {_shown(value)}: {why}")
 
     @classmethod
     def forbidden(cls, path: str, why: str) -> Cause:
@@ -48,7 +57,9 @@ class Cause:
     @classmethod
     def unsupported(cls, path: str, value: object, legal: list[str]) -> Cause:
         names = ", ".join(f'"{name}"' for name in sorted(legal))
-        return cls("FieldValueNotSupported", path, f'Unsupported value: "{value}": supported values: {names}')
+        return cls(
+            "FieldValueNotSupported", path, f'Unsupported value: "{_cut(str(value))}": supported values: {names}'
+        )
 
     @classmethod
     def too_long(cls, path: str, limit: str) -> Cause:
@@ -57,11 +68,11 @@ class Cause:
 
     @classmethod
     def not_found(cls, path: str, value: object) -> Cause:
-        return cls("FieldValueNotFound", path, f'Not found: "{value}"')
+        return cls("FieldValueNotFound", path, f'Not found: "{_cut(str(value))}"')
 
     @classmethod
     def duplicate(cls, path: str, value: object) -> Cause:
-        return cls("FieldValueDuplicate", path, f'Duplicate value: "{value}"')
+        return cls("FieldValueDuplicate", path, f'Duplicate value: "{_cut(str(value))}"')
 
 
 @dataclass(slots=True)
@@ -85,7 +96,7 @@ class StatusError(Exception):
             "apiVersion": "v1",
             "metadata": self.metadata,
             "status": "Failure",
-            "message": self.message,
+            "message": _cut(self.message, MOST_OF_A_MESSAGE),
         }
         if self.reason:
             status["reason"] = self.reason
@@ -95,8 +106,12 @@ class StatusError(Exception):
         return status
 
 
+def _shown(value: object) -> str:
+    return f'"{_cut(value)}"' if isinstance(value, str) else _cut(json.dumps(value))
+
+
 def _details(name: str, group: str, kind: str) -> dict[str, Any]:
-    return {key: value for key, value in (("name", name), ("group", group), ("kind", kind)) if value}
+    return {key: _cut(value) for key, value in (("name", name), ("group", group), ("kind", kind)) if value}
 
 
 def _qualified(plural: str, group: str) -> str:
@@ -105,22 +120,22 @@ def _qualified(plural: str, group: str) -> str:
 
 def not_found(plural: str, group: str, name: str) -> StatusError:
     return StatusError(
-        404, "NotFound", f'{_qualified(plural, group)} "{name}" not found', _details(name, group, plural)
+        404, "NotFound", f'{_qualified(plural, group)} "{_cut(name)}" not found', _details(name, group, plural)
     )
 
 
 def already_exists(plural: str, group: str, name: str) -> StatusError:
-    message = f'{_qualified(plural, group)} "{name}" already exists'
+    message = f'{_qualified(plural, group)} "{_cut(name)}" already exists'
     return StatusError(409, "AlreadyExists", message, _details(name, group, plural))
 
 
 def conflict(plural: str, group: str, name: str, why: str) -> StatusError:
-    message = f'Operation cannot be fulfilled on {_qualified(plural, group)} "{name}": {why}'
+    message = f'Operation cannot be fulfilled on {_qualified(plural, group)} "{_cut(name)}": {why}'
     return StatusError(409, "Conflict", message, _details(name, group, plural))
 
 
 def forbidden(plural: str, group: str, name: str, why: str) -> StatusError:
-    message = f'{_qualified(plural, group)} "{name}" is forbidden: {why}'
+    message = f'{_qualified(plural, group)} "{_cut(name)}" is forbidden: {why}'
     return StatusError(403, "Forbidden", message, _details(name, group, plural))
 
 
@@ -133,13 +148,17 @@ def gone(message: str) -> StatusError:
 
 
 def invalid(kind: str, group: str, name: str, causes: list[Cause]) -> StatusError:
-    """422 with one cause per refused field. The message tells each once, as often as it is a cause."""
-    lines = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in causes))
+    """422 with one cause per refused field, up to 128. The message tells each once, as often as it is a cause."""
+    told = causes[:MOST_CAUSES]
+    lines = list(dict.fromkeys(f"{_cut(cause.field)}: {cause.message}" for cause in told))
     shown = lines[0] if len(lines) == 1 else "[" + ", ".join(lines) + "]"
     qualified = _qualified(kind, group)
     details = _details(name, group, kind)
-    details["causes"] = [{"reason": c.reason, "message": c.message, "field": c.field} for c in causes]
-    return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {shown}', details)
+    details["causes"] = [
+        {"reason": cause.reason, "message": _cut(cause.message, MOST_OF_A_MESSAGE), "field": _cut(cause.field)}
+        for cause in told
+    ]
+    return StatusError(422, "Invalid", f'{qualified} "{_cut(name)}" is invalid: {shown}', details)
 
 
 def denied(webhook: str, why: str, code: int = 0, reason: str = "") -> StatusError:

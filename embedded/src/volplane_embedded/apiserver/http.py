@@ -31,22 +31,35 @@ _HEADER_SECONDS: Final = 15.0
 """How long a connection may take for the headers of its first request."""
 _BODY_SECONDS: Final = 60.0
 _IDLE_SECONDS: Final = 75.0
+_WRITE_SECONDS: Final = 30.0
+"""How long a client may leave what it asked for unread before its connection is cut."""
 _MAX_CONNECTIONS: Final = 1000
 _GATHER_SECONDS: Final = 0.005
 """Pause between two chunks of a watch. Under load a chunk then has many events, which costs both sides a tenth."""
 
 
 class _Connection(web.RequestHandler):
-    """A connection that is closed if its first request does not come, or if there are too many connections."""
+    """A connection that is cut if its first request does not come, or if its client does not read.
+
+    If there are too many, the oldest one that has shown no token makes room for a new one; without any, the new one
+    is closed.
+    """
 
     _patience: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
+    admitted = False
+    """Whether the client has shown the token."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        server = self._manager
-        if server is not None and len(server.connections) > _MAX_CONNECTIONS:
-            self.force_close()
-            return
+        if self._manager is not None and len(others := self._manager.connections) > _MAX_CONNECTIONS:
+            stranger = next((each for each in others if isinstance(each, _Connection) and not each.admitted), self)
+            stranger.cut()
+            if stranger is self:
+                return
+        if isinstance(transport, asyncio.WriteTransport):
+            # Writing pauses as soon as the kernel takes no more: what is closed with bytes unsent is noticed too.
+            transport.set_write_buffer_limits(high=1, low=0)
         self._patience = asyncio.get_running_loop().call_later(_HEADER_SECONDS, self.force_close)
 
     def data_received(self, data: bytes) -> None:
@@ -55,10 +68,31 @@ class _Connection(web.RequestHandler):
             self._patience.cancel()
             self._patience = None
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = asyncio.get_running_loop().call_later(_WRITE_SECONDS, self.cut, self.transport)
+
+    def resume_writing(self) -> None:
+        self._stop_waiting()
+        super().resume_writing()
+
     def connection_lost(self, exc: BaseException | None) -> None:
         if self._patience is not None:
             self._patience.cancel()
+        self._stop_waiting()
         super().connection_lost(exc)
+
+    def _stop_waiting(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def cut(self, transport: asyncio.Transport | None = None) -> None:
+        """Close without sending what waits. transport: where the connection has already let go of it."""
+        transport = transport or self.transport
+        self.force_close()
+        if transport is not None:
+            transport.abort()
 
 
 class _Server(web.Server):
@@ -118,7 +152,11 @@ class HttpHandler:
     def _admitted(self, request: web.BaseRequest, path: str) -> bool:
         if path in _OPEN_PATHS or path.startswith(("/livez/", "/readyz/", "/healthz/")):
             return True
-        return hmac.compare_digest(request.headers.get("Authorization", "").encode(), self._expected)
+        if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), self._expected):
+            return False
+        if isinstance(request.protocol, _Connection):
+            request.protocol.admitted = True
+        return True
 
     async def _watch(self, request: web.BaseRequest, path: str, query: list[tuple[str, str]]) -> web.StreamResponse:
         opened = self._server.watch(path, query, request.headers)

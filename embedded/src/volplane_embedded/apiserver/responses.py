@@ -24,8 +24,11 @@ __all__ = [
     "plain",
     "served",
     "text_answer",
+    "warning_header",
 ]
 
+_MOST_OF_WARNINGS: Final = 4096
+_MOST_OF_A_WARNING: Final = 256
 _META_GROUP: Final = "meta.k8s.io"
 _INCLUDED: Final = ("", "Metadata", "Object", "None")
 _KINDS: Final = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
@@ -164,3 +167,26 @@ class Renderer:
         table = self._tabulate(resource, objects, metadata, include or "Metadata")
         table["apiVersion"] = f"meta.k8s.io/{form.version}"
         return table
+
+
+def warning_header(texts: Sequence[str]) -> str:
+    """The Warning header (RFC 7234): the first 4096 characters of the texts, of each 256 if all are longer than that.
+
+    Source: KEP-1693. A client refuses headers that are much longer.
+    """
+    if sum(map(len, texts)) > _MOST_OF_WARNINGS:
+        texts = [text[:_MOST_OF_A_WARNING] for text in texts]
+    told: list[str] = []
+    left = _MOST_OF_WARNINGS
+    for text in texts:
+        left -= len(text)
+        if left < 0:
+            break
+        told.append(f'299 - "{_quoted(text)}"')
+    return ", ".join(told)
+
+
+def _quoted(text: str) -> str:
+    """Text as a quoted-string of RFC 7234. Control characters, which no header may have, are left out."""
+    shown = "".join(each for each in text if each.isprintable())
+    return shown.replace("\\", "\\\\").replace('"', '\\"')

@@ -266,7 +266,7 @@ class ApiServer:
         body = self._renderer.one(request.resource, written.data, form, request.query.text("includeObject"))
         answer = _json(status, body)
         if written.warnings:
-            answer.headers["Warning"] = ", ".join(f'299 - "{_quoted(text)}"' for text in written.warnings)
+            answer.headers["Warning"] = responses.warning_header(written.warnings)
         return answer
 
     def _deleted(self, request: Request, body: bytes) -> Answer:
@@ -302,8 +302,3 @@ def _success(code: int, details: Json | None = None) -> Json:
     if code:
         status["code"] = code
     return status
-
-
-def _quoted(text: str) -> str:
-    """Text of a warning header (RFC 7234 quoted-string, without line breaks)."""
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ").replace("\r", " ")

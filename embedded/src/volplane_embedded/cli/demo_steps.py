@@ -64,8 +64,8 @@ class Demo:
 
     async def _started(self) -> ControlPlane:
         plane = await self._cluster.process.wait_working()
-        self._console.line(f"a cluster with two nodes runs in this process: {self._cluster.embedded.url}")
-        self._console.line(f"driver {self._storage.driver} keeps volumes in {self._storage.text}")
+        self._console.note(f"a cluster with two nodes runs in this process: {self._cluster.embedded.url}")
+        self._console.note(f"driver {self._storage.driver} keeps volumes in {self._storage.text}")
         return plane
 
     # --- steps --------------------------------------------------------------------------------------------------

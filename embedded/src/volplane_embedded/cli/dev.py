@@ -53,7 +53,9 @@ def dev(
     host: Host = "127.0.0.1",
     port: Port = 6443,
     kubeconfig_out: KubeconfigOut = None,
-    nodes: Annotated[int, typer.Option(min=1, max=100, help="How many nodes run pods; all are this machine.")] = 1,
+    nodes: Annotated[
+        int, typer.Option(metavar="N", min=1, max=100, help="How many nodes run pods; all are this machine.")
+    ] = 1,
     node_label: NodeLabels = None,
     distributed: Annotated[
         bool,

@@ -20,6 +20,7 @@ from volplane.process import ControllerProcess, Options
 from volplane_embedded.cli.embedded_server import EmbeddedServer, ServerSettings, embedded_server, make_directory
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_embedded.kubelet.local_exports import LocalExport
+from volplane_embedded.kubelet.node_plugins import NodePlugin
 from volplane_embedded.local_nodes import LocalNodes
 
 __all__ = ["DEFAULT_DRIVER", "DevelopmentCluster", "Directories", "development_cluster", "with_default_driver"]
@@ -147,6 +148,9 @@ async def development_cluster(
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             agents = group.create_task(local.run(), name="nodes")
+            registering = (
+                [group.create_task(_register_plugins(local, process), name="node-plugins")] if directories.disks else []
+            )
             controllers = [group.create_task(each.run(stop), name="controllers") for each in (process, *instances)]
             try:
                 yield DevelopmentCluster(
@@ -154,5 +158,19 @@ async def development_cluster(
                 )
             finally:
                 stop.set()
-                agents.cancel()
-                await asyncio.wait({agents, *controllers})
+                for task in (agents, *registering):
+                    task.cancel()
+                await asyncio.wait({agents, *controllers, *registering})
+
+
+async def _register_plugins(local: LocalNodes, process: ControllerProcess) -> None:
+    """The nodes can use the disks of the drivers that attach; each has its node plugin there."""
+    plane = await process.wait_working()
+    infos = [view.info for name in plane.drivers.names() if (view := plane.drivers.get(name)) is not None]
+    local.plugins.register(
+        [
+            NodePlugin(info.csi_driver_name, info.topology_keys, info.max_attached_per_node)
+            for info in infos
+            if info.csi_driver_name and info.attach_required
+        ]
+    )

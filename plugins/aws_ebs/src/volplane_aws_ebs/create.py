@@ -52,13 +52,15 @@ Key = tuple[str, str, int]
 def allowed_zones(request: ProvisionRequest, label: str, region: Sequence[str]) -> tuple[str, ...]:
     """The zones that the volume may be in, in order of preference.
 
-    They are the selected node's, else those of the class's allowedTopologies, else all of the region. The order of
-    several is a hash of the claim's uid, so that it is the same in every attempt and every process.
+    They are the selected node's, else those of the class's allowedTopologies, else those of the region in which nodes
+    are, else all of the region. The order of several is a hash of the claim's uid, so that it is the same in every
+    attempt and every process.
     """
     if request.segment is not None:
         return (_zone_of(request.segment.get(label), label),)
     allowed = [_zone_of(segment.get(label), label) for segment in request.allowed_segments]
-    zones = allowed or list(region)
+    with_nodes = {segment.get(label) for segment in request.node_segments}
+    zones = allowed or [zone for zone in region if zone in with_nodes] or list(region)
     if not zones:
         raise InvalidArgument("the region has no availability zone for volumes; look at the option zones")
     return tuple(sorted(set(zones), key=lambda zone: hashlib.sha256(f"{request.claim.uid}\0{zone}".encode()).digest()))

@@ -30,8 +30,8 @@ OPTIONS = ParameterSchema(
         Parameter(
             name="zones",
             doc="Zones for volumes whose place nobody chose (volumeBindingMode Immediate without allowedTopologies), "
-            "local zones too; empty = all availability zones of the region. Ids such as euc1-az1 where zone_label "
-            "holds ids.",
+            "local zones too; empty = all availability zones of the region. Of these it takes one in which a node is, "
+            "if there is any. Ids such as euc1-az1 where zone_label holds ids.",
             kind=ParameterKind.STRINGS,
             default=(),
         ),

@@ -39,14 +39,19 @@ _STUCK_RETRY = 60.0
 def zones_for(request: ProvisionRequest, label: str, region: Sequence[str], *, count: int) -> tuple[str, ...]:
     """The zones that the disk may be in, in order of preference. count: how many it needs.
 
-    They are the selected node's, else those of the class's allowedTopologies, else all of the region. The order of
-    several is a hash of the claim's uid, so that it is the same in every attempt and every process. A disk in two zones
-    has its second one from the latter two.
+    They are the selected node's, else those of the class's allowedTopologies, else those of the region in which nodes
+    are, else all of the region. The order of several is a hash of the claim's uid, so that it is the same in every
+    attempt and every process. A disk in two zones has its second one from the latter three, and one without nodes only
+    where no other is left.
     """
     first = () if request.segment is None else (_zone_of(request.segment.get(label), label),)
     allowed = [_zone_of(segment.get(label), label) for segment in request.allowed_segments]
-    others = sorted(set(allowed or region) - set(first), key=lambda zone: _order(request.claim.uid, zone))
+    with_nodes = {segment.get(label) for segment in request.node_segments}
+    near = allowed or [zone for zone in region if zone in with_nodes] or region
+    others = sorted(set(near) - set(first), key=lambda zone: _order(request.claim.uid, zone))
     zones = (*first, *others) if count > 1 or not first else first
+    if len(zones) < count and not allowed:
+        zones += tuple(sorted(set(region) - set(zones), key=lambda zone: _order(request.claim.uid, zone)))
     if len(zones) < count:
         raise InvalidArgument(
             f"the disk needs {count} zones, and {len(zones)} can be had; look at the option zones and at the class's "

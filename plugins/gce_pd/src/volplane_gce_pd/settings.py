@@ -40,7 +40,7 @@ OPTIONS = ParameterSchema(
         Parameter(
             name="zones",
             doc="Zones for disks whose place nobody chose (volumeBindingMode Immediate without allowedTopologies); "
-            "empty = all of the region.",
+            "empty = all of the region. Of these it takes one in which a node is, if there is any.",
             kind=ParameterKind.STRINGS,
             default=(),
         ),

@@ -49,6 +49,7 @@ from volplane import (
 )
 from volplane_nfs.delete import delete_owned, delete_unfinished, empty_trash, scrub, static_key, take_away
 from volplane_nfs.exports import Exports, NoExports
+from volplane_nfs.ganesha.bus import DBus, OpenBus
 from volplane_nfs.listing import list_page, tidy_up
 from volplane_nfs.markers import Handle, VolumeMarker, check_name
 from volplane_nfs.mount_options import refuse_mount_options
@@ -86,14 +87,21 @@ class NfsBackend(BackendSpec):
     options_schema: ClassVar[ParameterSchema] = OPTIONS
 
     def __init__(
-        self, options: Mapping[str, Any], *, dial: Dial = dial_tcp, now: Callable[[], float] = time.monotonic
+        self,
+        options: Mapping[str, Any],
+        *,
+        dial: Dial = dial_tcp,
+        now: Callable[[], float] = time.monotonic,
+        open_bus: OpenBus = DBus,
     ) -> None:
-        """Check the options; raises `InvalidArgument`. dial: how servers are connected to. now: monotonic seconds."""
+        """Check the options; raises `InvalidArgument`. dial, open_bus: how servers are reached. now: monotonic
+        seconds.
+        """
         super().__init__(options)
         self._settings = Settings.of(options)
         self._shares = Shares(self._settings, dial, now)
         export = self._settings.export
-        self._exports: Exports | NoExports = NoExports() if export is None else Exports(export)
+        self._exports: Exports | NoExports = NoExports() if export is None else Exports(export, open_bus)
 
     @hookimpl
     def describe(self, request: DescribeRequest) -> DriverInfo:

@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from volplane import Unavailable
-from volplane_nfs.ganesha.bus import ExportManager
+from volplane_nfs.ganesha.bus import OpenBus
 from volplane_nfs.ganesha.export_block import file_of, remove_file, server_path, write_file
 from volplane_nfs.ganesha.export_ids import allocate, release
+from volplane_nfs.ganesha.export_manager import ExportManager
 from volplane_nfs.markers import VolumeMarker
 from volplane_nfs.settings import ExportSettings
 from volplane_nfs.share import Handles, Share
@@ -51,9 +52,9 @@ class NoExports:
 class Exports:
     """Mode export. The order of a deletion: the export ends, then its file goes, then the directory, then the id."""
 
-    def __init__(self, settings: ExportSettings) -> None:
+    def __init__(self, settings: ExportSettings, open_bus: OpenBus) -> None:
         self._settings = settings
-        self._manager = ExportManager(settings.bus, settings.bus_prefix)
+        self._manager = ExportManager(open_bus(settings.bus, settings.bus_prefix))
 
     def start(self) -> None:
         """Check the folder; raises `Unavailable`."""

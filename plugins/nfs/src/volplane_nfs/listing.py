@@ -22,7 +22,11 @@ from volplane_nfs.volumes import asset_of
 
 __all__ = ["PAGE", "all_markers", "list_page", "tidy_up"]
 
-PAGE = 1000
+PAGE = 5000
+"""Assets of one page, at most. Each page reads the names of all markers, so pages are large."""
+_PART: Final = 500
+_PAGE_SECONDS: Final = 1.0
+"""Of reading markers, after which a page ends with the part that it is at: no slow disk makes a call too long."""
 _AT_ONCE: Final = 8
 _MARKED, _FOREIGN = "marked:", "foreign:"
 _OLD: Final = 3600.0
@@ -86,15 +90,7 @@ def list_page(
     last key of a page, so changes between pages lose nothing.
     """
     if page is None or page.startswith(_MARKED):
-        after = (page or _MARKED).removeprefix(_MARKED).encode()
-        files = sorted(names(share.client, handles.volumes))
-        left = sorted(name for name in names(share.client, handles.deleting))
-        found = [*((handles.volumes, name) for name in files), *((handles.deleting, name) for name in left)]
-        found = sorted({name: directory for directory, name in found}.items())
-        taken = [pair for pair in found if pair[0] > after][: PAGE + 1]
-        assets = _listed_volumes(share, handles, taken[:PAGE], context, export)
-        token = _MARKED + taken[PAGE - 1][0].decode() if len(taken) > PAGE else _FOREIGN
-        return AssetPage(assets=tuple(assets), next_page=token)
+        return _marked_page(share, handles, (page or _MARKED).removeprefix(_MARKED).encode(), context, export)
     after = page.removeprefix(_FOREIGN).encode(errors="surrogateescape")
     volumes = frozenset(marker.components for _, marker in all_markers(share, handles) if marker is not None)
     found_paths = sorted(b"/".join(path) for path in _foreign(share, handles, handles.root, (), volumes))
@@ -108,6 +104,24 @@ def list_page(
     more = len(taken_paths) > PAGE
     following = _FOREIGN + taken_paths[PAGE - 1].decode(errors="surrogateescape") if more else None
     return AssetPage(assets=foreign, next_page=following)
+
+
+def _marked_page(
+    share: Share, handles: Handles, after: bytes, context: Context, export: ExportSettings | None
+) -> AssetPage:
+    """Volumes with a marker, of those whose keys are behind `after`."""
+    end = time.monotonic() + _PAGE_SECONDS
+    found = dict.fromkeys(names(share.client, handles.volumes), handles.volumes)
+    found |= dict.fromkeys(names(share.client, handles.deleting), handles.deleting)
+    keys = sorted(key for key in found if key > after)
+    assets: list[ListedAsset] = []
+    for part in batches(keys[:PAGE], _PART):
+        assets += _listed_volumes(share, handles, [(key, found[key]) for key in part], context, export)
+        after = part[-1]
+        if time.monotonic() > end:
+            break
+    more = keys and after != keys[-1]
+    return AssetPage(assets=tuple(assets), next_page=_MARKED + after.decode() if more else _FOREIGN)
 
 
 def _listed_volumes(

@@ -19,7 +19,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from volplane import InvalidArgument, Ownership
@@ -41,6 +41,7 @@ FORMAT = 1
 LARGEST = 3500
 """Bytes of a marker. Most servers take links of 4095."""
 
+_JSON = json.JSONEncoder(separators=(",", ":"), default=dict)
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,220}[a-z0-9])?")
 _HANDLE = re.compile(r"(?P<share>[0-9a-f]{32})/(?P<name>[^/@]+)@(?P<generation>[1-9][0-9]*)")
 _COMPONENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
@@ -72,7 +73,7 @@ def dumped(fields: Mapping[str, Any]) -> bytes:
 
     Raises TypeError or ValueError for values that JSON does not have; the size is not checked.
     """
-    return json.dumps({"format": FORMAT, **fields}, separators=(",", ":"), default=dict).encode()
+    return _JSON.encode({"format": FORMAT, **fields}).encode()
 
 
 def loaded(content: bytes) -> dict[str, Any]:
@@ -144,7 +145,12 @@ class VolumeMarker:
 
     def belongs_to(self, owner: Ownership) -> bool:
         """The same cluster, claim and volume; the generation is not compared."""
-        return replace(self.owner, generation=owner.generation) == owner
+        mine = self.owner
+        return (mine.cluster_id, mine.claim_uid, mine.volume_name) == (
+            owner.cluster_id,
+            owner.claim_uid,
+            owner.volume_name,
+        )
 
     def encode(self) -> bytes:
         """Raises `InvalidArgument` if it is too large for a link."""

@@ -1,8 +1,9 @@
 """The hook `provision`: a marker with everything that was demanded, then the directory.
 
-Whether the path is free is looked up before the marker is made; from then on what is at the path is the volume's. The
-directory is made by CREATE, which never takes anything over, with a mode that says that it is not finished. Owner and
-mode follow in one SETATTR. In the common case marker, directory and attributes are one COMPOUND.
+Whether the path is free is looked up before the marker is made; from then on what is at the path is the volume's. A
+marker that is there already is met when it is made, as a link of that name exists. The directory is made by CREATE,
+which never takes anything over, with a mode that says that it is not finished. Owner and mode follow in one SETATTR. In
+the common case a volume is two COMPOUNDs: one that looks, one that makes marker, directory and attributes.
 
 A deletion may run beside a late duplicate of a call. It takes the marker away first, then the directory. So whoever
 makes the directory looks for the marker afterwards, and removes the directory if it is gone.
@@ -38,10 +39,8 @@ from volplane_nfs.volumes import (
     ancestors,
     directory_attributes,
     is_unfinished,
-    marker_in,
     ours,
     read_marker,
-    read_request,
     refuse_foreign_marks,
     text,
     wanted_attributes,
@@ -128,48 +127,49 @@ def provision_directory(
     wanted = new_marker(request, parameters)
     path = wanted.components
     first = [*space_request(handles), *ours(handles, ancestors(path))]
-    look, there = share.client.pipeline(
-        [[*first, *read_request(handles.volumes, wanted.file)], walk(handles.root, path)]
-    )
+    (look,) = share.client.pipeline([[*first, *walk(handles.root, path)]])
     free = free_space(look)
     parents_marked = len(look.results) > len(first)
-    if not parents_marked:
-        (look,) = share.client.pipeline([read_request(handles.volumes, wanted.file)])
-    marker = marker_in(look)
-    if marker is None and not there.status:
-        # The path was looked at last: a duplicate of this call may have made both meanwhile.
+    if parents_marked:
+        there = Reply(look.status, look.results[len(first) :])
+    else:
+        (there,) = share.client.pipeline([walk(handles.root, path)])
+    too_large = check_space and free is not None and request.capacity_bytes > free
+    if too_large or not there.status:
         marker = read_marker(share, handles.volumes, wanted.file)
-    if marker is not None:
-        refuse_other_demand(marker, request, parameters)
-        finish_directory(share, handles, marker)
-        return marker
+        if marker is not None:
+            refuse_other_demand(marker, request, parameters)
+            finish_directory(share, handles, marker)
+            return marker
     _refuse_what_is_there(share, handles, wanted, there, exports)
-    if check_space:
-        _refuse_too_large(share, request, free)
+    if too_large:
+        raise _too_large(share, request, free)
     if not parents_marked or len(there.results) <= len(path):
         make_parents(share, handles, path)
-    return _make(share, handles, exports.prepare(share, handles, wanted), request, parameters)
+    prepared = exports.prepare(share, handles, wanted)
+    if _make(share, handles, prepared):
+        return prepared
+    exports.release(share, handles, prepared)
+    marker = read_marker(share, handles.volumes, wanted.file)
+    if marker is None:
+        raise Unavailable(f"{request.name} was made and deleted meanwhile", retry_after=_AGAIN)
+    refuse_other_demand(marker, request, parameters)
+    finish_directory(share, handles, marker)
+    return marker
 
 
-def _make(
-    share: Share, handles: Handles, marker: VolumeMarker, request: ProvisionRequest, parameters: ClassParameters
-) -> VolumeMarker:
+def _make(share: Share, handles: Handles, marker: VolumeMarker) -> bool:
+    """Make a volume; False if it has a marker: an earlier call made no more, or a duplicate of this one was quicker."""
     (reply,) = share.client.pipeline(
         [[PUTFH(handles.volumes), create_link(marker.file, marker.encode()), *_directory_requests(handles, marker)]]
     )
     if reply.status == Status.EXIST and len(reply.results) == 2:
-        # A duplicate of this call was quicker.
-        present = read_marker(share, handles.volumes, marker.file)
-        if present is None:
-            raise Unavailable(f"{marker.name} was made and deleted meanwhile", retry_after=_AGAIN)
-        refuse_other_demand(present, request, parameters)
-        finish_directory(share, handles, present)
-        return present
+        return False
     if reply.status:
         if len(reply.results) <= 2:
             values_of(reply)
         _go_on(share, handles, marker, reply)
-    return marker
+    return True
 
 
 def _go_on(share: Share, handles: Handles, marker: VolumeMarker, reply: Reply) -> None:
@@ -249,14 +249,13 @@ def _refuse_what_is_there(
     )
 
 
-def _refuse_too_large(share: Share, request: ProvisionRequest, free: int | None) -> None:
-    if free is not None and request.capacity_bytes > free:
-        raise ResourceExhausted(
-            f"{share} has {free} bytes left, {request.name} asks for {request.capacity_bytes}: delete volumes, grow "
-            "the file system, or set the option check_free_space to false",
-            scope=str(share),
-            nothing_done=True,
-        )
+def _too_large(share: Share, request: ProvisionRequest, free: int | None) -> ResourceExhausted:
+    return ResourceExhausted(
+        f"{share} has {free} bytes left, {request.name} asks for {request.capacity_bytes}: delete volumes, grow the "
+        "file system, or set the option check_free_space to false",
+        scope=str(share),
+        nothing_done=True,
+    )
 
 
 def make_parents(share: Share, handles: Handles, path: Path) -> None:
@@ -281,11 +280,12 @@ def make_parents(share: Share, handles: Handles, path: Path) -> None:
             continue
         if there.status not in MISSING:
             values_of(there)
+        mark = [PUTFH(handles.parents), create_link(key, parent_marker(parent))]
         if marked.status:
-            marker = create_link(key, parent_marker(parent))
-            _allow(share.client.pipeline([[PUTFH(handles.parents), marker]])[0], Status.EXIST)
-        request = create_directory(parent[-1], _PARENT_MODE)
-        _allow(share.client.pipeline([[*walk(handles.root, parent[:-1]), request]])[0], Status.EXIST)
+            _allow(share.client.pipeline([mark])[0], Status.EXIST)
+        # The marker may be on its way out with a former directory of this name: it is made again behind the new one.
+        make = [*walk(handles.root, parent[:-1]), create_directory(parent[-1], _PARENT_MODE), *mark]
+        _allow(share.client.pipeline([make])[0], Status.EXIST)
 
 
 def _allow(reply: Reply, *allowed: int) -> None:

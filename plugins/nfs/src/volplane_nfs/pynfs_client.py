@@ -23,21 +23,26 @@ from volplane_nfs.nfs4 import (
     values_of,
 )
 from volplane_nfs.nfs4 import operations as nfs
+from volplane_nfs.nfs4.attributes import FSID, TIME_METADATA
 from volplane_nfs.nfs4.operations import Entry, Reply, Request, Result
 
 __all__ = ["PynfsClient"]
 
 _RESULTS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "GETFH": lambda answer: bytes(answer.object),
-    "GETATTR": lambda answer: dict(answer.obj_attributes),
+    "GETATTR": lambda answer: _attributes(answer.obj_attributes),
     "READLINK": lambda answer: bytes(answer.link),
     "READDIR": lambda answer: nfs.READDIR.result(  # type: ignore[operator]
         bytes(answer.cookieverf),
-        [Entry(entry.cookie, bytes(entry.name), dict(entry.attrs)) for entry in answer.reply.entries],
+        [Entry(entry.cookie, bytes(entry.name), _attributes(entry.attrs)) for entry in answer.reply.entries],
         bool(answer.reply.eof),
     ),
 }
 """What is taken from a result; of others nothing is used."""
+_STRUCTS: Final[Mapping[int, Callable[[Any], Any]]] = {
+    FSID: lambda value: (value.major, value.minor),
+    TIME_METADATA: lambda value: (value.seconds, value.nseconds),
+}
 
 
 class PynfsClient:
@@ -83,13 +88,15 @@ class PynfsClient:
         try:
             xid = client.compound_async(calls, version=0, tag=b"")
             answer = client.listen(xid, timeout=self._timeout)
+            status, answers = int(answer.status), list(answer.resarray)
         except Exception as error:  # its connection raises what it likes
             self._client = None
             if any(request.operation.changes for request in requests):
-                raise OutcomeUnknown(f"NFS server {self._address}: pynfs: {error or type(error).__name__}") from error
-            raise NoAnswer(f"NFS server {self._address}: pynfs: {error or type(error).__name__}") from error
-        results = [self._result(request, each) for request, each in zip(requests, answer.resarray, strict=False)]
-        return Reply(int(answer.status), results)
+                raise OutcomeUnknown(
+                    f"NFS server {self._address}: pynfs: {str(error) or type(error).__name__}"
+                ) from error
+            raise NoAnswer(f"NFS server {self._address}: pynfs: {str(error) or type(error).__name__}") from error
+        return Reply(status, [self._result(*each) for each in zip(requests, answers, strict=False)])
 
     def _result(self, request: Request, answer: Any) -> Result:
         status = int(getattr(answer, "status", 0))
@@ -119,10 +126,19 @@ class PynfsClient:
                 client.set_cred(credentials)
             except Exception as error:
                 raise ServerUnavailable(
-                    f"NFS server {self._address}: pynfs: {error or type(error).__name__}"
+                    f"NFS server {self._address}: pynfs: {str(error) or type(error).__name__}"
                 ) from error
             self._client = client
         return self._client
+
+
+def _attributes(given: Mapping[int, Any]) -> dict[int, Any]:
+    """Attributes of pynfs as those of the built-in client: its structs are objects, ours are named tuples."""
+    return {number: _STRUCTS.get(number, _as_it_is)(value) for number, value in given.items()}
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _inside(answer: Any, name: str) -> Any:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -30,8 +27,8 @@ from volplane_testing.cli.check_cluster import (
     chosen_sections,
 )
 from volplane_testing.cli.subjects import Capacity, Chosen, Nodes, Options, Parameters, Segments, changes_of, options_of
-from volplane_testing.conformance import RULES, Report, Rule, RuleResult, RuleStatus, Subject, run_rules
-from volplane_testing.conformance.subject import MakeSubject
+from volplane_testing.conformance import RULES, Report, Rule, RuleResult, RuleStatus
+from volplane_testing.conformance.judging_apart import run_rules_apart
 from volplane_testing.qualification import Plan
 
 __all__ = ["register"]
@@ -154,14 +151,11 @@ def check(
         for name, value in (("patience", patience), ("progress_patience", progress_patience))
         if value is not None
     }
-    before = threading.enumerate()
     chosen = Chosen(backend, options_of(options), changes)
-    subject = chosen.subject()
     if chosen.fake:
         console.note(f"{backend} is judged on its storage for tests, {chosen.fake}; --options name another")
-    report = _judged(console, subject, rules)
+    report = _judged(console, chosen, rules)
     _show(console, report, verbose=verbose)
-    _end_what_hangs(report, before)
     if not report.passed:
         raise typer.Exit(1)
 
@@ -180,25 +174,13 @@ def _chosen(names: Iterable[str]) -> tuple[Rule, ...]:
 # --- judging and reporting ----------------------------------------------------------------------------------------
 
 
-def _judged(console: Console, subject: Subject | MakeSubject, rules: tuple[Rule, ...]) -> Report:
+def _judged(console: Console, chosen: Chosen, rules: tuple[Rule, ...]) -> Report:
     with console.progress("judging", len(rules)) as bar:
 
         def advance(_result: RuleResult) -> None:
             bar.advance()
 
-        return run_rules(subject, rules, begin=lambda rule: bar.show(rule.name), observe=advance)
-
-
-def _end_what_hangs(report: Report, before: Sequence[threading.Thread]) -> None:
-    """End the process here if a call hangs and has left threads of its own: the interpreter would wait for them.
-
-    before: the threads before the backend was called.
-    """
-    hung = {result.hung for result in report.results if result.hung}
-    if hung and any(thread not in before and thread.name not in hung for thread in threading.enumerate()):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)
+        return run_rules_apart(chosen.subject, rules, begin=lambda rule: bar.show(rule.name), observe=advance)
 
 
 def _show(console: Console, report: Report, *, verbose: bool) -> None:

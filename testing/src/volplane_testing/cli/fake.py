@@ -34,7 +34,9 @@ def fake(
         str, typer.Argument(metavar="BACKEND", help="Of which installed backend, such as aws_ebs.", show_default=False)
     ],
     *,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on loopback; 0 takes a free one.")] = 0,
+    port: Annotated[
+        int, typer.Option(metavar="PORT", min=0, max=65535, help="Port on loopback; 0 takes a free one.")
+    ] = 0,
     disks: Annotated[
         Path | None,
         typer.Option(
@@ -43,7 +45,9 @@ def fake(
             readable=False,
         ),
     ] = None,
-    instances: Annotated[int, typer.Option(min=0, max=100, help="How many machines there are to attach to.")] = 1,
+    instances: Annotated[
+        int, typer.Option(metavar="N", min=0, max=100, help="How many machines there are to attach to.")
+    ] = 1,
 ) -> None:
     """Serve the mocked storage of a backend over HTTP until Ctrl-C, and print how to use it.
 

@@ -63,7 +63,12 @@ Counted = Annotated[bool, typer.Option("--coverage", help="Show which kinds of t
 Jobs = Annotated[
     int | None,
     typer.Option(
-        "--jobs", "-j", min=1, help="Processes to use, default one per core; results are the same.", show_default=False
+        "--jobs",
+        "-j",
+        metavar="N",
+        min=1,
+        help="Processes to use, default one per core; results are the same.",
+        show_default=False,
     ),
 ]
 Failures = Annotated[int, typer.Option("--failures", min=1, metavar="N", help="End after so many seeds that fail.")]

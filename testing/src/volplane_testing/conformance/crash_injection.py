@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 from volplane.hookspecs import BackendSpec
 from volplane_testing.conformance.rule import HungCall
 
-__all__ = ["Crash", "OwnCode", "call_in_thread", "crash_at", "die_at"]
+__all__ = ["CallWatch", "Crash", "OwnCode", "call_in_thread", "crash_at", "die_at", "watch_calls"]
 
 _DIED: Final = 91
 _POLL: Final = 0.005
@@ -172,13 +172,39 @@ def _live_and_die(step: int, call: Callable[[], Any], own: OwnCode) -> None:
         os._exit(0)
 
 
+class CallWatch:
+    """Is told of each call that `call_in_thread` makes in this process. This one ignores it."""
+
+    def begun(self, what: str, patience: float | None) -> int:
+        """A call begins; a number for it."""
+        return 0
+
+    def over(self, number: int) -> None:
+        """The call has returned, or is not waited for any more."""
+
+
+_watch = CallWatch()
+
+
+def watch_calls(watch: CallWatch) -> None:
+    """Tell `watch` of all calls from now on. For a process that does nothing but judge."""
+    global _watch  # noqa: PLW0603 - one process judges for one parent
+    _watch = watch
+
+
 def call_in_thread(call: Callable[[], Any], patience: float | None, what: str) -> Any:
     """What `call` returns or raises in a thread of its own, as hooks are called. Raises HungCall if it takes too long.
 
     patience: real seconds; None = no limit, and no thread.
     """
-    if patience is None:
-        return call()
+    number = _watch.begun(what, patience)
+    try:
+        return call() if patience is None else _returned(call, patience, what)
+    finally:
+        _watch.over(number)
+
+
+def _returned(call: Callable[[], Any], patience: float, what: str) -> Any:
     values: list[Any] = []
     errors: list[BaseException] = []
 

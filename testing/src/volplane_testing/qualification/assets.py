@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
-from volplane.assets import ListedAsset
+from volplane.assets import ListedAsset, VolumeMode
 from volplane.controller.config import read_configuration
 from volplane.drivers.discovery import InstalledPlugins
 from volplane.drivers.driver import Driver
@@ -37,6 +37,11 @@ class Assets:
     def can_recycle(self) -> bool:
         """Whether the backend can erase volumes."""
         return self._driver.supports("recycle")
+
+    @property
+    def has_block_volumes(self) -> bool:
+        """Whether the driver makes volumes of mode Block."""
+        return VolumeMode.BLOCK in self._driver.view.info.volume_modes
 
     @property
     def can_expand(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from volplane.kube.kinds import ATTACHMENTS, CLAIMS, CSI_NODES, NODES, VOLUMES
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NODES, VOLUMES
 from volplane.kube.names import SELECTED_NODE
 from volplane.kube.objects import Volume, VolumeAttachment
 from volplane_embedded.node_affinity import volume_allows
@@ -49,7 +49,7 @@ async def attach(site: Site) -> Measured:
         await _detached(site, node)
     await site.gone(VOLUMES, volume.name)
     await site.assets_gone(volume.name)
-    if not site.facts.no_pods and await _mounts(site, volume, nodes):
+    if not site.facts.no_pods and await site.has_node_plugin(volume, nodes):
         await _made_for(site, "moved", storage_class, nodes[0])
         await site.run_pod("first", "echo kept > /data/file && sync", "moved", nodeName=nodes[0])
         await site.run_pod("second", 'test "$(cat /data/file)" = kept', "moved", nodeName=nodes[-1])
@@ -130,16 +130,6 @@ async def _refused(site: Site, node: str) -> None:
 async def _detached(site: Site, node: str) -> float:
     await site.delete(ATTACHMENTS, _name(site, node))
     return await site.gone(ATTACHMENTS, _name(site, node))
-
-
-async def _mounts(site: Site, volume: Volume, nodes: Sequence[str]) -> bool:
-    """Whether every node has a node plugin for the volume."""
-    driver = str((volume.spec.csi or {}).get("driver", ""))
-    for node in nodes:
-        found = await site.get(CSI_NODES, node)
-        if found is None or driver not in {each.name for each in found.spec.drivers or ()}:
-            return False
-    return True
 
 
 def _name(site: Site, node: str) -> str:

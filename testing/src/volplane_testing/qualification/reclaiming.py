@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final, NamedTuple
 
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane_testing.qualification.report import Failed, Measured, NotPossible
@@ -31,39 +32,64 @@ async def delete(site: Site) -> Measured:
 
 
 async def recycle(site: Site) -> Measured:
-    """A warm pool; as the whole control plane also a static volume of policy Recycle."""
+    """A warm pool, of disks too; as the whole control plane also a static volume of policy Recycle."""
     if not site.assets.can_recycle:
         raise NotPossible("the backend cannot erase volumes: it has no hook `recycle`")
     await site.controllers.need()
     storage_class = await site.make_class("recycle", parameters={"volplane.dev/on-release": "recycle"})
-    measured = {"pool_scrub_seconds": await _round(site, "pool", storage_class)}
+    measured = {"pool_scrub_seconds": await _round(site, _FILES, "pool", storage_class)}
+    if site.assets.has_block_volumes:
+        measured["block_scrub_seconds"] = await _round(site, _DISK, "block", storage_class)
     if site.whole and site.local is not None:
         directory = site.local / "recycled"
         directory.mkdir()
         await site.make_volume("recycled", directory, "Recycle")
-        measured["static_scrub_seconds"] = await _round(site, "static", f"{site.run}-static")
+        measured["static_scrub_seconds"] = await _round(site, _FILES, "static", f"{site.run}-static")
     for volume in await site.volumes():
         await site.delete(VOLUMES, volume.name)
     return measured
 
 
-async def _round(site: Site, name: str, storage_class: str) -> float:
+class _Contents(NamedTuple):
+    """What the first user leaves in a volume of this mode, and how the second one looks for it."""
+
+    mode: str
+    write: str
+    look: str
+
+
+_FILES: Final = _Contents(
+    "Filesystem",
+    "mkdir -p /data/a/b && echo secret > /data/a/b/c && echo secret > /data/.hidden && ln -s /etc /data/link",
+    'test -z "$(ls -A /data)"',
+)
+_DISK: Final = _Contents(
+    "Block",
+    "printf secret | dd of=/dev/data bs=1 seek=5000 conv=notrunc",
+    "dd if=/dev/data bs=4096 count=4 | cmp -n 16384 - /dev/zero",
+)
+
+
+async def _round(site: Site, contents: _Contents, name: str, storage_class: str) -> float:
     """Write, release, take again, and look: the seconds that the scrub took."""
     first, second = f"recycle-{name}-1", f"recycle-{name}-2"
-    await site.make_claim(first, storage_class)
+    block = contents.mode == "Block"
+    await site.make_claim(first, storage_class, volumeMode=contents.mode)
     await site.bound(first)
-    volume = (await site.volume_of(first)).name
-    script = "mkdir -p /data/a/b && echo secret > /data/a/b/c && echo secret > /data/.hidden && ln -s /etc /data/link"
-    await site.run_pod(f"{name}-writer", script, first)
+    made = await site.volume_of(first)
+    volume = made.name
+    if not await site.has_node_plugin(made, site.facts.nodes):
+        raise NotPossible("not every node has the node plugin by which pods mount volumes of this driver")
+    await site.run_pod(f"{name}-writer", contents.write, first, block=block)
     await site.delete(CLAIMS, first)
     await site.phase(VOLUMES, volume, "Released")
     seconds = await site.phase(VOLUMES, volume, "Available", SCRUB_SECONDS)
-    await site.make_claim(second, storage_class)
+    await site.make_claim(second, storage_class, volumeMode=contents.mode)
     await site.bound(second)
     taken = (await site.volume_of(second)).name
     if taken != volume:
         raise Failed(f"the next claim got {taken}, not {volume}, which was offered again")
-    await site.run_pod(f"{name}-reader", 'test -z "$(ls -A /data)"', second)
+    await site.run_pod(f"{name}-reader", contents.look, second, block=block)
     await site.delete(CLAIMS, second)
     await site.phase(VOLUMES, volume, "Available", SCRUB_SECONDS)
     return seconds

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from volplane.errors import ApiNotFound, ApiUnavailable
 from volplane.kube.client import Client
-from volplane.kube.kinds import ATTACHMENTS, CLAIMS, PODS, STORAGE_CLASSES, VOLUMES, Kind
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, CSI_NODES, PODS, STORAGE_CLASSES, VOLUMES, Kind
 from volplane.kube.objects import Claim, Pod, Volume
 from volplane_testing.qualification.assets import Assets
 from volplane_testing.qualification.controllers import Controllers
@@ -99,8 +99,8 @@ class Site:
         )
         return await self.client.create(VOLUMES, body)
 
-    async def make_pod(self, name: str, script: str, claim: str = "", **spec: Any) -> Pod:
-        """A pod that runs a shell script, with the claim mounted at /data."""
+    async def make_pod(self, name: str, script: str, claim: str = "", *, block: bool = False, **spec: Any) -> Pod:
+        """A pod that runs a shell script, with the claim mounted at /data. block: as the device /dev/data instead."""
         container: Json = {
             "name": "main",
             "image": self.image,
@@ -108,7 +108,8 @@ class Site:
             "terminationMessagePolicy": "FallbackToLogsOnError",
         }
         if claim:
-            container["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+            shown = {"volumeDevices": [{"name": "data", "devicePath": "/dev/data"}]}
+            container |= shown if block else {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
             spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]
         metadata = {"name": name, "namespace": self.run, "labels": {LABEL: self.run}}
         fields = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container], **spec}
@@ -157,6 +158,15 @@ class Site:
         if not isinstance(volume, Volume):
             raise Failed(f"claim {claim} has no volume")
         return volume
+
+    async def has_node_plugin(self, volume: Volume, nodes: Iterable[str]) -> bool:
+        """Whether pods on each of these nodes can mount the volume: one with a csi source needs its plugin there."""
+        driver = str((volume.spec.csi or {}).get("driver", ""))
+        for node in nodes if driver else ():
+            found = await self.get(CSI_NODES, node)
+            if found is None or driver not in {each.name for each in found.spec.drivers or ()}:
+                return False
+        return True
 
     # --- changing and waiting -----------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from volplane import (
     Absent,
+    AlreadyDeleted,
     AlreadyExists,
     Asset,
     AssetPage,
@@ -28,6 +29,7 @@ from volplane import (
     Erased,
     ExpandRequest,
     Fence,
+    Fenced,
     FindRequest,
     InProgress,
     ListedAsset,
@@ -35,7 +37,6 @@ from volplane import (
     NotFound,
     Ownership,
     OwnsRequest,
-    PermissionDenied,
     PodScrub,
     ProvisionRequest,
     RecycleRequest,
@@ -255,13 +256,13 @@ class SimulatedBackend(BackendSpec):
             return
         newest = self._memory.fences.get(name, fence)
         if newest.outdates(fence):
-            raise PermissionDenied(f"{newest} has worked on {name}, {fence} is over")
+            raise Fenced(f"{newest} has worked on {name}, {fence} is over", fence=str(newest))
         self._memory.fences[name] = fence
 
     def _make(self, handle: str, zone: str, request: ProvisionRequest) -> Stored:
         token = (request.owner.claim_uid, request.owner.generation)
         if self.traits.tokens and token in self._memory.tokens:
-            raise RuntimeError(f"client token {token[1]} of {request.name} was used for an asset that is no more")
+            raise AlreadyDeleted(f"client token {token[1]} of {request.name} was used for an asset that is no more")
         self._memory.tokens.add(token)
         stored = Stored(handle, zone, request.capacity_bytes, request.owner, asked=request.capacity_bytes)
         if self._chance.number(f"{self.name} {request.claim.name} {zone} steps") < self.traits.steps:

@@ -23,6 +23,8 @@ __all__ = ["Election", "Stops"]
 
 LEASE_SECONDS: Final = 15.0
 """Virtual seconds for which the Lease lasts after its last renewal."""
+RENEWAL: Final = 2.0
+"""Virtual seconds until an elector renews its Lease."""
 MARGIN: Final = 5.0
 """Virtual seconds before its end in which nothing is begun any more."""
 NOTICED: Final = 2.0
@@ -34,12 +36,16 @@ _NAME: Final = LEASE.partition("/")[2]
 class Election:
     """The Lease, and who holds it. processes: those that live, as the run keeps them."""
 
-    def __init__(self, run_context: RunContext, processes: Sequence[Process]) -> None:
+    def __init__(
+        self, run_context: RunContext, processes: Sequence[Process], *, end: Callable[[str, str], None]
+    ) -> None:
+        """end: ends the process of this name, for the reason given."""
         self.holder = ""
         """Name of the process that the Lease names."""
         self._view = run_context.view
         self._happened = run_context.trace.happened
         self._processes = processes
+        self._end = end
 
     def take(self, name: str) -> Leadership:
         """Make this process the holder."""
@@ -53,9 +59,30 @@ class Election:
         fence = Fence(lease["spec"]["leaseTransitions"], name, lease["metadata"]["uid"])
         return Leadership(fence=fence, until=math.inf, margin=MARGIN)
 
-    def count_on(self, leadership: Leadership) -> None:
-        """What an elector does that finds the Lease as it was before its term: the server was restored."""
-        lease, ours = self._send("GET"), leadership.fence
+    def begin_anew(self, name: str) -> None:
+        """The process of this name ends because it knows of a past that is none any more."""
+        for process in self._named(name):
+            self._count_on(process.leadership.fence)
+        self._end(name, "the server was restored from a backup")
+
+    def fenced(self, name: str, term: str) -> None:
+        """A storage refuses a call of this process because of a later term: its elector counts on with a renewal."""
+        for process in self._named(name):
+            process.leadership.fenced(term)
+            if process.leadership.behind is not None:
+                asyncio.get_running_loop().call_later(RENEWAL, self._begin_later_term, process)
+
+    def _begin_later_term(self, process: Process) -> None:
+        if process in self._processes and process.name == self.holder:
+            self._count_on(process.leadership.behind)
+            self._end(process.name, "a storage knows of a later term")
+
+    def _named(self, name: str) -> list[Process]:
+        return [process for process in self._processes if process.name == name]
+
+    def _count_on(self, ours: Fence | None) -> None:
+        """What an elector does that finds the Lease as it was before this term: the server was restored."""
+        lease = self._send("GET")
         if lease is None or ours is None or lease["metadata"]["uid"] != ours.lease:
             return
         if lease["spec"]["leaseTransitions"] < ours.transitions:

@@ -45,6 +45,16 @@ class HookRules:
         self._classes_since: dict[str, float] = {}
         view.listeners.append(self._committed)
 
+    def restored(self) -> None:
+        """The server went back to a backup: what its records do not tell, nobody knows any more."""
+        for asset, place in list(self._places.items()):
+            driver, uid, generation = asset
+            record = _intent_of(self._view.claims_by_uid.get(uid, {"metadata": {}}))
+            known = (record.get("driver"), record.get("generation", 1), record.get("segment") or None)
+            if known != (driver, generation, place):
+                del self._places[asset]
+                self._safety.forgotten.add((uid, generation))
+
     def _committed(self, commit: Commit) -> None:
         if commit.kind == "class":
             self._classes_since[commit.name] = asyncio.get_running_loop().time()
@@ -141,7 +151,7 @@ class HookRules:
             return None
         if intent.get("driver") != driver or intent.get("generation", 1) != generation:
             return None
-        return self._classes_since.get(storage_class["metadata"]["name"], 0.0)
+        return max(self._classes_since.get(storage_class["metadata"]["name"], 0.0), self._safety.restored_at)
 
 
 def _asset(request: ProvisionRequest) -> tuple[str, str, int]:

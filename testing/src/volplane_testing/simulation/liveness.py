@@ -270,6 +270,9 @@ class Liveness:
 
     def _check_scrubbers(self) -> None:
         for key, pod in self._view.pods.items():
+            volume = self._view.volumes.get(self._view.scrubbed_by(pod["metadata"]["name"]))
+            if volume is not None and self._waited_for(volume):
+                continue
             if pod["metadata"]["name"].startswith(_SCRUB_PREFIX):
                 self._violations.report(
                     "nothing-left-over", f"pod {self._view.spell(key.rpartition('/')[2])} is still there"
@@ -285,17 +288,21 @@ class Liveness:
                 continue
             if f"pvc-{disk.made_for}" in self._view.retained or disk.made_for in self._safety.lost:
                 continue
-            if self._waits_for_its_class(disk.made_for):
+            if self._waits(disk.made_for):
                 continue
             self._violations.report("no-leak", f"{key} on {disk.driver} has no owner")
 
-    def _waits_for_its_class(self, uid: str) -> bool:
-        """Whether a claim holds what was made for it, to be finished when its class is back or to go with the claim."""
+    def _waits(self, uid: str) -> bool:
+        """Whether a claim holds what was made for it until its class is back, or has a consumer, or the claim goes."""
         claim = self._view.claims_by_uid.get(uid)
         if claim is None or "deletionTimestamp" in claim["metadata"]:
             return False
         held = names.PROVISIONING_FINALIZER in finalizers_of(claim) and names.INTENT in annotations_of(claim)
-        return held and claim["spec"].get("storageClassName", "") not in self._view.classes
+        name = claim["spec"].get("storageClassName", "")
+        without_consumer = self._binding_mode(name) == "WaitForFirstConsumer" and not annotations_of(claim).get(
+            names.SELECTED_NODE
+        )
+        return held and (name not in self._view.classes or without_consumer)
 
 
 def _alive(volume: Json) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -12,10 +11,10 @@ from functools import partial
 from typing import Final
 
 from volplane.errors import ApiUnavailable
-from volplane.kube.objects import Claim
 from volplane.kube.transport import LineStream, Response
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing.simulation.run_context import RunContext
+from volplane_testing.simulation.safety import READ
 from volplane_testing.simulation.server_faults import ServerFaults
 from volplane_testing.transport import KillableTransport, RefusedLines, WrappedLines, refusal
 
@@ -24,8 +23,7 @@ __all__ = ["Network", "NetworkFaults"]
 _BEFORE: Final = ("429", "500", "503", "timeout")
 _AFTER: Final = ("lost answer", "half an answer", "500 after")
 _ON_WRITES: Final = ("conflict", "late")
-_VOLUMES: Final = "/api/v1/persistentvolumes"
-_VOLUME: Final = f"{_VOLUMES}/"
+_VOLUME: Final = "/api/v1/persistentvolumes/"
 _CLAIM: Final = "/api/v1/namespaces/default/persistentvolumeclaims/"
 _CRASHES: Final = ("crash before", "crash after")
 _WATCH: Final = ("stall", "duplicate", "break", "end", "gone")
@@ -80,8 +78,6 @@ class Network(KillableTransport):
     ) -> None:
         """crash: kills the process, for the reason given; called from within one of its tasks."""
         super().__init__(InProcessTransport(run_context.view.server))
-        self.knows: Callable[[str], Claim | None] = lambda _key: None
-        """The claim in the cache of this process."""
         self.held_until: dict[str, float] = {}
         """Plural, or "" for all -> loop time before which no watch event of this kind reaches it."""
         self._who = who
@@ -93,7 +89,8 @@ class Network(KillableTransport):
         self._crash = crash
         self._counts: Counter[str] = Counter()
         self._server = server
-        self._credentials = server.credentials()
+        self.credentials = server.credentials()
+        """Of this process, which has to keep them."""
 
     # --- requests -----------------------------------------------------------------------------------------------
 
@@ -111,8 +108,6 @@ class Network(KillableTransport):
         call = _Call(self._name(method, path), method, path, query, headers, body or b"")
         if call.writes:
             self.run_context.hook_rules.writes(method, path)
-        if method == "POST" and path == _VOLUMES:
-            self.run_context.safety.saving(json.loads(call.body), self.knows)
         draw, server = self._chance.number(call.name), self._server.restores
         there, back = self._delays(call, draw)
         fault = self._fault(call)
@@ -125,9 +120,9 @@ class Network(KillableTransport):
         if fault == "crash before":
             self._crash(f"before {call.name}")
             await self.unless_dead()
-        answer = await self._server.answered(self._credentials, partial(self._arrive, call))
+        answer = await self._server.answered(self.credentials, partial(self._arrive, call))
         if method == "GET" and path.startswith(_VOLUME):
-            self.run_context.safety.reads[self._who, path.removeprefix(_VOLUME)] = asyncio.get_running_loop().time()
+            READ.set({**READ.get(), path.removeprefix(_VOLUME): asyncio.get_running_loop().time()})
         if method == "GET" and path.startswith(_CLAIM):
             now = asyncio.get_running_loop().time()
             self.run_context.hook_rules.claim_reads[self._who, path.removeprefix(_CLAIM)] = now
@@ -224,8 +219,8 @@ class Network(KillableTransport):
             self._trace.strike("watch: refused", f"{name}: refused")
             await asyncio.sleep(0.01)
             raise ApiUnavailable(f"GET {path} failed", status=0)
-        if status := self._server.refusal(self._credentials.identity):
-            await self._credentials.renewed(self._credentials.identity, seconds=5.0)
+        if status := self._server.refusal(self.credentials.identity):
+            await self.credentials.renewed(self.credentials.identity, seconds=5.0)
             yield RefusedLines(_refusal(status))
             return
         lag = self._faults.lag * self._chance.number(f"{name} lag") ** 2

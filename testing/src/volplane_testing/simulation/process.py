@@ -7,6 +7,7 @@ import contextvars
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any, TypeVar
 
 from volplane.assembly import Parts, build
 from volplane.controller.actions import EventRecord
@@ -14,8 +15,11 @@ from volplane.controller.config import ScrubberSettings
 from volplane.controller.leader import Leadership
 from volplane.controlplane import ControlPlane
 from volplane.drivers.driver import Driver
+from volplane.drivers.refusals import telling
 from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
+from volplane.kube.kinds import VOLUMES, Kind
+from volplane.kube.objects import KubeObject
 from volplane.operations import DriverLimits
 from volplane.state.cluster_state import Settings
 from volplane.state.records import Sealer
@@ -29,6 +33,8 @@ from volplane_testing.simulation.run_context import CLUSTER_ID, LEASE, NAMESPACE
 from volplane_testing.simulation.trace import FirstViolation
 
 __all__ = ["Process", "ProcessParts"]
+
+T = TypeVar("T", bound=KubeObject)
 
 ATTEMPTS = 3
 MOST_PASSES = 20_000
@@ -84,8 +90,9 @@ class Meter:
 class ProcessParts:
     """What a process is started with. leadership: what it believes about its lease.
 
-    calm_since: loop time at which faults ended; infinity: not yet. restart: ends the process of this name, and starts
-    another one. attaches: it runs the controllers of attachments.
+    calm_since: loop time at which faults ended; infinity: not yet. restart: ends the process, and starts another one.
+    fenced: called with the later term for which a storage refused a call. attaches: it runs the controllers of
+    attachments.
     """
 
     drivers: Sequence[Driver]
@@ -96,11 +103,27 @@ class ProcessParts:
     violations: FirstViolation
     record: Callable[[str, EventRecord], None]
     calm_since: Callable[[], float]
-    restart: Callable[[str], object]
+    restart: Callable[[], None]
+    fenced: Callable[[str], None]
     leadership: Leadership
     rules: HookRules
     seed: int
     attaches: bool
+
+
+class WatchedClient(Client):
+    """Tells what a process creates, as it is decided: a request may wait before it is sent."""
+
+    def __init__(self, network: Network, created: Callable[[Mapping[str, Any]], None]) -> None:
+        super().__init__(network)
+        self._created = created
+
+    async def create(
+        self, kind: Kind[T], body: Mapping[str, Any], *, low_priority: bool = False, seconds: float | None = None
+    ) -> T:
+        if kind is VOLUMES:
+            self._created(body)
+        return await super().create(kind, body, low_priority=low_priority, seconds=seconds)
 
 
 class Process:
@@ -114,6 +137,7 @@ class Process:
         self._parts = parts
         limits: Mapping[str, DriverLimits] = {d.name: DriverLimits(timeout=TIMEOUT) for d in parts.drivers}
         self._rules = parts.rules
+        self._safety = parts.network.run_context.safety
         self._rules.leaderships[name] = parts.leadership
         self._executor = TimedExecutor(limits, parts.latency, parts.rules)
         self._loaded = LoadedDrivers(drivers=tuple(parts.drivers), limits=limits)
@@ -187,7 +211,7 @@ class Process:
         plane = build(
             settings,
             Parts(
-                client=Client(parts.network),
+                client=WatchedClient(parts.network, self._saves),
                 loaded=self._loaded,
                 executor=self._executor,
                 recorder=self,
@@ -197,22 +221,26 @@ class Process:
                 fence=lambda: str(self.leadership.fence),
                 may_begin=self._may_begin,
                 metrics=self.meter,
-                call_hook=parts.injector.call_hook,
+                call_hook=telling(parts.fenced, parts.injector.call_hook),
             ),
         )
 
         def started() -> None:
             self.plane = plane
             self._watching = asyncio.get_running_loop().create_task(self._end_when_restored(plane))
-            self.network.knows = plane.claims.get
+            self._safety.promises.believed[self.name] = plane.volumes.get
 
         async with asyncio.TaskGroup() as group:
             group.create_task(run_plane(plane, started), name="plane")
             group.create_task(plane.leak_check.run(), name="leak check")
+            group.create_task(self.network.credentials.keep(), name="credentials")
+
+    def _saves(self, volume: Mapping[str, Any]) -> None:
+        self._safety.saving(volume, self.plane.claims.get if self.plane is not None else lambda _key: None)
 
     async def _end_when_restored(self, plane: ControlPlane) -> None:
         await plane.restored.wait()
-        self._parts.restart(self.name)
+        self._parts.restart()
 
     def _watch_broke(self, resource: str) -> None:
         plane = self.plane

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from volplane.controller.actions import EventRecord
@@ -138,7 +139,7 @@ class _Simulation:
         self._living: list[Process] = []
         self._calm_since = math.inf
         self._crashes = 0
-        self._election = Election(run_context, self._living)
+        self._election = Election(run_context, self._living, end=self._end_process)
         self._stops = Stops(run_context, self._living, start=self._start_process, end=self._end_process)
         self._injector.stalled = self._stops.stalled
         run_context.hook_rules.begins = self._stops.begins
@@ -243,7 +244,8 @@ class _Simulation:
                 violations=self._violations,
                 record=self._record,
                 calm_since=lambda: self._calm_since,
-                restart=self._start_anew,
+                restart=partial(self._election.begin_anew, name),
+                fenced=partial(self._election.fenced, name),
                 leadership=self._election.take(name),
                 rules=self._run_context.hook_rules,
                 seed=self._schedule.seed,
@@ -268,12 +270,6 @@ class _Simulation:
         for process in [each for each in self._living if each.name == name]:
             self._crashes -= 1
             self._crash(process, why)
-
-    def _start_anew(self, name: str) -> None:
-        """The process of this name ends because it knows of a past that is none any more."""
-        for process in [each for each in self._living if each.name == name]:
-            self._election.count_on(process.leadership)
-        self._end_process(name, "the server was restored from a backup")
 
     def _crash(self, process: Process, why: str) -> None:
         self._crashes += 1

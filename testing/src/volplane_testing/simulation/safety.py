@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 from volplane.assets import Ownership
 from volplane.kube import names
@@ -15,13 +16,15 @@ from volplane.state.records import read_recycle_intent
 from volplane_testing.simulation.attachments import Attachments
 from volplane_testing.simulation.cluster_view import ClusterView, Commit, Json, annotations_of, reference_of
 from volplane_testing.simulation.disks import Disk, Disks, source_of
-from volplane_testing.simulation.loop import WHO
+from volplane_testing.simulation.promises import Promises
 from volplane_testing.simulation.trace import FirstViolation
 
-__all__ = ["BEGAN", "Safety", "recycles"]
+__all__ = ["BEGAN", "READ", "Safety", "recycles"]
 
 BEGAN: Final[ContextVar[float]] = ContextVar("volplane_simulation_began", default=0.0)
 """Loop time at which the hook call that runs now was begun."""
+READ: Final[ContextVar[Mapping[str, float]]] = ContextVar("volplane_simulation_read", default=MappingProxyType({}))
+"""Volume -> loop time at which the server answered the last live read of the task that runs now."""
 
 FRESH: Final = 15.0
 """Seconds for which a live read may lie back when the hook that it justifies begins: as long as a few slow requests."""
@@ -57,8 +60,6 @@ class Safety:
     """The invariants. Listens to `view`; backends and nodes report what they do to assets."""
 
     def __init__(self, view: ClusterView, disks: Disks, violations: FirstViolation) -> None:
-        self.reads: dict[tuple[str, str], float] = {}
-        """(process, volume) -> loop time at which the server answered its last live read."""
         self.overlap = False
         """Whether two processes act as the leader."""
         self.overlap_ended = float("-inf")
@@ -72,17 +73,14 @@ class Safety:
         self._classless: set[str] = set()
         self._class_went: dict[str, float] = {}
         """Name of a class that was deleted -> loop time at which every process knows."""
-        self._pointed: set[str] = set()
-        """Uids of claims that named a volume once: nobody can take that back, and a pod may have used it."""
         self.touched: set[str] = set()
         """Uids of volumes whose reference or intent a user changed."""
+        self.forgotten: set[tuple[str, int]] = set()
+        """(uid of a claim, generation) of assets of which a server that was restored from a backup knows nothing."""
         self.restored_at = float("-inf")
         """Loop time at which the server was restored from a backup: storage and objects disagree since."""
         self.attachments = Attachments(view, disks, violations, excused=self.excused)
-        self._promised: set[tuple[str, str]] = set()
-        """(uid of a volume, uid of a claim) for which the volume was reserved while that claim existed."""
-        self._deleted: set[str] = set()
-        """Uids of volumes that a user deleted."""
+        self.promises = Promises(view)
         self._view = view
         self._disks = disks
         self._violations = violations
@@ -114,8 +112,6 @@ class Safety:
                     commit.new["spec"].get("storageClassName", ""), 0.0
                 ):
                     self._classless.add(commit.new["metadata"]["uid"])
-                if commit.new["spec"].get("volumeName"):
-                    self._pointed.add(commit.new["metadata"]["uid"])
                 if commit.by_controller:
                     self._check_claim(commit.name, commit.old, commit.new)
             case "pod" if commit.by_controller and commit.old is not None and commit.new is not None:
@@ -151,23 +147,19 @@ class Safety:
                 self._last[source_of(old["spec"])] = old
             return
         uid = new["metadata"]["uid"]
-        if (taker := reference_of(new).get("uid", "")) in self._view.claims_by_uid:
-            self._promised.add((uid, taker))
         if old is None:
             self._born[uid] = _now()
             self._last.pop(source_of(new["spec"]), None)
             return
         if not commit.by_controller:
-            if "deletionTimestamp" in new["metadata"]:
-                self._deleted.add(uid)
             if reference_of(old) != reference_of(new) or _intent(old) != _intent(new):
                 self.touched.add(uid)
             if _policy(old) != _policy(new):
                 self._policies[uid] = _now()
 
-    def saving(self, volume: Json, believed: Callable[[str], Claim | None]) -> None:
+    def saving(self, volume: Mapping[str, Any], believed: Callable[[str], Claim | None]) -> None:
         """A controller is about to create a volume. believed: what it knows about a claim."""
-        reference = reference_of(volume)
+        reference = volume["spec"].get("claimRef") or {}
         claim = believed(f"{reference.get('namespace')}/{reference.get('name')}")
         if claim is None or claim.uid != reference.get("uid") or not claim.terminating:
             return
@@ -211,7 +203,8 @@ class Safety:
         if new is None or ("deletionTimestamp" in new["metadata"] and "deletionTimestamp" not in old["metadata"]):
             # A volume that a user asked to delete before the bind was complete may go.
             asked = new is None and "deletionTimestamp" in old["metadata"]
-            if pointer == ours or (not pointer and not asked):
+            begun = names.BIND_COMPLETED in annotations_of(claim) or old.get("status", {}).get("phase") == "Bound"
+            if (pointer == ours and (begun or not asked)) or (not pointer and not asked):
                 self._violations.report("bound-stays-bound", f"volume {name} is deleted while its claim lives")
             return
         uid = reference_of(new).get("uid")
@@ -278,14 +271,16 @@ class Safety:
             owner.generation if owner is not None else 0,
         )
         overlapped = owner is not None and (self.overlap or BEGAN.get() <= self.overlap_ended)
-        if overlapped and owner is not None and (again or owner.claim_uid not in self._view.claims_by_uid):
+        claim = self._view.claims_by_uid.get(disk.made_for)
+        if overlapped and (again or claim is None or "deletionTimestamp" in claim["metadata"]):
             disk.kept = "a leader made it after another one had settled the claim; only the leak check can find that"
         if self.restored_at >= 0 and disk.made_for not in self._view.claims_by_uid:
             disk.kept = "it was made for a claim that the restored server does not know"
         self._disks.by_key[key] = disk
         # The former leader asked another driver for it, which the class named at that time.
         elsewhere = overlapped and any(twin.driver != driver for twin in twins)
-        if twins and owner is not None and owner.claim_uid not in self.lost and not elsewhere:
+        unknown = owner is not None and (owner.claim_uid, owner.generation) in self.forgotten
+        if twins and owner is not None and owner.claim_uid not in self.lost and not elsewhere and not unknown:
             text = f"{key} is made while {twins[0].key} exists, both generation {owner.generation} of one claim"
             self._violations.report("one-asset-per-generation", text)
         return disk
@@ -300,12 +295,12 @@ class Safety:
 
     def _check_policy(self, key: str) -> None:
         """A deletion requires a live read of the policy shortly before."""
-        who, began = WHO.get(), BEGAN.get()
+        began = BEGAN.get()
         for volume in [*self._volumes_on(key), *self._last_on(key)]:
             changed = self._policies.get(volume["metadata"]["uid"])
             if changed is None or changed >= began or _policy(volume) == "Delete":
                 continue
-            read = self.reads.get((who, volume["metadata"]["name"]), float("-inf"))
+            read = READ.get().get(volume["metadata"]["name"], float("-inf"))
             if read >= changed or began - read > FRESH:
                 self._violations.report(
                     "policy-ignored", f"{key} is deleted, though its policy is {_policy(volume)} now"
@@ -362,10 +357,7 @@ class Safety:
     def _check_used(self, disk: Disk, what: str) -> None:
         """The data of a static volume is not destroyed for a claim that never had it."""
         for volume in self._volumes_on(disk.key):
-            uid = reference_of(volume).get("uid")
-            own = volume["metadata"]["uid"]
-            changed = own in self.touched or own in self._deleted
-            if (own, uid) in self._promised and uid not in self._pointed and not changed:
+            if self.promises.bind(volume) and volume["metadata"]["uid"] not in self.touched:
                 name = self._view.spell(volume["metadata"]["name"])
                 self._violations.report("never-used", f"{disk.key} is {what}, and no claim ever had volume {name}")
 

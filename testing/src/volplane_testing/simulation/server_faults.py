@@ -28,6 +28,7 @@ class ServerFaults:
         self._server = run_context.server
         self._view = run_context.view
         self._safety = run_context.safety
+        self._hook_rules = run_context.hook_rules
         self._disks: Disks = run_context.disks
         self._chance = run_context.chance
         self._trace = run_context.trace
@@ -65,6 +66,7 @@ class ServerFaults:
         self._server.restore(self._backup, version=0 if newest - self._backup.version >= _LOST else newest + 1000)
         self._view.reload()
         self._safety.restored()
+        self._hook_rules.restored()
         for disk in self._disks.by_key.values():
             disk.kept = "the server was restored from a backup"
             disk.waived |= disk.data

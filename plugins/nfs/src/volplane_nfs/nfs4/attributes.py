@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from volplane_nfs.nfs4.xdr import BITMAP, INT64, UINT32, UINT64, Codec, MalformedData, Opaque, Reader, Struct
@@ -66,6 +67,7 @@ ATTRIBUTES: Final[Mapping[int, Codec]] = {
 """Number -> type. A server returns a subset of what was asked for, never more."""
 
 _LARGEST: Final = 8192
+_CONTENT: Final = Opaque(_LARGEST)
 
 
 def mask_of(*numbers: int) -> int:
@@ -76,37 +78,46 @@ def mask_of(*numbers: int) -> int:
     return mask
 
 
+@lru_cache(maxsize=256)
+def _type_of(mask: int) -> tuple[tuple[int, ...], Struct]:
+    """The numbers of a bitmap, and the type of their values. Raises `MalformedData`."""
+    numbers = tuple(number for number in range(mask.bit_length()) if mask >> number & 1)
+    if unknown := [number for number in numbers if number not in ATTRIBUTES]:
+        raise MalformedData(f"attribute {unknown[0]} was not asked for")
+    return numbers, Struct("Values", *((f"attribute_{number}", ATTRIBUTES[number]) for number in numbers))
+
+
+@lru_cache(maxsize=256)
+def _packed(items: tuple[tuple[int, Any], ...]) -> bytes:
+    """`fattr4` of these. The same few are sent for all volumes of a class."""
+    value = dict(items)
+    unknown = sorted(value.keys() - ATTRIBUTES.keys())
+    if unknown:
+        raise MalformedData(f"unknown attributes {unknown}")
+    out, content = bytearray(), bytearray()
+    BITMAP.pack(out, mask_of(*value))
+    for number in sorted(value):
+        ATTRIBUTES[number].pack(content, value[number])
+    _CONTENT.pack(out, bytes(content))
+    return bytes(out)
+
+
 class _Attributes:
     """`fattr4`: a dict of numbers and values, in the order of the numbers."""
 
     def pack(self, out: bytearray, value: Mapping[int, Any]) -> None:
-        unknown = sorted(value.keys() - ATTRIBUTES.keys())
-        if unknown:
-            raise MalformedData(f"unknown attributes {unknown}")
-        BITMAP.pack(out, mask_of(*value))
-        content = bytearray()
-        for number in sorted(value):
-            ATTRIBUTES[number].pack(content, value[number])
-        Opaque(_LARGEST).pack(out, bytes(content))
+        out += _packed(tuple(value.items()))
 
     def unpack(self, reader: Reader) -> dict[int, Any]:
-        mask = BITMAP.unpack(reader)
+        numbers, codec = _type_of(BITMAP.unpack(reader))
         size = reader.uint32()
         start = reader.position
         if size > _LARGEST or size > reader.left:
             raise MalformedData(f"{size} bytes of attributes announced, {reader.left} left")
-        values: dict[int, Any] = {}
-        while mask:
-            lowest = mask & -mask
-            number = lowest.bit_length() - 1
-            codec = ATTRIBUTES.get(number)
-            if codec is None:
-                raise MalformedData(f"attribute {number} was not asked for")
-            values[number] = codec.unpack(reader)
-            mask ^= lowest
+        values = codec.unpack_fields(reader)
         if reader.position - start != size + (-size & 3):
             raise MalformedData(f"{size} bytes of attributes announced, {reader.position - start} used")
-        return values
+        return dict(zip(numbers, values, strict=True))
 
 
 FATTR: Final = _Attributes()

@@ -21,7 +21,7 @@ __all__ = ["Client", "Compounds", "done", "values_of"]
 
 _REST_FIRST: Final = 1.0
 _REST_LONGEST: Final = 15.0
-_SILENCE: Final = 0.5
+_SILENCE: Final = 1.0
 """Seconds without any answer after which no more calls are given to a server: they would only hold threads."""
 _DELAY_FIRST: Final = 0.005
 _DELAY_TOTAL: Final = 0.8

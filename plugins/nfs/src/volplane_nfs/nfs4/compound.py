@@ -5,6 +5,7 @@ Source: RFC 7530 section 15.2, RFC 8881 section 16.2.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Final
 
@@ -16,17 +17,20 @@ __all__ = ["MAXIMUM_OPERATIONS", "pack_compound", "pack_reply", "unpack_compound
 MAXIMUM_OPERATIONS: Final = 128
 """In one COMPOUND. Servers have limits of their own; sessions announce them."""
 _TAG: Final = Opaque(1024)
+_TWO: Final = struct.Struct(">II")
 
 
 def pack_compound(requests: Sequence[Request], minor: int, tag: bytes = b"") -> bytes:
     """The arguments of a COMPOUND."""
     out = bytearray()
     _TAG.pack(out, tag)
-    UINT32.pack(out, minor)
-    UINT32.pack(out, len(requests))
+    out += _TWO.pack(minor, len(requests))
     for operation, arguments in requests:
-        UINT32.pack(out, operation.number)
-        operation.pack_arguments(out, arguments)
+        out += operation.code
+        if operation.single is not None:
+            operation.single.pack(out, arguments[0])
+        elif arguments:
+            operation.arguments.pack_fields(out, arguments)
     return bytes(out)
 
 
@@ -53,7 +57,8 @@ def pack_reply(reply: Reply, tag: bytes = b"") -> bytes:
     UINT32.pack(out, len(reply.results))
     for operation, status, value in reply.results:
         UINT32.pack(out, operation.number)
-        operation.arms.pack(out, (status, value))
+        UINT32.pack(out, status)
+        operation.arm(status).pack(out, value)
     return bytes(out)
 
 
@@ -65,18 +70,30 @@ def unpack_reply(reader: Reader, requests: Sequence[Request]) -> Reply:
     if count > len(requests):
         raise MalformedData(f"{count} results for {len(requests)} operations")
     results: list[Result] = []
+    last = 0
     for request in requests[:count]:
-        operation = _known(reader.uint32())
-        if operation is not request.operation and operation is not ILLEGAL:
-            raise MalformedData(f"a result of {operation.name} where one of {request.operation.name} is due")
-        results.append(Result(operation, *operation.arms.unpack(reader)))
+        if last:
+            raise MalformedData(f"results behind one with status {last}")
+        number, last = reader.two()
+        due = request.operation
+        operation = due if number == due.number else _in_the_place_of(due, number)
+        if last:
+            results.append(Result(operation, last, operation.arm(last).unpack(reader)))
+        else:
+            results.append(operation.done or Result(operation, 0, operation.result.unpack(reader)))
     _end(reader)
-    failed = [result.status for result in results if result.status]
-    if (failed and (len(failed) > 1 or results[-1].status != status)) or (not failed and status and results):
-        raise MalformedData(f"status {status} does not go with the results {failed}")
+    if last != status and results:
+        raise MalformedData(f"status {status} does not go with the last result's {last}")
     if not status and count != len(requests):
         raise MalformedData(f"{count} results for {len(requests)} operations, and no error")
     return Reply(status, results)
+
+
+def _in_the_place_of(due: Operation, number: int) -> Operation:
+    operation = _known(number)
+    if operation is not ILLEGAL:
+        raise MalformedData(f"a result of {operation.name} where one of {due.name} is due")
+    return operation
 
 
 def _known(number: int) -> Operation:

@@ -1,7 +1,7 @@
 """One TCP connection: many calls at once, answers in any order, no thread of its own.
 
 Whichever caller waits reads for all: it hands answers of others over, and leaves the reading to another one when its
-own is there. So a single caller never waits for another thread.
+own is there. So a single caller never waits for another thread, and each answer wakes one thread: its own.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from volplane_nfs.nfs4.errors import NoAnswer, NotAnNfsServer, ServerUnavailable, TransportError
-from volplane_nfs.nfs4.rpc import RecordParser, call_header, check_reply_header, framed
+from volplane_nfs.nfs4.rpc import COMPOUND, RecordParser, call_header, check_reply_header, framed
 from volplane_nfs.nfs4.xdr import MalformedData, Reader
 
 __all__ = ["Address", "Connection", "Dial", "Stream", "dial_tcp"]
 
-_CHUNK: Final = 1 << 18
+_CHUNK: Final = 1 << 16
 _RESOLVE_THREADS: Final = threading.BoundedSemaphore(8)
 """Look-ups of names that hang keep their thread; no more than these are given to them."""
 
@@ -109,13 +109,17 @@ def _resolve(
 
 
 class Call:
-    """A call that was sent. answer: set when it is there."""
+    """A call that was sent. answer: set when it is there. gate: locked while a thread waits for it, opened when there
+    is something to do: the answer is there, the connection broke, or it is the thread's turn to read.
+    """
 
-    __slots__ = ("answer", "xid")
+    __slots__ = ("answer", "gate", "reads", "xid")
 
     def __init__(self, xid: int) -> None:
         self.xid = xid
         self.answer: bytes | None = None
+        self.gate: threading.Lock | None = None
+        self.reads = False
 
 
 class Connection:
@@ -124,10 +128,10 @@ class Connection:
     def __init__(self, stream: Stream, credentials: bytes, largest_answer: int) -> None:
         self._stream = stream
         weakref.finalize(self, stream.close).atexit = False
-        self._credentials = credentials
+        self._header = call_header(COMPOUND, credentials)
         self._parser = RecordParser(largest_answer)
         self._xids = itertools.count(int.from_bytes(os.urandom(3), "big"))
-        self._state = threading.Condition(threading.Lock())
+        self._state = threading.Lock()
         self._sending = threading.Lock()
         self._reading = False
         self._pending: dict[int, Call] = {}
@@ -139,9 +143,12 @@ class Connection:
         """Number of calls without an answer."""
         return len(self._pending)
 
-    def send(self, procedure: int, arguments: Sequence[bytes], seconds: float) -> list[Call]:
-        """Send calls together. Raises ServerUnavailable if none was sent, NoAnswer if any may have arrived."""
-        calls: list[Call] = []
+    def send(self, compounds: Sequence[bytes], seconds: float) -> list[Call]:
+        """Send calls of COMPOUND together. compounds: their arguments, encoded.
+
+        Raises ServerUnavailable if none was sent, NoAnswer if any may have arrived.
+        """
+        calls = [Call(next(self._xids) & 0xFFFFFFFF) for _ in compounds]
         with self._state:
             if self.broken is not None:
                 raise ServerUnavailable(str(self.broken))
@@ -150,13 +157,11 @@ class Connection:
                 if not self._reading and self._is_closed():
                     self.broken = NoAnswer("the server closed the connection")
                     raise ServerUnavailable(str(self.broken))
-            for _ in arguments:
-                call = Call(next(self._xids) & 0xFFFFFFFF)
+            for call in calls:
                 self._pending[call.xid] = call
-                calls.append(call)
         records = b"".join(
-            framed(call_header(call.xid, procedure, self._credentials) + each)
-            for call, each in zip(calls, arguments, strict=True)
+            framed(call.xid.to_bytes(4, "big") + self._header + each)
+            for call, each in zip(calls, compounds, strict=True)
         )
         try:
             with self._sending:
@@ -180,8 +185,7 @@ class Connection:
         """The results of a call, before `deadline` (monotonic). Raises NoAnswer, NotAnNfsServer, ServerUnavailable."""
         while not self._there_or_ours_to_read(call, deadline):
             self._read_until(call, deadline)
-        answer = call.answer or b""
-        reader = Reader(answer, 4)
+        reader = Reader(call.answer or b"", 4)
         try:
             check_reply_header(reader)
         except MalformedData as error:
@@ -191,21 +195,20 @@ class Connection:
         return reader
 
     def _there_or_ours_to_read(self, call: Call, deadline: float) -> bool:
-        """Wait until the answer is there (True), or nobody reads any more (False): then the caller is who reads."""
-        with self._state:
-            while call.answer is None and self.broken is None and self._reading:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    break
-                self._state.wait(left)
-            if call.answer is not None:
-                return True
-            if self.broken is not None:
-                raise type(self.broken)(str(self.broken))
-            if not self._reading:
-                self._reading = True
-                return False
-        raise self._break(NoAnswer("no answer in time"))
+        """Wait until the answer is there (True), or it is the caller's turn to read (False)."""
+        while True:
+            with self._state:
+                if call.answer is not None:
+                    return True
+                if self.broken is not None:
+                    raise type(self.broken)(str(self.broken))
+                if call.reads or not self._reading:
+                    self._reading = True
+                    return False
+                gate = call.gate = threading.Lock()
+                gate.acquire()
+            if not gate.acquire(timeout=max(0.0, deadline - time.monotonic())) and call.answer is None:
+                raise self._break(NoAnswer("no answer in time"))
 
     def _read_until(self, call: Call, deadline: float) -> None:
         """Read for everybody until our own answer is there."""
@@ -230,10 +233,18 @@ class Connection:
             failure = NotAnNfsServer(f"the answer cannot be decoded: {error}")
         finally:
             with self._state:
-                self._reading = False
-                self._state.notify_all()
+                self._reading = self._pass_the_reading_on()
         if failure is not None:
             raise self._break(failure)
+
+    def _pass_the_reading_on(self) -> bool:
+        """To a thread that waits for its answer; False if there is none."""
+        for call in self._pending.values():
+            if call.gate is not None:
+                call.reads = True
+                _open(call)
+                return True
+        return False
 
     def _deliver(self, records: list[bytes]) -> None:
         self.last_heard = time.monotonic()
@@ -243,14 +254,15 @@ class Connection:
                 if call is None:
                     raise MalformedData("an answer to a call that was not made")
                 call.answer = record
-            self._state.notify_all()
+                _open(call)
 
     def _break(self, error: TransportError) -> TransportError:
         with self._state:
             if self.broken is None:
                 self.broken = error
+            for call in self._pending.values():
+                _open(call)
             self._pending.clear()
-            self._state.notify_all()
         with contextlib.suppress(OSError):
             self._stream.close()
         return error
@@ -258,3 +270,10 @@ class Connection:
     def close(self) -> None:
         """Break it; calls without an answer raise NoAnswer."""
         self._break(NoAnswer("the connection was closed"))
+
+
+def _open(call: Call) -> None:
+    """Let the thread go on that waits for a call, if there is one. Under the connection's lock."""
+    gate, call.gate = call.gate, None
+    if gate is not None:
+        gate.release()

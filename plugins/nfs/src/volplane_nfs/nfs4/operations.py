@@ -87,19 +87,30 @@ class Operation:
     changes: bool = False
     errors: tuple[tuple[int, Codec], ...] = ()
     failure: Codec = VOID
-    arms: Union = field(init=False, repr=False, compare=False)
+    code: bytes = field(init=False, repr=False, compare=False)
+    """Its number as it is sent."""
+    count: int = field(init=False, repr=False, compare=False)
+    """How many arguments it takes."""
+    single: Codec | None = field(init=False, repr=False, compare=False)
+    """The type of its argument if it has one, else None."""
+    done: Result | None = field(init=False, repr=False, compare=False)
+    """The result of its success if that has no value, else None."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "arms", Union({0: self.result, **dict(self.errors)}, self.failure))
+        object.__setattr__(self, "code", self.number.to_bytes(4, "big"))
+        fields = self.arguments.fields
+        object.__setattr__(self, "count", len(fields))
+        object.__setattr__(self, "single", fields[0][1] if len(fields) == 1 else None)
+        object.__setattr__(self, "done", Result(self, 0, None) if self.result is _NONE else None)
 
     def __call__(self, *arguments: Any) -> Request:
-        if len(arguments) != len(self.arguments.fields):
-            raise TypeError(f"{self.name} takes {len(self.arguments.fields)} arguments, not {len(arguments)}")
+        if len(arguments) != self.count:
+            raise TypeError(f"{self.name} takes {self.count} arguments, not {len(arguments)}")
         return Request(self, arguments)
 
-    def pack_arguments(self, out: bytearray, arguments: tuple[Any, ...]) -> None:
-        for (_, codec), value in zip(self.arguments.fields, arguments, strict=True):
-            codec.pack(out, value)
+    def arm(self, status: int) -> Codec:
+        """The type of what comes with a status."""
+        return dict(self.errors).get(status, self.failure) if status else self.result
 
     def unpack_arguments(self, reader: Reader) -> tuple[Any, ...]:
         return tuple(codec.unpack(reader) for _, codec in self.arguments.fields)

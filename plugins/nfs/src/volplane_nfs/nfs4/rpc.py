@@ -26,6 +26,8 @@ NFS_VERSION: Final = 4
 NULL, COMPOUND = 0, 1
 AUTH_NONE, AUTH_SYS = 0, 1
 _CALL, _REPLY = 0, 1
+_ACCEPTED: Final = struct.pack(">IIIII", _REPLY, 0, AUTH_NONE, 0, 0)
+"""The header of a usual reply."""
 _LAST_FRAGMENT: Final = 0x80000000
 _HEADER: Final = struct.Struct(">I")
 _AUTH_BODY: Final = Opaque(400)
@@ -64,9 +66,9 @@ class Credentials:
         return bytes(out)
 
 
-def call_header(xid: int, procedure: int, credentials: bytes) -> bytes:
-    """What stands before the arguments. credentials: encoded."""
-    head = struct.pack(">IIIIII", xid, _CALL, 2, NFS_PROGRAM, NFS_VERSION, procedure)
+def call_header(procedure: int, credentials: bytes) -> bytes:
+    """What stands between the xid and the arguments. credentials: encoded."""
+    head = struct.pack(">IIIII", _CALL, 2, NFS_PROGRAM, NFS_VERSION, procedure)
     return head + credentials + struct.pack(">II", AUTH_NONE, 0)
 
 
@@ -77,6 +79,9 @@ def success_header(xid: int) -> bytes:
 
 def check_reply_header(reader: Reader) -> None:
     """Read the rest of a reply's header, behind the xid. Raises NotAnNfsServer, ServerUnavailable, MalformedData."""
+    if reader.data.startswith(_ACCEPTED, reader.position):
+        reader.position += len(_ACCEPTED)
+        return
     if reader.uint32() != _REPLY:
         raise NotAnNfsServer("the server sent a call where an answer is due")
     if reader.uint32() != 0:
@@ -111,20 +116,35 @@ class RecordParser:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The records that are complete with this data."""
+        if not self._buffer:
+            records, at = self._taken(data)
+            self._buffer += data[at:]
+            return records
         self._buffer += data
-        records = []
-        while len(self._buffer) >= 4:
-            (header,) = _HEADER.unpack_from(self._buffer)
+        records, at = self._taken(self._buffer)
+        del self._buffer[:at]
+        return records
+
+    def _taken(self, buffer: bytes | bytearray) -> tuple[list[bytes], int]:
+        """The records that are complete, and how many bytes these are."""
+        records: list[bytes] = []
+        at = 0
+        while len(buffer) - at >= 4:
+            (header,) = _HEADER.unpack_from(buffer, at)
             size = header & ~_LAST_FRAGMENT
             if len(self._record) + size > self._maximum:
                 raise MalformedData(f"a record of {len(self._record) + size} bytes, where {self._maximum} are allowed")
-            if len(self._buffer) < 4 + size:
+            if len(buffer) - at < 4 + size:
                 break
-            self._record += self._buffer[4 : 4 + size]
-            del self._buffer[: 4 + size]
-            if header & _LAST_FRAGMENT:
-                records.append(bytes(self._record))
+            fragment = buffer[at + 4 : at + 4 + size]
+            at += 4 + size
+            if not header & _LAST_FRAGMENT:
+                if size == 0:
+                    raise MalformedData("an empty fragment that is not the last")
+                self._record += fragment
+            elif self._record:
+                records.append(bytes(self._record + fragment))
                 self._record.clear()
-            elif size == 0:
-                raise MalformedData("an empty fragment that is not the last")
-        return records
+            else:
+                records.append(bytes(fragment))
+        return records, at

@@ -28,7 +28,6 @@ from volplane_nfs.nfs4.operations import (
     Reply,
     Request,
 )
-from volplane_nfs.nfs4.rpc import COMPOUND
 from volplane_nfs.nfs4.status import Status, name_of_status
 from volplane_nfs.nfs4.xdr import MalformedData
 
@@ -42,6 +41,8 @@ _OPERATIONS: Final = 64
 _CONNECT_WAIT: Final = 0.5
 """Seconds a caller waits while another one connects: a server that does not answer takes one thread, not all."""
 _USE_NON_PNFS: Final = 0x00010000
+_SEQUENCE: Final = SEQUENCE(b"", 0, 0, 0, False)
+"""Stands for the first request of a session's call where its answer is decoded."""
 _LOST: Final = frozenset(
     {
         Status.BADSESSION,
@@ -192,7 +193,7 @@ class Channel:
             item.call = None
             item.sent += 1
         try:
-            calls = connection.send(COMPOUND, records, max(0.001, deadline - time.monotonic()))
+            calls = connection.send(records, max(0.001, deadline - time.monotonic()))
         except ServerUnavailable:
             for item in items:
                 item.sent -= 1  # the connection was known to be lost: nothing was sent
@@ -213,7 +214,7 @@ class Channel:
         if call is None or session is None:
             return
         reader = connection.wait(call, deadline)
-        requests = item.requests if session.minor == 0 else [SEQUENCE(b"", 0, 0, 0, False), *item.requests]
+        requests = item.requests if session.minor == 0 else [_SEQUENCE, *item.requests]
         try:
             reply = unpack_reply(reader, requests)
         except MalformedData as error:
@@ -359,7 +360,7 @@ class Channel:
 
     def _plain(self, connection: Connection, requests: list[Request], minor: int, deadline: float) -> tuple[int, Any]:
         """A call outside of any session: its status and the value of its last result."""
-        (call,) = connection.send(COMPOUND, [pack_compound(requests, minor)], max(0.001, deadline - time.monotonic()))
+        (call,) = connection.send([pack_compound(requests, minor)], max(0.001, deadline - time.monotonic()))
         try:
             reply = unpack_reply(connection.wait(call, deadline), requests)
         except MalformedData as error:

@@ -1,7 +1,8 @@
 """XDR (RFC 4506): codecs that pack and unpack, with a bound on everything whose length the other side chooses.
 
 A codec packs a value into a bytearray and unpacks it from a `Reader`. Composite codecs are built from others, so that a
-type is written once and serves both directions.
+type is written once and serves both directions. A struct whose fields all have a fixed size is one call of the module
+`struct`: these are most of what travels.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 __all__ = [
@@ -30,8 +32,9 @@ __all__ = [
 
 _U32: Final = struct.Struct(">I")
 _U64: Final = struct.Struct(">Q")
-_I64: Final = struct.Struct(">q")
+_TWO: Final = struct.Struct(">II")
 _MAXIMUM_BITMAP_WORDS: Final = 8
+_PADDING: Final = (b"", b"\0", b"\0\0", b"\0\0\0")
 
 
 class MalformedData(ValueError):
@@ -52,31 +55,53 @@ class Reader:
         return len(self.data) - self.position
 
     def uint32(self) -> int:
+        value: int
         try:
             (value,) = _U32.unpack_from(self.data, self.position)
         except struct.error:
             raise MalformedData("the data ends within a number") from None
         self.position += 4
-        return int(value)
+        return value
 
     def uint64(self) -> int:
+        value: int
         try:
             (value,) = _U64.unpack_from(self.data, self.position)
         except struct.error:
             raise MalformedData("the data ends within a number") from None
         self.position += 8
-        return int(value)
+        return value
+
+    def two(self) -> tuple[int, int]:
+        """Two unsigned numbers of 32 bits."""
+        pair: tuple[int, int]
+        try:
+            pair = _TWO.unpack_from(self.data, self.position)
+        except struct.error:
+            raise MalformedData("the data ends within a number") from None
+        self.position += 8
+        return pair
+
+    def fixed(self, form: struct.Struct) -> tuple[Any, ...]:
+        """The values of a form, all of whose parts have a fixed size."""
+        try:
+            values = form.unpack_from(self.data, self.position)
+        except struct.error:
+            raise MalformedData(f"{form.size} bytes are due, {self.left} left") from None
+        self.position += form.size
+        return values
 
     def take(self, size: int) -> bytes:
         """So many bytes and the padding behind them, which must be zero."""
-        start, end = self.position, self.position + size
+        start = self.position
+        end = start + size
         padded = end + (-size & 3)
         if padded > len(self.data):
             raise MalformedData(f"{size} bytes announced, {self.left} left")
-        if padded != end and any(self.data[end:padded]):
+        if padded != end and self.data[end:padded] != _PADDING[padded - end]:
             raise MalformedData("padding that is not zero")
         self.position = padded
-        return bytes(self.data[start:end])
+        return self.data[start:end]
 
     def opaque(self, maximum: int) -> bytes:
         size = self.uint32()
@@ -94,9 +119,12 @@ class Codec(Protocol):
 
 
 class _Number:
-    def __init__(self, form: struct.Struct, read: Callable[[Reader], int]) -> None:
-        self._pack = form.pack
-        self._read = read
+    """letter: its format in the module `struct`."""
+
+    def __init__(self, letter: str, read: Callable[[Reader], int]) -> None:
+        self.letter = letter
+        self._pack = struct.Struct(">" + letter).pack
+        self.unpack = read
 
     def pack(self, out: bytearray, value: int) -> None:
         try:
@@ -104,21 +132,20 @@ class _Number:
         except struct.error:
             raise MalformedData(f"{value!r} is out of range") from None
 
-    def unpack(self, reader: Reader) -> int:
-        return self._read(reader)
-
 
 def _signed(reader: Reader) -> int:
     value = reader.uint64()
     return value - (1 << 64) if value >> 63 else value
 
 
-UINT32: Final = _Number(_U32, Reader.uint32)
-UINT64: Final = _Number(_U64, Reader.uint64)
-INT64: Final = _Number(_I64, _signed)
+UINT32: Final = _Number("I", Reader.uint32)
+UINT64: Final = _Number("Q", Reader.uint64)
+INT64: Final = _Number("q", _signed)
 
 
 class _Bool:
+    letter: Final = "I"
+
     def pack(self, out: bytearray, value: bool) -> None:
         out += b"\0\0\0\1" if value else b"\0\0\0\0"
 
@@ -152,9 +179,7 @@ class Opaque:
         size = len(value)
         if size > self.maximum:
             raise MalformedData(f"{size} bytes where at most {self.maximum} are allowed")
-        out += _U32.pack(size)
-        out += value
-        out += bytes(-size & 3)
+        out += _U32.pack(size) + value + _PADDING[-size & 3]
 
     def unpack(self, reader: Reader) -> bytes:
         return reader.opaque(self.maximum)
@@ -165,27 +190,31 @@ class Fixed:
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.letter = f"{size}s"
 
     def pack(self, out: bytearray, value: bytes) -> None:
         if len(value) != self.size:
             raise MalformedData(f"{len(value)} bytes where {self.size} are needed")
         out += value
-        out += bytes(-self.size & 3)
+        out += _PADDING[-self.size & 3]
 
     def unpack(self, reader: Reader) -> bytes:
         return reader.take(self.size)
+
+
+@lru_cache(maxsize=256)
+def _packed_bitmap(value: int) -> bytes:
+    words = -(-value.bit_length() // 32)
+    if value < 0 or words > _MAXIMUM_BITMAP_WORDS:
+        raise MalformedData(f"bitmap {value:#x} is out of range")
+    return _U32.pack(words) + b"".join(_U32.pack(value >> 32 * word & 0xFFFFFFFF) for word in range(words))
 
 
 class _Bitmap:
     """`bitmap4`, as an int whose bit n stands for number n."""
 
     def pack(self, out: bytearray, value: int) -> None:
-        words = -(-value.bit_length() // 32)
-        if value < 0 or words > _MAXIMUM_BITMAP_WORDS:
-            raise MalformedData(f"bitmap {value:#x} is out of range")
-        out += _U32.pack(words)
-        for word in range(words):
-            out += _U32.pack(value >> 32 * word & 0xFFFFFFFF)
+        out += _packed_bitmap(value)
 
     def unpack(self, reader: Reader) -> int:
         words = reader.uint32()
@@ -222,13 +251,19 @@ class Array:
 
 
 class Struct:
-    """A named tuple of fields. A struct with a single field is the value of that field."""
+    """A named tuple of fields. A struct with a single field is the value of that field.
+
+    Booleans of a struct whose fields all have a fixed size are 0 and 1.
+    """
 
     def __init__(self, name: str, *fields: tuple[str, Codec]) -> None:
         self.name = name
         self.fields = fields
         self._codecs = tuple(codec for _, codec in fields)
         self._make: Callable[..., Any] = namedtuple(name, [field for field, _ in fields])  # type: ignore[misc]  # noqa: PYI024
+        self._form = _form_of(self._codecs)
+        self._booleans = tuple(number for number, codec in enumerate(self._codecs) if codec is BOOL)
+        self._sizes = tuple((number, each.size) for number, each in enumerate(self._codecs) if isinstance(each, Fixed))
 
     def __call__(self, *values: Any) -> Any:
         """A value of the struct."""
@@ -237,21 +272,52 @@ class Struct:
     def pack(self, out: bytearray, value: Any) -> None:
         if len(self._codecs) == 1:
             self._codecs[0].pack(out, value)
-            return
-        if not self._codecs:
+        elif self._codecs:
+            self.pack_fields(out, value)
+        else:
             VOID.pack(out, value)
+
+    def pack_fields(self, out: bytearray, values: Sequence[Any]) -> None:
+        """Pack all fields, also if there is only one or none."""
+        if len(values) != len(self._codecs):
+            raise MalformedData(f"{self.name} has {len(self._codecs)} fields, not {len(values)}")
+        if self._form is not None:
+            self._pack_form(self._form, out, values)
             return
-        if len(value) != len(self._codecs):
-            raise MalformedData(f"{self.name} has {len(self._codecs)} fields, not {len(value)}")
-        for codec, field in zip(self._codecs, value, strict=True):
+        for codec, field in zip(self._codecs, values, strict=True):
             codec.pack(out, field)
 
+    def _pack_form(self, form: struct.Struct, out: bytearray, values: Sequence[Any]) -> None:
+        for number, size in self._sizes:
+            if len(values[number]) != size:
+                raise MalformedData(f"{len(values[number])} bytes where {size} are needed")
+        try:
+            out += form.pack(*values)
+        except struct.error as error:
+            raise MalformedData(f"{self.name} {tuple(values)!r}: {error}") from None
+
     def unpack(self, reader: Reader) -> Any:
-        if not self._codecs:
-            return None
         if len(self._codecs) == 1:
             return self._codecs[0].unpack(reader)
-        return self._make(*[codec.unpack(reader) for codec in self._codecs])
+        return self._make(*self.unpack_fields(reader)) if self._codecs else None
+
+    def unpack_fields(self, reader: Reader) -> Sequence[Any]:
+        """The values of all fields, also if there is only one or none."""
+        if self._form is None:
+            return [codec.unpack(reader) for codec in self._codecs]
+        values = reader.fixed(self._form)
+        for number in self._booleans:
+            if values[number] > 1:
+                raise MalformedData(f"{values[number]} is no boolean")
+        return values
+
+
+def _form_of(codecs: Sequence[Codec]) -> struct.Struct | None:
+    """The form of several codecs of fixed size; None if there are others among them."""
+    letters = [getattr(codec, "letter", "") for codec in codecs]
+    if len(codecs) < 2 or not all(letters) or any(isinstance(each, Fixed) and each.size % 4 for each in codecs):
+        return None
+    return struct.Struct(">" + "".join(letters))
 
 
 class Union:

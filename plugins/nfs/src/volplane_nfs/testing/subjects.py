@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from volplane import Asset, VolumeSource
 from volplane_nfs.backend import NfsBackend
-from volplane_nfs.nfs4 import Client, Compounds, Dial, Status, dial_tcp
+from volplane_nfs.ganesha.bus import DBus, OpenBus
+from volplane_nfs.nfs4 import Client, Compounds, Dial, dial_tcp
 from volplane_nfs.nfs4.attributes import DIRECTORY, LINK, MODE, TYPE, mask_of
 from volplane_nfs.nfs4.files import (
     create_directory,
@@ -31,16 +32,21 @@ from volplane_nfs.nfs4.files import (
     root_handle,
     write_file,
 )
-from volplane_nfs.nfs4.operations import PUTFH, Request
+from volplane_nfs.nfs4.operations import PUTFH
 from volplane_nfs.settings import ShareAddress
 from volplane_nfs.testing.ganesha import GaneshaServer
-from volplane_nfs.testing.model import ModelServer
+from volplane_nfs.testing.model import DATA, ModelBus, ModelServer
 
 if TYPE_CHECKING:
     from volplane_testing import Subject
 
-__all__ = ["backend_through", "ganesha_subject", "picture", "subject", "subject_on"]
+__all__ = ["backend_through", "export_subject", "ganesha_subject", "picture", "subject", "subject_on"]
 
+MODEL: Final = "nfs://model.example.com/vol"
+_RESTART: Final = 0.01
+_FAULTS: Final = (("lost before", 0.02), ("lost after", 0.03))
+_BUS_FAULTS: Final = (("lost before", 0.02), ("lost after", 0.04), ("busy", 0.06))
+"""What happens to a call, and the chance of it and of those before it. A restart loses the call that finds it."""
 MEMORY: Final = "/dev/shm"  # noqa: S108 - a directory with a random name is made below it
 _CHANGING: Final = frozenset({b"tmp", b"exports"})
 """Entries of `.volplane` that outlive a volume: Export_Ids rest when they are free, and the listing frees lost ones."""
@@ -51,8 +57,30 @@ def subject(**options: Any) -> Iterator[Subject]:
     """The driver on a share of a server in memory. options: of the driver."""
     clock = _Clock()
     server = ModelServer(now=clock.now)
-    made = subject_on("nfs://model.example.com/vol", server.dial, trouble=partial(trouble, server), **options)
+    made = subject_on(MODEL, server.dial, trouble=partial(trouble, server), **options)
     yield replace(made, factory=backend_through(server.dial, clock.now), advance=clock.advance)
+
+
+@contextmanager
+def export_subject(**options: Any) -> Iterator[Subject]:
+    """The driver in mode export, on a server in memory that is configured in a folder, as NFS-Ganesha is."""
+    clock = _Clock()
+    server = ModelServer(now=clock.now)
+    with tempfile.TemporaryDirectory(prefix="volplane-", dir=MEMORY) as directory:
+        files = Path(directory, "exports.d")
+        files.mkdir()
+        bus = ModelBus(server, files)
+        mode: dict[str, Any] = {"mode": "export", "server_path": DATA, "config_directory": str(files)}
+        made = subject_on(MODEL, server.dial, trouble=partial(trouble, server, bus=bus), **mode, **options)
+        inspect = made.inspect
+        yield replace(
+            made,
+            factory=backend_through(server.dial, clock.now, lambda _bus, _prefix: bus),
+            advance=clock.advance,
+            inspect=lambda: (inspect() if inspect is not None else None, bus.picture),
+            parameters={},
+            other_parameters={"mode": "0700"},
+        )
 
 
 class _Clock:
@@ -149,12 +177,14 @@ def _subject_type() -> type[Subject]:
     return Subject
 
 
-def backend_through(dial: Dial, now: Callable[[], float] = time.monotonic) -> type[NfsBackend]:
-    """The backend, connecting by `dial`."""
+def backend_through(
+    dial: Dial, now: Callable[[], float] = time.monotonic, open_bus: OpenBus = DBus
+) -> type[NfsBackend]:
+    """The backend, connecting by `dial` and `open_bus`."""
 
     class Dialling(NfsBackend):
         def __init__(self, options: Mapping[str, Any]) -> None:
-            super().__init__(options, dial=dial, now=now)
+            super().__init__(options, dial=dial, now=now, open_bus=open_bus)
 
     return NfsBackend if dial is dial_tcp else Dialling
 
@@ -186,22 +216,23 @@ def fill(client: Compounds, directory: bytes) -> None:
 
 
 @contextmanager
-def trouble(server: ModelServer, random: Random) -> Iterator[None]:
-    """Lost answers, restarts, a grace period and impatience, while the block runs."""
+def trouble(server: ModelServer, random: Random, bus: ModelBus | None = None) -> Iterator[None]:
+    """Lost answers and restarts, on the connection and on the bus, and a bus that is busy, while the block runs."""
 
-    def fault(_requests: list[Request]) -> Status | str | None:
+    def drawn(faults: tuple[tuple[str, float], ...]) -> str | None:
         chance = random.random()
-        if chance < 0.01:
+        if chance < _RESTART:
             server.restart()
-            return "lost before"
-        if chance < 0.02:
-            return "lost after"
-        if chance < 0.03:
-            return "lost before"
-        return None
+            if bus is not None:
+                bus.restart()
+        return next((what for what, below in faults if chance < below), None)
 
-    server.fault = fault
+    server.fault = lambda _requests: drawn(_FAULTS)
+    if bus is not None:
+        bus.fault = lambda _method: drawn(_BUS_FAULTS)
     try:
         yield
     finally:
         server.fault = lambda _requests: None
+        if bus is not None:
+            bus.fault = lambda _method: None

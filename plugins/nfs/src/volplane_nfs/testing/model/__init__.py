@@ -4,6 +4,7 @@ It speaks bytes: the client connects to it through `ModelServer.dial`, in proces
 random sequences of operations are compared with those of NFS-Ganesha in tests/test_model.py.
 """
 
+from volplane_nfs.testing.model.export_bus import DATA, ModelBus
 from volplane_nfs.testing.model.server import Fault, ModelServer
 
-__all__ = ["Fault", "ModelServer"]
+__all__ = ["DATA", "Fault", "ModelBus", "ModelServer"]

@@ -183,7 +183,7 @@ class Execution:
 
     def _remove(self, name: bytes) -> object:
         directory, child = self._directory(), self._child(name)
-        if child.children:
+        if child.children or child.exported:
             raise Refused(Status.NOTEMPTY)
         change = self._state.leave(directory, name)
         del self._state.nodes[child.fileid]
@@ -200,11 +200,10 @@ class Execution:
         moved = source.children.get(old)
         if moved is None:
             raise Refused(Status.NOENT)
-        above: Node | None = target
-        while above is not None:
-            if above is moved:
-                raise Refused(Status.INVAL)
-            above = above.parent
+        if moved.exported:
+            raise Refused(Status.NOTEMPTY)
+        if moved in target.ancestry():
+            raise Refused(Status.INVAL)
         present = target.children.get(new)
         unchanged = ((True, source.change, source.change), (True, target.change, target.change))
         if present is moved:

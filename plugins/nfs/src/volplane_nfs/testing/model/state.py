@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -33,6 +33,15 @@ class Node:
     change: int = 1
     cookies: OrderedDict[int, bytes] = field(default_factory=OrderedDict)
     time: float = 0.0
+    exported: bool = False
+    """Whether it is the path of an export: then it cannot be removed or renamed."""
+
+    def ancestry(self) -> Iterator[Node]:
+        """The node and all directories above it."""
+        node: Node | None = self
+        while node is not None:
+            yield node
+            node = node.parent
 
 
 class State:

@@ -1,0 +1,67 @@
+"""Who wakes attach-detach, and which changes concern it not."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from unit.attach.objects import PAIR, UNIQUE, attachment, bound, node, pod
+from unit.attach.test_attach_detach import Keys, newer
+from unit.deciding import state_with
+from volplane.attach.attach_detach import AttachDetachState
+from volplane.attach.handlers import AttachDetachHandlers
+from volplane.kube.objects import KubeObject, Node, VolumeAttachment
+
+
+class World:
+    """Handlers over caches with a claim, its volume and a pod on node-a."""
+
+    def __init__(self, *objects: KubeObject) -> None:
+        self.state = AttachDetachState(state_with(*bound(), pod(), *objects))
+        self.pairs, self.nodes = Keys(), Keys()
+        AttachDetachHandlers(self.state, pairs=self.pairs, nodes=self.nodes).subscribe()
+        self._version = 1
+
+    def becomes(self, item: Node | VolumeAttachment) -> None:
+        self._version += 1
+        cache = self.state.cluster.nodes if isinstance(item, Node) else self.state.cluster.attachments
+        cache.observe(replace(item, metadata=newer(item, self._version)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("after", "woken"),
+    [
+        (attachment(finalizers=["external-attacher/a"]), False),
+        (attachment(annotations={"volplane.dev/node-uid": "uid-other"}), True),
+        (attachment(attached=True), True),
+        (attachment(error="no room"), True),
+        (attachment(deleted=True, finalizers=["external-attacher/a"]), True),
+    ],
+    ids=["what its attacher records", "made for another machine", "attached", "refused", "deleted"],
+)
+def test_of_an_attachment_only_what_is_decided_by_wakes(after: VolumeAttachment, woken: bool) -> None:
+    world = World(node(), attachment())
+    world.becomes(after)
+    assert (PAIR.key in world.pairs.keys) == woken
+
+
+def test_a_volume_that_is_listed_as_we_wrote_it_wakes_nobody() -> None:
+    world = World(node(), attachment(attached=True))
+    world.state.reports["node-a"] = {UNIQUE}
+    world.becomes(node(attached=[UNIQUE]))
+    assert world.pairs.keys == []
+
+
+def test_a_list_that_somebody_else_changed_is_judged() -> None:
+    world = World(node(), attachment(attached=True))
+    world.becomes(node(attached=[UNIQUE]))
+    world.becomes(node())
+    assert world.pairs.keys == [PAIR.key, PAIR.key]
+
+
+def test_all_that_a_new_node_lists_is_judged() -> None:
+    world = World()
+    world.becomes(node(attached=["kubernetes.io/csi/gone.example.com^h-9", "kubernetes.io/vendor/disk"]))
+    assert world.nodes.keys == ["node-a"]
+    assert "node-a/kubernetes.io/csi/gone.example.com^h-9" in world.pairs.keys
+    assert "node-a/kubernetes.io/vendor/disk" not in world.pairs.keys
