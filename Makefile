@@ -19,9 +19,11 @@ SOURCES := core embedded/src testing/src $(wildcard plugins/*/src) $(wildcard ex
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 PYTEST_ARGS ?=
-# How many tests run at once: one a processor. Each worker begins with its part of the list and then takes over from others.
-JOBS ?= auto
-PYTEST = $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
+# How many tests run at once: one a processor, and one more for the time in which a test waits for other processes. Each
+# worker begins with its part of the list and then takes over from others.
+JOBS ?= $(shell expr $$(nproc) + 1)
+# Compiled modules are kept, whatever the environment says: the tests start some hundred processes.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
 .PHONY: help
 help: ## Show this list
@@ -104,6 +106,7 @@ $(STAMP): constraints.txt pyproject.toml $(PARTS:%=%/pyproject.toml)
 $(WHOLE): $(STAMP) constraints-google.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: --no-compile \
 		--require-hashes --requirement constraints-google.txt
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib/python3.*/site-packages/google
 	@touch $@
 
 $(MUTANTS): $(STAMP) constraints-mutants.txt

@@ -115,6 +115,14 @@ class Controller(Process):
         except OSError:
             return False
 
+    def wait_ready(self, seconds: float = START_SECONDS) -> None:
+        """Return once it is ready. Raises SystemExit if it is not in time."""
+        end = time.monotonic() + seconds
+        while not self.ready():
+            if time.monotonic() > end:
+                raise SystemExit("the controllers are not ready")
+            time.sleep(0.02)
+
     def writes(self) -> tuple[int, int]:
         """(writes of objects, writes of events) sent so far, from its own metrics."""
         objects = events = 0.0
@@ -171,11 +179,8 @@ def controller(kubeconfig: Path, *options: str, wait: bool = True) -> Iterator[C
     """The controllers, ready if `wait`. options: see `bench.controller`."""
     with child("-m", "bench.controller", str(kubeconfig), *options, kind=Controller) as process:
         process.url = process.line()
-        end = time.monotonic() + START_SECONDS
-        while wait and not process.ready():
-            if time.monotonic() > end:
-                raise SystemExit("the controllers are not ready")
-            time.sleep(0.02)
+        if wait:
+            process.wait_ready()
         yield process
 
 

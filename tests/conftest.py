@@ -1,5 +1,6 @@
 """Fixtures that tests of every kind share."""
 
+import gc
 from collections.abc import Generator
 from pathlib import Path
 
@@ -28,6 +29,21 @@ def nothing_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """Secrets that a test reveals are hidden from it alone, not from the rest of the process."""
     monkeypatch.setattr("volplane.secret._hidden", ())
     monkeypatch.setattr("volplane.secret._revealed", {})
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage among modules and tests, neither while they are collected nor afterwards: they all stay.
+
+    Each of the thousands of tests would pay for it otherwise, and those that simulate most.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+        gc.set_threshold(20_000)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,19 +1,20 @@
-"""Installing, leaving, and looking after volplane, with the real commands."""
+"""Installing, leaving, and looking after volplane: API server and controllers are processes of their own."""
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 import yaml
-from tests.e2e.processes import ENVIRONMENT, Command, kubectl, objects, running, until
+from tests.e2e.processes import Command, kubectl, objects, running, until
 
 from ports import free_port
+from volplane.cli.main import main
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 
@@ -32,18 +33,12 @@ spec: {storageClassName: fast, accessModes: [ReadWriteOnce], resources: {request
 
 
 def volplane(*arguments: str, code: int = 0) -> str:
-    """Run a command to its end; everything it said."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "volplane", *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        env=ENVIRONMENT,
-    )
-    assert ended.returncode == code, ended.stdout + ended.stderr
-    return ended.stdout + ended.stderr
+    """Run a command to its end, in this process; everything it said."""
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        ended = main(arguments)
+    assert ended == code, said.getvalue()
+    return said.getvalue()
 
 
 @pytest.fixture

@@ -7,16 +7,23 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-__all__ = ["CleanEnvironment", "borrow", "wheel_of"]
+__all__ = ["CleanEnvironment", "borrow", "wheels_of"]
 
 _wheels = TemporaryDirectory()
+_built: dict[Path, Path] = {}
+_BUILD = """
+import os, sys
+from hatchling.build import build_wheel
+for directory in sys.argv[2:]:
+    os.chdir(directory)
+    print(build_wheel(sys.argv[1]))
+"""
 
 
 def needed(*names: str) -> Iterator[importlib.metadata.Distribution]:
@@ -71,11 +78,12 @@ class CleanEnvironment:
         """Path of a program in it."""
         return str(self._directory / "bin" / name)
 
-    def install(self, *wheels: Path) -> None:
-        """With pip, and with nothing else than these wheels."""
+    def install(self, *wheels: Path, compiled: bool = False) -> None:
+        """With pip, and with nothing else than these wheels. compiled: now, and not each module once it is used."""
         pip = [sys.executable, "-m", "pip", "--python", str(self._directory / "bin" / "python"), "install", "--quiet"]
         quiet = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-        subprocess.run([*pip, "--no-index", "--no-deps", *map(str, wheels)], check=True, env=quiet)
+        options = ("--no-index", "--no-deps", "--compile" if compiled else "--no-compile")
+        subprocess.run([*pip, *options, *map(str, wheels)], check=True, env=quiet)
 
     def run(self, program: str, *arguments: str, cwd: Path) -> str:
         """What a command prints; it must succeed."""
@@ -96,12 +104,13 @@ class CleanEnvironment:
         )
 
 
-@cache
-def wheel_of(directory: Path) -> Path:
-    """Build it as build front ends do, once a process."""
-    into = Path(_wheels.name)
-    script = "import sys; from hatchling.build import build_wheel as build; print(build(sys.argv[1]))"
-    built = subprocess.run(
-        [sys.executable, "-c", script, str(into)], cwd=directory, check=True, capture_output=True, text=True
-    )
-    return into / built.stdout.split()[-1]
+def wheels_of(*directories: Path) -> list[Path]:
+    """Build them as build front ends do, each once while the tests run."""
+    missing = [directory for directory in directories if directory not in _built]
+    if missing:
+        command = [sys.executable, "-c", _BUILD, _wheels.name, *map(str, missing)]
+        built = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+        assert built.returncode == 0, built.stderr
+        names = [line for line in built.stdout.splitlines() if line.endswith(".whl")]
+        _built.update(zip(missing, (Path(_wheels.name) / name for name in names), strict=True))
+    return [_built[directory] for directory in directories]

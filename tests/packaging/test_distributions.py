@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from tests.packaging.clean_environment import wheels_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DISTRIBUTIONS = {
@@ -44,9 +45,14 @@ def project(name: str) -> dict[str, Any]:
     return table
 
 
-def build(name: str, target: str, into: Path) -> Path:
+def wheel_of(name: str) -> Path:
+    [wheel] = wheels_of(DISTRIBUTIONS[name][0])
+    return wheel
+
+
+def source_distribution_of(name: str, into: Path) -> Path:
     """Build as the build front ends do, with what is installed and without a network."""
-    script = f"import sys; from hatchling.build import build_{target} as build; print(build(sys.argv[1]))"
+    script = "import sys; from hatchling.build import build_sdist as build; print(build(sys.argv[1]))"
     made = subprocess.run(
         [sys.executable, "-c", script, str(into)],
         cwd=DISTRIBUTIONS[name][0],
@@ -91,7 +97,7 @@ def test_a_plugin_asks_for_the_core_as_a_third_party_would(name: str) -> None:
 @pytest.mark.parametrize("name", PLUGINS)
 def test_a_plugin_works_without_the_testing_kit_and_says_how_to_install_it(name: str, tmp_path: Path) -> None:
     package = name.replace("-", "_")
-    with zipfile.ZipFile(build(name, "wheel", tmp_path)) as wheel:
+    with zipfile.ZipFile(wheel_of(name)) as wheel:
         wheel.extractall(tmp_path / "site")
     script = f"""
 import importlib, pkgutil, sys
@@ -128,8 +134,8 @@ def test_its_entry_points_load(name: str) -> None:
 
 
 @everywhere
-def test_its_wheel_holds_its_package_and_nothing_else(name: str, tmp_path: Path) -> None:
-    with zipfile.ZipFile(build(name, "wheel", tmp_path)) as wheel:
+def test_its_wheel_holds_its_package_and_nothing_else(name: str) -> None:
+    with zipfile.ZipFile(wheel_of(name)) as wheel:
         inside = set(wheel.namelist())
         metadata_file = next(entry for entry in inside if entry.endswith(".dist-info/METADATA"))
         metadata = email.parser.Parser().parsestr(wheel.read(metadata_file).decode())
@@ -149,7 +155,7 @@ def test_the_core_holds_no_api_server_no_kubelet_and_no_test_kit() -> None:
 
 
 def test_the_source_distribution_of_the_core_has_no_plugin_or_test(tmp_path: Path) -> None:
-    with tarfile.open(build("volplane", "sdist", tmp_path)) as archive:
+    with tarfile.open(source_distribution_of("volplane", tmp_path)) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     assert {"README.md", "LICENSE", "CHANGELOG.md", "pyproject.toml", "core/volplane/py.typed"} <= inside
     assert not [name for name in inside if name.startswith(("plugins/", "tests/", "docs/"))]

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.packaging.clean_environment import CleanEnvironment, borrow, wheel_of
+from tests.packaging.clean_environment import CleanEnvironment, borrow, wheels_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLE = REPOSITORY / "examples" / "loopfiles"
@@ -20,7 +20,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> CleanEnvironment:
     environment = CleanEnvironment(tmp_path_factory.mktemp("clean") / "venv")
     borrow(environment.site, "volplane", "pytest")
     directories = (REPOSITORY, REPOSITORY / "embedded", REPOSITORY / "testing", EXAMPLE)
-    environment.install(*map(wheel_of, directories))
+    environment.install(*wheels_of(*directories))
     return environment
 
 

@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from tests.packaging.clean_environment import CleanEnvironment, borrow, environment, wheel_of
+from tests.packaging.clean_environment import CleanEnvironment, borrow, environment, wheels_of
 
 from ports import free_port
 
@@ -39,6 +39,13 @@ sys.exit(main())
 """
 VOLPLANE = ("python", "-c", WITH_LESS_TIME)
 """The command, with less time for an import."""
+SHOW_EACH = """
+import sys
+from volplane.cli.main import main
+for name in sys.argv[1:]:
+    print("==", name, main(["plugins", "show", name]))
+"""
+"""The command for one plugin after the other, with its exit code after what it prints."""
 
 BACKEND = """
     from volplane import BackendSpec, DriverInfo, hookimpl
@@ -85,7 +92,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> CleanEnvironment:
     """Every wheel that this repository can build."""
     clean = CleanEnvironment(tmp_path_factory.mktemp("ours") / "venv")
     borrow(clean.site, "volplane", "volplane-embedded", "boto3", "google-cloud-compute", "jeepney", "requests")
-    clean.install(*map(wheel_of, OURS))
+    clean.install(*wheels_of(*OURS))
     return clean
 
 
@@ -94,7 +101,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> CleanEnvironment:
     """Ours, and what others got wrong."""
     clean = CleanEnvironment(tmp_path_factory.mktemp("crowded") / "venv")
     borrow(clean.site, "volplane", "volplane-embedded")
-    clean.install(*map(wheel_of, OURS[:4]))
+    clean.install(*wheels_of(*OURS[:4]), compiled=True)  # imports have `IMPORT_SECONDS`
     for name, source in FOREIGN.items():
         install_foreign(clean.site, name, name, source)
     for name in TWINS:
@@ -123,8 +130,10 @@ def test_every_wheel_of_ours_shows_itself_in_a_clean_environment(ours: CleanEnvi
         "dry_run": ("volplane 0.1.0", "ok", "-"),
         "quota": ("volplane 0.1.0", "ok", "-"),
     }
-    for name in ("aws_ebs", "folders", "gce_pd", "hostpath", "loopfiles", "nfs", "call_log", "dry_run", "quota"):
-        assert "Options (in the configuration file)" in ours.run("volplane", "plugins", "show", name, cwd=tmp_path)
+    names = ("aws_ebs", "folders", "gce_pd", "hostpath", "loopfiles", "nfs", "call_log", "dry_run", "quota")
+    shown = re.split(r"^== (.*)\n", ours.run("python", "-c", SHOW_EACH, *names, cwd=tmp_path), flags=re.MULTILINE)
+    assert shown[1::2] == [f"{name} 0" for name in names]
+    assert [name for name, text in zip(names, shown[::2], strict=False) if "Options (in the con" not in text] == []
 
 
 def test_their_requirements_are_met_there(ours: CleanEnvironment, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from clocks import SteppedClock
+from schedules import soaked
 from volplane import Absent, Asset, DeleteRequest, Done, DriverInfo, FindRequest, InProgress, ProvisionRequest, hookimpl
 from volplane.assets import AccessMode, Ownership
 from volplane.errors import ConfigurationError
@@ -117,15 +118,14 @@ class LeavesAHalfWrittenFile(MemoryBackend):
         return super().provision(request)
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", soaked(range(50), few=8))
 def test_a_good_backend_runs_clean(seed: int) -> None:
     report = judged(seed, on(MemoryBackend))
     assert report.violation is None, "\n".join((str(report.violation), *report.trace))
 
 
 def test_its_hooks_are_called_in_virtual_time_and_crash_in_the_middle() -> None:
-    happened = [judged(seed, on(MemoryBackend)).happened for seed in range(15)]
-    assert sum(each.get("hook: crash inside", 0) for each in happened) > 0
+    assert any(judged(seed, on(MemoryBackend)).happened.get("hook: crash inside") for seed in range(15))
     lines = judged(7, on(MemoryBackend), traced=True).trace
     assert any("alpha.sim  has made memory-2 for " in line for line in lines)
     assert any("gives InProgress(retry_after=3.0" in line for line in lines)
@@ -153,7 +153,7 @@ def test_a_seed_with_a_backend_runs_alike_twice() -> None:
 
 def test_two_backends_take_the_places_of_both_simulated_ones() -> None:
     makers: set[str] = set()
-    for seed in range(8):
+    for seed in range(4):
         report = judged(seed, on(MemoryBackend), on(MemoryBackend, made_before=1000), traced=True)
         assert report.violation is None
         assert not any(" makes path:" in line for line in report.trace)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from botocore.client import ClientCreator
 
 from volplane import (
     Asset,
@@ -170,6 +171,26 @@ class Region:
 
     def describe(self) -> Any:
         return self.backend.describe(DescribeRequest(context=self.context()))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_class_of_clients() -> Iterator[None]:
+    """botocore makes a class of 800 methods for each client, half of the time of most tests: here one a service."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_load_service_model", "_create_client_class"):
+            patch.setattr(ClientCreator, name, _once_a_service(getattr(ClientCreator, name)))
+        yield
+
+
+def _once_a_service(method: Callable[..., Any]) -> Callable[..., Any]:
+    made: dict[str, Any] = {}
+
+    def first(creator: ClientCreator, service_name: str, *more: Any) -> Any:
+        if service_name not in made:
+            made[service_name] = method(creator, service_name, *more)
+        return made[service_name]
+
+    return first
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
+from volplane.cli.main import main
+
 COMMAND = [sys.executable, "-m", "volplane", "apiserver"]
 
 
@@ -137,10 +139,20 @@ def test_a_port_in_use_is_said(tmp_path: Path) -> None:
         (("--port", "70000"), 2, "--port"),
     ],
 )
-def test_what_cannot_be_had_is_one_line(tmp_path: Path, options: tuple[str, ...], code: int, words: str) -> None:
+def test_what_cannot_be_had_is_one_line(
+    *,
+    options: tuple[str, ...],
+    code: int,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     (tmp_path / "file").write_text("")
-    found, err = refused(tmp_path, *options)
-    assert found == code
+    monkeypatch.chdir(tmp_path)
+    found = main(["apiserver", *options])
+    out, err = capsys.readouterr()
+    assert (found, out) == (code, "")
     assert words in err
     assert "Traceback" not in err
     assert code == 2 or err.count("\n") == 1

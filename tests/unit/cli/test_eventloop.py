@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -82,14 +83,36 @@ def test_the_loop_is_the_fast_one_where_it_is_installed() -> None:
     assert modules == ["uvloop"]
 
 
+@pytest.fixture
+def thawed() -> Iterator[None]:
+    """Nothing is frozen, and garbage is collected as Python begins."""
+    before = gc.get_threshold()
+    gc.unfreeze()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*before)
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("thawed")
 def test_garbage_is_collected_seldom_while_a_command_runs() -> None:
     seen: list[int] = []
 
     async def main(_: asyncio.Event) -> None:
         seen.append(gc.get_threshold()[0])
+        assert gc.get_freeze_count() > 0
 
-    before = gc.get_threshold()
     eventloop.run(main)
     assert seen == [eventloop.YOUNG]
-    assert gc.get_threshold() == before
+    assert gc.get_threshold() == (700, 10, 10)
     assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.usefixtures("thawed")
+def test_what_was_frozen_before_a_command_stays_so() -> None:
+    async def main(_: asyncio.Event) -> None:
+        assert gc.get_freeze_count() > 0
+
+    gc.freeze()
+    eventloop.run(main)
+    assert gc.get_freeze_count() > 0

@@ -38,14 +38,20 @@ def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
 
 @contextmanager
 def _rare_collection() -> Iterator[None]:
-    """Collect garbage rarely, and skip what imports left: cached objects are in no cycles, requests in few."""
+    """Collect garbage rarely, and skip what imports left: cached objects are in no cycles, requests in few.
+
+    What the caller has frozen stays frozen.
+    """
     before = gc.get_threshold()
     gc.set_threshold(YOUNG, *before[1:])
-    gc.freeze()
+    frozen_before = gc.get_freeze_count() > 0
+    if not frozen_before:
+        gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not frozen_before:
+            gc.unfreeze()
         gc.set_threshold(*before)
 
 

@@ -11,6 +11,7 @@ import msgspec
 from volplane_embedded.apiserver import names
 from volplane_embedded.apiserver.errors import bad_request
 from volplane_embedded.apiserver.resources import Json, Resource
+from volplane_embedded.apiserver.subscribers import Route
 
 __all__ = ["Requirement", "Selection", "Term", "parse_fields", "parse_labels", "select"]
 
@@ -192,6 +193,14 @@ class Selection:
     fields: Sequence[tuple[Callable[[Json], str], Term]]
     name: str
     """The only name that can match, "" if several can."""
+
+    @property
+    def route(self) -> Route | None:
+        """A label by whose values all that can match is found; None if there is none."""
+        for requirement in self.labels:
+            if requirement.operator in ("=", "in"):
+                return Route(requirement.key, requirement.values)
+        return None
 
     def matches(self, obj: Json) -> bool:
         if self.labels:

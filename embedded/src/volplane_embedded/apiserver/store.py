@@ -18,12 +18,15 @@ from sortedcontainers import SortedDict
 
 from volplane_embedded.apiserver.group_commit import Commits, Committing
 from volplane_embedded.apiserver.resources import Json
+from volplane_embedded.apiserver.subscribers import Route, Subscriber, Subscribers
 
-__all__ = ["Change", "ChangeType", "Compacted", "Journal", "Page", "Sink", "Snapshot", "Store", "Stored", "key_of"]
+__all__ = ["Change", "ChangeType", "Compacted", "Journal", "Page", "Snapshot", "Store", "Stored", "key_of"]
 
 ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
 
 _LOG_BYTES: Final = 128 * 1024 * 1024
+_TOLD_EVERY: Final = 256
+"""Dropped changes after which subscribers are told."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -94,9 +97,6 @@ class Change:
         self._new = self._old = None
 
 
-Sink = Callable[[Change], None]
-
-
 @dataclass(frozen=True, slots=True)
 class Page:
     """A page of a list. rows: in key order. last: the key to continue after, "" at the end."""
@@ -126,7 +126,9 @@ class _Collection:
     log: deque[Change] = field(default_factory=deque)
     log_bytes: int = 0
     compacted: int = 0
-    sinks: list[Sink] = field(default_factory=list)
+    told: int = 0
+    """The value of `compacted` of which subscribers were told last."""
+    subscribers: Subscribers[Change] = field(default_factory=Subscribers)
 
     def span(self, namespace: str, after: str = "") -> tuple[int, int]:
         """Indexes of the keys of a namespace ("" = all) that come after `after`."""
@@ -295,9 +297,13 @@ class Store:
             dropped = collection.log.popleft()
             collection.log_bytes -= len(dropped.data)
             collection.compacted = dropped.version
-        for sink in tuple(collection.sinks):
-            sink(change)
+        for subscriber in collection.subscribers.concerned_by(change):
+            subscriber.sink(change)
         change.forget_decoded()
+        if collection.compacted >= collection.told + _TOLD_EVERY:
+            collection.told = collection.compacted
+            for subscriber in collection.subscribers:
+                subscriber.trimmed(collection.compacted)
 
     def flush(self) -> None:
         """Return when all writes so far are on disk. Raises OSError if they cannot be written."""
@@ -314,16 +320,23 @@ class Store:
 
     # Watching and upkeep
 
-    def subscribe(self, storage: str, sink: Sink) -> Callable[[], None]:
-        """Call `sink` synchronously for every later write. Returns the function that ends the subscription."""
-        sinks = self._collection(storage).sinks
-        sinks.append(sink)
+    def subscribe(
+        self,
+        storage: str,
+        sink: Callable[[Change], None],
+        *,
+        route: Route | None = None,
+        trimmed: Callable[[int], None] = lambda _version: None,
+    ) -> Callable[[], None]:
+        """Call `sink` synchronously for every later write, or for those of objects on the route.
 
-        def unsubscribe() -> None:
-            if sink in sinks:
-                sinks.remove(sink)
-
-        return unsubscribe
+        trimmed: called from time to time with the version up to which the log has dropped changes. Returns the
+        function that ends the subscription.
+        """
+        subscribers = self._collection(storage).subscribers
+        subscriber = Subscriber(sink, trimmed, route)
+        subscribers.add(subscriber)
+        return lambda: subscribers.remove(subscriber)
 
     def snapshot(self) -> Snapshot:
         """A backup: everything as it is now."""

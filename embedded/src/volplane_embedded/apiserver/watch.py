@@ -260,7 +260,8 @@ class Watches:
                 watch.push(event)
             watch.drop_if_behind(store.oldest(storage))
 
-        watch.on_close(store.subscribe(storage, sink))
+        route = selection.route if selection is not None else None
+        watch.on_close(store.subscribe(storage, sink, route=route, trimmed=watch.drop_if_behind))
 
         def bookmark() -> None:
             if store.version >= after:  # a watch from the future hears nothing until the server gets there
