@@ -371,7 +371,7 @@ class _Wiring:
         )
         claims = self._runner("pvcprotection", ClaimProtection(protection), state.claims)
         volumes = self._runner(
-            "pvprotection", lambda key, _: decide_volume_protection(key, state.volumes), state.volumes
+            "pvprotection", lambda key, _: decide_volume_protection(key, state.volumes, state.lets_go), state.volumes
         )
         handlers = ProtectionHandlers(protection, claims=claims, volumes=volumes)
         state.claims.subscribe(handlers.claim_changed)
