@@ -1,24 +1,30 @@
 """A bare client: the writes of binding or provisioning without logic, cache or watch.
 
-python -m bench.floor static|dynamic COUNT KUBECONFIG [--events N]
+python -m bench.floor static|dynamic COUNT KUBECONFIG [--events N] [--aiohttp]
 
 The objects exist already, named as in `bench.objects`. It prints `ready`, waits for a line on stdin, sends, and prints
 its wall and CPU seconds as JSON. Bodies are prepared before; only the status of answers is read. The writes are those
-of the controllers without preconditions, over the same transport; the first N claims get an event each.
+of the controllers without preconditions, over the same transport, or over a session of aiohttp, which is what most
+clients in Python would take; the first N claims get an event each.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import json
+import ssl
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import aiohttp
+import yaml
 from bench.objects import DRIVER, NAMESPACE, claim_name, volume_name
 
 from volplane.cli.framework import eventloop
@@ -135,7 +141,15 @@ def event(number: int, uid: str) -> Write:
     return Write("POST", EVENTS, CREATE, json.dumps(body).encode())
 
 
-class BareClient:
+class BareClient(Protocol):
+    """Sends requests and looks at nothing but the status of the answers."""
+
+    async def request(self, method: str, path: str, content_type: str = CREATE, body: bytes | None = None) -> bytes:
+        """The answer's body. Ends the benchmark if the server refuses."""
+        ...
+
+
+class TransportClient:
     """A client that is only our transport."""
 
     def __init__(self, transport: HttpTransport) -> None:
@@ -143,21 +157,56 @@ class BareClient:
         self._headers = {kind: {"accept": "application/json", "content-type": kind} for kind in (PATCH, CREATE)}
 
     async def request(self, method: str, path: str, content_type: str = CREATE, body: bytes | None = None) -> bytes:
-        """The answer's body. Ends the benchmark if the server refuses."""
         answer = await self._transport.request(
             method, path, query={}, headers=self._headers[content_type], body=body, seconds=60.0
         )
-        if answer.status not in (200, 201):
-            raise SystemExit(f"{method} {path}: {answer.status} {answer.body[:300]!r}")
+        _require(answer.status, f"{method} {path}", answer.body)
         return answer.body
 
-    async def send(self, write: Write) -> None:
-        await self.request(write.method, write.path, write.content_type, write.body)
+
+class AiohttpClient:
+    """A client that is only a session of aiohttp."""
+
+    def __init__(self, session: aiohttp.ClientSession, server: str) -> None:
+        self._session = session
+        self._server = server
+
+    async def request(self, method: str, path: str, content_type: str = CREATE, body: bytes | None = None) -> bytes:
+        headers = {"content-type": content_type}
+        async with self._session.request(method, self._server + path, data=body, headers=headers) as answer:
+            text = await answer.read()
+            _require(answer.status, f"{method} {path}", text)
+            return text
 
 
-async def _main(kind: str, count: int, kubeconfig: Path, events: int) -> None:
-    transport = await HttpTransport.connect(kubeconfig)
-    client = BareClient(transport)
+def _require(status: int, call: str, body: bytes) -> None:
+    if status not in (200, 201):
+        raise SystemExit(f"{call}: {status} {body[:300]!r}")
+
+
+@asynccontextmanager
+async def _client(kubeconfig: Path, *, with_aiohttp: bool) -> AsyncIterator[BareClient]:
+    if not with_aiohttp:
+        transport = await HttpTransport.connect(kubeconfig)
+        yield TransportClient(transport)
+        await transport.close()
+        return
+    config = yaml.safe_load(await asyncio.to_thread(kubeconfig.read_text))
+    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+    tls = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+    connector = aiohttp.TCPConnector(ssl=tls, limit=0)
+    async with aiohttp.ClientSession(
+        headers={"authorization": f"Bearer {user['token']}"}, connector=connector
+    ) as session:
+        yield AiohttpClient(session, cluster["server"])
+
+
+async def _main(kind: str, count: int, kubeconfig: Path, *, events: int, with_aiohttp: bool) -> None:
+    async with _client(kubeconfig, with_aiohttp=with_aiohttp) as client:
+        await _measure(client, kind, count, events)
+
+
+async def _measure(client: BareClient, kind: str, count: int, events: int) -> None:
     listed = json.loads(await client.request("GET", CLAIMS))
     uids = {item["metadata"]["name"]: item["metadata"]["uid"] for item in listed["items"]}
     make = bind if kind == "static" else provision
@@ -169,7 +218,7 @@ async def _main(kind: str, count: int, kubeconfig: Path, events: int) -> None:
     async def work() -> None:
         for writes in waiting:
             for write in writes:
-                await client.send(write)
+                await client.request(write.method, write.path, write.content_type, write.body)
 
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
@@ -179,7 +228,6 @@ async def _main(kind: str, count: int, kubeconfig: Path, events: int) -> None:
             group.create_task(work())
     spent = {"seconds": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
     print(json.dumps(spent), flush=True)
-    await transport.close()
 
 
 if __name__ == "__main__":
@@ -188,5 +236,9 @@ if __name__ == "__main__":
     parser.add_argument("count", type=int)
     parser.add_argument("kubeconfig", type=Path)
     parser.add_argument("--events", type=int, default=0, help="how many claims get an event, at most COUNT")
+    parser.add_argument("--aiohttp", action="store_true", help="over a session of aiohttp, not our transport")
     chosen = parser.parse_args()
-    eventloop.run(lambda _: _main(chosen.kind, chosen.count, chosen.kubeconfig, min(chosen.events, chosen.count)))
+    most = min(chosen.events, chosen.count)
+    eventloop.run(
+        lambda _: _main(chosen.kind, chosen.count, chosen.kubeconfig, events=most, with_aiohttp=chosen.aiohttp)
+    )

@@ -49,7 +49,7 @@ from volplane.placement.room import PublishedRoom
 from volplane.placement.selectors import field_selector, label_selector
 from volplane.placement.state import PlacementState
 from volplane.placement.volumes import Membership, decide_node
-from volplane.protection.claims import LivePods, ProtectionState, decide_claim_protection
+from volplane.protection.claims import ClaimProtection, LivePods, ProtectionState
 from volplane.protection.handlers import ProtectionHandlers
 from volplane.protection.volumes import decide_volume_protection
 from volplane.provision.operation import ProvisionOperation
@@ -369,9 +369,9 @@ class _Wiring:
             monotonic=parts.clock.monotonic,
             promised=lambda claim: promised(claim, state),
         )
-        claims = self._runner("pvcprotection", lambda key, _: decide_claim_protection(key, protection), state.claims)
+        claims = self._runner("pvcprotection", ClaimProtection(protection), state.claims)
         volumes = self._runner(
-            "pvprotection", lambda key, _: decide_volume_protection(key, state.volumes), state.volumes
+            "pvprotection", lambda key, _: decide_volume_protection(key, state.volumes, state.lets_go), state.volumes
         )
         handlers = ProtectionHandlers(protection, claims=claims, volumes=volumes)
         state.claims.subscribe(handlers.claim_changed)

@@ -259,6 +259,8 @@ async def test_a_plugin_that_hangs_is_killed_and_named(tmp_path: Path, monkeypat
     [
         ("echo 'no login' >&2; exit 3", "failed with exit code 3 and said: no login"),
         ("echo hello", "printed no ExecCredential"),
+        ("yes", "printed no ExecCredential, but more than 1048576 bytes"),
+        ("yes no login | head -c 3000000 >&2; exit 3", "failed with exit code 3 and said: "),
         (
             'echo \'{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{}}\'',
             "gave neither a token nor clientCertificateData",
@@ -292,3 +294,37 @@ async def test_a_plugin_is_told_about_the_cluster_if_it_asks(tmp_path: Path) -> 
 async def test_a_proxy_of_another_kind_is_refused_at_once(tmp_path: Path) -> None:
     told = await refusal(kubeconfig(tmp_path, {"token": "a"}, **{"proxy-url": "socks5://127.0.0.1:1080"}))
     assert "only http:// and https:// are supported" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is no kubeconfig: it is empty"),
+        ("- a", "is no kubeconfig: it holds a list, expected a mapping with clusters, contexts, users"),
+        ("{current-context: a, clusters: 7}", "is no kubeconfig: clusters is a number, expected a list"),
+        ("{current-context: a, contexts: [{name: a, context: x}]}", "contexts[0].context is text, expected a mapping"),
+        ("{current-context: 7}", "current-context is 7, expected the name of a context"),
+        ("{server: 7}", "clusters[0].cluster.server is a number, expected text"),
+        ("{user: {exec: {command: [x], apiVersion: v1}}}", "exec needs `command` and `apiVersion`, both text"),
+        ("{user: {exec: {command: x, apiVersion: v1, args: 7}}}", "users[0].user.exec.args is a number"),
+        ("{user: {exec: {command: x, apiVersion: v1, env: [x]}}}", "env is not a list of mappings with name and value"),
+        ("{user: {exec: /bin/x}}", "users[0].user.exec is text, expected a mapping"),
+    ],
+)
+async def test_a_file_of_another_shape_is_said_by_its_key(tmp_path: Path, text: str, said: str) -> None:
+    given = yaml.safe_load(text)
+    if isinstance(given, dict) and not set(given) - {"server", "user"}:
+        names = {"cluster": "a", "user": "a"}
+        cluster = {"server": given.get("server", "http://127.0.0.1:1")}
+        given = {
+            "current-context": "a",
+            "contexts": [{"name": "a", "context": names}],
+            "clusters": [{"name": "a", "cluster": cluster}],
+            "users": [{"name": "a", "user": given.get("user", {})}],
+        }
+        text = yaml.safe_dump(given)
+    file = tmp_path / "kubeconfig"
+    file.write_text(text)
+    told = await refusal(file)
+    assert said in told
+    assert f"{file}" in told

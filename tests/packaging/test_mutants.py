@@ -11,9 +11,10 @@ from types import ModuleType
 
 import pytest
 from tools.mutants.changed_lines import changed_lines
+from tools.mutants.coverage_map import moved
 from tools.mutants.swapping import Swapper
 from tools.mutants.variant import Variant
-from tools.mutants.verdicts import Verdicts, excused_variants
+from tools.mutants.verdicts import Verdict, Verdicts, excused_variants
 
 SOURCE = """\
 LIMIT = 3
@@ -28,6 +29,13 @@ def guarded(size, owner):
 class Holder:
     def held(self):
         return [name for name in ("a", "b") if name]
+"""
+
+
+END = """
+def ends():
+    print()
+    return None
 """
 
 
@@ -64,10 +72,13 @@ def test_so_is_a_method_with_what_is_within_it(module: ModuleType, tmp_path: Pat
     assert holder.held() == ["a", "c"]
 
 
-def test_what_is_computed_at_the_import_cannot_be_swapped(module: ModuleType, tmp_path: Path) -> None:
+def test_what_is_computed_at_the_import_is_computed_anew(module: ModuleType, tmp_path: Path) -> None:
     swapper = Swapper(tmp_path, frozenset({"module.py"}))
-    assert not swapper.swap(variant("LIMIT = 3", "LIMIT = 4", function="", at_import=True))
-    assert module.LIMIT == 3
+    changed = variant("LIMIT = 3", "LIMIT = 7", function="", at_import=True)
+    assert not swapper.swap(changed)
+    assert module.guarded(5, "me") == "refused"
+    assert swapper.recompute(changed)
+    assert module.guarded(5, "me") == "deleted"
 
 
 def git(root: Path, *arguments: str) -> None:
@@ -91,17 +102,42 @@ def test_the_lines_of_a_change_are_those_since_the_base_committed_or_not(tmp_pat
         changed_lines(tmp_path, "no-such-base")
 
 
-def test_what_was_noticed_is_known_until_the_module_changes(tmp_path: Path) -> None:
+def test_what_was_noticed_is_known_until_its_function_changes(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text(SOURCE)
     one = variant("size > LIMIT", "size >= LIMIT")
     verdicts = Verdicts(tmp_path, tmp_path)
     assert verdicts.noticed_by(one) == ""
-    verdicts.keep(one, "test_it")
+    verdicts.keep(one, Verdict(noticed=True, by="test_it"))
     verdicts.save()
     assert Verdicts(tmp_path, tmp_path).noticed_by(one) == "test_it"
     assert Verdicts(tmp_path, tmp_path).noticed_by(variant("size > LIMIT", "size < LIMIT")) == ""
-    (tmp_path / "module.py").write_text(SOURCE + "\n")
+    (tmp_path / "module.py").write_text("FIRST = 1\n" + SOURCE.replace('"b"', '"c"'))
+    assert Verdicts(tmp_path, tmp_path).noticed_by(one) == "test_it"
+    (tmp_path / "module.py").write_text(SOURCE.replace('"deleted"', '"gone"'))
     assert Verdicts(tmp_path, tmp_path).noticed_by(one) == ""
+
+
+def test_tests_that_missed_a_change_are_known_until_something_notices_it(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text(SOURCE)
+    one = variant("size > LIMIT", "size >= LIMIT")
+    verdicts = Verdicts(tmp_path, tmp_path)
+    verdicts.keep(one, Verdict(noticed=False, missed_by=frozenset({"a"})))
+    verdicts.keep(one, Verdict(noticed=False, missed_by=frozenset({"b"})))
+    verdicts.save()
+    verdicts = Verdicts(tmp_path, tmp_path)
+    assert (verdicts.noticed_by(one), verdicts.missed_by(one)) == ("", {"a", "b"})
+    verdicts.keep(one, Verdict(noticed=True, by="test_it"))
+    assert (verdicts.noticed_by(one), verdicts.missed_by(one)) == ("test_it", set())
+    verdicts.forget("module.py")
+    assert verdicts.noticed_by(one) == ""
+
+
+def test_lines_are_followed_to_where_they_are_after_a_change() -> None:
+    to = moved("a\nb\nc\nd\n", "new\na\nb\nchanged\nadded\nd\n")
+    assert to[2] == [3, 4, 5], "a changed line belongs to those that it stands between"
+    assert to[3] == [4, 5]
+    assert to[4] == [4, 5, 6]
+    assert to[1] == [1, 2]
 
 
 def test_an_excuse_has_a_reason_and_names_each_change(tmp_path: Path) -> None:
@@ -119,11 +155,12 @@ def test_an_excuse_has_a_reason_and_names_each_change(tmp_path: Path) -> None:
 def test_guards_are_taken_apart_and_texts_left_alone(tmp_path: Path) -> None:
     from tools.mutants.variants import variants_of
 
-    (tmp_path / "module.py").write_text(SOURCE + 'WHY = print(why="the disk is gone") or "two words"\n')
+    (tmp_path / "module.py").write_text(SOURCE + 'WHY = print(why="the disk is gone") or "two words"\n' + END)
     made = list(variants_of(tmp_path, "module.py"))
     guards = {each.now for each in made if each.line == 5}
     assert {"if True:", "if False:", "if size > LIMIT:", "if not owner:", "if size > LIMIT and not owner:"} <= guards
     assert {each.now for each in made if each.line == 6} == {"pass", 'return "XXrefusedXX"'}
     assert {each.at_import for each in made if each.line == 1} == {True}
     assert not [each for each in made if "XX" in each.now and "gone" in each.now]
+    assert "pass" not in {each.now for each in made if each.was == "return None"}, "it is the end of a function"
     assert [each for each in variants_of(tmp_path, "module.py", {5}) if each.line != 5] == []

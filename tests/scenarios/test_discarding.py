@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from scenarios.backends import OK, ScriptedBackend, SearchableBackend
-from scenarios.harness import Harness
-from scenarios.provisioning import INTENT, ask, create_class, slow_provisioning
+from scenarios.harness import Harness, Json
+from scenarios.provisioning import INTENT, ask, create_class, made_without_a_volume, slow_provisioning
 from scenarios.single import hold
 from scenarios.stories import DRIVER, claim, reference, volume
 from volplane import (
@@ -27,6 +27,7 @@ from volplane import (
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.names import NODE
 from volplane.state.naming import node_hash
+from volplane.state.records import INTENT_VERSION, ClaimIntent
 
 OTHER = "other.example.com"
 Change = Callable[[Harness], Awaitable[None]]
@@ -89,6 +90,56 @@ async def test_what_is_not_wanted_when_its_turn_comes_is_deleted(change: Change,
         assert backend.calls["provision"] == 1
 
 
+@pytest.mark.parametrize(
+    ("change", "stripped", "recorded"),
+    [
+        (nothing, False, True),
+        (nothing, True, True),
+        (end_the_claim, False, False),
+        (remove_by_force, False, False),
+    ],
+)
+async def test_a_discard_is_written_down_first_where_the_claim_may_get_another_asset(
+    change: Change, *, stripped: bool, recorded: bool
+) -> None:
+    """Nothing is made for a claim that ends, and nothing is written to one that is gone."""
+    backend = SearchableBackend(DRIVER)
+    said: list[bool] = []
+    async with Harness(backend, SearchableBackend(OTHER), latency=slow_provisioning) as lab:
+
+        def look(hook: str) -> None:
+            item = lab.plane.claims.get("default/c")
+            record = None
+            if hook == "delete" and item is not None:
+                record = lab.plane.state.sealer.open(item.uid, item.annotation(INTENT))
+            if hook == "delete":
+                said.append(record is not None and record.discard is not None)
+
+        backend.after = look
+        await with_an_asset_of_the_former_class(lab, change, stripped=stripped)
+        await asyncio.sleep(30.0)
+        assert said == [recorded]
+
+
+async def test_of_an_asset_that_was_never_made_no_discard_is_written_down() -> None:
+    backend = SearchableBackend(DRIVER, {"provision": [BackendError("lost")]})
+    written: list[str] = []
+    async with Harness(backend, SearchableBackend(OTHER)) as lab:
+
+        async def note(_event: str, item: Json) -> None:
+            written.append((item["metadata"].get("annotations") or {}).get(INTENT, ""))
+
+        lab.follow("claims", note)
+        await create_class(lab)
+        await lab.start()
+        await ask(lab)
+        await asyncio.sleep(0.2)
+        await switch_class(lab, OTHER)
+        await lab.settle(60.0)
+        assert await lab.claims() == {"c": "Bound"}
+        assert not [text for text in written if '"discard"' in text]
+
+
 @pytest.mark.parametrize("change", [switch_back, remove_the_class, point_to_ours])
 async def test_what_is_wanted_again_when_its_turn_comes_is_kept(change: Change) -> None:
     backend = SearchableBackend(DRIVER)
@@ -124,6 +175,34 @@ async def test_on_its_node_an_asset_goes_though_a_volume_that_leads_elsewhere_ha
         await lab.settle()
         assert await lab.claims() == {}
         assert list(backend.assets) == ([] if node else [f"pvc-{uid}"])
+
+
+async def test_what_another_leader_took_over_is_deleted_only_once_it_is_taken_back() -> None:
+    """The process was paused, and has decided before."""
+    backend = SearchableBackend(DRIVER)
+    terms: list[str] = []
+    async with Harness(backend) as lab:
+        uid = await made_without_a_volume(lab)
+
+        def term() -> str:
+            claim = lab.plane.claims.get("default/c")
+            record = lab.plane.state.sealer.open(uid, claim.annotation(INTENT)) if claim is not None else None
+            return record.fence if record is not None else "none"
+
+        async def take_over(operation: str) -> None:
+            if operation.startswith("discard-") and not terms:
+                terms.append(term())
+                theirs = ClaimIntent(v=INTENT_VERSION, driver=DRIVER, fence="8/another/lease")
+                text = lab.plane.state.sealer.seal(uid, theirs)
+                lab.fail("update persistentvolumeclaims", "busy", 8)
+                await lab.patch("claims", "c", {"metadata": {"annotations": {INTENT: text}}})
+
+        hold(lab.plane.operations, take_over)
+        backend.after = lambda hook: terms.append(term()) if hook == "delete" else None
+        await lab.delete("claims", "c")
+        await lab.settle(60.0)
+        assert await lab.claims() == {}
+        assert terms == ["", ""]
 
 
 async def with_an_asset_of_the_former_class(lab: Harness, change: Change, *, stripped: bool = False) -> str:

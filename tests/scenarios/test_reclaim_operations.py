@@ -14,7 +14,7 @@ from scenarios.backends import OK, ScriptedBackend
 from scenarios.harness import Harness
 from scenarios.single import hold
 from scenarios.stories import DRIVER, claim, reference, volume
-from volplane import BackendError, Throttled, VolumeInUse
+from volplane import BackendError, PodScrub, Throttled, VolumeInUse
 from volplane.errors import VolplaneError
 from volplane.kube.kinds import VOLUMES
 
@@ -99,6 +99,18 @@ async def test_the_same_failure_again_is_an_event_that_counts_as_the_same(hook: 
         assert second.message == f"{message}; next attempt in 1 s"
         assert second.same_as == message
         assert (second.kind, second.about.name, second.type) == (VOLUMES, "v", "Warning")
+
+
+@pytest.mark.parametrize(("hook", "prefix"), [("delete", ""), ("recycle", "Recycle failed: ")])
+async def test_another_failure_is_told_once_with_the_phase(hook: str, prefix: str) -> None:
+    backend = ScriptedBackend(DRIVER, {hook: ["broken", "busy", OK]})
+    async with Harness(backend) as lab:
+        await lab.create("volumes", deleting.released() if hook == "delete" else recycling.released())
+        await lab.start()
+        await asyncio.sleep(1.0)
+        assert (await lab.volume("v"))["status"]["message"] == f"{prefix}busy"
+        told = [event.message for event in lab.recorded if event.reason.startswith("VolumeFailed")]
+        assert told == [f"{prefix}broken", f"{prefix}busy"]
 
 
 @pytest.mark.parametrize("hook", ["delete", "recycle"])
@@ -255,6 +267,19 @@ async def test_the_backend_erases_the_volume_as_it_is_when_its_turn_comes() -> N
         assert await lab.volumes() == {"v": "Available"}
 
 
+async def test_the_pod_mounts_what_the_backend_says() -> None:
+    """The API server adds an empty type to a hostPath without one."""
+    plan = PodScrub(volume={"hostPath": {"path": "/exports"}}, sub_path="v/data")
+    async with Harness(ScriptedBackend(DRIVER, {"recycle": [plan]})) as lab:
+        await lab.create("volumes", recycling.released())
+        await lab.start()
+        await asyncio.sleep(5.0)
+        (pod,) = await recycling.pods(lab)
+        (mounted,) = pod["spec"]["volumes"]
+        assert mounted["hostPath"]["path"] == "/exports"
+        assert pod["spec"]["containers"][0]["volumeMounts"][0]["subPath"] == "v/data"
+
+
 async def test_pods_that_still_use_the_volume_are_told_on_it() -> None:
     backend = ScriptedBackend(DRIVER)
     async with Harness(backend) as lab:
@@ -266,6 +291,10 @@ async def test_pods_that_still_use_the_volume_are_told_on_it() -> None:
         elsewhere = recycling.user()
         elsewhere["metadata"] = {"name": "user", "namespace": "elsewhere"}
         await lab.create("pods", elsewhere)
+        other = recycling.user()
+        other["metadata"]["name"] = "other"
+        other["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] = "another"
+        await lab.create("pods", other)
         lab.rules.hide("pods", "*")
         await lab.start()
         await asyncio.sleep(30.0)

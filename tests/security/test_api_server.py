@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import time
 import zlib
 from collections.abc import AsyncIterator
@@ -27,8 +28,13 @@ from volplane_embedded.apiserver.patches import json_patch
 from volplane_embedded.apiserver.schema import duplicate_fields
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.apiserver.watch import Watch
+from volplane_embedded.cli.embedded_server import allow_open_files
 
 YAML = {"Content-Type": "application/yaml"}
+
+
+def owner(number: int) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": str(number)}
 
 
 def test_duplicate_keys_are_found_in_linear_time() -> None:
@@ -54,6 +60,53 @@ def test_yaml_that_grows_or_is_too_deep_is_refused(body: str) -> None:
     answer = calls.server.handle("POST", MAPS, {}, YAML, body.encode())
     assert answer.status == 400
     assert json.loads(answer.body)["reason"] == "BadRequest"
+
+
+MANY = 10_000
+REPEATED: dict[str, tuple[str, Any, int]] = {
+    "owners": (
+        MAPS,
+        {"metadata": {"name": "a", "ownerReferences": [owner(number) for number in range(MANY)]}},
+        201,
+    ),
+    "controlling owners": (
+        MAPS,
+        {
+            "metadata": {
+                "name": "a",
+                "ownerReferences": [owner(number) | {"controller": True} for number in range(MANY)],
+            }
+        },
+        422,
+    ),
+    "topologies": (
+        CLASSES,
+        {
+            "metadata": {"name": "a"},
+            "provisioner": "p",
+            "allowedTopologies": [{"matchLabelExpressions": [{"key": "zone", "values": ["a"]}]}] * MANY,
+        },
+        422,
+    ),
+    "values of a topology": (
+        CLASSES,
+        {
+            "metadata": {"name": "a"},
+            "provisioner": "p",
+            "allowedTopologies": [{"matchLabelExpressions": [{"key": "zone", "values": list(map(str, range(MANY)))}]}],
+        },
+        201,
+    ),
+}
+
+
+@pytest.mark.parametrize(("path", "body", "status"), REPEATED.values(), ids=REPEATED)
+def test_lists_without_duplicates_are_checked_in_linear_time(path: str, body: Any, status: int) -> None:
+    """Else one object of 1 MB holds the server up for half a minute, or for hours."""
+    begun = time.process_time()
+    answer = Calls().server.handle("POST", path, {}, {}, json.dumps(body).encode())
+    assert answer.status == status
+    assert time.process_time() - begun < 2
 
 
 BIG = "a" * 1_000_000
@@ -214,6 +267,7 @@ async def test_headers_that_never_end_cost_a_connection_for_a_while_only(monkeyp
 @pytest.mark.real_time
 async def test_a_body_that_never_ends_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_BODY_SECONDS", 0.05)
+    monkeypatch.setattr(http, "_LINGER_SECONDS", 0.05)
     head = b"POST %b HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\nContent-Length: 99\r\n"
     head += b"Connection: close\r\n\r\n{"
     async with listening() as address:
@@ -251,6 +305,16 @@ async def test_who_shows_no_token_makes_room_for_others(monkeypatch: pytest.Monk
             assert b"200 OK" in await reader.readline()
         with_token = VERSION.replace(b"Host", b"Connection: close\r\nHost")
         assert b"200 OK" in await answered(address, with_token)
+
+
+def test_connections_that_say_nothing_do_not_use_up_the_open_files() -> None:
+    former = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, former[1]), former[1]))
+        allow_open_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] in (former[1], 65_536)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, former)
 
 
 @pytest.mark.real_time
@@ -300,6 +364,50 @@ NO_REQUESTS = {
     "no header": b"GET /healthz HTTP/1.1\r\nHost : x\r\n\r\n",
 }
 """Requests that the HTTP parser refuses."""
+
+
+SMUGGLED = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+AMBIGUOUS = {
+    "two lengths": b"Content-Length: 0\r\nContent-Length: %d\r\n\r\n" % len(SMUGGLED),
+    "equal lengths": b"Content-Length: 0\r\nContent-Length: 0\r\n\r\n",
+    "signed length": b"Content-Length: +0\r\n\r\n",
+    "endless length": b"Content-Length: 99999999999999999999999\r\n\r\n",
+    "length and chunks": b"Content-Length: 5\r\n" + CHUNKED + b"\r\n0\r\n\r\n",
+    "two codings": CHUNKED + b"Transfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+    "no coding": b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "negative chunk": CHUNKED + b"\r\n-1\r\n\r\n",
+    "endless chunk": CHUNKED + b"\r\nFFFFFFFFFFFFFFFFFFFF\r\n",
+    "folded header": b"X-A: a\r\n b\r\n\r\n",
+    "two hosts": b"Host: y\r\n\r\n",
+    "endless header": b"X-A: " + b"a" * 300_000 + b"\r\n\r\n",
+    "endless headers": b"X-A: a\r\n" * 50_000 + b"\r\n",
+    "endless trailers": CHUNKED + b"\r\n0\r\n" + b"X-A: a\r\n" * 50_000 + b"\r\n",
+    "bare line feed": b"X-A: a\n\r\n\r\n",
+}
+"""What two servers in a row could read in two ways, with a second request behind it."""
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("rest", AMBIGUOUS.values(), ids=AMBIGUOUS)
+async def test_no_second_request_is_read_behind_one_that_is_ambiguous(rest: bytes) -> None:
+    async with listening() as address:
+        try:
+            told = await answered(address, b"POST /version HTTP/1.1\r\nHost: x\r\n" + rest + SMUGGLED)
+        except ConnectionResetError:  # closed before all of it was read
+            told = b""
+    assert b"gitVersion" not in told
+    assert not told or told.startswith((b"HTTP/1.0 400", b"HTTP/1.1 400", b"HTTP/1.1 413"))
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(
+    "path", [b"/livez/../api/v1/secrets", b"/livez/%2e%2e/api/v1/secrets", b"/readyz/%2fapi/v1/pods"]
+)
+async def test_paths_that_need_no_token_lead_to_no_others(path: bytes) -> None:
+    async with listening() as address:
+        told = await answered(address, b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert b"404 page not found" in told
 
 
 @pytest.mark.real_time

@@ -69,6 +69,11 @@ def detach_after_a_pause(stack: ExitStack) -> None:
     call_without_a_look(stack, "detach")
 
 
+def modify_after_a_pause(stack: ExitStack) -> None:
+    """Call `modify` without a look at the lease."""
+    call_without_a_look(stack, "modify")
+
+
 ATTACH_PLANTS = by_name(
     detach_what_is_in_use,
     force_at_once,
@@ -78,5 +83,6 @@ ATTACH_PLANTS = by_name(
     tell_no_node,
     attach_after_a_pause,
     detach_after_a_pause,
+    modify_after_a_pause,
 )
 """By name; each is caught in a seed of `recorded.CAUGHT_ATTACHING`."""

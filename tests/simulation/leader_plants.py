@@ -11,6 +11,7 @@ from volplane.controller.actions import Wait
 from volplane.controller.runner import Runner
 from volplane.drivers import registry
 from volplane.drivers.registry import DriverRegistry
+from volplane.intents import term
 from volplane.reclaim import recycle
 from volplane.state.cluster_state import ClusterState
 from volplane_testing.simulation.hooks import TimedExecutor
@@ -51,6 +52,12 @@ def expand_after_a_pause(stack: ExitStack) -> None:
     call_without_a_look(stack, "expand")
 
 
+def follow_a_former_leader(stack: ExitStack) -> None:
+    """Go on with what another leader began, and do not ask the Lease who leads."""
+    for module in (term, recycle):
+        replace(stack, module, "not_leading", lambda *_: None)
+
+
 def wait_for_an_epoch(stack: ExitStack) -> None:
     """Leave a scrub to the leader of the higher number, though a Lease made anew counts from 0."""
     take_over = recycle.not_leading
@@ -83,6 +90,7 @@ LEADER_PLANTS = by_name(
     delete_after_a_pause,
     recycle_after_a_pause,
     expand_after_a_pause,
+    follow_a_former_leader,
     wait_for_an_epoch,
     call_again_what_hangs,
     start_again_what_hangs,

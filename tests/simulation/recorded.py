@@ -22,6 +22,7 @@ CAUGHT: Mapping[str, tuple[int, str]] = {
     "say_nothing_of_a_release": (2, "no-stuck-finalizer"),
     "leave_the_scrubber_pod": (40, "nothing-left-over"),
     "poll_what_is_kept": (4, "comes-to-rest"),
+    "kill_scrubber_pods": (4770, "asset-in-use"),
     "keep_the_first_credentials": (9, "watches-go-on"),
     "give_up_a_watch_that_is_refused": (10, "comes-to-rest"),
     "drop_what_is_refused": (744, "what-can-proceed-does"),
@@ -39,6 +40,7 @@ CAUGHT: Mapping[str, tuple[int, str]] = {
     "delete_after_a_pause": (286, "lease-over"),
     "recycle_after_a_pause": (108, "lease-over"),
     "expand_after_a_pause": (86, "lease-over"),
+    "follow_a_former_leader": (805, "no-hot-loop"),
     "wait_for_an_epoch": (242, "what-can-proceed-does"),
     "call_again_what_hangs": (24, "one-thread-hangs"),
     "start_again_what_hangs": (0, "one-thread-hangs"),
@@ -54,6 +56,7 @@ CAUGHT_ATTACHING: Mapping[str, tuple[int, str]] = {
     "tell_no_node": (4, "pods-run"),
     "attach_after_a_pause": (5, "lease-over"),
     "detach_after_a_pause": (4, "lease-over"),
+    "modify_after_a_pause": (158, "lease-over"),
 }
 """Planted bug -> a seed of the scenario `attach` that shows it, and the invariant that breaks."""
 

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 import pytest
 
 from simulation.recorded import CAUGHT, CAUGHT_ATTACHING, CAUGHT_CHANGING
+from volplane.assets import Ownership
+from volplane.kube.objects import Volume
 from volplane.reconcile import claims
 from volplane_testing import simulation
 from volplane_testing.simulation.actors import Actors
@@ -181,6 +184,40 @@ BY_HAND: Mapping[Build, str] = {
     a_volume_detached_where_it_is_to_be_attached: "no-late-detach",
     a_volume_that_shrinks: "capacity-never-shrinks",
 }
+
+
+@pytest.mark.parametrize(("seen", "invariant"), [(True, "never-used"), (False, "")])
+def test_a_promise_binds_only_a_process_that_has_seen_it_when_the_claim_goes(*, seen: bool, invariant: str) -> None:
+    def erase_what_no_claim_had(world: World) -> None:
+        uid = world.claim("a", finalizer="kubernetes.io/pvc-protection")
+        reserved = {"name": "a", "uid": uid}
+        world.volume("v", reserved, phase="Released")
+        safety = world.run_context.safety
+        safety.made("alpha.sim", "path:/alpha/v", None)
+        spec = {"claimRef": reserved if seen else None}
+        safety.promises.believed["p1"] = lambda name: msgspec.convert(
+            {"metadata": {"name": name}, "spec": spec}, Volume
+        )
+        world.send("user", "DELETE", f"{CLAIMS}/a", {})
+        world.send("p1", "PATCH", f"{CLAIMS}/a", {"metadata": {"finalizers": None}})
+        safety.erased("path:/alpha/v")
+
+    assert broken_by(erase_what_no_claim_had) == invariant
+
+
+@pytest.mark.parametrize(("restored", "invariant"), [(False, "one-asset-per-generation"), (True, "")])
+def test_a_restored_server_need_not_know_what_it_has_no_record_of(*, restored: bool, invariant: str) -> None:
+    def make_twice(world: World) -> None:
+        owner = Ownership(cluster_id="c", claim_uid=world.claim("a"), volume_name="v", generation=1)
+        safety = world.run_context.safety
+        safety.made("alpha.sim", "path:/alpha/a/v", owner)
+        if restored:
+            safety.forgotten.add((owner.claim_uid, owner.generation))
+        second = safety.made("alpha.sim", "path:/alpha/b/v", owner)
+        for disk in (second, *world.run_context.disks.by_key.values()):
+            disk.kept = "this test looks at the moment alone"
+
+    assert broken_by(make_twice) == invariant
 
 
 def test_what_is_well_breaks_nothing() -> None:

@@ -11,6 +11,8 @@ import pytest
 from simulation.planting import planted
 from simulation.plants import PLANTS
 from simulation.recorded import CAUGHT
+from volplane_testing import run
+from volplane_testing.simulation.distributed import DistributedRun
 from volplane_testing.simulation.report import judge_seed
 from volplane_testing.simulation.run import Trial, simulate
 from volplane_testing.simulation.scenarios import SCENARIOS
@@ -33,9 +35,14 @@ def test_seeds_differ() -> None:
 
 def test_a_seed_runs_alike_where_sets_are_ordered_otherwise() -> None:
     code = (
+        "from volplane_testing import run\n"
+        "from volplane_testing.simulation.distributed import DistributedRun\n"
         "from volplane_testing.simulation.schedule import generate\n"
         "from volplane_testing.simulation.run import Trial, simulate\n"
         "print([simulate(Trial(generate(seed))).trace.digest() for seed in range(2)])\n"
+        "on_nodes = DistributedRun(3, steps=15)\n"
+        "run(on_nodes.run())\n"
+        "print(on_nodes.trace)\n"
     )
     told = {
         subprocess.run(
@@ -47,7 +54,10 @@ def test_a_seed_runs_alike_where_sets_are_ordered_otherwise() -> None:
         ).stdout
         for hashes in ("1", "2")
     }
-    assert told == {f"{[simulate(Trial(generate(seed))).trace.digest() for seed in range(2)]}\n"}
+    on_nodes = DistributedRun(3, steps=15)
+    run(on_nodes.run())
+    digests = [simulate(Trial(generate(seed))).trace.digest() for seed in range(2)]
+    assert told == {f"{digests}\n{on_nodes.trace}\n"}
 
 
 def test_shortening_leaves_out_all_that_the_violation_does_not_need() -> None:

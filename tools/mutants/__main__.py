@@ -9,14 +9,14 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 from tools.mutants.changed_lines import changed_lines
 from tools.mutants.coverage_map import CoverageMap
-from tools.mutants.judging import Judge
+from tools.mutants.judging import Judge, Limits
 from tools.mutants.variant import Name, Variant
 from tools.mutants.variants import variants_of
 from tools.mutants.verdicts import Verdict, Verdicts, excused_variants
@@ -24,6 +24,8 @@ from tools.mutants.verdicts import Verdict, Verdicts, excused_variants
 ROOT: Final = Path(__file__).resolve().parents[2]
 KEPT: Final = ROOT / "build" / "mutants"
 EXCUSED: Final = Path(__file__).with_name("excused.toml")
+SAVED_EVERY: Final = 5.0
+"""Seconds."""
 DUTIES: Final = ("binding", "expand", "external", "intents", "operations", "protection", "provision", "reclaim")
 """Packages of the core in which changes are judged: what decides and what destroys."""
 JUDGED: Final = (
@@ -47,6 +49,7 @@ class Tally:
 
     def __init__(self, verdicts: Verdicts, excused: set[Name]) -> None:
         self.counted: Counter[str] = Counter()
+        self._saved = time.monotonic()
         self._verdicts = verdicts
         self._excused = excused
 
@@ -61,12 +64,13 @@ class Tally:
         return False
 
     def report(self, variant: Variant, verdict: Verdict) -> None:
-        """Count a verdict, keep a good one and print a bad one."""
+        """Count a verdict and keep it; print a bad one."""
         self.counted["noticed" if verdict.noticed else "unnoticed"] += 1
-        if verdict.noticed:
-            self._verdicts.keep(variant, verdict.by)
+        self._verdicts.keep(variant, verdict)
+        if time.monotonic() > self._saved + SAVED_EVERY:
             self._verdicts.save()
-        else:
+            self._saved = time.monotonic()
+        if not verdict.noticed:
             print(f"nobody notices {variant}", flush=True)
 
 
@@ -84,9 +88,13 @@ def main(arguments: list[str]) -> int:
     for path in {variant.path for variant in variants} if given.anew else ():
         verdicts.forget(path)
     waiting = sorted((variant for variant in variants if tally.is_open(variant)), key=lambda each: each.at_import)
-    if waiting and (why := _judge(waiting, tally, until, simulating=not given.without_simulation)):
-        print(f"mutants: {why}", file=sys.stderr)
-        return 2
+    if waiting:
+        limits = Limits(until=until, seconds=given.seconds, simulating=not given.without_simulation)
+        why = _judge(waiting, tally, verdicts, limits, given.tests or TESTS)
+        verdicts.save()
+        if why:
+            print(f"mutants: {why}", file=sys.stderr)
+            return 2
     counted, left = tally.counted, len(variants) - tally.counted.total()
     late = f", {left} not judged: the time was over" if left else ""
     print(
@@ -96,11 +104,11 @@ def main(arguments: list[str]) -> int:
     return 1 if counted["unnoticed"] or left else 0
 
 
-def _judge(variants: list[Variant], tally: Tally, until: float, *, simulating: bool) -> str:
+def _judge(variants: list[Variant], tally: Tally, verdicts: Verdicts, limits: Limits, tests: Collection[str]) -> str:
     """Why they could not be judged; "" if they were, as far as there was time."""
     covered = CoverageMap(ROOT, KEPT / "coverage.json", list(_judged_modules()))
-    judge = Judge(ROOT, covered, variants, tally.report, until=until, simulating=simulating)
-    code = pytest.main(["-qqq", "-s", "--no-header", "--no-summary", *TESTS], plugins=[judge])
+    judge = Judge(ROOT, covered, variants, tally.report, verdicts, limits=limits)
+    code = pytest.main(["-qqq", "-s", "--no-header", "--no-summary", *tests], plugins=[judge])
     return "" if code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) else "the tests cannot be collected"
 
 
@@ -109,8 +117,10 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="files to judge whole; default: the changed lines")
     parser.add_argument("--base", default="main", help="changed since this commit, default main")
     parser.add_argument("--minutes", type=float, default=60.0, help="stop after so many; the next run goes on")
+    parser.add_argument("--seconds", type=float, default=10.0, help="that tests may take for one change, default 10")
+    parser.add_argument("--tests", action="append", metavar="PATH", help="let only these judge; may be repeated")
     parser.add_argument("--without-simulation", action="store_true", help="let tests alone judge: a first look")
-    parser.add_argument("--anew", action="store_true", help="judge again what was noticed before")
+    parser.add_argument("--anew", action="store_true", help="judge again, by all tests, what was judged before")
     return parser.parse_args(arguments)
 
 

@@ -1,11 +1,14 @@
 """Which tests run which lines of the judged modules.
 
-Measured once for each test, and kept until its file or the core changes.
+Measured once for each test, and kept until the test changes. The lines of a module that has changed since are followed
+to where they are now: a test that is missed so can only make a change look unnoticed that is noticed.
 """
 
 from __future__ import annotations
 
+import difflib
 import hashlib
+import inspect
 import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +18,7 @@ from typing import Any
 import coverage
 import pytest
 
-__all__ = ["CoverageMap"]
+__all__ = ["CoverageMap", "moved"]
 
 
 class CoverageMap:
@@ -25,33 +28,50 @@ class CoverageMap:
         """kept: the file it is kept in. modules: files below root."""
         self._root = root
         self._kept = kept
-        self._modules = modules
-        core = hashlib.sha256()
-        for path in sorted((root / "core").rglob("*.py")):
-            core.update(path.read_bytes())
-        self._core = core.hexdigest()
-        self._digests: dict[Path, str] = {}
+        self._sources = {path: (root / path).read_text("utf-8") for path in modules}
         self._known: dict[str, dict[str, Any]] = {}
-        """By test: digest of its file, seconds, lines by module; no seconds if it fails."""
+        """By test: digest of it, seconds, lines by module; no seconds if it fails."""
         self.load()
 
     def load(self) -> None:
         """Read what a child has measured."""
-        if self._kept.exists():
-            found = json.loads(self._kept.read_text("utf-8"))
-            self._known = found["tests"] if found["core"] == self._core else {}
+        if not self._kept.exists():
+            return
+        found = json.loads(self._kept.read_text("utf-8"))
+        self._known = found["tests"]
+        for path, source in found["sources"].items():
+            now = self._sources.get(path, "")
+            if now == source:
+                continue
+            to = moved(source, now)
+            for known in self._known.values():
+                if lines := known["lines"].pop(path, None):
+                    known["lines"][path] = sorted({new for old in lines for new in to.get(old, ())})
 
     def missing(self, items: Iterable[pytest.Item]) -> list[pytest.Item]:
-        """Tests that are to be measured."""
-        return [item for item in items if self._known.get(item.nodeid, {}).get("digest") != self._digest(item)]
+        """Tests that are to be measured: new ones, changed ones, and those that failed."""
+        found = ((item, self._known.get(item.nodeid)) for item in items)
+        return [
+            item
+            for item, known in found
+            if known is None or known["seconds"] is None or known["digest"] != _digest(item)
+        ]
 
-    def failing(self) -> list[str]:
-        """Tests that fail though nothing is changed."""
-        return [test for test, known in self._known.items() if known["seconds"] is None]
+    def unknown(self, items: Iterable[pytest.Item]) -> list[pytest.Item]:
+        """Tests of which nothing was measured."""
+        return [item for item in items if item.nodeid not in self._known]
+
+    def failing(self, tests: Iterable[str]) -> list[str]:
+        """Those that fail though nothing is changed."""
+        return [test for test in tests if self._known[test]["seconds"] is None]
 
     def seconds(self, test: str) -> float:
         """How long it takes when nothing is wrong."""
         return float(self._known[test]["seconds"])
+
+    def mark(self, test: str) -> str:
+        """Short name of the test as it is now."""
+        return hashlib.sha256(f"{test} {self._known[test]['digest']}".encode()).hexdigest()[:12]
 
     def covering(self, path: str, lines: Iterable[int] = ()) -> Iterator[str]:
         """Tests that run one of the lines; without lines, any of the file."""
@@ -63,7 +83,7 @@ class CoverageMap:
 
     def measure(self, items: Sequence[pytest.Item]) -> int:
         """Run these tests, and keep which of the lines each of them runs; 0, as an exit code."""
-        files = {str(self._root / path): path for path in self._modules}
+        files = {str(self._root / path): path for path in self._sources}
         measured = coverage.Coverage(include=list(files), data_file=None, config_file=False)
         measured.start()
         for item, following in zip(items, [*items[1:], None], strict=True):
@@ -71,17 +91,32 @@ class CoverageMap:
             failed, begun = item.session.testsfailed, time.perf_counter()
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             seconds = time.perf_counter() - begun if item.session.testsfailed == failed else None
-            self._known[item.nodeid] = {"digest": self._digest(item), "seconds": seconds, "lines": {}}
+            self._known[item.nodeid] = {"digest": _digest(item), "seconds": seconds, "lines": {}}
         measured.stop()
         data = measured.get_data()
         for file in data.measured_files():
             for line, tests in data.contexts_by_lineno(file).items():
                 for test in filter(None, tests):
                     self._known[test]["lines"].setdefault(files[file], []).append(line)
-        self._kept.write_text(json.dumps({"core": self._core, "tests": self._known}), "utf-8")
+        self._kept.write_text(json.dumps({"sources": self._sources, "tests": self._known}), "utf-8")
         return 0
 
-    def _digest(self, item: pytest.Item) -> str:
-        if item.path not in self._digests:
-            self._digests[item.path] = hashlib.sha256(item.path.read_bytes()).hexdigest()[:16]
-        return self._digests[item.path]
+
+def moved(old: str, new: str) -> dict[int, list[int]]:
+    """Where the lines of a text are in a later one. Changed and added ones belong to those that they stand between."""
+    found: dict[int, list[int]] = {}
+    matcher = difflib.SequenceMatcher(None, old.splitlines(), new.splitlines(), autojunk=False)
+    for tag, old_first, old_end, new_first, new_end in matcher.get_opcodes():
+        if tag == "equal":
+            for line in range(old_first + 1, old_end + 1):
+                found.setdefault(line, []).append(line + new_first - old_first)
+        else:
+            for line in range(old_first, old_end + 2):
+                found.setdefault(line, []).extend(range(new_first + 1, new_end + 1))
+    return found
+
+
+def _digest(item: pytest.Item) -> str:
+    """Of the test's own source."""
+    assert isinstance(item, pytest.Function), item
+    return hashlib.sha256(inspect.getsource(item.function).encode()).hexdigest()[:16]

@@ -15,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,12 +26,12 @@ from tools.mutants.coverage_map import CoverageMap
 from tools.mutants.simulating import broken_seed
 from tools.mutants.swapping import Swapper
 from tools.mutants.variant import Variant
-from tools.mutants.verdicts import Verdict
+from tools.mutants.verdicts import Verdict, Verdicts
 
-__all__ = ["Judge"]
+__all__ = ["Judge", "Limits"]
 
-JUDGING: Final = 10.0
-"""Seconds that the tests of one variant may take together when nothing is wrong: the most telling come first."""
+MEASURED_AT_ONCE: Final = 200
+"""Tests after which what they run is written down."""
 GRACE: Final = 5.0
 """Seconds that a test may take beside ten times what it took before; then it hangs, which is noticed too."""
 SIMULATING: Final = 120.0
@@ -44,6 +45,20 @@ NOTICED, UNNOTICED, UNCHANGED = 1, 0, 3
 Report = Callable[[Variant, Verdict], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long and by what is judged.
+
+    until: by the clock `time.monotonic`; what is left then is not judged. seconds: that the tests of one variant may
+    take together when nothing is wrong; the most telling come first. simulating: whether the simulation judges what no
+    test notices.
+    """
+
+    until: float
+    seconds: float
+    simulating: bool
+
+
 class Judge:
     """A plugin of pytest that judges variants instead of running the tests that were collected."""
 
@@ -53,40 +68,39 @@ class Judge:
         covered: CoverageMap,
         variants: Sequence[Variant],
         report: Report,
+        verdicts: Verdicts,
         *,
-        until: float,
-        simulating: bool = True,
+        limits: Limits,
     ) -> None:
-        """simulating: whether the simulation judges what no test notices.
-
-        until: by the clock `time.monotonic`; what is left then is not judged.
-        """
-        self._simulating = simulating
+        """verdicts: of earlier runs."""
         self._root = root
         self._map = covered
         self._variants = variants
         self._report = report
-        self._until = until
+        self._verdicts = verdicts
+        self._limits = limits
         self._items: dict[str, pytest.Item] = {}
-        self._killers: dict[str, Counter[str]] = {}
+        self._telling = {variant.path: verdicts.telling(variant.path) for variant in variants}
         self._swapper = Swapper(root, frozenset())
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Take the place of pytest's own loop."""
         if missing := self._map.missing(session.items):
             print(f"measuring what {len(missing)} tests run", file=sys.stderr)
-            _in_child(lambda: self._map.measure(missing), 3600.0)
+        for first in range(0, len(missing), MEASURED_AT_ONCE):
+            some = missing[first : first + MEASURED_AT_ONCE]
+            _in_child(partial(self._map.measure, some), 3600.0)
             self._map.load()
-        if self._map.missing(missing):
-            raise pytest.UsageError("the tests ended the process that ran them")
-        for failing in self._map.failing():
+            if self._map.unknown(some):
+                raise pytest.UsageError("the tests ended the process that ran them")
+        for failing in self._map.failing(item.nodeid for item in session.items):
             print(f"{failing} fails without any change, and judges nothing", file=sys.stderr)
         self._items = {item.nodeid: item for item in session.items}
         self._swapper = Swapper(self._root, frozenset(variant.path for variant in self._variants))
         gc.collect()
         gc.freeze()  # Children share what their collector does not walk through.
         for variant in self._variants:
-            if time.monotonic() > self._until:
+            if time.monotonic() > self._limits.until:
                 break
             self._report(variant, self._judged(variant))
         return True
@@ -94,33 +108,38 @@ class Judge:
     def _judged(self, variant: Variant) -> Verdict:
         tests = self._tests_of(variant)
         limit = sum(self._longest(test) for test in tests) + GRACE
-        code, by = (UNNOTICED, "") if not variant.at_import and not tests else self._in_child(variant, tests, limit)
+        code, by = self._in_child(variant, tests, limit) if tests else (UNNOTICED, "")
         if code == UNCHANGED:
             code, by = self._fresh(variant, tests, limit)
         if code != UNNOTICED:
-            self._killers.setdefault(variant.path, Counter())[by] += 1
+            self._telling[variant.path][by] += 1
             return Verdict(noticed=True, by=by)
-        if not self._simulating:
-            return Verdict(noticed=False)
+        missed = frozenset(self._map.mark(test) for test in tests)
+        if not self._limits.simulating:
+            return Verdict(noticed=False, missed_by=missed)
         code, by = self._in_child(variant, None, SIMULATING)
         if code == UNCHANGED:
             code, by = self._fresh(variant, [], SIMULATING)
-        return Verdict(noticed=code != UNNOTICED, by=by or "the simulation" if code != UNNOTICED else "")
+        return Verdict(
+            noticed=code != UNNOTICED, by=by or "the simulation" if code != UNNOTICED else "", missed_by=missed
+        )
 
     def _tests_of(self, variant: Variant) -> list[str]:
-        """Tests that run the changed lines, the most telling first, for as long as there is time."""
+        """Tests that run the changed lines, the most telling first, while there is time; none that missed it."""
         lines = () if variant.at_import else range(variant.line, variant.last + 1)
-        killers = self._killers.get(variant.path, Counter())
+        telling, missed = self._telling[variant.path], self._verdicts.missed_by(variant)
         room = f"tests/unit/{variant.path.split('/')[-2]}/"
 
         def rank(test: str) -> tuple[int, bool, float]:
-            return -killers[test], not test.startswith(room), self._map.seconds(test)
+            return -telling[test], not test.startswith(room), self._map.seconds(test)
 
         chosen: list[str] = []
         seconds = 0.0
         for test in sorted(self._items.keys() & self._map.covering(variant.path, lines), key=rank):
+            if self._map.mark(test) in missed:
+                continue
             seconds += self._map.seconds(test)
-            if chosen and seconds > JUDGING:
+            if chosen and seconds > self._limits.seconds:
                 break
             chosen.append(test)
         return chosen
@@ -135,7 +154,7 @@ class Judge:
 
             def judge() -> int:
                 resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-                if variant.at_import or not self._swapper.swap(variant):
+                if not (self._swapper.recompute if variant.at_import else self._swapper.swap)(variant):
                     return UNCHANGED
                 if tests is None:
                     by = broken_seed(variant.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -15,25 +16,52 @@ __all__ = ["Swapper"]
 class Swapper:
     """Knows every function of the judged modules.
 
-    A function is the same object for all who imported it, so a change reaches them all. What is computed at the import
-    stays as it was.
+    A function is the same object for all who imported it, so a change reaches them all. Tables and numbers of a module
+    are changed in all modules that have them under the same name.
     """
 
     def __init__(self, root: Path, modules: frozenset[str]) -> None:
         """modules: files below root. They have to be imported by now."""
         self._root = root
+        self._original = {
+            path: list(
+                _functions(compile((root / path).read_text("utf-8"), str(root / path), "exec", dont_inherit=True))
+            )
+            for path in modules
+        }
         files = {str(root / path): path for path in modules}
         self._functions: dict[str, list[FunctionType]] = {path: [] for path in modules}
         for found in gc.get_objects():
             if type(found) is FunctionType and found.__code__.co_filename in files:
                 self._functions[files[found.__code__.co_filename]].append(found)
 
+    def recompute(self, variant: Variant) -> bool:
+        """Change the values that the module computes at its import; whether one differs.
+
+        Classes stay as they were, and so do default values of arguments.
+        """
+        file = str(self._root / variant.path)
+        module = next((each for each in sys.modules.values() if getattr(each, "__file__", None) == file), None)
+        if module is None:
+            return False
+        made: dict[str, object] = {"__name__": module.__name__, "__package__": module.__package__, "__file__": file}
+        exec(compile(variant.source, file, "exec", dont_inherit=True), made)
+        changed = False
+        for name, old in list(vars(module).items()):
+            new = made.get(name)
+            if not _is_value(name, old) or type(old) is not type(new) or old == new:
+                continue
+            changed = True
+            for each in list(sys.modules.values()):
+                if vars(each).get(name) is old:
+                    setattr(each, name, new)
+        return changed
+
     def swap(self, variant: Variant) -> bool:
         """Give every function that differs the code of the variant; whether there was one."""
-        file = self._root / variant.path
-        original = _functions(compile(file.read_text("utf-8"), str(file), "exec", dont_inherit=True))
-        changed = _functions(compile(variant.source, str(file), "exec", dont_inherit=True))
-        codes = {_key(old): new for old, new in zip(original, changed, strict=True) if old != new}
+        file = str(self._root / variant.path)
+        changed = _functions(compile(variant.source, file, "exec", dont_inherit=True))
+        codes = {_key(old): new for old, new in zip(self._original[variant.path], changed, strict=True) if old != new}
         swapped = False
         for function in self._functions[variant.path]:
             new = codes.get(_key(function.__code__))
@@ -41,6 +69,12 @@ class Swapper:
                 function.__code__ = new
                 swapped = True
         return swapped
+
+
+def _is_value(name: str, value: object) -> bool:
+    return not name.startswith("__") and isinstance(
+        value, int | float | str | bytes | tuple | list | dict | set | frozenset
+    )
 
 
 def _key(code: CodeType) -> tuple[str, int]:

@@ -6,6 +6,7 @@ import ast
 import difflib
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from types import CodeType
 
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
@@ -31,6 +32,8 @@ def variants_of(root: Path, path: str, lines: Collection[int] | None = None) -> 
                 if code not in seen and _is_python(code):
                     seen.add(code)
                     was, now = _difference(source, code, where)
+                    if now == "pass" and _same_code(source, code):
+                        continue  # Such as `return None` at the end of a function.
                     yield Variant(path, function, at_import, where.start.line, where.end.line, was, now, code)
 
 
@@ -51,6 +54,16 @@ def _is_python(code: str) -> bool:
     except (SyntaxError, ValueError):
         return False
     return True
+
+
+def _same_code(one: str, other: str) -> bool:
+    """Whether the two compile to the same, but for the numbers of lines."""
+    return _instructions(compile(one, "", "exec")) == _instructions(compile(other, "", "exec"))
+
+
+def _instructions(code: CodeType) -> tuple[object, ...]:
+    constants = tuple(_instructions(each) if isinstance(each, CodeType) else each for each in code.co_consts)
+    return code.co_code, code.co_names, code.co_varnames, constants
 
 
 def _places(

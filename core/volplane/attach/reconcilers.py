@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
@@ -15,6 +15,14 @@ from volplane.controller.actions import Action, Create, Delete, LiveReads, Settl
 from volplane.kube.objects import VolumeAttachment
 
 __all__ = ["AttachMetrics", "NodeReconciler", "PairReconciler"]
+
+
+_REPORT_TOGETHER: Final = 0.5
+"""Seconds that a volume's report waits at most for others that are about to be attached to its node. A kubelet asks for
+a volume up to ten seconds after it was wanted.
+"""
+_WITHDRAW_TOGETHER: Final = 0.1
+"""The same for one that is to be detached: the period of the stock controller's loop."""
 
 
 class AttachMetrics(Protocol):
@@ -34,14 +42,17 @@ class PairReconciler:
         self,
         state: AttachDetachState,
         wake_pair: Callable[[str], None],
-        wake_node: Callable[[str], None],
+        wake_node: Callable[[str, float], None],
         metrics: AttachMetrics | None = None,
     ) -> None:
+        """wake_node: queues a node after so many seconds."""
         self._state = state
         self._cluster = state.cluster
         self._wake_pair = wake_pair
         self._wake_node = wake_node
         self._metrics = metrics
+        self._awaited: dict[str, set[str]] = {}
+        """Name of a node -> keys of pairs that are about to be attached."""
         self._told: dict[str, str] = {}
         """Key of a pair -> what was told or counted of it last."""
         self._detached_at: dict[str, float] = {}
@@ -55,13 +66,14 @@ class PairReconciler:
         decision = decide_pair(pair, self._state, reads)
         attachment = self._cluster.attachments.get(pair.attachment)
         self._remember(key, decision, attachment)
+        self._await(pair, decision, attachment)
         if isinstance(decision.action, Create) and not self._shared(pair):
             self._state.creating[pair.volume] = key
         elif released:
             self._wake_waiting(pair)
         if report_differs(pair, self._state):
             self._state.reports.setdefault(pair.node, set()).add(pair.volume)
-            self._wake_node(pair.node)
+            self._wake_node(pair.node, self._report_after(pair, decision))
         if isinstance(decision.action, Delete):
             self._detached_at.setdefault(key, self._cluster.monotonic())
             if decision.forced and self._metrics is not None:
@@ -79,6 +91,21 @@ class PairReconciler:
             self._state.withdrawn.discard(key)
         if not decision.wanted and not decision.about:
             self._told.pop(key, None)
+
+    def _report_after(self, pair: Pair, decision: Decision) -> float:
+        """Seconds for which a report waits for others of its node, because each is a write."""
+        if not decision.wanted:
+            return _WITHDRAW_TOGETHER
+        return _REPORT_TOGETHER if self._awaited.get(pair.node) else 0.0
+
+    def _await(self, pair: Pair, decision: Decision, attachment: VolumeAttachment | None) -> None:
+        waits = isinstance(decision.action, Wait) and attachment is not None and not attachment.status.attached
+        if isinstance(decision.action, Create) or (waits and decision.wanted and not decision.failed):
+            self._awaited.setdefault(pair.node, set()).add(pair.key)
+        elif (awaited := self._awaited.get(pair.node)) is not None:
+            awaited.discard(pair.key)
+            if not awaited:
+                del self._awaited[pair.node]
 
     def _shared(self, pair: Pair) -> bool:
         return any(shares_nodes(volume) for volume in self._cluster.volumes.by_index("unique", pair.volume))

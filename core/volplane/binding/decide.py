@@ -42,7 +42,7 @@ class VolumeView(Protocol):
         """The volume of this name, from the cache."""
 
     def reserved_for(self, claim_key: str) -> list[str]:
-        """Names of volumes whose reference names the claim."""
+        """Names of volumes whose reference names the claim, in order."""
 
     def best(self, demand: Demand, *, claim_key: str = "") -> Volume | None:
         """The smallest free volume that fits."""
@@ -85,7 +85,7 @@ def _reservation(claim: Claim, volumes: VolumeView) -> Volume | None:
         and reference_is(volume.spec.claim_ref, claim)
         and not refusal(volume, claim, ignoring=_overruled(volume, claim))
     ]
-    return min(named, key=lambda volume: (not refers_to(volume, claim), volume.name), default=None)
+    return min(named, key=lambda volume: not refers_to(volume, claim), default=None)
 
 
 def _overruled(volume: Volume, claim: Claim) -> tuple[str, ...]:
@@ -102,7 +102,8 @@ def _decide_named(claim: Claim, volumes: VolumeView) -> Bind | Action:
     volume = volumes.get(name)
     if volume is None:
         return _pending(claim, f'volume "{name}", which the claim names, does not exist')
-    if volume.annotation(names.INTENT) is not None and not _scrubs_by(volume, claim):
+    record = volume.annotation(names.INTENT)
+    if record is not None and not _scrubs_by(record, volume, claim):
         message = f'volume "{name}" is being scrubbed'
         if claim.annotation(names.SCRUB_VOLUME_UID) is not None:
             return Wait(reason=message)  # Of the scrub itself: the volume is about to refer to it.
@@ -133,10 +134,13 @@ class _Held(msgspec.Struct, rename="camel"):
     held_by: str = ""
 
 
-def _scrubs_by(volume: Volume, claim: Claim) -> bool:
-    """Whether the claim is that by which the volume is scrubbed: then, and only then, it is bound meanwhile."""
+def _scrubs_by(record: str, volume: Volume, claim: Claim) -> bool:
+    """Whether the claim is that by which the volume is scrubbed: then, and only then, it is bound meanwhile.
+
+    record: the volume's intent.
+    """
     try:
-        held = msgspec.json.decode(volume.annotation(names.INTENT) or "", type=_Held)
+        held = msgspec.json.decode(record, type=_Held)
     except (msgspec.MsgspecError, UnicodeError):
         return False
     return held.held_by == claim.uid and refers_to(volume, claim)
@@ -162,7 +166,7 @@ def decide_bound(claim: Claim, volumes: VolumeView) -> Bind | Action:
     if volume.annotation(names.INTENT) is None and not _given_up(volume):
         if reference is None:
             return _bind_again(claim, volume)
-        if not reference.uid and reference_is(reference, claim):
+        if reference_is(reference, claim):
             return Bind(volume)  # Restored from a backup: both name each other, only uids are new.
     return _lost(claim, "ClaimMisbound", "Two claims are bound to the same volume, this one is bound incorrectly")
 
@@ -204,7 +208,7 @@ def bind_step(claim: Claim, volume: Volume, *, claim_metadata: Mapping[str, Any]
 
 def _reference_step(claim: Claim, volume: Volume) -> Patch | None:
     reference = volume.spec.claim_ref
-    if reference is not None and reference_is(reference, claim) and reference.uid == claim.uid:
+    if refers_to(volume, claim) and reference_is(reference, claim):
         return None
     body: dict[str, Any] = {
         "spec": {

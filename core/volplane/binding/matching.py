@@ -74,13 +74,16 @@ class Demand(msgspec.Struct, frozen=True, dict=True):
 
 def class_of_claim(claim: Claim) -> str | None:
     """The class a claim names: None = none was set, "" = explicitly none. The beta annotation wins."""
-    beta = claim.annotation(names.BETA_STORAGE_CLASS)
-    return beta if beta is not None else claim.spec.storage_class_name
+    return _class_of(claim)
 
 
 def class_of_volume(volume: Volume) -> str:
-    beta = volume.annotation(names.BETA_STORAGE_CLASS)
-    return beta if beta is not None else volume.spec.storage_class_name
+    return _class_of(volume) or ""
+
+
+def _class_of(item: Claim | Volume) -> str | None:
+    beta = item.annotation(names.BETA_STORAGE_CLASS)
+    return beta if beta is not None else item.spec.storage_class_name
 
 
 def _nanos(quantities: Mapping[str, str] | None) -> int:
@@ -109,8 +112,7 @@ def mode_of(item: Claim | Volume) -> str:
 
 
 def place_of(item: Claim | Volume) -> Place:
-    named = class_of_volume(item) if isinstance(item, Volume) else class_of_claim(item)
-    return Place(named or "", mode_of(item), item.spec.volume_attributes_class_name or "")
+    return Place(_class_of(item) or "", mode_of(item), item.spec.volume_attributes_class_name or "")
 
 
 def demand_of(claim: Claim) -> Demand:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from volplane.cli.controller_client import ControllerAddress, get_answer, post_action, require_answer
+from volplane.cli.controller_client import ControllerAddress, get_answer, post_action, require_answer, require_driver
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import OutputFormat
 from volplane.cli.framework.output import Output
@@ -55,6 +55,9 @@ def adopt(
 
 async def _adopt(console: Console, address: str, former: str, driver: str, *, yes: bool) -> tuple[Rows, Rows | None]:
     """The plan, and what became of it; None: nothing was done."""
+    if driver:
+        status = require_answer(await get_answer(address, "/status"), address)
+        require_driver(driver, (each["name"] for each in status["drivers"]))
     query = {"from": former, **({"driver": driver} if driver else {})}
     plan: Rows = require_answer(await post_action(address, "/adopt" if yes else "/adopt/plan", query), address)
     return plan, await _finished(console, address) if plan and yes else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -12,12 +12,21 @@ import typer
 
 from volplane.controller.action_token import read_token
 from volplane.controller.http import HttpAddress
-from volplane.errors import VolplaneError
+from volplane.errors import ConfigurationError, VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.kinds import LEASES
+from volplane.messages import nearest
 from volplane.process import LEASE
 
-__all__ = ["ControllerAddress", "get_answer", "get_text", "lease_holder", "post_action", "require_answer"]
+__all__ = [
+    "ControllerAddress",
+    "get_answer",
+    "get_text",
+    "lease_holder",
+    "post_action",
+    "require_answer",
+    "require_driver",
+]
 
 ControllerAddress = Annotated[
     str,
@@ -70,6 +79,13 @@ def require_answer(answer: Any | None, address: str) -> Any:
     return answer
 
 
+def require_driver(name: str, known: Iterable[str]) -> None:
+    """Raise ConfigurationError if the value of --driver is no driver that is known of."""
+    names = set(known)
+    if name and name not in names:
+        raise ConfigurationError(f"--driver: the controller has no driver {name!r}{nearest(name, names)}")
+
+
 async def lease_holder(client: Client, namespace: str) -> str:
     """Who holds the Lease of volplane in the namespace and renews it; "" if nobody does. Raises ApiError.
 
@@ -103,6 +119,7 @@ def _credential(address: str) -> tuple[dict[str, str], str]:
 
 
 async def _exchange(method: str, address: str, path: str, query: Mapping[str, str], seconds: float) -> Any | None:
+    HttpAddress.parse("--http", address)
     url = f"http://{address}{path}"
     timeout = aiohttp.ClientTimeout(total=seconds)
     headers, without = _credential(address) if method == "POST" else ({}, "")

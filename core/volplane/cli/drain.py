@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from volplane.cli.controller_client import ControllerAddress, get_answer, lease_holder
+from volplane.cli.controller_client import ControllerAddress, get_answer, lease_holder, require_driver
 from volplane.cli.drain_steps import Drain, Leftover
 from volplane.cli.framework.cluster import cluster_client
 from volplane.cli.framework.console import Console
@@ -91,6 +91,7 @@ async def _drain(
         held = await work.find(client)
         _table(console, held)
         if not held:
+            await _check_driver(work.driver, address)
             return (), ()
         if not yes:
             _advise(console, mode)
@@ -108,6 +109,13 @@ async def _drain(
             console.note(f"what they were is left on the disks of {work.node}: erase these before they are used again")
         _report(console, left)
         return held, left
+
+
+async def _check_driver(name: str, address: str) -> None:
+    """Raise ConfigurationError if a controller answers that has no such driver: nothing is held by a slip."""
+    status = await get_answer(address, "/status") if name else None
+    if status is not None:
+        require_driver(name, (each["name"] for each in status["drivers"]))
 
 
 def _table(console: Console, held: Sequence[Held]) -> None:

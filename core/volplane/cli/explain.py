@@ -102,6 +102,9 @@ def _subject(kind: str, name: str, of: str) -> tuple[str, str]:
         raise ConfigurationError(
             f'"{kind}" cannot be explained{nearest(kind, WORDS)}; as in `volplane explain pvc default/data`'
         )
+    if name.count("/") > (subject in NAMESPACED) or "" in name.split("/"):
+        wanted = "NAMESPACE/NAME" if subject in NAMESPACED else "NAME"
+        raise ConfigurationError(f'{kind} "{name}" must be {wanted}, as in `volplane explain pvc default/data`')
     if subject not in NAMESPACED:
         return subject, name
     within, slash, _ = name.partition("/")

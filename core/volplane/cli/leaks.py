@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from volplane.cli.controller_client import ControllerAddress, get_answer, post_action, require_answer
+from volplane.cli.controller_client import ControllerAddress, get_answer, post_action, require_answer, require_driver
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import OutputFormat
 from volplane.cli.framework.output import Output
@@ -62,9 +62,12 @@ def leaks(
 
 async def _report(console: Console, address: str, only: Mapping[str, str], *, check: bool, fix: bool) -> Report:
     chosen = {name: value for name, value in only.items() if value}
+    report = require_answer(await get_answer(address, "/leaks"), address)
+    drivers = [each["driver"] for each in report["drivers"]]
+    require_driver(only["driver"], [*drivers, *(each["driver"] for each in report["findings"])])
     if check:
         await _check(console, address, only["driver"])
-    report = require_answer(await get_answer(address, "/leaks"), address)
+        report = require_answer(await get_answer(address, "/leaks"), address)
     if fix:
         report = require_answer(await post_action(address, "/leaks/fix", chosen), address)
         report = await _finished(console, address, report)

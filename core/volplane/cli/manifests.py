@@ -13,6 +13,8 @@ import yaml
 from volplane.cli.installation import NAME, Installation, documents
 from volplane.controller.config import ALL_CONTROLLERS, DEFAULT_CONTROLLERS, parse_configuration, parse_controllers
 from volplane.drivers.discovery import InstalledPlugins
+from volplane.drivers.loading import options_schema
+from volplane.drivers.parameters import driver_options
 from volplane.errors import ConfigurationError
 from volplane.messages import nearest, why_unusable
 
@@ -101,7 +103,7 @@ def manifests(
             f"--replicas is {replicas}; it must be 1 to {MOST_REPLICAS}: one works, the others wait to take over"
         )
     text = CONFIGURATION if config is None else _read(config)
-    _check_backends(text, config)
+    _check_drivers(text, config)
     wanted = Installation(
         namespace=namespace,
         option=controllers,
@@ -138,18 +140,21 @@ def _mounts(paths: list[str], *, as_root: bool) -> list[str]:
     return paths
 
 
-def _check_backends(text: str, config: Path | None) -> None:
-    """Raise ConfigurationError for a driver whose backend is not installed here.
+def _check_drivers(text: str, config: Path | None) -> None:
+    """Raise ConfigurationError for a driver whose backend is not installed here, or refuses its options.
 
     The image has to have it too; installing it where the manifests are made is what tells a name from a slip.
     """
-    known = InstalledPlugins().names("backend")
+    installed = InstalledPlugins()
+    known = installed.names("backend")
     for driver in parse_configuration(text, str(config)).drivers or ():
         if driver.backend not in known:
             raise ConfigurationError(
                 f"{driver.where}.backend: {driver.backend!r} is not installed here{nearest(driver.backend, known)}; "
                 "install what the image has, so that the configuration can be checked"
             )
+        schema = options_schema(installed.load("backend", driver.backend))
+        driver_options(schema, driver.options, f"{driver.where}.options")
 
 
 def _read(path: Path) -> str:

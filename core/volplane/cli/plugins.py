@@ -242,5 +242,5 @@ def _show_schema(console: Console, title: str, schema: ParameterSchema) -> None:
         console.line("  none")
     for entry in entries(schema):
         default = f" [{entry.default}]" if entry.default == "required" else f" [default {entry.default}]"
-        console.line(f"  {entry.name}: {entry.value}{default if entry.default else ''}")
+        console.sentence(f"{entry.name}: {entry.value}{default if entry.default else ''}")
         console.note(f"      {entry.doc}")

@@ -32,7 +32,7 @@ import yaml
 
 from volplane.controller.scrub_template import template_flaws
 from volplane.errors import ConfigurationError
-from volplane.messages import nearest, why_unusable
+from volplane.messages import near, nearest, why_unusable
 
 __all__ = [
     "ALL_CONTROLLERS",
@@ -165,8 +165,8 @@ def parse_controllers(text: str) -> frozenset[str]:
     known = ", ".join(ALL_CONTROLLERS)
     for name in chosen:
         if name not in ALL_CONTROLLERS:
-            near = nearest(name, ("all", *ALL_CONTROLLERS))
-            raise ConfigurationError(f'--controllers: "{name}" is no controller{near}; give {known}, or all alone')
+            close = near(name, ("all", *ALL_CONTROLLERS))
+            raise ConfigurationError(f'--controllers: "{name}" is no controller{close}; give {known}, or all alone')
     if not chosen:
         raise ConfigurationError(f"--controllers is empty; name some of {known}, or all")
     return frozenset(chosen)

@@ -35,14 +35,14 @@ class DiscardOperation:
         return lambda: self._discard(claim, driver, progress)
 
     async def _discard(self, claim: Claim, driver: DriverView, progress: ClaimProgress) -> None:
-        written = self._cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
+        live = await self._live_claim(claim)
+        written = self._cluster.sealer.open(claim.uid, (live or claim).annotation(names.INTENT))
         if written is not None and written.fence != self._deps.fence():
             raise self._deps.not_justified()  # Another leader works on it, or did and it was not taken over yet.
         intent = self._cluster.intent_of(claim)
         if intent is None or intent.driver != driver.name:
             intent = presumed_intent(claim, driver, self._cluster)
         begun = isinstance(progress.step, Discarding) or intent.discard is not None
-        live = await self._live_claim(claim)
         waits = live is not None and live.spec.volume_name in ("", volume_name_of(claim))
         if not await self._may_go(claim, live if waits else None, driver, begun=begun):
             raise self._deps.not_justified()

@@ -25,9 +25,10 @@ def held_for_reclaim(volume: Volume) -> bool:
     return any(volume.has_finalizer(name) for name in _RECLAIM)
 
 
-def without_finalizer(volume: Volume, *, why: str) -> Patch:
-    """Let the object go: its asset is gone, or is to be kept."""
-    kept = [name for name in volume.metadata.finalizers or () if name not in _RECLAIM]
+def without_finalizer(volume: Volume, *, why: str, protection: bool = False) -> Patch:
+    """Let the object go: its asset is gone, or is to be kept. protection: that of bound volumes goes with it."""
+    unwanted = (*_RECLAIM, names.VOLUME_PROTECTION) if protection else _RECLAIM
+    kept = [name for name in volume.metadata.finalizers or () if name not in unwanted]
     return Patch(kind=VOLUMES, target=volume, body={"metadata": {"finalizers": kept or None}}, why=why)
 
 

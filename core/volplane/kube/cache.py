@@ -121,14 +121,22 @@ class Cache(Generic[T]):
         self.reached = max(self.reached, version)
 
     def contradicts(self, listed: T, version: int, *, begun: float) -> bool:
-        """Whether a list of `version` cannot show the object so: before that version it was newer, or was deleted.
+        """Whether a list of `version` cannot show the object so: before that version it, or another one in its place,
+        was newer, or it was deleted.
 
         begun: loop time at which the list was asked for.
         """
         known = self._objects.get(listed.key)
-        if known is not None and known.uid == listed.uid and listed.version < known.version <= version:
+        if known is not None and listed.version < known.version <= version:
             return True
         return self._tombstones.contradict(listed.uid, listed.version, version, begun)
+
+    def gone(self, uid: str) -> bool:
+        """Whether the server has told that this object is gone for good: to a live read, or as the answer to a write.
+
+        It remembers that for some minutes; False proves nothing.
+        """
+        return self._tombstones.for_good(uid)
 
     def clear(self) -> None:
         """Empty the cache: the server was replaced or restored. Listeners are called with a deletion of each object."""
@@ -235,6 +243,9 @@ class _Tombstones:
         """Whether this version is known to be gone."""
         known, for_good, _ = self._stones.get(uid, _NO_STONE)
         return for_good or version <= known
+
+    def for_good(self, uid: str) -> bool:
+        return self._stones.get(uid, _NO_STONE)[1]
 
     def contradict(self, uid: str, version: int, listed: int, begun: float) -> bool:
         """Whether a list of version `listed`, asked for at `begun`, cannot show this version of it."""

@@ -6,8 +6,10 @@ Source: client.authentication.k8s.io/v1 ExecCredential. No plugin is asked to ta
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import signal
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -21,6 +23,7 @@ __all__ = ["ExecCredential", "run_plugin"]
 
 SECONDS = 30.0
 """How long a plugin may take."""
+_MOST_OUTPUT = 1 << 20
 _LONGEST_COMPLAINT = 500
 
 
@@ -56,8 +59,8 @@ async def run_plugin(plugin: Mapping[str, Any], cluster: Mapping[str, Any], *, w
     cluster: what the plugin is told if it asks for it (`provideClusterInfo`).
     """
     command, version = plugin.get("command"), plugin.get("apiVersion")
-    if not command or not version:
-        raise ConfigurationError(f"{where}: exec needs `command` and `apiVersion`")
+    if not (isinstance(command, str) and isinstance(version, str) and command and version):
+        raise ConfigurationError(f"{where}: exec needs `command` and `apiVersion`, both text")
     arguments = [str(each) for each in plugin.get("args") or ()]
     environment = {**os.environ, **{str(each["name"]): str(each["value"]) for each in plugin.get("env") or ()}}
     spec: dict[str, Any] = {"interactive": False}
@@ -91,22 +94,44 @@ async def _output(command: list[str], environment: Mapping[str, str], what: str,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,  # a group of its own, so that what the plugin starts is killed with it
         )
     except OSError as error:
-        advice = f"; {one_line(hint)}" if hint else "; install it, or use another context (--context)"
-        raise ConfigurationError(f"{what} cannot be run: {error.strerror or error}{advice}") from None
+        advice = one_line(hint) or "install it, or choose another context (kubectl config use-context)"
+        raise ConfigurationError(f"{what} cannot be run: {error.strerror or error}; {advice}") from None
     try:
         async with asyncio.timeout(SECONDS):
-            output, complaint = await process.communicate()
+            output, complaint, _ = await asyncio.gather(
+                _all_of(process.stdout, what), _last_of(process.stderr), process.wait()
+            )
     except TimeoutError:
         raise ConfigurationError(
             f"{what} did not end within {SECONDS:g} s and was killed; it may wait for a login: run it by hand"
         ) from None
     finally:
         if process.returncode is None:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             await asyncio.shield(process.wait())
     if process.returncode:
-        said = sanitize(one_line(complaint.decode(errors="replace")[-_LONGEST_COMPLAINT:])) if complaint else "nothing"
+        said = sanitize(one_line(complaint.decode(errors="replace"))) if complaint else "nothing"
         raise ConfigurationError(f"{what} failed with exit code {process.returncode} and said: {said}")
     return output
+
+
+async def _all_of(stream: asyncio.StreamReader | None, what: str) -> bytes:
+    """Everything that comes. Raises ConfigurationError if that is more than any credential."""
+    read = bytearray()
+    while stream is not None and (piece := await stream.read(65_536)):
+        read += piece
+        if len(read) > _MOST_OUTPUT:
+            raise ConfigurationError(f"{what} printed no ExecCredential, but more than {_MOST_OUTPUT} bytes")
+    return bytes(read)
+
+
+async def _last_of(stream: asyncio.StreamReader | None) -> bytes:
+    """The end of what comes."""
+    read = b""
+    while stream is not None and (piece := await stream.read(65_536)):
+        read = (read + piece)[-_LONGEST_COMPLAINT:]
+    return read

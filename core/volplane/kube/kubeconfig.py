@@ -22,6 +22,7 @@ from kubernetes.aio.config.kube_config import KubeConfigLoader, KubeConfigMerger
 from volplane.errors import ConfigurationError
 from volplane.kube.credentials import Identity
 from volplane.kube.exec_plugin import ExecCredential, run_plugin
+from volplane.kube.kubeconfig_shape import flaw
 from volplane.messages import why_unusable
 
 __all__ = ["ServerSettings", "connection_settings"]
@@ -186,7 +187,8 @@ class _File(_Reader):
         except OSError as error:
             raise ConfigurationError(f"no API server to talk to: {self._named}: {why_unusable(error)}") from error
         except _BROKEN as error:
-            raise ConfigurationError(f"no API server to talk to: {self._named}: {_plain(error)}") from error
+            why = flaw(self._path) or _plain(error)
+            raise ConfigurationError(f"no API server to talk to: {self._named}: {why}") from error
 
 
 class _Pod(_Reader):

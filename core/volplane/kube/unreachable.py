@@ -1,16 +1,17 @@
 """What to tell people of an API server that cannot be reached, or does not let us in: its address, and what to check.
 
-Pure: from the exceptions of aiohttp, and from answers with 401 or 403.
+Pure: from the exceptions of connections, and from answers with 401 or 403.
 """
 
 from __future__ import annotations
 
 import errno
+import socket
 import ssl
 
-import aiohttp
-
 from volplane.errors import ApiError, ApiUnavailable
+from volplane.kube.http_connection import BrokenOff, NotHttp
+from volplane.kube.http_route import ProxyError
 
 __all__ = ["refused", "silent", "unreachable", "why_unreachable"]
 
@@ -40,28 +41,25 @@ def refused(server: str, error: ApiError) -> ApiError:
 
 def why_unreachable(error: BaseException) -> str:
     """Why there was no answer, and what to check."""
-    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    told = _plain(cause)
+    told = _plain(error)
     match error:
-        case aiohttp.ClientProxyConnectionError():
-            return f"the proxy is not there ({told}); check proxy-url in the kubeconfig"
-        case aiohttp.ClientConnectorCertificateError():
-            return _untrusted(error.certificate_error)
-        case aiohttp.ClientConnectorDNSError():
+        case ProxyError():
+            return f"the proxy gives no way to it ({told}); check proxy-url in the kubeconfig"
+        case socket.gaierror():
             return f"its name is not known ({told}); check the name in the kubeconfig, and the DNS of this machine"
-        case aiohttp.ServerDisconnectedError():
+        case BrokenOff():
             return "it broke the connection off before it answered; check whether it is starting or overloaded"
-        case aiohttp.InvalidURL() | aiohttp.NonHttpUrlClientError():
-            return "that is no address of a server; check `server` in the kubeconfig, such as https://example.com:6443"
-    return _of_system(cause)
+        case NotHttp():
+            return f"what it answers is not HTTP ({told}); check that this is its port"
+    return _of_system(error)
 
 
-def _of_system(cause: BaseException) -> str:
+def _of_system(error: BaseException) -> str:
     """The same of what the operating system or TLS said."""
-    told = _plain(cause)
-    match cause:
+    told = _plain(error)
+    match error:
         case ssl.SSLCertVerificationError():
-            return _untrusted(cause)
+            return _untrusted(error)
         case ssl.SSLError():
             return f"TLS fails ({told}); check that this is its https port, and the client certificate"
         case OSError(errno=errno.ECONNREFUSED):

@@ -109,7 +109,7 @@ class CapacityState:
 
     def _plan(self) -> None:
         items = {self._key(item): item for item in self._wanted()}
-        for key in items.keys() ^ self.items.keys():
+        for key in sorted(items.keys() ^ self.items.keys()):
             self._queue.enqueue(key)
         self.items = items
         self.measured = {key: each for key, each in self.measured.items() if key in items}

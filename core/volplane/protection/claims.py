@@ -2,7 +2,8 @@
 
 The finalizer goes only after a live list of the namespace's pods that *started* after the claim was seen terminating:
 a pod bound before that list is in it, one bound later is refused by its node. One list serves all claims of a namespace
-that were terminating when it started.
+that were terminating when it started, each for one attempt: a kubelet of Kubernetes refuses such a claim only once the
+finalizer is gone, so the list may not be old when it goes.
 Source: `pkg/controller/volume/pvcprotection`; reference attach-and-protection A2 to A4.
 """
 
@@ -11,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from volplane.controller.actions import Action, EventRecord, Patch, Run, Settled, Wait, warning
+from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Run, Settled, Wait, warning
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.names import CLAIM_PROTECTION
 from volplane.kube.objects import Claim, KubeObject, Pod
 
-__all__ = ["LivePods", "ProtectionState", "decide_claim_protection", "without_finalizer"]
+__all__ = ["ClaimProtection", "LivePods", "ProtectionState", "decide_claim_protection", "without_finalizer"]
 
 BELIEVED = 30.0
 """Seconds after which a user that only a live list showed is looked for again."""
@@ -33,6 +34,8 @@ class LivePods:
     used: dict[str, list[Pod]] = field(default_factory=dict)
     terminating_since: dict[str, dict[str, float]] = field(default_factory=dict)
     """Namespace -> uid of a claim there -> loop time at which this process first saw its deletionTimestamp."""
+    spent: dict[str, set[str]] = field(default_factory=dict)
+    """Namespace -> uids of claims for which the last list was used."""
 
     def follow(self, old: Claim | None, new: Claim | None, now: float) -> None:
         """Listener of the claim cache. What was listed is dropped with the last terminating claim of a namespace."""
@@ -50,7 +53,12 @@ class LivePods:
         if namespace not in self.terminating_since:
             return
         self.started[namespace] = started
+        self.spent.pop(namespace, None)
         self.used[namespace] = [pod for pod in pods if pod.spec.node_name and pod.spec.volumes]
+
+    def tried(self, claim: Claim) -> None:
+        """The finalizer is being removed. If that fails, another list is needed."""
+        self.spent.setdefault(claim.namespace, set()).add(claim.uid)
 
     def proves_unused(self, claim: Claim) -> bool:
         listed = self._started_after(claim) is not None
@@ -62,15 +70,18 @@ class LivePods:
         return max(started + BELIEVED - now, 0.0) if started is not None else 0.0
 
     def _started_after(self, claim: Claim) -> float | None:
-        """When the last list started, if that was after the claim was seen terminating."""
+        """When the last list started, if that was after the claim was seen terminating, and it was not tried with."""
         since = self.terminating_since.get(claim.namespace, {}).get(claim.uid)
         started = self.started.get(claim.namespace)
+        if claim.uid in self.spent.get(claim.namespace, ()):
+            return None
         return None if since is None or started is None or started < since else started
 
     def doubt(self, namespace: str) -> None:
         """A pod of the namespace changed: what a list showed of its use may be over."""
         self.started.pop(namespace, None)
         self.used.pop(namespace, None)
+        self.spent.pop(namespace, None)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,6 +141,20 @@ def decide_claim_protection(key: str, state: ProtectionState) -> Action:
         # list.
         return Wait(reason="a pod that is not in the cache uses it", seconds=left)
     return Run(verb="unprotect", key=key, uid=claim.uid, driver=OPERATION_DRIVER, asset=claim.namespace)
+
+
+class ClaimProtection:
+    """Decides, and remembers what was tried."""
+
+    def __init__(self, state: ProtectionState) -> None:
+        self._state = state
+
+    def __call__(self, key: str, _reads: LiveReads) -> Action:
+        action = decide_claim_protection(key, self._state)
+        claim = self._state.claims.get(key)
+        if isinstance(action, Patch) and claim is not None and claim.terminating:
+            self._state.live.tried(claim)
+        return action
 
 
 def _deadlocks(claim: Claim, users: Iterable[Pod]) -> tuple[EventRecord, ...]:

@@ -1,6 +1,11 @@
-"""`kubernetes.io/pv-protection`: a volume stays while it is bound. Source: `pkg/controller/volume/pvprotection`."""
+"""`kubernetes.io/pv-protection`: a volume stays while it is bound. Source: `pkg/controller/volume/pvprotection`.
+
+A volume that our reclaimer holds until its asset is gone loses both finalizers in one write, the reclaimer's last.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from volplane.controller.actions import Action, Patch, Settled, Wait
 from volplane.kube.cache import Cache
@@ -12,9 +17,10 @@ from volplane.protection.claims import without_finalizer
 __all__ = ["decide_volume_protection"]
 
 
-def decide_volume_protection(key: str, volumes: Cache[Volume]) -> Action:
+def decide_volume_protection(key: str, volumes: Cache[Volume], lets_go: Callable[[Volume], bool]) -> Action:
     """Add the finalizer to a living volume, remove it from a terminating one that is not bound.
 
+    lets_go: whether the reclaimer of this process removes the finalizer with its own (see `ClusterState.lets_go`).
     A write carries the cached resourceVersion, so a bind at the same moment makes it fail with 409.
     """
     volume = volumes.get(key)
@@ -24,6 +30,8 @@ def decide_volume_protection(key: str, volumes: Cache[Volume]) -> Action:
     if volume.terminating and held:
         if volume.status.phase == "Bound":
             return Wait(reason="bound to a claim")
+        if lets_go(volume):
+            return Wait(reason="its asset is being deleted")
         body = {"metadata": {"finalizers": without_finalizer(volume, VOLUME_PROTECTION)}}
         return Patch(kind=VOLUMES, target=volume, body=body, why="not bound any more")
     if not volume.terminating and not held:

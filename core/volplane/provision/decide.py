@@ -68,15 +68,13 @@ def decide_provision(claim: Claim, storage_class: StorageClass, cluster: Cluster
     if known is not None and known.driver != driver.name and not discarded:
         return discard(claim, known.driver, cluster)
     intent = cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
-    placed = intent is not None and (intent.segment is not None or not driver.info.topology_keys)
     if (
         intent is None
-        or not placed
-        or intent.driver != driver.name
+        or (intent.segment is None and driver.info.topology_keys)
         or not claim.has_finalizer(names.PROVISIONING_FINALIZER)
         or discarded
     ):
-        old = known if known is not None and known.driver == driver.name else None
+        old = known
         if known is not None and discarded:
             # What is made next is another asset than the one that was deleted, also where that was another driver's:
             # the class may name this one again.
@@ -190,7 +188,7 @@ def _give_back_lost_node(
     claim: Claim, driver: DriverView, old: ClaimIntent | None, cluster: ClusterState, reads: LiveReads
 ) -> Action | None:
     """Ask for another node where the selected one is no more: no scheduler would ever look at this claim again."""
-    selected = claim.annotation(names.SELECTED_NODE) or ""
+    selected = claim.annotation(names.SELECTED_NODE)
     placed = old is not None and old.segment is not None
     if placed or not driver.info.topology_keys or not selected or cluster.nodes.get(selected) is not None:
         return None
@@ -213,7 +211,7 @@ def _after_hook(
             return _save(claim, volume_body(claim, storage_class, driver, intent, asset), driver, cluster)
         case Pending() as pending:
             if pending.to_record(intent.state):
-                kept = replace(intent, v=INTENT_VERSION, state=dict(pending.state), discard=None)
+                kept = replace(intent, v=INTENT_VERSION, state=dict(pending.state))
                 return record_intent(claim, kept, cluster, why="keep the driver's state")
             if (left := pending.due - cluster.monotonic()) > 0:
                 return Wait(reason=f'driver "{driver.name}" is making the volume', seconds=left)
@@ -252,7 +250,7 @@ def _reschedule(claim: Claim, intent: ClaimIntent, cluster: ClusterState) -> Pat
     if cluster.settings.node_name:
         # Nobody watches it until it has another node: nothing may be left that somebody would have to end.
         metadata, settled = given_back(), settled_metadata(claim)
-        annotations = {**metadata["annotations"], **settled.pop("annotations", {})}
+        annotations = {**metadata["annotations"], **settled.pop("annotations")}
         body = {"metadata": {**metadata, **settled, "annotations": annotations}}
         return Patch(kind=CLAIMS, target=claim, body=body, why="ask for another node")
     fresh = ClaimIntent(v=INTENT_VERSION, driver=intent.driver, generation=intent.generation)

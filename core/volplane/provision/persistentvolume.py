@@ -24,7 +24,7 @@ def volume_body(
 ) -> dict[str, Any]:
     """The PersistentVolume for an asset made for this claim."""
     _, release = split_parameters(storage_class)
-    policy = storage_class.reclaim_policy or "Delete"
+    policy = storage_class.reclaim_policy
     annotations = {names.PROVISIONED_BY: driver.name}
     annotations |= _own_annotations(driver, intent, asset)
     if release == "recycle":

@@ -49,14 +49,15 @@ def decide_delete(volume: Volume, cluster: ClusterState) -> Action:
             return _begin(volume, driver, cluster)
     if not held_for_reclaim(volume):
         return Wait(reason="its asset is gone; others hold the object by their finalizers")
-    return without_finalizer(volume, why="the asset is gone")
+    return without_finalizer(volume, why="the asset is gone", protection=cluster.lets_go(volume))
 
 
 def once_proven(volume: Volume, action: Action, cluster: ClusterState, reads: LiveReads) -> Action:
     """An action that was decided because the volume's claim is gone; before it, where it matters, a live read of that.
 
-    A cache never proves absence. But an operation reads volume and claim live itself before it calls its hook, waiting
-    harms nobody, and once the asset is gone the claim has nothing left to lose.
+    That a cache has it not proves nothing; that the server has told it gone for good does, as a uid is never given
+    again. An operation reads volume and claim live itself before it calls its hook, waiting harms nobody, and once the
+    asset is gone the claim has nothing left to lose.
     """
     match action:
         case Run() | Settled() | Wait(events=()):
@@ -66,6 +67,8 @@ def once_proven(volume: Volume, action: Action, cluster: ClusterState, reads: Li
         return action
     key = f"{reference.namespace}/{reference.name}"
     if not reads.has(CLAIMS, key):
+        if cluster.claims.gone(reference.uid):
+            return action
         return Read(CLAIMS, key, why="is the claim really gone?")
     live, cached = reads.get(CLAIMS, key), cluster.claims.get(key)
     if live is not None and live.uid == reference.uid and (cached is None or cached.uid != reference.uid):

@@ -105,8 +105,7 @@ def abandon_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Ac
 
 def remove_stray_pod(key: str, volume: Volume | None, cluster: ClusterState, reads: LiveReads) -> Action | None:
     """Remove a scrubber pod whose volume is gone, is another one, or is not being scrubbed; None if there is none."""
-    scrubbing = volume is not None and volume.annotation(names.INTENT) is not None
-    wanted = pod_name(volume) if volume is not None and scrubbing else ""
+    wanted = pod_name(volume) if volume is not None and volume.annotation(names.INTENT) is not None else None
     for pod in cluster.pods.by_index("scrubs", key):
         # A terminating pod delays only the deletion of the volume that it may still have mounted.
         holds_up = not pod.terminating or (volume is not None and volume.terminating)
@@ -216,7 +215,7 @@ def _scrub(
     if intent.pod:
         return _record(volume, replace(intent, failed="recycler pod was deleted"), why="the scrub failed")
     if intent.held_by:  # The driver has said how, or the volume could not refer to a claim of ours.
-        return hold(volume, intent, cluster, reads) or _create_pod(volume, intent, ScrubPlan(None), cluster, reads)
+        return _by_claim(volume, intent, cluster, reads)
     progress = cluster.progress.volume(volume.uid)
     if (why := progress.unreported_failure) and (step := _failed_step(volume, why, cluster)) is not None:
         return step
@@ -229,10 +228,14 @@ def _scrub(
             left = due - cluster.monotonic()
             return Wait(reason=f'driver "{driver.name}" is erasing the contents', seconds=left)
         case ScrubPlan(volume=None) if needs_claim(volume):
-            return hold(volume, intent, cluster, reads) or Wait(reason="its claim is held")
+            return _by_claim(volume, intent, cluster, reads)
         case ScrubPlan() as plan:
             return _create_pod(volume, intent, plan, cluster, reads)
     return run_on_asset("recycle", volume, driver)
+
+
+def _by_claim(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: LiveReads) -> Action:
+    return hold(volume, intent, cluster, reads) or _create_pod(volume, intent, ScrubPlan(None), cluster, reads)
 
 
 def _create_pod(
@@ -263,7 +266,7 @@ def _with_pod(volume: Volume, intent: RecycleIntent, pod: Pod, cluster: ClusterS
         if intent.pod == pod.uid and (why := claim_lost(volume, intent, cluster)):
             return _record(volume, replace(intent, failed=why), why="the scrub failed")
         return _follow_pod(volume, intent, pod, made, reads)
-    if made is not None or pod.terminating:
+    if made is not None:
         return _remove_pod(pod, why="left from an earlier scrub")
     return _remove_stranger(volume, intent, pod, "volplane did not make it so")
 
@@ -337,7 +340,7 @@ def _why_failed(pod: Pod) -> str:
         ended = status.state.terminated if status.state is not None else None
         if ended:
             texts.append(str(ended.get("message") or ended.get("reason") or ""))
-    text = ": ".join(shown for part in texts if part and (shown := last_lines(part)))
+    text = ": ".join(shown for part in texts if (shown := last_lines(part)))
     return text[-LONGEST_FAILURE:] or "pod failed, pod.Status.Message unknown"
 
 

@@ -94,15 +94,12 @@ def sealed_spec(pod: Pod, sealer: Sealer) -> dict[str, Any] | None:
     annotations = pod.metadata.annotations or {}
     if not sealer.signed(*_sealed(pod.name, annotations), annotations.get(_SEAL, "")):
         return None
-    try:
-        return msgspec.json.decode(annotations[_SPEC], type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeError):
-        return None
+    return msgspec.json.decode(annotations[_SPEC], type=dict[str, Any])
 
 
 def _sealed(name: str, annotations: Mapping[str, str]) -> tuple[str, bytes]:
     """Subject and content of the seal."""
-    content = [annotations.get(key, "") for key in _SEALED]
+    content = [annotations.get(key) for key in _SEALED]
     return f"scrub {name}", msgspec.json.encode(content)
 
 
@@ -168,7 +165,7 @@ def pod_body(
         metadata["labels"][names.NODE] = node
     body = overlaid(PODS.body(metadata=metadata, spec=spec), settings.template)
     annotations = body["metadata"]["annotations"]
-    annotations[_SPEC] = msgspec.json.encode(body["spec"], order="deterministic").decode()
+    annotations[_SPEC] = msgspec.json.encode(body["spec"]).decode()
     annotations[_SEAL] = sealer.sign(*_sealed(pod_name(volume), annotations))
     return body
 
@@ -196,4 +193,4 @@ def _pod_volume(volume: Volume, intent: RecycleIntent, plan: ScrubPlan) -> Mappi
         case "nfs", {"server": str(server), "path": str(path)}:
             return {"nfs": {"server": server, "path": path}}
         case kind, _:
-            raise Unmountable(f"a volume with a {kind or 'unknown'} source cannot be mounted in a scrubber pod")
+            raise Unmountable(f"a volume whose source is {kind or 'unknown'} cannot be mounted in a scrubber pod")

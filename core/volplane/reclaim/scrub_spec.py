@@ -109,7 +109,7 @@ def _fields_differ(where: str, made: Mapping[str, Any], live: Mapping[str, Any])
 
 
 def _plain(value: Any) -> Any:
-    """Without what says nothing: nulls, empty lists and mappings, defaults of the API."""
+    """Without what says nothing: nulls, empty texts, lists and mappings, defaults of the API."""
     if isinstance(value, Mapping):
         parts = {key: _plain(item) for key, item in value.items()}
         return {key: item for key, item in parts.items() if not _says_nothing(key, item)}
@@ -119,4 +119,4 @@ def _plain(value: Any) -> Any:
 
 
 def _says_nothing(key: str, value: Any) -> bool:
-    return value is None or value in ({}, []) or (key in _DEFAULTS and value == _DEFAULTS[key])
+    return value is None or value in ({}, [], "") or (key in _DEFAULTS and value == _DEFAULTS[key])

@@ -200,6 +200,14 @@ class ClusterState:
         """Whether a driver of this name is configured here, working or not."""
         return self.drivers.get(name) is not None or bool(self.drivers.broken(name))
 
+    def lets_go(self, volume: Volume) -> bool:
+        """Whether this process deletes the volume's asset, and its last write then removes the protection too."""
+        settings, maker = self.settings, volume.annotation(names.PROVISIONED_BY) or ""
+        ours = settings.binder and settings.reclaimer and settings.protection and self.has_driver(maker)
+        deletes = volume.has_finalizer(names.RECLAIM_FINALIZER)
+        on_a_node = self.drivers.distributed(maker) is not None
+        return ours and deletes and not on_a_node and volume.status.phase != "Bound"
+
     def flow_of_claim(self, key: str) -> str:
         """The flow of the claim's key in its queue: its class. Failing claims of one class do not delay others."""
         claim = self.claims.get(key)

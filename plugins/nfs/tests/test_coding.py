@@ -165,7 +165,8 @@ def test_an_answer_to_another_operation_is_refused() -> None:
         unpack_reply(Reader(answer), [nfs.READLINK()])
 
 
-def test_a_list_of_entries_that_never_ends_is_refused() -> None:
+def test_a_list_of_entries_that_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nfs, "_MAXIMUM_ENTRIES", 1000)
     page = b"\0\0\0\1" + bytes(8) + bytes(4) + bytes(8)
-    with pytest.raises(MalformedData):
-        nfs.READDIR.result.unpack(Reader(bytes(8) + page * 70_000))
+    with pytest.raises(MalformedData, match="more than 1000 entries"):
+        nfs.READDIR.result.unpack(Reader(bytes(8) + page * 1001))

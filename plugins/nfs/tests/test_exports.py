@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from volplane_nfs.ganesha import export_manager
 from volplane_nfs.testing import ModelServer
 from volplane_nfs.testing.model import DATA, ModelBus
 
-from .conftest import Site
+from .conftest import MIB, Site
 
 
 @pytest.fixture
@@ -77,3 +78,40 @@ def test_a_path_that_the_server_does_not_have_is_told(model: ModelServer, bus: M
     site = Site(dial=model.dial, open_bus=lambda _bus, _prefix: bus, **options).start()
     with pytest.raises(InvalidArgument, match="is server_path right"):
         site.provision()
+
+
+def test_a_limit_of_the_directory_on_this_host_is_what_a_class_requires(
+    model: ModelServer, bus: ModelBus, tmp_path: Path
+) -> None:
+    """The directory is a file system of its own here: to the driver that looks as a project quota does."""
+    data = tmp_path / "data"
+    options = {"mode": "export", "server_path": str(data), "config_directory": str(tmp_path / "exports.d")}
+    bus.data = str(data)
+    site = Site(dial=model.dial, open_bus=lambda _bus, _prefix: bus, **options).start()
+    demand = site.demand(parameters={"quota": "required"})
+    with pytest.raises(Unavailable, match="cannot look at"):
+        site.provision(demand)
+    (directory,) = (data / "default" / name.decode() for name in model.share.children[b"default"].children)
+    directory.mkdir(parents=True)
+    with pytest.raises(Unavailable, match="has no limit"):
+        site.provision(demand)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={MIB}", "tmpfs", str(directory)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("mount(2) is not allowed here")
+    try:
+        site.provision(demand)
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=True)
+    assert f"/pv/{demand.name}" in bus.picture
+
+
+def test_a_link_at_the_place_of_a_directory_on_this_host_shows_no_limit(
+    model: ModelServer, bus: ModelBus, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "default").symlink_to("/proc")
+    options = {"mode": "export", "server_path": str(data), "config_directory": str(tmp_path / "exports.d")}
+    site = Site(dial=model.dial, open_bus=lambda _bus, _prefix: bus, **options).start()
+    with pytest.raises(Unavailable, match="Not a directory"):
+        site.provision(parameters={"quota": "required"})

@@ -159,10 +159,11 @@ def test_exports_are_there_after_a_restart_of_the_server(memory: Path) -> None:
         gone = made.pop()
         site.delete(site.volume(gone))
         server.restart(kill=True)
-        time.sleep(1.1)  # the rest of a server that was down
+        later = site.again().start()
         for request, asset in made:
             assert reachable(server, asset.source.fields["path"])
-            assert site.find(request) == asset
+            assert later.find(request) == asset
+        later.stop()
         assert not reachable(server, gone[1].source.fields["path"])
         site.stop()
 
@@ -215,6 +216,19 @@ def test_every_minor_version_serves(memory: Path, minors: str) -> None:
         site.delete(site.volume(made))
         assert site.backend._shares._clients[Address("127.0.0.1", server.port)].minor == (0 if minors == "0" else 1)
         site.stop()
+
+
+def test_names_of_every_byte_and_of_255_bytes_are_removed(ganesha: GaneshaServer, live: Site) -> None:
+    made = live.provision()
+    place = ganesha.data / str(made[1].source.fields["path"]).removeprefix("/vol/")
+    for byte in set(range(1, 256)) - set(b"/."):
+        (place / os.fsdecode(bytes([byte]))).touch()
+    below = place / os.fsdecode(bytes(range(1, 32)) + b"\xff" * 224)
+    below.mkdir()
+    (below / ("x" * 255)).symlink_to("/etc/passwd")
+    live.delete(live.volume(made))
+    assert not place.exists()
+    assert Path("/etc/passwd").exists()
 
 
 def test_a_full_file_system_is_told(memory: Path) -> None:
@@ -288,6 +302,41 @@ def killed_controllers(server: GaneshaServer, memory: Path, times: int) -> None:
 def test_a_controller_that_is_killed_twenty_times_leaves_nothing(memory: Path) -> None:
     with GaneshaServer(memory) as server:
         killed_controllers(server, memory, 20)
+
+
+TWO_CONTROLLERS = """
+    import random, sys, time
+    sys.path.insert(0, {tests!r})
+    from conftest import Site
+    from volplane import BackendError
+    site = Site({share!r}, timeout=5.0).start()
+    chance, end, made = random.Random({number}), time.monotonic() + {seconds}, 0
+    while time.monotonic() < end:
+        request = site.demand(f"00000000-0000-4000-8000-{{chance.randrange(7):012}}")
+        try:
+            volume = site.volume(site.provision(request))
+            made += 1
+            if chance.random() < 0.5:
+                site.delete(volume)
+        except (BackendError, AssertionError):  # the other one is at the same volume
+            time.sleep(0.001)
+    sys.exit(0 if made > 100 else f"only {{made}} volumes were made")
+"""
+
+
+@pytest.mark.soak
+def test_two_controllers_at_once_leave_nothing(memory: Path) -> None:
+    with GaneshaServer(memory) as server:
+        scripts = []
+        for number in range(2):
+            script = memory / f"controller-{number}.py"
+            tests = str(Path(__file__).resolve().parent)
+            text = TWO_CONTROLLERS.format(share=server.share, tests=tests, number=number, seconds=8)
+            script.write_text(textwrap.dedent(text))
+            scripts.append(script)
+        processes = [subprocess.Popen([sys.executable, str(script)]) for script in scripts]
+        assert [process.wait(120) for process in processes] == [0, 0]
+        killed_controllers(server, memory, 0)
 
 
 @pytest.mark.soak

@@ -17,6 +17,7 @@ from volplane import (
     Erased,
     InProgress,
     InvalidArgument,
+    ListRequest,
     NotFound,
     PermissionDenied,
     PodScrub,
@@ -25,7 +26,7 @@ from volplane import (
     Unsupported,
     VolumeInUse,
 )
-from volplane_nfs import delete
+from volplane_nfs import delete, listing
 from volplane_nfs.errors import to_backend_error
 from volplane_nfs.nfs4 import Client, NfsError, Status
 from volplane_nfs.nfs4 import operations as nfs
@@ -452,6 +453,17 @@ def test_a_listing_shows_volumes_foreign_directories_and_no_lost_ones(site: Site
 
 
 # --- static volumes -------------------------------------------------------------------------------------------------
+
+
+def test_a_listing_on_a_slow_disk_has_shorter_pages_and_is_complete(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "_PART", 2)
+    monkeypatch.setattr(listing, "_PAGE_SECONDS", -1.0)
+    made = {site.provision()[0].name for _ in range(5)}
+    first = site.backend.list_assets(ListRequest(context=site.context(), page=None))
+    assert len(first.assets) == 2
+    assert {each.name for each in site.listed()} == made
 
 
 def test_a_static_volume_below_the_share_is_deleted_and_recycled(site: Site, client: Client, root: bytes) -> None:

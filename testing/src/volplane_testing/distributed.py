@@ -61,6 +61,8 @@ class NodeDisk(MemoryBackend):
     """Directories of one node, in memory. Placed by the zone label, which is the name of the node here."""
 
     default_driver_name: ClassVar[str] = NODE_DRIVER
+    identity: int = 0
+    """Of the disk; part of the handles."""
 
     @hookimpl
     def describe(self, request: DescribeRequest) -> DriverInfo:
@@ -75,7 +77,7 @@ class NodeDisk(MemoryBackend):
 
     def handle_of(self, name: str) -> str:
         """The disk has an identity, as the root of a file system has."""
-        return f"{id(self.storage):x}-{self.storage.made}-{name}"
+        return f"{self.identity}-{self.storage.made}-{name}"
 
     def source_of(self, asset: MemoryAsset) -> VolumeSource:
         """A local path."""
@@ -119,6 +121,7 @@ class DistributedCluster:
         self._random = Random(seed)  # noqa: S311 - names and jitter, no secrets
         self._settings = settings
         self._running: dict[str, tuple[VirtualProcess, EventRecorder]] = {}
+        self._served: list[MemoryStorage] = []
         self.old_disks: list[MemoryStorage] = []
         """Disks that were taken out of their node."""
         self.server: ApiServer
@@ -248,12 +251,19 @@ class DistributedCluster:
 
     def _loaded(self, node: str) -> LoadedDrivers:
         disk = NodeDisk(storage=self.disks[node] if node else MemoryStorage())
+        disk.identity = self._identity(disk.storage)
         plugin = Plugin(kind="backend", name="disks", factory=lambda _options: disk)
         driver = build_driver(NODE_DRIVER, plugin, {})
         publishing = frozenset({NODE_DRIVER}) if self._publish else frozenset[str]()
         if node:
             return LoadedDrivers(drivers=(driver,), publishing=publishing)
         return LoadedDrivers(distributed=(driver,), publishing=publishing)
+
+    def _identity(self, disk: MemoryStorage) -> int:
+        """A number that no other disk has, and the same in each run."""
+        if not any(each is disk for each in self._served):
+            self._served.append(disk)
+        return next(number for number, each in enumerate(self._served) if each is disk)
 
     async def kill(self, name: str) -> None:
         """End a process at this very moment, as by SIGKILL."""

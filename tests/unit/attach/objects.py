@@ -42,11 +42,13 @@ def node(name: str = "node-a", *, ready: str = "True", managed: bool = True, **f
     return msgspec.convert(body, Node)
 
 
-def pod(name: str = "p", node: str = "node-a", *, namespace: str = "default", phase: str = "Running") -> Pod:
-    """A pod that uses the claim `c` of its namespace."""
+def pod(
+    name: str = "p", node: str = "node-a", *, namespace: str = "default", phase: str = "Running", claim: str = "c"
+) -> Pod:
+    """A pod that uses this claim of its namespace."""
     body = {
         "metadata": {"name": name, "namespace": namespace, "uid": f"uid-{namespace}-{name}", "resourceVersion": "1"},
-        "spec": {"nodeName": node, "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]},
+        "spec": {"nodeName": node, "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]},
         "status": {"phase": phase},
     }
     return msgspec.convert(body, Pod)

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from unit.attach.objects import CSI, FINALIZER, OTHER, PAIR, UNIQUE, attachment, bound, node, pod
+from unit.binding.objects import claim, volume
 from unit.deciding import disk, read, state_with
 from volplane.attach.attach_detach import AttachDetachState, Decision, decide_pair
 from volplane.attach.attacher import decide_attachment
@@ -293,7 +294,7 @@ def test_an_attachment_whose_volume_is_gone_goes_after_a_live_look() -> None:
 def reported(there: KubeObject, *objects: KubeObject, **more: Any) -> list[str] | None:
     """What is written into volumesAttached once the pair was decided; None: nothing is written, nor the node woken."""
     state, woken = world(there, *objects, **more), list[str]()
-    PairReconciler(state, woken.append, woken.append)(PAIR.key, LiveReads())
+    PairReconciler(state, woken.append, lambda name, _after: woken.append(name))(PAIR.key, LiveReads())
     action = NodeReconciler(state)("node-a", LiveReads())
     assert woken == ([] if action == Settled() else ["node-a"])
     return None if action == Settled() else _written(action)
@@ -330,6 +331,23 @@ def test_entries_of_other_plugins_stay() -> None:
 
 def test_nothing_is_written_to_a_node_whose_kubelet_attaches_for_itself() -> None:
     assert reported(node(managed=False), *bound(), pod(), attachment(attached=True)) is None
+
+
+def test_a_report_waits_a_moment_for_what_is_about_to_be_attached_to_the_node() -> None:
+    other = Pair("node-a", f"kubernetes.io/csi/{CSI}^h-2")
+    used, made = claim("d", volumeName="w", status={"phase": "Bound"}), {"driver": CSI, "volumeHandle": "h-2"}
+    state = world(
+        *(*bound(), node(), pod(), attachment(attached=True)),
+        *(used, volume("w", claim=used, csi=made, hostPath=None), pod("q", claim="d")),
+    )
+    woken: list[tuple[str, float]] = []
+    reconciler = PairReconciler(state, lambda _key: None, lambda name, after: woken.append((name, after)))
+    assert isinstance(reconciler(other.key, LiveReads()), Create)
+    reconciler(PAIR.key, LiveReads())
+    assert woken == [("node-a", 0.5)]
+    state.cluster.attachments.observe(attachment(name=other.attachment, volume="w", uid="u", attached=True))
+    reconciler(other.key, LiveReads())
+    assert woken[1:] == [("node-a", 0.0)]
 
 
 def test_a_report_judges_the_volumes_that_changed_however_many_there_are() -> None:

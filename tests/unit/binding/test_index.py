@@ -15,6 +15,7 @@ from volplane.binding.index import FreeVolumes, WaitingClaims
 from volplane.binding.matching import Demand, demand_of
 from volplane.kube.objects import Volume
 
+INTENT = "volplane.dev/intent"
 WIDE = ["ReadWriteOnce", "ReadOnlyMany"]
 WIDER = [*WIDE, "ReadWriteMany"]
 
@@ -59,6 +60,14 @@ def test_equal_volumes_are_chosen_by_age_then_by_name(order: tuple[int, ...]) ->
         chosen.append(found.name)
         free.changed(found, None)
     assert chosen == ["old", "a-young", "b-young", "other-mode"]
+
+
+def test_a_volume_that_says_nothing_of_its_age_or_modes_comes_first_and_is_taken_by_who_asks_for_none() -> None:
+    free = offered(volume("a", creationTimestamp="2026-01-01T00:00:00Z"), volume("b"))
+    assert best(free) == "b"
+    free.changed(None, volume("c", accessModes=None))
+    assert best(free) == "b"
+    assert best(free, accessModes=None) == "c"
 
 
 def test_equally_wide_sets_of_modes_are_looked_at_in_one_order() -> None:
@@ -182,8 +191,9 @@ def test_a_claim_holds_one_volume_at_a_time() -> None:
     free = offered(volume("v1"), volume("v2"))
     free.hold("v1", "default/a")
     free.hold("v2", "default/a")
-    assert free.get("v1") is not None
+    assert free.get("v1") == volume("v1")
     assert free.get("v2") is None
+    assert free.get("unknown") is None
 
 
 def test_a_volume_is_newly_offered_when_it_becomes_free_or_fits_others() -> None:
@@ -206,6 +216,66 @@ def test_a_volume_without_a_phase_is_coming_until_it_has_one() -> None:
     assert free.coming(demand_of(claim(storageClassName="x"))) is None
     free.changed(new, available)
     assert free.coming(demand_of(claim())) is None
+
+
+def test_of_volumes_that_are_coming_the_smallest_that_fits_is_told() -> None:
+    free = FreeVolumes()
+    new = {"status": {"phase": ""}}
+    for name, size in (("v1", "1Gi"), ("v9", "9Gi"), ("v5", "5Gi")):
+        free.changed(None, volume(name, size=size, **new))
+    free.changed(None, volume("v3", size="3Gi", accessModes=["ReadOnlyMany"], **new))
+    assert [_name(free.coming(demand_of(claim(size=size)))) for size in ("1Gi", "2Gi", "9Gi")] == ["v1", "v5", "v9"]
+    for taken in ({"reserved": "x"}, {"deletionTimestamp": "2026-01-01T00:00:00Z"}, {"annotations": {INTENT: "{}"}}):
+        other = FreeVolumes()
+        other.changed(None, volume(**new, **taken))
+        assert other.coming(demand_of(claim())) is None
+
+
+def test_free_volumes_of_a_place_are_told_up_to_a_number() -> None:
+    free = offered(
+        volume("a"), volume("b", size="2Gi"), volume("c", accessModes=WIDE), volume("x", storageClassName="x")
+    )
+    place = demand_of(claim()).place
+    assert [each.name for each in free.candidates(place, 9)] == ["a", "b", "c"]
+    assert [each.name for each in free.candidates(place, 2)] == ["a", "b"]
+    assert free.candidates(place, 0) == []
+    assert free.candidates(demand_of(claim(storageClassName="none")).place, 9) == []
+
+
+def test_nothing_is_kept_of_volumes_that_are_gone() -> None:
+    free = FreeVolumes()
+    seen = [
+        volume("free"),
+        volume("new", status={"phase": ""}),
+        volume("reserved", reserved="c"),
+        volume("bound", claim=claim(), status={"phase": "Bound"}),
+        volume("other", accessModes=WIDE, storageClassName="x"),
+    ]
+    for each in seen:
+        free.changed(None, each)
+    assert len(free) == 2
+    for each in seen:
+        assert not free.changed(each, None)
+    kept = (free._candidates, free._volumes, free._reserved, free._coming, free._holder, free._held)
+    assert not any(kept)
+
+
+def test_a_look_for_what_is_not_there_leaves_nothing() -> None:
+    free, queue = FreeVolumes(), WaitingClaims()
+    assert best(free) is None
+    assert free.coming(demand_of(claim())) is None
+    assert free.reserved_for("default/c") == []
+    assert free.release("default/c") is None
+    assert queue.wake_for(volume(labels={"a": "b"})) is None
+    assert not any((free._candidates, free._reserved, free._coming, queue._queues))
+
+
+def test_a_volume_is_newly_offered_only_where_what_it_offers_changed() -> None:
+    free = FreeVolumes()
+    assert free.changed(None, volume())
+    assert not free.changed(volume(), volume())
+    assert free.changed(volume(), volume(accessModes=WIDE))
+    assert free.changed(volume(accessModes=WIDE), volume(accessModes=WIDE, storageClassName="x"))
 
 
 # --- waiting claims ----------------------------------------------------------------------------------------------
@@ -264,6 +334,41 @@ def test_a_claim_that_waits_no_longer_is_forgotten() -> None:
     assert len(queue) == 1
     assert queue.wake_for(volume()) is None
     assert queue.wake_for(volume(storageClassName="x")) == "default/a"
+
+
+def test_nothing_is_kept_of_claims_that_wait_no_longer() -> None:
+    selecting = claim("b", selector={"matchLabels": {"a": "b"}})
+    queue = waiting(claim("a"), selecting)
+    assert queue.wake_for(volume()) == "default/a"
+    for key in ("default/a", "default/b"):
+        queue.discard(key)
+    assert queue.take_offers("default/a") == {"v"}
+    assert not any((queue._queues, queue._claims, queue._offers))
+
+
+def test_a_claim_that_was_woken_keeps_its_offers_when_its_demand_changes_and_waits_again_after_it_took_them() -> None:
+    queue = waiting(claim())
+    assert queue.wake_for(volume()) == "default/c"
+    larger = claim(size="5Gi")
+    queue.add(larger, demand_of(larger))
+    assert queue.wake_for(volume("w", size="9Gi")) is None, "it was woken and has not answered"
+    assert queue.take_offers("default/c") == {"v"}
+    assert queue.wake_for(volume("w", size="1Gi")) is None
+    assert queue.wake_for(volume("w", size="9Gi")) == "default/c"
+
+
+def test_a_claim_that_waits_already_keeps_its_place() -> None:
+    queue = waiting(claim("a", creationTimestamp="2026-01-01T00:00:00Z"), claim("b"))
+    again = claim("a", creationTimestamp="2026-01-09T00:00:00Z")
+    queue.add(again, demand_of(again))
+    assert [queue.wake_for(volume(f"v{n}")) for n in range(3)] == ["default/b", "default/a", None]
+
+
+def test_a_claim_whose_selector_needs_two_labels_is_woken_by_a_volume_that_has_both() -> None:
+    queue = waiting(claim("c", selector={"matchLabels": {"z": "1", "a": "2"}}))
+    assert queue.wake_for(volume(labels={"z": "1"})) is None
+    assert queue.wake_for(volume(labels={"a": "2"})) is None
+    assert queue.wake_for(volume(labels={"z": "1", "a": "2"})) == "default/c"
 
 
 def test_another_demand_of_a_claim_replaces_the_former() -> None:

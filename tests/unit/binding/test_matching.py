@@ -8,6 +8,8 @@ import pytest
 
 from unit.binding.objects import claim, volume
 from volplane.binding.matching import (
+    Demand,
+    Place,
     capacity_of,
     class_of_claim,
     class_of_volume,
@@ -53,6 +55,19 @@ def test_an_absent_mode_is_filesystem_and_an_absent_attributes_class_is_the_empt
     assert place_of(claim(volumeAttributesClassName="")) == place_of(claim())
 
 
+def test_what_nothing_is_said_about_is_looked_for_among_volumes_about_which_nothing_is_said() -> None:
+    assert place_of(claim()) == place_of(volume()) == Place("", "Filesystem", "")
+
+
+def test_a_claim_that_asks_for_no_size_and_no_modes_is_met_by_any() -> None:
+    silent = claim(resources=None, accessModes=None)
+    assert demand_of(silent) == Demand(Place("", "Filesystem", ""), frozenset(), 0, None)
+    assert demand_of(silent).accepts(volume(accessModes=None))
+    assert refusal(volume(accessModes=None), silent) == ""
+    assert not demand_of(claim()).accepts(volume(accessModes=None))
+    assert refusal(volume(accessModes=None), claim()) == "incompatible accessMode"
+
+
 @pytest.mark.parametrize("size", ["1", "1500m", "1Ki", "800E", "1e3"])
 def test_sizes_are_exact(size: str) -> None:
     assert request_of(claim(size=size)) == capacity_of(volume(size=size))
@@ -72,7 +87,14 @@ def test_a_claim_holds_what_its_status_says() -> None:
         (None, [("tier", "In", ["gold", "silver"])], True),
         (None, [("tier", "In", ["silver"])], False),
         (None, [("rack", "In", ["1"])], False),
+        (None, [("tier", "In", ["gold", "silver"]), ("tier", "In", ["silver", "bronze"])], False),
+        (None, [("tier", "In", ["silver", "bronze"]), ("tier", "In", ["gold", "silver"])], False),
+        (None, [("tier", "In", ["gold", "silver"]), ("tier", "In", ["gold", "bronze"])], True),
+        (None, [("tier", "In", None)], False),
         (None, [("tier", "NotIn", ["silver"])], True),
+        (None, [("tier", "NotIn", ["silver", "gold"])], False),
+        (None, [("tier", "NotIn", ["gold"]), ("tier", "NotIn", ["silver"])], False),
+        (None, [("tier", "NotIn", None)], True),
         (None, [("rack", "NotIn", ["1"])], True),
         (None, [("tier", "Exists", None)], True),
         (None, [("rack", "Exists", None)], False),
@@ -113,6 +135,7 @@ def test_bound_means_the_uid_alone() -> None:
     assert refers_to(volume(claimRef={"name": "x", "namespace": "y", "uid": "uid-c"}), claim())
     assert not refers_to(volume(reserved="c"), claim())
     assert not refers_to(volume(), claim())
+    assert not refers_to(volume(reserved="c"), claim(uid="")), "nothing is not a uid"
 
 
 DOES_NOT_FIT = [

@@ -114,3 +114,15 @@ def test_nothing_is_wider_than_the_terminal(terminal: Terminal, monkeypatch: pyt
         "    in this demo no volume is attached, because a distribution that it needs is\n"
         "    not installed\n"
     )
+
+
+def test_no_blanks_at_the_end_of_a_row_reach_beyond_the_terminal(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    Console(terminal, terminal, colour=True).table(
+        ["NAME", "PHASE", "WHY"], [["a", "Bound", "-"], ["a-long-name-of-an-operation", "Pending", "x" * 30]]
+    )
+    rows = terminal.getvalue().splitlines()
+    assert rows[1] == "a                             \x1b[32mBound\x1b[0m"
+    assert not [row for row in rows if row.removesuffix("\x1b[0m").endswith(" ")]

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -136,5 +137,9 @@ async def test_the_introduction_does_not_wait_for_drivers_after_ctrl_c() -> None
     cluster: Any = SimpleNamespace(process=SimpleNamespace(wait_working=asyncio.Event().wait), instances=())
     stop = asyncio.Event()
     stop.set()
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     async with asyncio.timeout(5):
         await dev._wait_for_drivers(cluster, stop)
+    gc.collect()
+    assert not reported

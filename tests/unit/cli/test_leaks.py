@@ -248,7 +248,8 @@ def test_adopt_shows_what_it_would_do_and_does_nothing(capsys: pytest.CaptureFix
         asked.append(dict(query))
         return PLAN
 
-    with controller({}, {"/adopt/plan": plan}) as address:
+    status = {"drivers": [{"name": "d"}]}
+    with controller({"/status": lambda _: status}, {"/adopt/plan": plan}) as address:
         assert main(["adopt", "--from", "old", "--driver", "d", "--http", address]) == 0
     out = capsys.readouterr().out
     assert asked == [{"from": "old", "driver": "d"}]
@@ -283,3 +284,19 @@ def test_yaml_holds_the_whole_answer_too(capsys: pytest.CaptureFixture[str]) -> 
     with controller({"/leaks": lambda _: report(finding("drifted"))}) as address:
         assert main(["leaks", "-o", "yaml", "--http", address]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["findings"][0]["verdict"] == "drifted"
+
+
+def test_a_driver_that_the_controller_has_not_is_a_slip(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing found would be no comfort."""
+    status = {"drivers": [{"name": "disks.example.com"}]}
+    with controller({"/leaks": lambda _: report(), "/status": lambda _: status}) as address:
+        assert main(["leaks", "--driver", "zzz", "--http", address]) == 1
+        assert main(["adopt", "--from", "old", "--driver", "disk.example.com", "--http", address]) == 1
+    err = capsys.readouterr().err
+    assert "error: --driver: the controller has no driver 'zzz'; known: d\n" in err
+    assert "has no driver 'disk.example.com'; did you mean 'disks.example.com'?" in err
+
+
+def test_an_address_that_is_none_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["leaks", "--http", "9809"]) == 1
+    assert 'error: --http is "9809"; it must be ADDRESS:PORT, such as 127.0.0.1:9809' in capsys.readouterr().err

@@ -111,7 +111,7 @@ def test_the_configuration_is_the_one_given_and_else_one_without_drivers(
     text = printed(capsys)["ConfigMap"]["data"]["volplane.yaml"]
     assert parse_configuration(text, "printed").drivers == ()
     given = tmp_path / "volplane.yaml"
-    given.write_text("# mine\ndrivers:\n- {name: fast.example.com, backend: hostpath}\n")
+    given.write_text("# mine\ndrivers:\n- {name: fast.example.com, backend: hostpath, options: {root: /srv}}\n")
     assert printed(capsys, "--config", str(given))["ConfigMap"]["data"]["volplane.yaml"] == given.read_text()
     given.write_text("drivrs: []\n")
     assert main(["manifests", "--config", str(given)]) == 1
@@ -149,8 +149,12 @@ def test_of_secrets_only_those_are_readable_that_options_name(
     given = tmp_path / "volplane.yaml"
     given.write_text("""
         drivers:
-        - {name: a.example.com, backend: nfs, options: {user: env:USER, key: secret:volplane-system/filer/key}}
-        - {name: b.example.com, backend: aws_ebs, options: {key: secret:team-b/cloud/key, other: secret:team-b/more/x}}
+        - name: a.example.com
+          backend: aws_ebs
+          options: {region: eu-north-1, access_key_id: env:USER, secret_access_key: secret:volplane-system/filer/key}
+        - name: b.example.com
+          backend: aws_ebs
+          options: {region: eu-north-1, access_key_id: secret:team-b/cloud/key, secret_access_key: secret:team-b/more/x}
         extensions: [{name: audit, options: {token: secret:team-c/audit/token}}]
         """)
     assert main(["manifests", "--config", str(given)]) == 0
@@ -286,7 +290,10 @@ def pods(objects: list[Any]) -> dict[str, Any]:
 
 def test_each_driver_has_a_class_that_waits_for_the_pod(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     names = ["fast.example.com", "slow.example.com", "slow.example.org"]
-    given = written(tmp_path / "volplane.yaml", *({"name": name, "backend": "hostpath"} for name in names))
+    given = written(
+        tmp_path / "volplane.yaml",
+        *({"name": name, "backend": "hostpath", "options": {"root": "/srv"}} for name in names),
+    )
     assert main(["manifests", "--config", given]) == 0
     objects = list(yaml.safe_load_all(capsys.readouterr().out))
     classes = {each["metadata"]["name"]: each for each in objects if each["kind"] == "StorageClass"}
@@ -383,3 +390,13 @@ def test_a_backend_that_is_not_installed_is_refused_with_the_nearest_one(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "drivers[0].backend: 'hostpth' is not installed here; did you mean 'hostpath'?" in shown.err
+
+
+def test_an_option_that_no_backend_has_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Else the slip is found by pods that crash."""
+    given = tmp_path / "volplane.yaml"
+    given.write_text("drivers: [{name: a.example.com, backend: hostpath, options: {rot: /srv}}]")
+    assert main(["manifests", "--config", str(given)]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "drivers[0].options: unknown option 'rot' (value '/srv'); did you mean 'root'?" in shown.err

@@ -303,6 +303,24 @@ async def test_a_restored_server_whose_versions_jumped_ahead_is_believed_althoug
         assert cache.get("a").metadata.labels is None
 
 
+async def test_a_restored_server_is_believed_about_an_object_that_was_made_anew_since(
+    wire: Callable[[], Any], settle: Callable[[], Any]
+) -> None:
+    """Found by the simulation: the former object was older than the one in its place, and was ignored for ever."""
+    line = wire()
+    await make(line, "a")
+    backup, former = line.server.store.snapshot(), (await line.client.get(VOLUMES, "a")).uid
+    await remove(line, "a")
+    await make(line, "a")
+    async with reflecting(line) as cache:
+        await cache.wait_synced()
+        await settle()
+        assert cache.get("a").uid != former
+        line.server.restore(backup, version=line.server.store.version + 1000)
+        await asyncio.sleep(4)
+        assert cache.get("a").uid == former
+
+
 async def test_a_server_that_was_put_back_while_it_was_away_is_believed_at_once(
     wire: Callable[[], Any], settle: Callable[[], Any]
 ) -> None:

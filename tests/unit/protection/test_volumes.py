@@ -18,11 +18,11 @@ DYING = "2026-01-01T00:00:00Z"
 FOREIGN = "example.com/hold"
 
 
-def decided(item: Volume | None) -> Any:
+def decided(item: Volume | None, *, lets_go: bool = False) -> Any:
     cache: Cache[Volume] = Cache(VOLUMES)
     if item is not None:
         cache.observe(item)
-    return decide_volume_protection("v", cache)
+    return decide_volume_protection("v", cache, lambda _: lets_go)
 
 
 def left(action: Any) -> list[str]:
@@ -46,6 +46,12 @@ def test_a_dying_volume_that_is_not_bound_is_let_go_and_foreign_finalizers_stay(
 def test_a_dying_volume_stays_while_it_is_bound() -> None:
     item = volume(finalizers=[GUARD], deletionTimestamp=DYING, status={"phase": "Bound"})
     assert decided(item) == Wait(reason="bound to a claim")
+
+
+def test_a_dying_volume_whose_reclaimer_removes_both_finalizers_is_left_to_it() -> None:
+    item = volume(finalizers=[GUARD], deletionTimestamp=DYING, status={"phase": "Released"})
+    assert decided(item, lets_go=True) == Wait(reason="its asset is being deleted")
+    assert left(decided(volume(), lets_go=True)) == [GUARD]
 
 
 def test_only_the_phase_counts() -> None:

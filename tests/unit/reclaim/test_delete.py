@@ -20,6 +20,7 @@ from volplane.state.progress import Deleted, Deleting
 GONE = claim("gone")
 DISK = disk()
 HELD = ["volplane.dev/reclaim"]
+PROTECTED = "kubernetes.io/pv-protection"
 DYING = "2026-01-01T00:00:00Z"
 
 
@@ -103,6 +104,29 @@ def test_once_the_asset_is_gone_others_may_still_hold_the_object() -> None:
     made = state_with(drivers=(DISK,))
     made.progress.track_volume(theirs.uid).succeeded(Deleted())
     assert decided(theirs, made) == Wait(reason="its asset is gone; others hold the object by their finalizers")
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings", "kept"),
+    [
+        ({}, {}, ["example.com/theirs"]),
+        ({"status": {"phase": "Bound"}}, {}, [PROTECTED, "example.com/theirs"]),
+        ({"annotations": {}}, {}, [PROTECTED, "example.com/theirs"]),
+        ({}, {"protection": False}, [PROTECTED, "example.com/theirs"]),
+        ({}, {"binder": False}, [PROTECTED, "example.com/theirs"]),
+    ],
+    ids=["whole control plane", "bound", "a driver that is not here", "protection elsewhere", "beside a binder"],
+)
+def test_the_write_that_lets_the_object_go_ends_its_protection_where_that_is_ours(
+    fields: dict[str, Any], settings: dict[str, bool], kept: list[str]
+) -> None:
+    made_here = {"annotations": {"pv.kubernetes.io/provisioned-by": DISK.name}}
+    item = released(finalizers=[*HELD, PROTECTED, "example.com/theirs"], **{**made_here, **fields})
+    made = state_with(drivers=(DISK,), **settings)
+    made.progress.track_volume(item.uid).succeeded(Deleted())
+    action = decided(item, made)
+    assert isinstance(action, Patch)
+    assert action.body == {"metadata": {"finalizers": kept}}
 
 
 @pytest.mark.parametrize("binder", [True, False], ids=["as the binder", "beside one"])

@@ -8,80 +8,32 @@ from typing import Any
 import msgspec
 import pytest
 
-from unit.binding.objects import claim, volume
-from unit.deciding import HOOKS, NOW, disk, put, read, state_with
+from unit.binding.objects import volume
+from unit.deciding import HOOKS, NOW, disk, read, state_with
+from unit.reclaim.scrubbing import (
+    DISK,
+    GONE,
+    INTENT,
+    OURS,
+    RECYCLE,
+    SEALER,
+    body_of,
+    decided,
+    dirty,
+    noted,
+    pod_of,
+    whole,
+    with_record,
+)
 from volplane.assets import PodScrub
-from volplane.controller.actions import Create, Delete, LiveReads, Patch, Read, Run, Wait
+from volplane.controller.actions import Create, Delete, Patch, Read, Wait
 from volplane.controller.config import ScrubberSettings
-from volplane.kube.kinds import CLAIMS, LEASES, PODS, VOLUMES, WHOLE_PODS
-from volplane.kube.objects import Lease, Pod, Volume, WholePod
+from volplane.kube.kinds import LEASES, PODS, VOLUMES, WHOLE_PODS
+from volplane.kube.objects import Lease, Pod, Volume
 from volplane.reclaim.scrub_pod import SCRUB_GATE, Unmountable, pod_body, pod_name, scrub_deadline
-from volplane.reconcile.volumes import decide_volume
 from volplane.state.cluster_state import ClusterState
-from volplane.state.naming import asset_key
 from volplane.state.progress import Erasing, ScrubPlan
-from volplane.state.records import INTENT_VERSION, RecycleIntent, Sealer, read_recycle_intent, write_intent
-
-INTENT = "volplane.dev/intent"
-GONE = claim("gone")
-DISK = disk()
-OURS = "volplane-system"
-SEALER = Sealer(b"k" * 32)
-
-
-def dirty(**intent: Any) -> Volume:
-    """A released volume with this intent."""
-    text = write_intent(RecycleIntent(v=INTENT_VERSION, **{"claim": GONE.uid, **intent}))
-    return _with(text)
-
-
-def _with(text: str) -> Volume:
-    marks = {INTENT: text, "pv.kubernetes.io/bound-by-controller": "yes"}
-    failed = {"phase": "Failed", "message": "Recycle failed: failed to recycle volume: disk error"}
-    status = failed if '"failed"' in text else {"phase": "Released"}
-    return volume(claim=GONE, annotations=marks, persistentVolumeReclaimPolicy="Recycle", status=status)
-
-
-def body_of(item: Volume, *, sealer: Sealer = SEALER) -> dict[str, Any]:
-    """What we would create for this volume and intent."""
-    intent = read_recycle_intent(item.annotation(INTENT))
-    assert intent is not None
-    body = pod_body(item, intent, ScrubPlan(None), ScrubberSettings(), namespace=OURS, sealer=sealer)
-    body["metadata"] |= {"uid": "uid-pod", "resourceVersion": "1"}
-    return body
-
-
-def pod_of(item: Volume, *, gated: bool = False, phase: str = "Pending", **changes: Any) -> Pod:
-    """The pod that we would make for this volume and intent, as the server has it."""
-    body = body_of(item, sealer=changes.pop("sealer", SEALER))
-    body["metadata"]["annotations"] = {**body["metadata"]["annotations"], **changes.pop("annotations", {})}
-    body["metadata"] |= changes
-    body["spec"]["schedulingGates"] = [{"name": SCRUB_GATE}] if gated else []
-    return msgspec.convert({**body, "status": {"phase": phase}}, Pod)
-
-
-def whole(item: Volume, **spec: Any) -> LiveReads:
-    """The pod that we would make, read live with its whole spec, in which these fields were changed."""
-    body = body_of(item)
-    body["spec"] |= spec
-    return read(WHOLE_PODS, f"{OURS}/{pod_name(item)}", msgspec.convert(body, WholePod))
-
-
-def decided(item: Volume, *pods: Pod, reads: LiveReads | None = None, made: ClusterState | None = None) -> Any:
-    into = made or state_with(drivers=(DISK,))
-    put(into, item, *pods)
-    known = reads or LiveReads()
-    known.put(CLAIMS, "default/gone", None)
-    return decide_volume("v", into, known)
-
-
-def noted(action: Any) -> RecycleIntent:
-    assert isinstance(action, Patch), action
-    assert action.kind is VOLUMES
-    intent = read_recycle_intent(action.body["metadata"]["annotations"][INTENT])
-    assert intent is not None
-    return intent
-
+from volplane.state.records import INTENT_VERSION, RecycleIntent, Sealer
 
 BODY = body_of(dirty())["spec"]
 DEMANDED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -90,15 +42,12 @@ DEMANDED = "requiredDuringSchedulingIgnoredDuringExecution"
 @pytest.mark.parametrize("text", ["", "no json", "{}", '{"v":1}', '{"v":1,"claim":"uid-another"}'])
 def test_a_damaged_or_foreign_intent_is_declared_anew(text: str) -> None:
     """To begin from the beginning is always safe."""
-    assert noted(decided(_with(text))) == RecycleIntent(v=INTENT_VERSION, claim=GONE.uid)
+    assert noted(decided(with_record(text))) == RecycleIntent(v=INTENT_VERSION, claim=GONE.uid)
 
 
 def test_first_the_driver_says_how() -> None:
     run = decided(dirty())
     assert run == RECYCLE
-
-
-RECYCLE = Run(verb="recycle", key="v", uid="uid-v", driver=DISK.name, asset=asset_key(volume()), group="recycle ")
 
 
 def test_a_long_scrub_is_written_down_and_waited_for() -> None:

@@ -13,8 +13,16 @@ import pytest
 from unit.binding.objects import volume
 from volplane.controller.config import ScrubberSettings
 from volplane.kube.objects import Pod, Volume
-from volplane.reclaim.scrub_pod import belongs, pod_body, pod_name, scrub_deadline, sealed_spec, source_digest
-from volplane.reclaim.scrub_script import SCRIPT
+from volplane.reclaim.scrub_pod import (
+    Unmountable,
+    belongs,
+    pod_body,
+    pod_name,
+    scrub_deadline,
+    sealed_spec,
+    source_digest,
+)
+from volplane.reclaim.scrub_script import BLOCK_SCRIPT, DEVICE, SCRIPT
 from volplane.state.progress import ScrubPlan
 from volplane.state.records import INTENT_VERSION, RecycleIntent, Sealer
 
@@ -25,10 +33,10 @@ ITEM = volume("v", hostPath={"path": "/data/v"})
 HASH = hashlib.sha256(b"uid-v").hexdigest()[:16]
 
 
-def made(item: Volume = ITEM, plan: ScrubPlan | None = None) -> dict[str, Any]:
+def made(item: Volume = ITEM, plan: ScrubPlan | None = None, intent: RecycleIntent = INTENT) -> dict[str, Any]:
     """What is created to scrub it."""
     settings = ScrubberSettings()
-    return pod_body(item, INTENT, plan or ScrubPlan(None), settings, namespace=OURS, sealer=SEALER)
+    return pod_body(item, intent, plan or ScrubPlan(None), settings, namespace=OURS, sealer=SEALER)
 
 
 def as_pod(body: dict[str, Any]) -> Pod:
@@ -101,6 +109,45 @@ def test_the_pod_runs_where_the_volume_is() -> None:
 def test_an_nfs_volume_is_mounted_from_its_server() -> None:
     body = made(volume("v", hostPath=None, nfs={"server": "filer", "path": "/exports/v"}))
     assert body["spec"]["volumes"] == [{"name": "volume", "nfs": {"server": "filer", "path": "/exports/v"}}]
+
+
+def test_what_no_pod_can_name_is_mounted_by_the_claim_of_its_scrub() -> None:
+    held = msgspec.structs.replace(INTENT, held_by="uid-of-its-claim")
+    item = volume("v", hostPath=None, csi={"driver": "d", "volumeHandle": "h"})
+    body = made(item, intent=held)
+    claimed = [{"name": "volume", "persistentVolumeClaim": {"claimName": f"volplane-scrub-{HASH}"}}]
+    assert body["spec"]["volumes"] == claimed
+    [container] = body["spec"]["containers"]
+    assert container["volumeMounts"] == [{"name": "volume", "mountPath": "/scrub"}]
+    assert container["command"] == ["/bin/sh", "-c", SCRIPT]
+
+
+def test_a_volume_of_mode_block_is_a_device_of_the_pod() -> None:
+    item = volume("v", hostPath=None, csi={"driver": "d", "volumeHandle": "h"}, volumeMode="Block")
+    body = made(item, intent=msgspec.structs.replace(INTENT, held_by="uid-of-its-claim"))
+    assert body["spec"]["volumes"][0]["persistentVolumeClaim"] == {"claimName": f"volplane-scrub-{HASH}"}
+    [container] = body["spec"]["containers"]
+    assert container["volumeDevices"] == [{"name": "volume", "devicePath": DEVICE}]
+    assert "volumeMounts" not in container
+    assert container["command"] == ["/bin/sh", "-c", BLOCK_SCRIPT]
+    with pytest.raises(Unmountable, match="a volume of mode Block cannot be mounted"):
+        made(item)
+
+
+def test_a_volume_without_a_source_is_said_to_have_an_unknown_one() -> None:
+    with pytest.raises(Unmountable, match="a volume whose source is unknown cannot be mounted"):
+        made(volume("v", hostPath=None))
+
+
+def test_the_pod_of_a_volume_of_one_node_is_seen_by_the_process_of_that_node() -> None:
+    item = volume("v", labels={"volplane.dev/node": "0123abcd"})
+    assert made(item)["metadata"]["labels"]["volplane.dev/node"] == "0123abcd"
+
+
+def test_the_order_in_which_a_source_is_written_makes_it_no_other() -> None:
+    one = volume("v", hostPath=None, nfs={"server": "filer", "path": "/exports/v"})
+    same = volume("v", hostPath=None, nfs={"path": "/exports/v", "server": "filer"})
+    assert source_digest(one) == source_digest(same)
 
 
 def test_the_deadline_grows_with_the_volume_up_to_what_the_server_takes() -> None:

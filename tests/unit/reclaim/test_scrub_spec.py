@@ -104,7 +104,7 @@ def test_a_default_of_the_api_says_nothing_wherever_it_stands(field: str, defaul
     assert changed(**{field: "another value"}) != ""
 
 
-@pytest.mark.parametrize("nothing", [None, {}, []])
+@pytest.mark.parametrize("nothing", [None, {}, [], ""])
 def test_what_is_empty_says_nothing(nothing: object) -> None:
     assert changed(securityContext=nothing) == ""
     assert in_container(env=nothing, lifecycle={"preStop": nothing}) == ""
@@ -154,6 +154,12 @@ def test_what_is_added_to_a_list_removed_from_it_or_changed_in_it_is_named(kind:
     assert spec_difference(made, {**MADE, field: [{**one, "image": "y"}]}) == f"image changed of {kind} 'a'"
     assert spec_difference(made, {**MADE, field: None}) == f"{kind} 'a' was removed"
     assert spec_difference({**MADE, field: None}, made) == f"{kind} 'a' was added"
+
+
+@pytest.mark.parametrize("field", ["volumes", "containers", "initContainers", "ephemeralContainers"])
+def test_in_which_order_they_stand_says_nothing(field: str) -> None:
+    one, two = {"name": "a", "image": "x"}, {"name": "b", "image": "x"}
+    assert spec_difference({**MADE, field: [one, two]}, {**MADE, field: [two, one]}) == ""
 
 
 @pytest.mark.parametrize("field", ["containers", "initContainers", "ephemeralContainers"])

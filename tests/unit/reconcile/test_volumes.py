@@ -151,6 +151,19 @@ def test_what_looks_at_the_claim_itself_or_finds_nothing_left_to_lose_is_precede
     assert decide_volume("v", state, LiveReads()).body == {"metadata": {"finalizers": None}}
 
 
+def test_what_the_server_has_said_of_the_claim_is_not_asked_again() -> None:
+    """Its uid is never given again; that a watch told of its deletion is no answer of the server."""
+    item = volume(claim=GONE, status={"phase": "Bound"}, persistentVolumeReclaimPolicy="Delete")
+    watched = state_with(item, GONE)
+    watched.claims.observe_deleted(GONE.key, GONE.uid, 99)
+    assert isinstance(decide_volume("v", watched, LiveReads()), Read)
+    answered = state_with(item, GONE)
+    answered.claims.observe_deleted(GONE.key, GONE.uid)
+    assert phase(decide_volume("v", answered, LiveReads())) == "Released"
+    answered.claims.clear()  # the server was restored from a backup
+    assert isinstance(decide_volume("v", answered, LiveReads()), Read)
+
+
 @pytest.mark.parametrize("policy", ["Retain", "Delete", "Recycle"])
 def test_a_claim_that_the_server_shows_is_not_gone_whatever_newer_one_a_cache_holds(policy: str) -> None:
     """Found by the simulation: the server was restored from a backup made before the claim was made anew."""

@@ -128,7 +128,10 @@ class Console:
         heads = (f"{headers[column]:<{widths[column]}}" for column in across)
         self._write(self._styled(GAP.join(heads).rstrip(), bold=True))
         for row in lines:
-            cells = [self._styled(f"{row[column]:<{widths[column]}}", fg=COLOURS.get(row[column])) for column in across]
+            padded = [*(f"{row[column]:<{widths[column]}}" for column in across[:-1]), row[across[-1]]]
+            cells = [
+                self._styled(text, fg=COLOURS.get(row[column])) for text, column in zip(padded, across, strict=True)
+            ]
             self._write(GAP.join(cells).rstrip())
             for column, header in enumerate(headers):
                 if column not in across and row[column] not in ("", "-"):
@@ -197,7 +200,8 @@ class Console:
 
     def _styled(self, text: str, *, fg: str | None = None, bold: bool | None = None, dim: bool | None = None) -> str:
         shown = sanitize(text)
-        return typer.style(shown, fg=fg, bold=bold, dim=dim) if self._colour_out else shown
+        plain = not self._colour_out or (fg is None and bold is None and dim is None)
+        return shown if plain else typer.style(shown, fg=fg, bold=bold, dim=dim)
 
     def _styled_err(self, text: str, *, fg: str, bold: bool | None = None) -> str:
         return typer.style(text, fg=fg, bold=bold) if self._colour_err else text

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 __all__ = [
+    "MOST_CAUSES",
     "Cause",
     "StatusError",
     "already_exists",

@@ -30,6 +30,8 @@ _OPEN_PATHS: Final = ("/healthz", "/livez", "/readyz", "/version")
 _HEADER_SECONDS: Final = 15.0
 """How long a connection may take for the headers of its first request."""
 _BODY_SECONDS: Final = 60.0
+_LINGER_SECONDS: Final = 2.0
+"""How long the rest of a body that was refused is read, so that its client sees the answer."""
 _IDLE_SECONDS: Final = 75.0
 _WRITE_SECONDS: Final = 30.0
 """How long a client may leave what it asked for unread before its connection is cut."""
@@ -122,7 +124,7 @@ class HttpHandler:
 
     def __init__(self, server: ApiServer, token: str) -> None:
         self._server = server
-        self._expected = f"Bearer {token}".encode()
+        self._token = token.encode()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """The handler of an aiohttp low-level server."""
@@ -152,7 +154,8 @@ class HttpHandler:
     def _admitted(self, request: web.BaseRequest, path: str) -> bool:
         if path in _OPEN_PATHS or path.startswith(("/livez/", "/readyz/", "/healthz/")):
             return True
-        if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), self._expected):
+        kind, _, token = request.headers.get("Authorization", "").partition(" ")
+        if kind.lower() != "bearer" or not hmac.compare_digest(token.encode(), self._token):
             return False
         if isinstance(request.protocol, _Connection):
             request.protocol.admitted = True
@@ -285,6 +288,7 @@ async def serve(
         logger=_requests,
         auto_decompress=False,  # a stock server unpacks no bodies, and a small one could keep this one busy
         keepalive_timeout=_IDLE_SECONDS,
+        lingering_time=_LINGER_SECONDS,
         max_line_size=_LINE_BYTES,
         max_field_size=_LINE_BYTES,
     )

@@ -49,7 +49,8 @@ class SqliteJournal:
             self._connection = _open(directory / "store.db")
         except (sqlite3.Error, DataDirInUse) as why:
             os.close(self._lock)
-            raise DataDirInUse(f"data directory {directory} cannot be used: {why}") from None
+            advice = "; is its disk full?" if isinstance(why, sqlite3.OperationalError) else ""
+            raise DataDirInUse(f"data directory {directory} cannot be used: {why}{advice}") from None
         self._recorded: list[_Row] = []
         """Writes since the last commit. A failed transaction loses all of them; the next one writes them again."""
         self._failed = False

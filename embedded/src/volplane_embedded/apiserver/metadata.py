@@ -78,8 +78,9 @@ def clean(obj: Json) -> Json:
         if texts in kept:
             kept[texts] = {key: value or "" for key, value in kept[texts].items()}
     if "ownerReferences" in kept:
-        references = kept["ownerReferences"]
-        kept["ownerReferences"] = [entry for at, entry in enumerate(references) if entry not in references[:at]]
+        # In linear time: by a dict of their texts.
+        once = {msgspec.json.encode(entry, order="sorted"): entry for entry in reversed(kept["ownerReferences"])}
+        kept["ownerReferences"] = list(reversed(once.values()))
     obj["metadata"] = kept
     return kept
 

@@ -134,6 +134,7 @@ def _annotations(annotations: dict[str, str], where: str) -> Iterator[Cause]:
 
 def _owners(owners: Iterable[Json]) -> Iterator[Cause]:
     path, first = "metadata.ownerReferences", ""
+    all_of_them = ""
     for owner in owners:
         version = owner.get("apiVersion", "")
         if not version.rpartition("/")[2] or version.count("/") > 1:
@@ -148,5 +149,6 @@ def _owners(owners: Iterable[Json]) -> Iterator[Cause]:
             if first:
                 why = f'Found "true" in references for {first} and {this}'
                 why = f"Only one reference can have Controller set to true. {why}"
-                yield Cause.invalid(path, list(owners), why)
+                all_of_them = all_of_them or Cause.invalid(path, list(owners), "").message
+                yield Cause("FieldValueInvalid", path, f"{all_of_them}{why}")
             first = first or this

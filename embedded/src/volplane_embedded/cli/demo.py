@@ -135,4 +135,5 @@ async def _within_limit(demo_run: Demo) -> None:
         async with asyncio.timeout(TIME_LIMIT):
             await demo_run.run()
     except TimeoutError:
-        raise DemoFailed(f"not finished after {TIME_LIMIT:.0f} s; {demo_run.waiting_for}") from None
+        why = f": {reason}" if (reason := demo_run.reason()) else ""
+        raise DemoFailed(f"not finished after {TIME_LIMIT:.0f} s; {demo_run.waiting_for}{why}") from None

@@ -29,7 +29,7 @@ class DemoFailed(VolplaneError):
 
 
 class Demo:
-    """Runs the demo. waiting_for: what it waits for now, for the message of a timeout."""
+    """Runs the demo. waiting_for, reason: what it waits for now, and why that does not come, for one who gives up."""
 
     def __init__(
         self, console: Console, cluster: DevelopmentCluster, storage: DemoStorage, cloud: DemoCloud | None
@@ -43,6 +43,7 @@ class Demo:
         self._changed = asyncio.Event()
         self._shown: dict[tuple[str, str], str] = {}
         self.waiting_for = "the cluster has not started"
+        self.reason: Callable[[], str] = lambda: ""
 
     async def run(self) -> None:
         """Run all steps. Raises DemoFailed."""
@@ -241,8 +242,10 @@ class Demo:
 
         return changed
 
-    async def _until(self, what: str, reached: Callable[[], bool]) -> None:
+    async def _until(self, what: str, reached: Callable[[], bool], reason: Callable[[], str] = lambda: "") -> None:
+        """reason: why it does not come; asked for if it takes too long."""
         self.waiting_for = f"waiting for {what}"
+        self.reason = reason
         while not reached():
             self._changed.clear()
             await self._changed.wait()
@@ -250,8 +253,9 @@ class Demo:
     async def _claim(self, plane: ControlPlane, name: str, good: Callable[[Claim], bool], what: str) -> Claim:
         key = f"{NAMESPACE}/{name}"
         await self._until(
-            f"claim {name} to be {what}: {plane.reason('claims', key)}",
+            f"claim {name} to be {what}",
             lambda: (claim := plane.claims.get(key)) is not None and good(claim),
+            lambda: plane.reasons().get("claims", {}).get(key, ""),
         )
         claim = plane.claims.get(key)
         if claim is None:
@@ -262,6 +266,7 @@ class Demo:
         await self._until(
             f"volume {name} to be {what}",
             lambda: (volume := plane.volumes.get(name)) is not None and good(volume),
+            lambda: plane.reasons().get("volumes", {}).get(name, ""),
         )
 
     async def _pod_ended(self, plane: ControlPlane, name: str) -> None:

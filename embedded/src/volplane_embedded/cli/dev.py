@@ -181,6 +181,7 @@ async def _wait_for_drivers(cluster: DevelopmentCluster, stop: asyncio.Event) ->
     finally:
         for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)  # else Python reports what was cancelled
 
 
 def _print_introduction(console: Console, plan: _Plan, cluster: DevelopmentCluster) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
+import resource
 import shlex
 import socket
 import tempfile
@@ -13,6 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from volplane.errors import ConfigurationError
 from volplane.messages import why_unusable
@@ -23,10 +25,22 @@ from volplane_embedded.apiserver.kubeconfig import ensure_token, write_kubeconfi
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.apiserver.store import Store
 
-__all__ = ["EmbeddedServer", "ServerSettings", "embedded_server", "is_loopback", "make_directory", "server_settings"]
+__all__ = [
+    "EmbeddedServer",
+    "ServerSettings",
+    "allow_open_files",
+    "embedded_server",
+    "is_loopback",
+    "make_directory",
+    "server_settings",
+]
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with, not bound
+
+
+MOST_FILES: Final = 65_536
+"""Open files that are enough for all connections, also those that are still shaking hands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +108,7 @@ async def embedded_server(
 
     Raises ConfigurationError for a directory, address, port or admission plugin that cannot be used.
     """
+    allow_open_files()
     with _opened(settings, disabled_admission, history) as server, _files(settings) as directory:
         token, certificate = _credentials(settings, directory)
         try:
@@ -114,6 +129,17 @@ async def embedded_server(
             yield EmbeddedServer(server=server, url=url, token=token, kubeconfig=settings.kubeconfig)
         finally:
             await listener.close()
+
+
+def allow_open_files() -> None:
+    """Raise this process's limit of open files as far as it may.
+
+    The usual limit, 1024, is used up by whoever opens as many connections and says nothing: nobody else is served then.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 @contextmanager

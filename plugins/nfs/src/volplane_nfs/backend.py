@@ -60,8 +60,9 @@ from volplane_nfs.options import OPTIONS, PARAMETERS
 from volplane_nfs.provision import check_sizes, provision_directory
 from volplane_nfs.settings import ClassParameters, Settings
 from volplane_nfs.share import Handles, Share
-from volplane_nfs.shares import Shares, free_bytes
+from volplane_nfs.shares import Shares
 from volplane_nfs.sources import below_pseudo_path, path_below_share, static_path
+from volplane_nfs.space import free_bytes, require_limit
 from volplane_nfs.static_volumes import refuse_not_static
 from volplane_nfs.volumes import (
     asset_of,
@@ -181,6 +182,7 @@ class NfsBackend(BackendSpec):
             check_space=self._settings.check_free_space,
             exports=self._exports,
         )
+        require_limit(share, handles, marker, self._exports)
         self._exports.ensure(share, handles, marker)
         return asset_of(share, handles, marker, self._settings.export)
 
@@ -281,7 +283,7 @@ class NfsBackend(BackendSpec):
 
     @hookimpl
     def expand(self, request: ExpandRequest) -> Asset:
-        """Raise the promised size in the marker. NFS has no means to set a limit, and servers differ in theirs."""
+        """Raise the promised size in the marker, where the server's quotas are taken from; then require the limit."""
         volume = request.volume
         share = self._shares.holding(volume)
         return share.work(
@@ -301,6 +303,7 @@ class NfsBackend(BackendSpec):
                 )
             marker = replace(marker, capacity_bytes=capacity_bytes)
             replace_marker(share, handles, marker)
+        require_limit(share, handles, marker, self._exports)
         return asset_of(share, handles, marker, self._settings.export)
 
     @hookimpl

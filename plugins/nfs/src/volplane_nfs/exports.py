@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,6 +48,10 @@ class NoExports:
 
     def release(self, share: Share, handles: Handles, marker: VolumeMarker) -> None:
         """Nothing to do."""
+
+    def limit(self, marker: VolumeMarker) -> int | None:
+        """The server's own file system cannot be seen."""
+        return None
 
 
 class Exports:
@@ -117,6 +122,32 @@ class Exports:
         """Free the id of a volume whose directory is gone."""
         if marker.export_id is not None:
             release(share, handles, marker.export_id, _owner(marker))
+
+    def limit(self, marker: VolumeMarker) -> int | None:
+        """Bytes that the volume's directory can hold at most, as the file system of this host says; None if nothing
+        limits it. NFS-Ganesha itself tells the space of the whole file system alone. Raises `Unavailable`.
+        """
+        try:
+            whole, own = _sizes(self._settings.server_path, marker.path.split("/"))
+        except OSError as error:
+            raise Unavailable(
+                f"cannot look at {server_path(self._settings, marker)} on this host: {error.strerror}"
+            ) from error
+        return own if own < whole else None
+
+
+def _sizes(top: str, names: list[str]) -> tuple[int, int]:
+    """Bytes of the file system of a directory, and of one below it. No link is followed. Raises OSError."""
+    descriptors = [os.open(top, os.O_PATH | os.O_DIRECTORY)]
+    try:
+        for name in names:
+            flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
+            descriptors.append(os.open(name, flags, dir_fd=descriptors[-1]))
+        first, last = (os.fstatvfs(descriptor) for descriptor in (descriptors[0], descriptors[-1]))
+        return first.f_blocks * first.f_frsize, last.f_blocks * last.f_frsize
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def _owner(marker: VolumeMarker) -> str:

@@ -5,10 +5,23 @@ from __future__ import annotations
 from volplane import Parameter, ParameterKind, ParameterSchema
 from volplane.path_template import DEFAULT_TEMPLATE
 
-__all__ = ["ARCHIVE", "DEFAULT_MODE", "DELETE", "EXPORT", "OPTIONS", "PARAMETERS", "RETAIN", "SQUASHES", "SUBDIRECTORY"]
+__all__ = [
+    "ARCHIVE",
+    "DEFAULT_MODE",
+    "DELETE",
+    "EXPORT",
+    "NONE",
+    "OPTIONS",
+    "PARAMETERS",
+    "REQUIRED",
+    "RETAIN",
+    "SQUASHES",
+    "SUBDIRECTORY",
+]
 
 SUBDIRECTORY, EXPORT = "subdirectory", "export"
 DELETE, RETAIN, ARCHIVE = "delete", "retain", "archive"
+NONE, REQUIRED = "none", "required"
 SQUASHES = ("root_squash", "no_root_squash", "root_id_squash", "all_squash")
 DEFAULT_MODE = 0o770
 _ID = 2**32 - 2
@@ -194,6 +207,13 @@ PARAMETERS = ParameterSchema(
             doc="How long an archived directory is kept; default: until a person removes it.",
             kind=ParameterKind.DURATION,
             minimum=0.0,
+        ),
+        Parameter(
+            name="quota",
+            doc="`none`: the size is a promise. `required`: a volume is handed out, and grown, only once its server "
+            "shows a limit of at least its size for the directory; the quota is set on the server.",
+            choices=(NONE, REQUIRED),
+            default=NONE,
         ),
         Parameter(
             name="clients",

@@ -20,7 +20,6 @@ from volplane_nfs.delete import finish_deletion
 from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.markers import VolumeMarker, parent_key, parent_marker
 from volplane_nfs.nfs4 import NfsError, Status, values_of
-from volplane_nfs.nfs4.attributes import SPACE_AVAIL, SPACE_TOTAL, mask_of
 from volplane_nfs.nfs4.files import (
     ANONYMOUS,
     MISSING,
@@ -31,9 +30,10 @@ from volplane_nfs.nfs4.files import (
     names,
     walk,
 )
-from volplane_nfs.nfs4.operations import CREATE, GETATTR, LOOKUP, PUTFH, REMOVE, SETATTR, Reply, Request
+from volplane_nfs.nfs4.operations import CREATE, LOOKUP, PUTFH, REMOVE, SETATTR, Reply, Request
 from volplane_nfs.settings import ClassParameters
 from volplane_nfs.share import Handles, Share
+from volplane_nfs.space import free_space, space_request
 from volplane_nfs.volumes import (
     INITIAL_MODE,
     ancestors,
@@ -46,7 +46,7 @@ from volplane_nfs.volumes import (
     wanted_attributes,
 )
 
-__all__ = ["check_sizes", "free_space", "make_parents", "provision_directory", "space_request"]
+__all__ = ["check_sizes", "make_parents", "provision_directory"]
 
 _PARENT_MODE: Final = 0o755
 _FINAL: Final = frozenset({Status.NAMETOOLONG, Status.BADNAME, Status.BADCHAR, Status.INVAL, Status.XDEV})
@@ -65,6 +65,7 @@ def demand_of(request: ProvisionRequest, parameters: ClassParameters) -> dict[st
         "path_template": parameters.path_template,
         "on_delete": parameters.on_delete,
         "retention": parameters.retention,
+        "quota": parameters.quota,
         **parameters.export,
     }
 
@@ -97,21 +98,6 @@ def refuse_other_demand(marker: VolumeMarker, request: ProvisionRequest, paramet
             raise AlreadyExists(
                 f"{request.name} was made with {key} {marker.demand.get(key)!r}, and {value!r} is asked for now"
             )
-
-
-def free_space(reply: Reply) -> int | None:
-    """Bytes that are free, from the answer to `space_request` and more; None if the server does not tell."""
-    if len(reply.results) < 2 or reply.results[1].status:
-        values_of(reply)
-    attributes = reply.results[1].value
-    if not attributes.get(SPACE_TOTAL):
-        return None
-    return int(attributes.get(SPACE_AVAIL, 0))
-
-
-def space_request(handles: Handles) -> list[Request]:
-    """Operations that ask for free and total bytes of the share's file system; `free_space` reads the reply."""
-    return [PUTFH(handles.root), GETATTR(mask_of(SPACE_AVAIL, SPACE_TOTAL))]
 
 
 def provision_directory(

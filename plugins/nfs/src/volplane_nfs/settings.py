@@ -165,6 +165,7 @@ class ClassParameters:
     path_template: str
     on_delete: str
     retention: float | None
+    quota: str
     shares: tuple[ShareAddress, ...]
     export: Mapping[str, Any]
 
@@ -189,6 +190,7 @@ class ClassParameters:
             path_template=str(values["pathTemplate"]),
             on_delete=str(values["onDelete"]),
             retention=None if values["archiveRetention"] is None else float(values["archiveRetention"]),
+            quota=str(values["quota"]),
             shares=_allowed(values, settings.shares),
             export=_export_parameters(values) if settings.export is not None else {},
         )

@@ -15,13 +15,13 @@ from volplane import (
 )
 from volplane_nfs.markers import Handle
 from volplane_nfs.nfs4 import Address, Client, Compounds, Credentials, Dial
-from volplane_nfs.provision import free_space, space_request
 from volplane_nfs.settings import ClassParameters, Settings
-from volplane_nfs.share import Handles, Share
+from volplane_nfs.share import Share
 from volplane_nfs.sources import below_pseudo_path, path_below_share
+from volplane_nfs.space import free_bytes
 from volplane_nfs.volumes import read_marker
 
-__all__ = ["Shares", "free_bytes"]
+__all__ = ["Shares"]
 
 
 class Shares:
@@ -141,11 +141,6 @@ class Shares:
             f"{source.fields.get('server')} is: its disk is not mounted on the server, or the share was taken out of "
             "the option shares"
         )
-
-
-def free_bytes(share: Share, handles: Handles) -> int | None:
-    """Free bytes of a share, asked of its server; None if the server does not tell. Raises NfsError, TransportError."""
-    return free_space(share.client.pipeline([space_request(handles)])[0])
 
 
 def _client(server: Address, settings: Settings, dial: Dial, now: Callable[[], float]) -> Compounds:

@@ -69,8 +69,10 @@ ProgressPatience = Annotated[
         show_default=False,
     ),
 ]
+MOST_NAMED = 3
+"""Rules that are named where they are not judged for one reason; of more it is told how many."""
 Everything = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Also show the rules that are kept or not applicable.")
+    bool, typer.Option("--verbose", "-v", help="Also show the rules that are kept, not applicable or not judged.")
 ]
 
 
@@ -194,11 +196,22 @@ def _show(console: Console, report: Report, *, verbose: bool) -> None:
             for line in result.details():
                 console.note(f"      {line}")
             console.line()
-    quiet = () if verbose else (RuleStatus.NOT_APPLICABLE,)
-    for status in (RuleStatus.WAIVED, RuleStatus.NOT_JUDGED, RuleStatus.NOT_APPLICABLE):
-        for result in report.results:
-            if result.status is status and status not in quiet:
-                console.line(f"{status}: {result.rule.name} ({result.reason})")
+    _show_others(console, report, verbose=verbose)
     for each in sorted({each for result in report.results for each in result.left}):
         console.warning(f"left on the storage: {each}")
     console.line(report.summary())
+
+
+def _show_others(console: Console, report: Report, *, verbose: bool) -> None:
+    """What was neither kept nor violated. Many that were not judged for one reason are a line, so that what failed
+    stays in sight.
+    """
+    statuses = (RuleStatus.WAIVED, RuleStatus.NOT_JUDGED, *((RuleStatus.NOT_APPLICABLE,) if verbose else ()))
+    names: dict[tuple[RuleStatus, str], list[str]] = {}
+    for result in sorted(report.results, key=lambda each: list(RuleStatus).index(each.status)):
+        if result.status in statuses:
+            names.setdefault((result.status, result.reason), []).append(result.rule.name)
+    for (status, reason), rules in names.items():
+        few = verbose or status is RuleStatus.WAIVED or len(rules) <= MOST_NAMED
+        for what in rules if few else [f"{len(rules)} rules"]:
+            console.line(f"{status}: {what} ({reason})")

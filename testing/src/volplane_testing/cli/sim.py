@@ -139,9 +139,7 @@ def sim(
     """
     chosen = _seeds(seeds)
     if scenario != "any" and scenario not in SCENARIOS:
-        raise typer.BadParameter(
-            f"{scenario!r} is none of any, {', '.join(sorted(SCENARIOS))}{nearest(scenario, SCENARIOS)}"
-        )
+        raise typer.BadParameter(f"--scenario {scenario!r} is none{nearest(scenario, ('any', *sorted(SCENARIOS)))}")
     if (trace or only is not None) and len(chosen) != 1:
         option = "--trace" if trace else "--only"
         raise typer.BadParameter(f"{option} is about one seed, and --seeds {seeds} names {len(chosen)}")

@@ -6,6 +6,7 @@ within the process can end it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import os
@@ -37,6 +38,7 @@ _GRACE: Final = 2.0
 """Seconds that the child has beyond a call's patience to report by itself that the call hangs."""
 _SILENCE: Final = 120.0
 """Seconds that the child may be silent outside of calls."""
+INTERRUPTED: Final = 128 + signal.SIGINT
 _FAREWELL: Final = 2.0
 """Seconds that the child has to clean up after an interruption."""
 
@@ -69,12 +71,14 @@ class _Child:
         self.messages, told = multiprocessing.Pipe(duplex=False)
         sys.stdout.flush()
         sys.stderr.flush()
+        # Until the child can end in order nothing interrupts it: it would go on with what its parent was doing.
+        former = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads; the child uses none
             self._pid = os.fork()
         if self._pid == 0:
-            self.messages.close()
-            _judge_and_exit(told, subject, rules)
+            _judge_and_exit(self.messages, told, subject, rules)
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
         told.close()
         self._status: int | None = None
 
@@ -196,28 +200,34 @@ class _Supervision:
 
 
 def _judge_and_exit(
-    told: Connection, subject: Callable[[], Subject | MakeSubject], rules: Collection[Rule]
+    read: Connection, told: Connection, subject: Callable[[], Subject | MakeSubject], rules: Collection[Rule]
 ) -> NoReturn:
-    """Judge, tell, and end the process: nothing of what the parent set up is cleaned up here."""
+    """Judge, tell, and end the process: nothing of what the parent set up is cleaned up here. SIGINT is blocked.
+
+    There is at most one interruption, and it comes before the last `finally`: see `_interrupted`.
+    """
     code = 1
     try:
-        signal.signal(signal.SIGINT, _interrupted)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        voice = _Voice(told)
-        threading.Thread(target=voice.beat, name="signs of life", daemon=True).start()
-        crash_injection.watch_calls(voice)
-        voice.say(*_judged(voice, subject, rules))
-        code = 0
+        try:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, _interrupted)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+            read.close()
+            voice = _Voice(told)
+            threading.Thread(target=voice.beat, name="signs of life", daemon=True).start()
+            crash_injection.watch_calls(voice)
+            voice.say(*_judged(voice, subject, rules))
+            code = 0
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
     except KeyboardInterrupt:
-        code = 128 + signal.SIGINT
+        code = INTERRUPTED
     except BaseException:  # noqa: BLE001 - the parent says what it saw
         _log.debug("the process that judges failed", exc_info=True)
     finally:
         for stream in (sys.stdout, sys.stderr):
-            try:
+            with contextlib.suppress(OSError, ValueError):
                 stream.flush()
-            except (OSError, ValueError):
-                continue
         os._exit(code)
 
 

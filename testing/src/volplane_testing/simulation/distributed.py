@@ -143,7 +143,7 @@ class DistributedRun:
             self._tell(f"somebody writes {json.dumps(edit)} on room {name}")
 
     async def _restart(self) -> None:
-        name = self._random.choice((CENTRAL, CENTRAL, *(set(NODES) - self._down)))
+        name = self._random.choice((CENTRAL, CENTRAL, *sorted(set(NODES) - self._down)))
         await self._cluster.kill(name)
         self._tell(f"process {name} dies")
         await asyncio.sleep(self._random.choice((0.0, 0.1, 2.0)))
@@ -238,7 +238,7 @@ class DistributedRun:
             await self._cluster.start(name)
 
     async def _fault(self) -> None:
-        name = self._random.choice((CENTRAL, *(set(NODES) - self._down)))
+        name = self._random.choice((CENTRAL, *sorted(set(NODES) - self._down)))
         verb = self._random.choice(("patch", "create", "delete", "*"))
         behaviour = self._random.choice((unanswered, answer_lost, refuse(500), refuse(409), refuse(500, after=True)))
         times = self._random.randint(1, 4)

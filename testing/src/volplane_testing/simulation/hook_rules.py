@@ -19,7 +19,7 @@ from volplane_testing.simulation.trace import FirstViolation
 
 __all__ = ["CHANGING", "HookRules"]
 
-CHANGING: Final = frozenset({"provision", "delete", "recycle", "expand", "attach", "detach"})
+CHANGING: Final = frozenset({"provision", "delete", "recycle", "expand", "modify", "attach", "detach"})
 """Hooks that change storage."""
 _ONE_AT_A_TIME: Final = frozenset({"start", "probe", "list_assets"})
 

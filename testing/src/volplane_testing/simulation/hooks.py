@@ -19,6 +19,7 @@ from volplane import (
     Erased,
     ExpandRequest,
     FindRequest,
+    ModifyRequest,
     ProvisionRequest,
     RecycleRequest,
     Throttled,
@@ -116,6 +117,10 @@ class FaultInjector:
     @hookimpl(wrapper=True)
     def expand(self, request: ExpandRequest) -> Generator[None, Any, Any]:
         return (yield from self._around("expand", request.volume.name, request))
+
+    @hookimpl(wrapper=True)
+    def modify(self, request: ModifyRequest) -> Generator[None, Any, Any]:
+        return (yield from self._around("modify", request.volume.name, request))
 
     @hookimpl(wrapper=True)
     def attach(self, request: AttachRequest) -> Generator[None, Any, Any]:

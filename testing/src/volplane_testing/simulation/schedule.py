@@ -17,7 +17,7 @@ from volplane_testing.simulation.scenarios import ALPHA, BETA, CLASSES, SCENARIO
 __all__ = ["Action", "Schedule", "generate"]
 
 _CHANGING: Final = ("provision", "delete", "recycle", "expand")
-_ATTACHING: Final = ("attach", "detach")
+_ATTACHING: Final = ("attach", "detach", "modify")
 """Hooks before whose calls a process is stopped."""
 
 

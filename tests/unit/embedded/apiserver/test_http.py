@@ -45,7 +45,15 @@ async def over_http(**options: Any) -> AsyncIterator[Http]:
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer wrong", "bearer correct", "Basic correct"])
+async def test_the_scheme_of_the_token_may_be_written_small() -> None:
+    """As a stock server takes it (k8s.io/apiserver/pkg/authentication/request/bearertoken)."""
+    async with over_http() as http, aiohttp.ClientSession(headers={"Authorization": "bearer correct"}) as client:
+        http.session = client
+        assert (await http.status("GET", MAPS))[0] == 200
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer wrong", "Bearer  correct", "Basic correct"])
 @pytest.mark.parametrize("path", [MAPS, f"{MAPS}?watch=true", f"{PODS}/p/log", "/api", "/openapi/v3", "/nope"])
 async def test_without_the_token_nothing_is_answered(header: str | None, path: str) -> None:
     async with over_http() as http:

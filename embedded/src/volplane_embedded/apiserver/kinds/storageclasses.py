@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
 from volplane_embedded.apiserver import names, object_meta
-from volplane_embedded.apiserver.errors import Cause
+from volplane_embedded.apiserver.errors import MOST_CAUSES, Cause
 from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME, path
 from volplane_embedded.apiserver.kinds.validation import immutable, one_of, refused
 from volplane_embedded.apiserver.resources import Column, Json, Resource, Strategy
@@ -93,27 +94,30 @@ def _validate_parameters(parameters: Json, causes: list[Cause]) -> None:
 
 
 def _validate_topologies(terms: Sequence[Json], causes: list[Cause]) -> None:
-    former: list[dict[str, set[str]]] = []
+    # In linear time: a term is known again by what it is, and no more faults are made than an answer tells.
+    former: Counter[frozenset[tuple[str, frozenset[str]]]] = Counter()
     for index, term in enumerate(terms):
-        where, found = f"allowedTopologies[{index}]", dict[str, set[str]]()
+        where, found = f"allowedTopologies[{index}]", dict[str, frozenset[str]]()
         for position, expression in enumerate(term.get("matchLabelExpressions") or ()):
             place, key = f"{where}.matchLabelExpressions[{position}]", expression.get("key", "")
             values = expression.get("values") or []
             if not values:
                 causes.append(Cause.required(f"{place}.values"))
-            causes.extend(
-                Cause.duplicate(f"{place}.values[{at}]", value)
-                for at, value in enumerate(values)
-                if value in values[:at]
-            )
+            seen: set[str] = set()
+            for at, value in enumerate(values):
+                if value in seen:
+                    causes.append(Cause.duplicate(f"{place}.values[{at}]", value))
+                seen.add(value)
             refused(names.qualified_name(key), key, f"{place}.key", causes)
             if key in found:
                 causes.append(Cause.duplicate(f"{place}.key", key))
-            found[key] = set(values)
+            found[key] = frozenset(values)
         # A stock server compares with as many empty terms as there are terms, too.
-        same = former.count(found) + (len(terms) if not found else 0)
-        causes.extend(Cause.duplicate(f"{where}.matchLabelExpressions", "") for _ in range(same))
-        former.append(found)
+        known = frozenset(found.items())
+        same = former[known] + (len(terms) if not found else 0)
+        told = range(min(same, MOST_CAUSES - len(causes)))
+        causes.extend(Cause.duplicate(f"{where}.matchLabelExpressions", "") for _ in told)
+        former[known] += 1
 
 
 def _shown_name(storage_class: Json) -> str:

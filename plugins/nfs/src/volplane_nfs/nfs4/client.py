@@ -127,7 +127,7 @@ class Client:
         except TransportError as error:
             raise type(error)(f"NFS server {self.address}: {error}") from error
         if self._rest:
-            self._rest = 0.0
+            self._rest = self._rest_until = 0.0
         return replies
 
     def close(self) -> None:
@@ -155,13 +155,13 @@ class Client:
     # --- a server that is down ----------------------------------------------------------------------------------
 
     def _refuse_if_resting(self) -> None:
-        now = self._now()
-        if now < self._rest_until:
-            raise ServerUnavailable(
-                f"NFS server {self.address}: {self._why}; it is tried again in {self._rest_until - now:.0f} s"
-            )
-        if any(channel.silent_seconds > _SILENCE for channel in self._channels):
-            raise ServerUnavailable(f"NFS server {self.address}: it does not answer other calls")
+        if self._rest_until:
+            left = self._rest_until - self._now()
+            if left > 0:
+                raise ServerUnavailable(f"NFS server {self.address}: {self._why}; it is tried again in {left:.0f} s")
+        for channel in self._channels:
+            if channel.silent_seconds > _SILENCE:
+                raise ServerUnavailable(f"NFS server {self.address}: it does not answer other calls")
 
     def _let_rest(self, error: TransportError) -> None:
         """Fail the next calls at once, so that a dead server holds no threads; the first one after that tries again."""

@@ -159,9 +159,9 @@ class Connection:
                     raise ServerUnavailable(str(self.broken))
             for call in calls:
                 self._pending[call.xid] = call
+        header = self._header
         records = b"".join(
-            framed(call.xid.to_bytes(4, "big") + self._header + each)
-            for call, each in zip(calls, compounds, strict=True)
+            [framed(call.xid.to_bytes(4, "big") + header + each) for call, each in zip(calls, compounds, strict=True)]
         )
         try:
             with self._sending:

@@ -40,6 +40,8 @@ _LARGEST: Final = 1 << 18
 _OPERATIONS: Final = 64
 _CONNECT_WAIT: Final = 0.5
 """Seconds a caller waits while another one connects: a server that does not answer takes one thread, not all."""
+_HEADER_BYTES: Final = 512
+"""Of a call's header, at most: credentials have up to 400."""
 _USE_NON_PNFS: Final = 0x00010000
 _SEQUENCE: Final = SEQUENCE(b"", 0, 0, 0, False)
 """Stands for the first request of a session's call where its answer is decoded."""
@@ -63,12 +65,15 @@ _Channel = tuple[int, int, int, int, int, int, list[int]]
 
 @dataclass(slots=True)
 class _Session:
-    """minor: version. free: numbers of slots and the next sequence of each. operations: in one COMPOUND."""
+    """minor: version. free: numbers of slots and the next sequence of each. operations: in one COMPOUND. request_bytes:
+    of a call, at most.
+    """
 
     minor: int
     id: bytes = bytes(16)
     clientid: int = 0
     operations: int = _OPERATIONS
+    request_bytes: int = _LARGEST
     highest: int = SLOTS - 1
     free: list[tuple[int, int]] = field(default_factory=list)
     lost: bool = False
@@ -122,7 +127,7 @@ class Channel:
     def silent_seconds(self) -> float:
         """How long the server has left calls without any answer."""
         connection = self._connection
-        if connection is None or connection.broken is not None or not connection.load:
+        if connection is None or not connection.load or connection.broken is not None:
             return 0.0
         return time.monotonic() - connection.last_heard
 
@@ -207,7 +212,10 @@ class Channel:
             return pack_compound(item.requests, 0)
         slot, sequence = item.slot
         first = SEQUENCE(session.id, sequence, slot, session.highest, item.changes)
-        return pack_compound([first, *item.requests], 1)
+        packed = pack_compound([first, *item.requests], 1)
+        if len(packed) + _HEADER_BYTES > session.request_bytes:
+            raise NfsError(Status.REQ_TOO_BIG, "SEQUENCE", 0)
+        return packed
 
     def _answered(self, item: _Item, connection: Connection, deadline: float) -> None:
         call, session = item.call, item.session
@@ -347,6 +355,7 @@ class Channel:
             id=made.id,
             clientid=exchanged.clientid,
             operations=max(8, min(_OPERATIONS, made.fore.operations)),
+            request_bytes=min(_LARGEST, made.fore.request_bytes),
             highest=slots - 1,
             free=[(slot, 1) for slot in reversed(range(1, slots))] or [(0, 1)],
         )

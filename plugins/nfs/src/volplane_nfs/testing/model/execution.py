@@ -17,6 +17,8 @@ from volplane_nfs.nfs4.attributes import (
     NUMLINKS,
     OWNER,
     OWNER_GROUP,
+    QUOTA_AVAIL_HARD,
+    QUOTA_USED,
     RDATTR_ERROR,
     REGULAR,
     SIZE,
@@ -132,7 +134,7 @@ class Execution:
         return self._attributes(self._here(), mask)
 
     def _attributes(self, node: Node, mask: int) -> dict[int, Any]:
-        values = {
+        values: dict[int, Any] = {
             TYPE: node.kind,
             CHANGE: node.change,
             SIZE: len(node.data),
@@ -144,11 +146,14 @@ class Execution:
             NUMLINKS: 2 + sum(child.kind == DIRECTORY for child in node.children.values()),
             OWNER: node.owner,
             OWNER_GROUP: node.group,
-            SPACE_AVAIL: self._state.available,
-            SPACE_TOTAL: SPACE,
+            SPACE_AVAIL: min(self._state.available, node.limit or SPACE),
+            SPACE_TOTAL: node.limit or SPACE,
             TIME_METADATA: (int(node.time), int(node.time % 1 * 1e9)),
         }
-        return {number: value for number, value in values.items() if mask >> number & 1}
+        quota = next((above.quota for above in node.ancestry() if above.quota is not None), None)
+        if quota is not None:
+            values[QUOTA_AVAIL_HARD], values[QUOTA_USED] = quota
+        return {number: values[number] for number in sorted(values) if mask >> number & 1}
 
     def _verify(self, attributes: dict[int, Any]) -> None:
         if self._attributes(self._here(), mask_of(*attributes)) != attributes:
@@ -278,7 +283,8 @@ class Execution:
     def _create_session(self, clientid: int, sequence: int, flags: int, fore: Any, back: Any, *_: Any) -> object:
         session = next(self._state.ids).to_bytes(16, "big")
         self._state.session(session)
-        limits: tuple[int, int, int, int, int, int, list[int]] = (0, 1 << 18, 1 << 18, 8192, 64, SLOTS, [])
+        largest = self._state.largest_call
+        limits: tuple[int, int, int, int, int, int, list[int]] = (0, largest, 1 << 18, 8192, 64, SLOTS, [])
         return session, sequence, 0, limits, back
 
     def _destroy_session(self, session: bytes) -> None:

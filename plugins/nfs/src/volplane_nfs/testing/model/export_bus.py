@@ -41,6 +41,7 @@ class ModelBus:
         self._files = files
         self._exports: dict[int, Export] = {}
         self.fault: BusFault = lambda _method: None
+        self.data = DATA
 
     @property
     def picture(self) -> dict[str, object]:
@@ -80,7 +81,7 @@ class ModelBus:
 
     def _node(self, path: str) -> Node | None:
         node: Node | None = self._server.share
-        for name in path.removeprefix(DATA).strip("/").split("/"):
+        for name in path.removeprefix(self.data).strip("/").split("/"):
             node = node.children.get(name.encode()) if node is not None else None
         return node
 

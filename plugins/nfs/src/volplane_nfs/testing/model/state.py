@@ -36,6 +36,11 @@ class Node:
     exported: bool = False
     """Whether it is the path of an export: then it cannot be removed or renamed."""
 
+    limit: int | None = None
+    """Bytes of its project quota: a server counts the space of a directory by it."""
+    quota: tuple[int, int] | None = None
+    """QUOTA_AVAIL_HARD and QUOTA_USED of it and of everything below it."""
+
     def ancestry(self) -> Iterator[Node]:
         """The node and all directories above it."""
         node: Node | None = self
@@ -50,6 +55,7 @@ class State:
     def __init__(self, now: Callable[[], float]) -> None:
         self.now = now
         self.available = SPACE
+        self.largest_call = 1 << 18
         self.ids = itertools.count(2)
         self._cookies = itertools.count(3)
         self.sessions: dict[bytes, dict[int, tuple[int, bytes]]] = {}

@@ -1,0 +1,138 @@
+"""The open connections to one server: who uses which, and when another one is made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from volplane.kube.http_connection import BrokenOff, Connection
+from volplane.kube.http_route import Tls
+
+__all__ = ["ConnectionPool"]
+
+_MOST_OPEN: Final = 200
+_AT_ONCE: Final = 8
+"""So many are made at once, and without waiting whether others come back: a handshake costs as much as ten requests."""
+_PATIENCE: Final = 0.1
+"""Seconds for which a request waits for one that comes back, if there are so many; then more are made."""
+_LONGEST_IDLE: Final = 60.0
+"""Seconds after which a connection is not used again; kube-apiserver closes its end after 90."""
+
+Connect = Callable[[Tls, Callable[[Connection], None]], Awaitable[Connection]]
+
+
+class ConnectionPool:
+    """Lends connections. Those of a former TLS context, hence of a former certificate, are not lent again.
+
+    Who waits gets the first that is free, whether it came back or was made; so a burst of requests makes few.
+    Belongs to one event loop.
+    """
+
+    def __init__(self, connect: Connect) -> None:
+        """connect: see `Route.connect`."""
+        self._connect = connect
+        self._tls: Tls = True
+        self._open: dict[Connection, Tls] = {}
+        self._idle: list[Connection] = []
+        self._waiters: dict[asyncio.Future[Connection], float] = {}
+        """Those who wait, first in first out, and the loop time since when."""
+        self._making: set[asyncio.Task[None]] = set()
+        self._look: asyncio.TimerHandle | None = None
+        """Looks whether somebody has waited for long."""
+        self._closed = False
+
+    async def take(self, tls: Tls) -> Connection:
+        """A connection that nobody else has, until `give_back`. Raises what `connect` raises."""
+        if tls is not self._tls:
+            self._tls = tls
+            self._close_idle()
+        loop = asyncio.get_running_loop()
+        while self._idle:
+            connection = self._idle.pop()
+            if loop.time() - connection.idle_since < _LONGEST_IDLE:
+                return connection
+            connection.close()
+        waiter: asyncio.Future[Connection] = loop.create_future()
+        self._waiters[waiter] = loop.time()
+        self._make_more()
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            self._waiters.pop(waiter, None)
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.give_back(waiter.result())
+            raise
+
+    def give_back(self, connection: Connection) -> None:
+        """End the use of a connection. It is closed if its last answer is not whole."""
+        if not connection.usable or self._open.get(connection) is not self._tls:
+            connection.close()
+        elif self._waiters:
+            self._next_waiter().set_result(connection)
+        else:
+            connection.idle_since = asyncio.get_running_loop().time()
+            self._idle.append(connection)
+
+    async def close(self) -> None:
+        """Close all connections, those too that are being made. Requests in flight fail."""
+        self._closed = True
+        if self._look is not None:
+            self._look.cancel()
+        for task in self._making:
+            task.cancel()
+        while self._waiters:
+            self._next_waiter().set_exception(BrokenOff("the transport is closed"))
+        for connection in tuple(self._open):
+            connection.close()
+        await asyncio.gather(*self._making, return_exceptions=True)
+        await asyncio.sleep(0)  # what was closed tells so in the next turn
+
+    def _make_more(self) -> None:
+        """Begin connections if there are few, or if the first in the queue has waited for long."""
+        if not self._waiters or self._closed:
+            return
+        loop = asyncio.get_running_loop()
+        waited = loop.time() - next(iter(self._waiters.values()))
+        most = _AT_ONCE if waited < _PATIENCE else _MOST_OPEN
+        while len(self._making) < min(len(self._waiters), _AT_ONCE, most - len(self._open)):
+            task = asyncio.create_task(self._make(self._tls), name="connection to the API server")
+            self._making.add(task)
+            task.add_done_callback(self._made)
+        if self._look is None:
+            self._look = loop.call_later(_PATIENCE, self._look_again)
+
+    def _look_again(self) -> None:
+        self._look = None
+        self._make_more()
+
+    async def _make(self, tls: Tls) -> None:
+        try:
+            connection = await self._connect(tls, self._lost)
+        except Exception as error:  # noqa: BLE001 -- whoever waits raises it
+            # All at once: the next attempt would fail the same way, perhaps after ten seconds more.
+            while self._waiters:
+                self._next_waiter().set_exception(error)
+        else:
+            self._open[connection] = tls
+            self.give_back(connection)
+
+    def _made(self, task: asyncio.Task[None]) -> None:
+        self._making.discard(task)
+        self._make_more()
+
+    def _lost(self, connection: Connection) -> None:
+        self._open.pop(connection, None)
+        if connection in self._idle:
+            self._idle.remove(connection)
+        self._make_more()
+
+    def _next_waiter(self) -> asyncio.Future[Connection]:
+        waiter = next(iter(self._waiters))
+        del self._waiters[waiter]
+        return waiter
+
+    def _close_idle(self) -> None:
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
