@@ -68,8 +68,10 @@ def test_of_debian_packages_the_archive_has_what_processes_read_and_is_the_same_
         files = {info.name: archive.extractfile(info) for info in archive if info.isreg()}
         texts = {name: opened.read().decode() for name, opened in files.items() if opened is not None}
         assert {(info.uid, info.gid, info.mtime) for info in archive} == {(0, 0, EPOCH)}
+        links = {info.name for info in archive if info.issym()}
     assert texts.pop("./etc/ssl/certs/ca-certificates.crt") == "A\nB\n"
     assert f":{USER}:{USER}:" in texts.pop("./etc/passwd")
+    assert links == {"./usr/lib/ssl/cert.pem", "./usr/lib/ssl/certs"}
     assert set(texts) == {
         "./etc/group",
         "./etc/nsswitch.conf",

@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -91,14 +92,31 @@ def build(context: Path, tag: str) -> Path:
         raise ValueError("buildah is not installed: apt-get install buildah, or build the context with another builder")
     storage = ["--root", str(context) + ".storage/root", "--runroot", str(context) + ".storage/run"]
     buildah = ["buildah", *storage, "--storage-driver", "vfs"]
-    archive = context / "image.tar"
-    archive.unlink(missing_ok=True)
+    layout, archive = Path(f"{context}.layout"), context / "image.tar"
+    shutil.rmtree(layout, ignore_errors=True)
     file = context / "Containerfile"
-    options = ["--isolation", "chroot", "--timestamp", str(int(file.stat().st_mtime)), "--quiet"]
+    epoch = int(file.stat().st_mtime)
+    options = ["--isolation", "chroot", "--timestamp", str(epoch), "--quiet"]
     subprocess.run([*buildah, "build", *options, "--tag", tag, "--file", str(file), str(context)], check=True)
-    subprocess.run([*buildah, "push", "--quiet", tag, f"oci-archive:{archive}:{tag}"], check=True)
-    shutil.rmtree(f"{context}.storage", ignore_errors=True)
+    subprocess.run([*buildah, "push", "--quiet", tag, f"oci:{layout}:{tag}"], check=True)
+    _pack(layout, archive, epoch)
+    for directory in (layout, f"{context}.storage"):
+        shutil.rmtree(directory, ignore_errors=True)
     return archive
+
+
+def _pack(layout: Path, archive: Path, epoch: int) -> None:
+    """An OCI archive is a tar of the layout; this one has one time and one order, which buildah's own has not."""
+    with tarfile.open(archive, "w", format=tarfile.PAX_FORMAT) as packed:
+        for path in sorted(layout.rglob("*")):
+            info = packed.gettarinfo(path, str(path.relative_to(layout)))
+            info.mtime, info.uid, info.gid, info.uname, info.gname = epoch, 0, 0, "", ""
+            info.mode = 0o755 if path.is_dir() else 0o644
+            if path.is_file():
+                with path.open("rb") as content:
+                    packed.addfile(info, content)
+            else:
+                packed.addfile(info)
 
 
 def _epoch() -> int:

@@ -52,6 +52,10 @@ ACCOUNTS: Final = {
 }
 
 
+LINKS: Final = {"./usr/lib/ssl/cert.pem": "/etc/ssl/certs/ca-certificates.crt", "./usr/lib/ssl/certs": "/etc/ssl/certs"}
+"""Where OpenSSL looks for certificates; in Debian they come with its command, which the image has not."""
+
+
 @dataclass(frozen=True, slots=True)
 class DebianPackage:
     """One line of the lock."""
@@ -123,6 +127,10 @@ def root_archive(files: Iterable[Path], out: Path, epoch: int) -> None:
         info = tarfile.TarInfo(name)
         info.size, info.mode = len(content), 0o644
         members[name] = info, content
+    for name, target in LINKS.items():
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname, info.mode = tarfile.SYMTYPE, target, 0o777
+        members[name] = info, b""
     with tarfile.open(out, "w", format=tarfile.PAX_FORMAT) as archive:
         for _, (info, content) in sorted(members.items()):
             info.mtime, info.uid, info.gid, info.uname, info.gname = epoch, 0, 0, "", ""
