@@ -18,6 +18,7 @@ from integration.certificates import Authority, guarded
 from integration.test_credentials import kubeconfig, trusting
 from volplane.errors import ApiUnavailable, ConfigurationError
 from volplane.kube import http_pool
+from volplane.kube.http_route import Address, Route
 from volplane.kube.http_transport import HttpTransport
 from volplane.kube.transport import Response
 
@@ -250,6 +251,20 @@ async def test_a_request_that_is_given_up_leaves_nothing_for_the_next(tmp_path: 
             await ask(transport, path="/late", seconds=0.05)
         answering.set()
         assert (await ask(transport, path="/next")).body == b"GET /next"
+
+
+async def test_who_gave_up_waiting_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_pool, "_AT_ONCE", 1)
+    async with listening(Server()) as url:
+        pool = http_pool.ConnectionPool(Route(server=Address.parse(url, what="the server")).connect)
+        lent = await pool.take(True)
+        gives_up, waits = (asyncio.create_task(pool.take(True)) for _ in range(2))
+        await asyncio.sleep(0)
+        gives_up.cancel()
+        pool.give_back(lent)  # before the task that gives up has run
+        assert await waits is lent
+        assert gives_up.cancelled()
+        await pool.close()
 
 
 async def test_a_server_that_is_away_fails_all_who_wait_at_once(tmp_path: Path) -> None:

@@ -68,8 +68,8 @@ class ConnectionPool:
         """End the use of a connection. It is closed if its last answer is not whole."""
         if not connection.usable or self._open.get(connection) is not self._tls:
             connection.close()
-        elif self._waiters:
-            self._next_waiter().set_result(connection)
+        elif (waiter := self._next_waiter()) is not None:
+            waiter.set_result(connection)
         else:
             connection.idle_since = asyncio.get_running_loop().time()
             self._idle.append(connection)
@@ -81,8 +81,7 @@ class ConnectionPool:
             self._look.cancel()
         for task in self._making:
             task.cancel()
-        while self._waiters:
-            self._next_waiter().set_exception(BrokenOff("the transport is closed"))
+        self._fail_waiters(BrokenOff("the transport is closed"))
         for connection in tuple(self._open):
             connection.close()
         await asyncio.gather(*self._making, return_exceptions=True)
@@ -111,8 +110,7 @@ class ConnectionPool:
             connection = await self._connect(tls, self._lost)
         except Exception as error:  # noqa: BLE001 -- whoever waits raises it
             # All at once: the next attempt would fail the same way, perhaps after ten seconds more.
-            while self._waiters:
-                self._next_waiter().set_exception(error)
+            self._fail_waiters(error)
         else:
             self._open[connection] = tls
             self.give_back(connection)
@@ -127,10 +125,18 @@ class ConnectionPool:
             self._idle.remove(connection)
         self._make_more()
 
-    def _next_waiter(self) -> asyncio.Future[Connection]:
-        waiter = next(iter(self._waiters))
-        del self._waiters[waiter]
-        return waiter
+    def _next_waiter(self) -> asyncio.Future[Connection] | None:
+        """Whose turn it is. One that was cancelled is still in the queue until its task runs."""
+        while self._waiters:
+            waiter = next(iter(self._waiters))
+            del self._waiters[waiter]
+            if not waiter.done():
+                return waiter
+        return None
+
+    def _fail_waiters(self, error: Exception) -> None:
+        while (waiter := self._next_waiter()) is not None:
+            waiter.set_exception(error)
 
     def _close_idle(self) -> None:
         idle, self._idle = self._idle, []
