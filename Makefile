@@ -132,6 +132,13 @@ dist: $(STAMP) ## Build every wheel and source distribution into dist/, the same
 	@rm -rf dist
 	@$(BIN)/python -m tools.dist --out dist $(foreach url,$(URLS),--url "$(url)")
 
+# BACKENDS: those in the image. TAG: its name. Debian, as root, with buildah. IMAGE_ARGS: --newest.
+BACKENDS ?= hostpath,nfs
+TAG ?= volplane:latest
+.PHONY: image
+image: $(STAMP) ## Build the image into build/image/image.tar, the same bytes each time
+	@$(BIN)/python -m tools.image --out build/image --backends $(BACKENDS) --build $(TAG) $(IMAGE_ARGS)
+
 .PHONY: clean
 clean: ## Remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist build

@@ -51,7 +51,7 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "names": ("kube.names", "state.naming"),
     "parameters": ("drivers.parameters", "schemas", "secret"),
-    "logs": ("controller.logs", "messages"),
+    "logs": ("controller.logs", "controller.trace", "messages"),
     "clock": ("controller.clock",),
     "metrics": ("assembly._Wiring._operation_ended", "controller.metrics"),
     "events": (

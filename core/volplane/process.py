@@ -146,7 +146,8 @@ class ControllerProcess:
         """Why /readyz answers 503; empty = ready. A process that waits for the Lease is ready.
 
         A driver whose hooks all hang makes the process unready, because only a restart helps. A broken or unavailable
-        driver does not, as long as another one is healthy. Without any driver only a binder is ready.
+        driver does not, as long as another one is healthy, or the processes of nodes serve one: their claims are
+        assigned here. Without any driver only a binder is ready.
         """
         if self._plane is None:
             if trouble := self._bootstrap.trouble or (self._elector.failing if self._elector is not None else ""):
@@ -161,6 +162,8 @@ class ControllerProcess:
         return [*reasons, why] if (why := self._no_driver_works()) else reasons
 
     def _no_driver_works(self) -> str:
+        if self._loaded.distributed:
+            return ""
         return why_none_works(self.driver_status(), needed="binder" not in self._options.controllers)
 
     def details(self) -> Sequence[str]:
@@ -254,6 +257,7 @@ class ControllerProcess:
         """Say in one line what this process is, where it works, and whether it leads."""
         options = self._options
         drivers = [f"{each.name} ({each.plugin.name})" for each in self._loaded.drivers]
+        drivers += [f"{each.name} ({each.plugin.name}, on nodes)" for each in self._loaded.distributed]
         drivers += [f"{each.name} ({each.backend}, not usable)" for each in self._loaded.broken]
         leads = "works without a lease"
         if options.leader_elect:

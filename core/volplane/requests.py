@@ -84,6 +84,9 @@ class Context:
         default_factory=lambda: logging.getLogger("volplane.backend"), compare=False, repr=False
     )
     """Logger that already knows driver, operation and object."""
+    traceparent: str = field(default="", compare=False, repr=False)
+    """W3C trace context of this call, to hand on to the storage; "" where there is none. Its trace id is in all log
+    lines about the claim."""
     cancelled: Callable[[], bool] = field(default=lambda: False, compare=False, repr=False)
     """True once the caller has stopped waiting: stop at the next safe point."""
 

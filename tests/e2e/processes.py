@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ ENVIRONMENT = {**os.environ, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
 class Command:
     """A running `volplane` command whose output goes to a file."""
 
-    def __init__(self, log: Path, *arguments: str) -> None:
+    def __init__(self, log: Path, *arguments: str, environment: Mapping[str, str] = ENVIRONMENT) -> None:
         self.log = log
         self._file = log.open("ab")
         self._begin = log.stat().st_size
@@ -30,7 +30,7 @@ class Command:
             stdin=subprocess.DEVNULL,
             stdout=self._file,
             stderr=subprocess.STDOUT,
-            env=ENVIRONMENT,
+            env=environment,
         )
 
     @property

@@ -14,7 +14,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from integration.controller_process import DRIVER, Site, running_process
-from volplane.controller.config import ALL_CONTROLLERS, Configuration, DriverSettings, parse_controllers
+from volplane.controller.config import (
+    ALL_CONTROLLERS,
+    DEFAULT_CONTROLLERS,
+    Configuration,
+    DriverSettings,
+    parse_controllers,
+)
 from volplane.controller.metrics import Metrics
 from volplane.drivers.discovery import GivenPlugins
 from volplane.kube.kinds import CLAIMS, NAMESPACES, VOLUMES
@@ -183,6 +189,29 @@ async def test_without_any_driver_only_a_binder_is_ready(
         assert bool(none.unready()) == (ready == 503)
         logged = any("no driver is configured" in record.getMessage() for record in caplog.records)
         assert logged == (ready == 503)
+        stop.set()
+        await running
+
+
+@pytest.mark.real_time
+async def test_a_process_whose_drivers_are_served_by_those_of_nodes_is_ready(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It assigns their claims; a Deployment that is never ready is never rolled out."""
+    caplog.set_level("INFO", logger="volplane.process")
+    (tmp_path / "disks").mkdir()
+    driver = DriverSettings(
+        name="local.example.com", backend="hostpath", options={"root": str(tmp_path / "disks")}, distributed=True
+    )
+    async with observed(tmp_path) as site:
+        stop = asyncio.Event()
+        options = Options(controllers=parse_controllers(DEFAULT_CONTROLLERS), leader_elect=False)
+        central = ControllerProcess(site.client, Configuration(drivers=(driver,)), options, metrics=Metrics())
+        running = asyncio.ensure_future(central.run(stop))
+        await central.wait_working()
+        await site.until("it is ready", lambda: not central.unready())
+        assert "no driver is configured" not in caplog.text
+        assert "drivers local.example.com (hostpath, on nodes);" in caplog.text
         stop.set()
         await running
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from scenarios.attach_objects import bound_claim, pod
+from scenarios.differences import UNUSED_GATE
 from scenarios.harness import Json
 from scenarios.test_protection_rows import test_protection_does_what_the_scenario_says as play
 
@@ -67,6 +68,19 @@ ROWS: dict[str, Json] = {
         "given": {"claims": [claim(CLAIM, **GOING)]},
         "inject": refused(409),
         "then": {"writes": [*[written("injected-409")] * 2, written("ok")], "liveLists": lists(3), "claims": [GONE]},
+    },
+    "behind the gate of the condition Unused a finalizer is added all the same, and nothing else": {
+        "given": {"claims": [claim()]},
+        "inject": {"config": {"featureGates": {UNUSED_GATE: True}}},
+        "then": {
+            "writes": [
+                {**written("ok"), "subresource": "status"},
+                written("injected-409", CLAIM),
+                written("ok", CLAIM),
+            ],
+            "writeCount": 3,
+            "claims": [{"name": "pvc-1", "finalizers": [CLAIM], "conditions": [{"type": "Unused", "status": "True"}]}],
+        },
     },
     "other finalizers stay": {
         "given": {"claims": [claim("example.com/mine", CLAIM, **GOING)]},

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scenarios.differences import PROTECTION_DIFFERENCES
+from scenarios.differences import PROTECTION_DIFFERENCES, without_condition
 from scenarios.faults import Call, refusing
 from scenarios.files import scenario_rows
 from scenarios.harness import PATHS, Harness, Json
@@ -198,8 +198,7 @@ def _wrong_lists(harness: Harness, then: Json) -> list[str]:
 @pytest.mark.parametrize("row", [pytest.param(row, id=row["id"]) for row in ROWS])
 async def test_protection_does_what_the_scenario_says(row: Json) -> None:
     difference = PROTECTION_DIFFERENCES.get(row["id"])
-    row = difference.applied(row) if difference is not None else row
-
+    row = difference.applied(row) if difference is not None else without_condition(row)
     controllers = frozenset({"protection"})
     async with Harness(controllers=controllers, settings=NOTHING_ELSE, disabled_admission=()) as harness:
         await _prepare(harness, row)

@@ -291,6 +291,10 @@ async def test_pods_that_still_use_the_volume_are_told_on_it() -> None:
         elsewhere = recycling.user()
         elsewhere["metadata"] = {"name": "user", "namespace": "elsewhere"}
         await lab.create("pods", elsewhere)
+        other = recycling.user()
+        other["metadata"]["name"] = "other"
+        other["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] = "another"
+        await lab.create("pods", other)
         lab.rules.hide("pods", "*")
         await lab.start()
         await asyncio.sleep(30.0)

@@ -83,7 +83,7 @@ def test_what_went_well_cannot_be_shortened() -> None:
 def test_a_report_holds_all_that_a_replay_needs() -> None:
     seed, _ = CAUGHT[BUG]
     with planted(PLANTS[BUG]):
-        report = judge_seed(seed)
+        report = judge_seed(seed, trials=40)
         again = judge_seed(seed, only=report.kept, trials=0)
     assert report.left_out > 0
     assert (again.violation, again.trace, again.kept) == (report.violation, report.trace, report.kept)

@@ -29,7 +29,8 @@ def cases() -> Iterator[tuple[str, Path]]:
 def digest(values: Path) -> str:
     """First line of a rendering of these values by this chart."""
     inputs = hashlib.sha256()
-    for path in (values, *sorted(path for path in CHART.rglob("*") if path.is_file())):
+    read = sorted(path for path in CHART.rglob("*") if path.is_file() and path.suffix != ".md")
+    for path in (values, *read):
         content = path.read_bytes()
         inputs.update(f"{path.name} {len(content)}\n".encode() + content)
     return f"# of chart and values {inputs.hexdigest()}\n"

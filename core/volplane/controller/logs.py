@@ -1,7 +1,7 @@
 """Logs as text or JSON, with fields of the running task.
 
-Fields (operation, driver, object, controller) are bound to the running task and its children, and are added to every
-message that is logged there, by whatever module. Secrets of drivers are replaced in every line.
+Fields (operation, driver, object, controller, trace, span) are bound to the running task and its children, and are
+added to every message that is logged there, by whatever module. Secrets of drivers are replaced in every line.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ import msgspec
 from volplane.messages import escaped_json, sanitize
 from volplane.secret import redacted
 
-__all__ = ["bind", "bound", "configure", "fields", "log_stray_errors"]
+__all__ = ["bind", "bound", "configure", "fields", "log_stray_errors", "rebind"]
 
 _FIELDS: ContextVar[Mapping[str, str]] = ContextVar("volplane_log_fields")
 _NONE: Mapping[str, str] = MappingProxyType({})
 _COLOURS = {"DEBUG": "\x1b[2m", "WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[1;31m"}
 _RESET = "\x1b[0m"
+_IDS = ("trace", "span")
+"""Fields for programs, which text leaves out."""
 _QUIET = ("aiohttp.access", "asyncio", "kubernetes", "botocore", "urllib3", "google")
 
 
@@ -48,9 +50,14 @@ def bound(**more: str) -> Iterator[None]:
 
 
 def bind(**more: str) -> Token[Mapping[str, str]]:
-    """Add fields to everything logged from here on in this context."""
+    """Add fields to everything logged from here on in this context. Empty values are left out."""
     given = more if all(more.values()) else {name: value for name, value in more.items() if value}
     return _FIELDS.set({**fields(), **given})
+
+
+def rebind(base: Mapping[str, str], **more: str) -> None:
+    """As `bind`, with `base` and nothing else of what was bound before: what a task does next."""
+    _FIELDS.set({**base, **(more if all(more.values()) else {name: value for name, value in more.items() if value})})
 
 
 def configure(
@@ -120,7 +127,8 @@ class _Text(logging.Formatter):
         when = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
         where = record.name.removeprefix("volplane.")
         text = f"{when} {record.levelname[0]} {where}: {sanitize(record.getMessage())}"
-        extra = " ".join(f"{name}={sanitize(value)}" for name, value in getattr(record, "fields", _NONE).items())
+        told = {name: value for name, value in getattr(record, "fields", _NONE).items() if name not in _IDS}
+        extra = " ".join(f"{name}={sanitize(value)}" for name, value in told.items())
         if extra:
             text += f"  {extra}"
         if record.exc_info:

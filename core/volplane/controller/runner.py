@@ -35,6 +35,7 @@ from volplane.controller.actions import (
 )
 from volplane.controller.clock import LoopTime
 from volplane.controller.steps import NothingChanged, Steps
+from volplane.controller.trace import new_span, trace_of
 from volplane.controller.workqueue import AdaptiveConcurrency, ControllerMetrics, WorkQueue
 from volplane.errors import (
     ApiConflict,
@@ -163,8 +164,9 @@ class Runner:
 
     async def _work(self) -> None:
         logs.bind(controller=self.name)
+        ours = logs.fields()
         while (key := await self._queue.get()) is not None:
-            logs.bind(object=key)
+            logs.rebind(ours, object=key, trace=trace_of(self._about(key), self._caches), span=new_span())
             try:
                 await self._process(key)
             finally:
@@ -312,10 +314,12 @@ class Runner:
 
     def _warn(self, key: str, reason: str, text: str, again: str = "") -> None:
         """Record an event on the object. again: when it is tried again, which makes no other event of it."""
-        cache = self._caches.get(self._kind.plural)
-        about: KubeObject | None = None if cache is None else cache.get(key)
-        if about is not None:
+        if (about := self._about(key)) is not None:
             self._record((warning(self._kind, about, reason, text + again, same_as=text),))
+
+    def _about(self, key: str) -> KubeObject | None:
+        cache = self._caches.get(self._kind.plural)
+        return None if cache is None else cache.get(key)
 
     def _report_failure(self, key: str, what: str, again: str) -> bool:
         """Record the event that the failed step has for its failure, with `what` and when it is tried `again` added.

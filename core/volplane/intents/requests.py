@@ -10,6 +10,7 @@ import msgspec
 
 from volplane.assets import AccessMode, Asset, Ownership, Segment, VolumeMode
 from volplane.binding.matching import capacity_of, request_of
+from volplane.controller.trace import traceparent
 from volplane.drivers.view import DriverView
 from volplane.intents.record import allowed_segments
 from volplane.kube import names
@@ -55,6 +56,7 @@ def context_of(
         fence=fence,
         # One for each driver: loggers are kept for ever. What is worked on stands in the fields of each message.
         log=logging.getLogger(f"volplane.driver.{driver.name}"),
+        traceparent=traceparent(),
     )
 
 

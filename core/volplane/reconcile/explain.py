@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from volplane.binding.matching import class_of_claim, refers_to
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Run, Settled, Wait
+from volplane.controller.trace import trace_of
 from volplane.expand.stages import decided_changes, stages
 from volplane.kube import names
 from volplane.kube.objects import Claim, StorageClass, Volume, VolumeAttachment
@@ -68,6 +69,7 @@ def explain_claim(
             *_situation(claim, cluster, drivers),
             *stages(claim, cluster),
             *([f"its node: {node}"] if node else []),
+            _traced(claim, cluster),
         ),
         tried=tuple(_tried(running, now)),
         next=tuple(_waits(running, now) or [told for told in (*_next(action, nothing), *changes) if told]),
@@ -86,7 +88,7 @@ def explain_volume(
     return Explanation(
         kind="volume",
         name=name,
-        situation=(*_volume_situation(volume, cluster), *([lost] if lost else [])),
+        situation=(*_volume_situation(volume, cluster), *([lost] if lost else []), _traced(volume, cluster)),
         tried=tuple(_tried(running, now)),
         next=tuple(_waits(running, now) or _next(action, "nothing until something changes")),
     )
@@ -116,6 +118,11 @@ def explain_class(name: str, cluster: ClusterState, *, drivers: Sequence[str] = 
         tried=(),
         next=(f"claims that are not bound yet: {shown}" if waiting else "no claim waits for it",),
     )
+
+
+def _traced(found: Claim | Volume, cluster: ClusterState) -> str:
+    trace = trace_of(found, {cluster.volumes.kind.plural: cluster.volumes})
+    return f"in logs as JSON all lines about it have the trace {trace}"
 
 
 def explain_attachment(attachment: VolumeAttachment) -> Explanation:
@@ -213,6 +220,8 @@ def _served(storage_class: StorageClass, cluster: ClusterState, drivers: Sequenc
     driver = cluster.drivers.get(storage_class.provisioner)
     broken = cluster.drivers.broken(storage_class.provisioner)
     unknown = f"not a driver of this process{near(storage_class.provisioner, drivers)}"
+    if driver is None and cluster.drivers.distributed(storage_class.provisioner) is not None:
+        unknown = "served by the processes of the nodes"
     served = "served here" if driver else f"not usable here: {broken}" if broken else unknown
     mode = storage_class.volume_binding_mode or "Immediate"
     return f"binds {mode} and is provisioned by {storage_class.provisioner}, which is {served}"

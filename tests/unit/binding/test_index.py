@@ -62,6 +62,14 @@ def test_equal_volumes_are_chosen_by_age_then_by_name(order: tuple[int, ...]) ->
     assert chosen == ["old", "a-young", "b-young", "other-mode"]
 
 
+def test_a_volume_that_says_nothing_of_its_age_or_modes_comes_first_and_is_taken_by_who_asks_for_none() -> None:
+    free = offered(volume("a", creationTimestamp="2026-01-01T00:00:00Z"), volume("b"))
+    assert best(free) == "b"
+    free.changed(None, volume("c", accessModes=None))
+    assert best(free) == "b"
+    assert best(free, accessModes=None) == "c"
+
+
 def test_equally_wide_sets_of_modes_are_looked_at_in_one_order() -> None:
     """Item 21.18."""
     either = volume("rox", accessModes=["ReadWriteOnce", "ReadOnlyMany"])
@@ -183,8 +191,9 @@ def test_a_claim_holds_one_volume_at_a_time() -> None:
     free = offered(volume("v1"), volume("v2"))
     free.hold("v1", "default/a")
     free.hold("v2", "default/a")
-    assert free.get("v1") is not None
+    assert free.get("v1") == volume("v1")
     assert free.get("v2") is None
+    assert free.get("unknown") is None
 
 
 def test_a_volume_is_newly_offered_when_it_becomes_free_or_fits_others() -> None:

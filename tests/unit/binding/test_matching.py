@@ -88,6 +88,7 @@ def test_a_claim_holds_what_its_status_says() -> None:
         (None, [("tier", "In", ["silver"])], False),
         (None, [("rack", "In", ["1"])], False),
         (None, [("tier", "In", ["gold", "silver"]), ("tier", "In", ["silver", "bronze"])], False),
+        (None, [("tier", "In", ["silver", "bronze"]), ("tier", "In", ["gold", "silver"])], False),
         (None, [("tier", "In", ["gold", "silver"]), ("tier", "In", ["gold", "bronze"])], True),
         (None, [("tier", "In", None)], False),
         (None, [("tier", "NotIn", ["silver"])], True),

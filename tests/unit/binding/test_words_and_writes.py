@@ -147,6 +147,12 @@ def test_a_claim_that_has_lost_its_volume_is_told_why_once(
     assert bound(claim(annotations=DONE, volumeName=name, status={"phase": "Lost"}), *volumes) == Wait(reason=message)
 
 
+@pytest.mark.parametrize("fields", [{"deletionTimestamp": DYING}, {"annotations": {INTENT: "{}"}}])
+def test_a_bound_pair_stays_one_though_the_volume_was_seen_released(fields: Any) -> None:
+    held = volume(claim=claim(), status={"phase": "Released"}, **fields)
+    assert bound_to(bound(claim(annotations=DONE, volumeName="v", status=BOUND), held)) == "v"
+
+
 @pytest.mark.parametrize("phase", ["Released", "Failed"])
 def test_a_released_volume_that_nobody_deletes_may_be_bound_again(phase: str) -> None:
     item = claim(annotations=DONE, volumeName="v", status=BOUND)

@@ -64,6 +64,11 @@ def test_a_class_whose_driver_is_served_leads_to_the_intent() -> None:
     assert told.next == (f"a write to PersistentVolumeClaim {KEY}: declare the intent to provision",)
 
 
+def test_a_driver_of_nodes_is_served_there() -> None:
+    told = explained(fast(), storage_class(provisioner=DRIVER), distributed=(disk(DRIVER),))
+    assert any(sentence.endswith("which is served by the processes of the nodes") for sentence in told.situation)
+
+
 def test_a_driver_that_is_broken_says_why() -> None:
     told = explained(fast(), storage_class(provisioner=DRIVER), broken={DRIVER: "the disk is gone"})
     assert any("which is not usable here: the disk is gone" in sentence for sentence in told.situation)

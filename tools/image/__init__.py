@@ -1,0 +1,1 @@
+"""`make image`: the context of deploy/Containerfile, its list of packages (SBOM), and the image."""
