@@ -187,7 +187,7 @@ def _written(self: ClusterState, claim: Claim) -> records.ClaimIntent | None:
 
 def hold_what_is_gone(stack: ExitStack) -> None:
     """Forget to let a volume go once its asset is deleted."""
-    replace(stack, delete, "without_finalizer", lambda _volume, *, why: Wait(reason=why))
+    replace(stack, delete, "without_finalizer", lambda _volume, *, why, **_: Wait(reason=why))
 
 
 def say_nothing_of_a_release(stack: ExitStack) -> None:
@@ -220,17 +220,6 @@ def poll_what_is_kept(stack: ExitStack) -> None:
         return Wait(reason="perhaps it has changed", seconds=5.0) if isinstance(action, Settled) else action
 
     replace(stack, volumes, "_reclaim", again)
-
-
-def kill_scrubber_pods(stack: ExitStack) -> None:
-    """Remove a scrubber pod with no grace: the object is gone before the pod is."""
-    remove = recycle._remove_pod
-
-    def at_once(pod: Any, *, why: str) -> Any:
-        action = remove(pod, why=why)
-        return msgspec.structs.replace(action, grace_seconds=0) if hasattr(action, "grace_seconds") else action
-
-    replace(stack, recycle, "_remove_pod", at_once)
 
 
 def keep_the_first_credentials(stack: ExitStack) -> None:
@@ -296,7 +285,6 @@ PLANTS: Mapping[str, Plant] = {
         say_nothing_of_a_release,
         leave_the_scrubber_pod,
         poll_what_is_kept,
-        kill_scrubber_pods,
         keep_the_first_credentials,
         give_up_a_watch_that_is_refused,
         drop_what_is_refused,

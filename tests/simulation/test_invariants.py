@@ -17,6 +17,7 @@ from simulation.recorded import CAUGHT, CAUGHT_ATTACHING, CAUGHT_CHANGING
 from volplane.assets import Ownership
 from volplane.kube.objects import Volume
 from volplane.reconcile import claims
+from volplane.requests import ClaimIdentity, Context, ProvisionRequest
 from volplane_testing import simulation
 from volplane_testing.simulation.actors import Actors
 from volplane_testing.simulation.changes import Changes
@@ -173,7 +174,22 @@ def a_volume_that_shrinks(world: World) -> None:
     world.send("p1", "PATCH", f"{VOLUMES}/v", {"spec": {"capacity": {"storage": "512Mi"}}})
 
 
+def an_asset_that_is_asked_for_in_another_place(world: World) -> None:
+    owner = Ownership(cluster_id="c", claim_uid="u", volume_name="pvc-u", generation=1)
+    for zone in ("a", "b"):
+        request = ProvisionRequest(
+            context=Context(driver="beta.sim", cluster_id="c"),
+            name="pvc-u",
+            capacity_bytes=1,
+            owner=owner,
+            claim=ClaimIdentity(namespace="default", name="c", uid="u"),
+            segment={"zone": zone},
+        )
+        world.run_context.hook_rules.called(request)
+
+
 BY_HAND: Mapping[Build, str] = {
+    an_asset_that_is_asked_for_in_another_place: "place-is-kept",
     a_volume_taken_from_its_claim_and_given_to_another: "one-claim-per-volume",
     a_claim_that_cannot_go: "no-stuck-finalizer",
     a_free_volume_that_is_said_to_be_released: "phases-tell-the-truth",

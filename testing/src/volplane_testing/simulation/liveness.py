@@ -231,7 +231,7 @@ class Liveness:
         """Whether a pod that has not ended still names the claim it was released from."""
         reference = reference_of(volume)
         return any(
-            _uses(pod, reference["namespace"], reference["name"])
+            _uses(pod, reference.get("namespace", ""), reference.get("name", ""))
             and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
             for pod in self._view.pods.values()
         )
