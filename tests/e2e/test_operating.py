@@ -133,11 +133,13 @@ def test_releasing_keeps_the_data_and_deleting_does_not(kubeconfig: Path, contro
         assert "nothing was changed; --release releases them and keeps the assets, --delete deletes them" in shown
         assert "--yes needs --release or --delete" in volplane("drain", *here, "--yes", code=2)
         assert "a controller is at work" in volplane("drain", *here, "--release", "--yes", code=1)
-        assert "nothing is held" in volplane("drain", *here, "--driver", "other.example.com")
+        assert "the controller has no driver 'other.example.com'" in volplane(
+            "drain", *here, "--driver", "other.example.com", code=1
+        )
         assert "fast.example.com was checked at" in volplane("leaks", "--http", controllers.http)
         assert controllers.directories() == ["a", "b"]
 
-        volplane("drain", *here, "--delete", "--yes", "--driver", "other.example.com")
+        volplane("drain", *here, "--delete", "--yes", "--driver", "other.example.com", code=1)
         assert controllers.directories() == ["a", "b"]
         deleted = volplane("drain", *here, "--delete", "--yes")
         assert "nothing is held any more" in deleted

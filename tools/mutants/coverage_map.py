@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import coverage
 import pytest
 
 __all__ = ["CoverageMap", "moved"]
@@ -84,6 +83,8 @@ class CoverageMap:
     def measure(self, items: Sequence[pytest.Item]) -> int:
         """Run these tests, and keep which of the lines each of them runs; 0, as an exit code."""
         files = {str(self._root / path): path for path in self._sources}
+        import coverage  # noqa: PLC0415 -- installed for `make mutants` alone
+
         measured = coverage.Coverage(include=list(files), data_file=None, config_file=False)
         measured.start()
         for item, following in zip(items, [*items[1:], None], strict=True):

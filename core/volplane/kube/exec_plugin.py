@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +23,7 @@ __all__ = ["ExecCredential", "run_plugin"]
 
 SECONDS = 30.0
 """How long a plugin may take."""
+_FAREWELL_SECONDS = 5.0
 _MOST_OUTPUT = 1 << 20
 _LONGEST_COMPLAINT = 500
 
@@ -99,24 +100,38 @@ async def _output(command: list[str], environment: Mapping[str, str], what: str,
     except OSError as error:
         advice = one_line(hint) or "install it, or choose another context (kubectl config use-context)"
         raise ConfigurationError(f"{what} cannot be run: {error.strerror or error}; {advice}") from None
+    said = asyncio.create_task(_all_of(process.stdout, what)), asyncio.create_task(_last_of(process.stderr))
     try:
         async with asyncio.timeout(SECONDS):
-            output, complaint, _ = await asyncio.gather(
-                _all_of(process.stdout, what), _last_of(process.stderr), process.wait()
-            )
+            output, complaint = await asyncio.gather(*said)
+            await process.wait()
     except TimeoutError:
         raise ConfigurationError(
             f"{what} did not end within {SECONDS:g} s and was killed; it may wait for a login: run it by hand"
         ) from None
     finally:
         if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await asyncio.shield(process.wait())
+            await asyncio.shield(_killed(process, said))
     if process.returncode:
-        said = sanitize(one_line(complaint.decode(errors="replace"))) if complaint else "nothing"
-        raise ConfigurationError(f"{what} failed with exit code {process.returncode} and said: {said}")
+        told = sanitize(one_line(complaint.decode(errors="replace"))) if complaint else "nothing"
+        raise ConfigurationError(f"{what} failed with exit code {process.returncode} and said: {told}")
     return output
+
+
+async def _killed(process: asyncio.subprocess.Process, readers: Iterable[asyncio.Task[bytes]]) -> None:
+    """Kill it and all that it has started, and wait for its end.
+
+    asyncio may tell of that only once its pipes are at their end too, and a pipe that is full has to be read for that.
+    What left its group may hold them open: that is not waited for.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for reader in readers:
+        reader.cancel()
+    await asyncio.gather(*readers, return_exceptions=True)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_FAREWELL_SECONDS):
+            await asyncio.gather(_last_of(process.stdout), _last_of(process.stderr), process.wait())
 
 
 async def _all_of(stream: asyncio.StreamReader | None, what: str) -> bytes:

@@ -163,15 +163,19 @@ async def test_what_a_hook_logs_carries_operation_driver_and_object(cluster: Any
     await cluster.client.delete(CLAIMS, "default/data")
     await asyncio.sleep(30)
     assert seen["list_assets"] == {"driver": PLUGIN}
+    spans = {seen[hook].pop("span") for hook in ("provision", "delete")}
+    assert len(spans) == 2, "of one pass each"
     assert seen["provision"] == {
         "controller": "claims",
         "object": "default/data",
         "operation": f"provision-default/data[{uid}]",
         "driver": PLUGIN,
+        "trace": uid.replace("-", ""),
     }
     assert seen["delete"] == {
         "controller": "volumes",
         "object": f"pvc-{uid}",
         "operation": f"delete-pvc-{uid}[{volume}]",
         "driver": PLUGIN,
+        "trace": uid.replace("-", ""),
     }
