@@ -111,7 +111,9 @@ def where_they_are(volumes: Sequence[Volume], nodes: list[str], directory: Path)
     return on_node, misplaced
 
 
-async def lives(client: Client, count: int, nodes: list[str], directory: Path) -> dict[str, float]:
+async def lives(
+    client: Client, count: int, nodes: list[str], directory: Path, conflicts: Callable[[], float]
+) -> dict[str, float]:
     """Create all claims, look where their volumes are, and delete them."""
 
     async def all_bound() -> bool:
@@ -130,6 +132,7 @@ async def lives(client: Client, count: int, nodes: list[str], directory: Path) -
     await each_claim(count, create)
     await until("all claims are bound", all_bound)
     bound = time.monotonic() - began
+    met = conflicts()
     on_node, misplaced = where_they_are((await client.list(VOLUMES)).items, nodes, directory)
     began = time.monotonic()
     await each_claim(count, delete)
@@ -139,10 +142,12 @@ async def lives(client: Client, count: int, nodes: list[str], directory: Path) -
     return {
         "seconds until all are bound": bound,
         "claims bound a second": count / bound,
+        "conflicts until then (0)": met,
         "volumes on a node, fewest": min(on_node.values()),
         "volumes on a node, most": max(on_node.values()),
         "volumes elsewhere than on their node (0)": misplaced,
         "seconds until all are gone": seconds,
+        "conflicts since": conflicts() - met,
         "directories left (0)": left,
     }
 
@@ -164,12 +169,14 @@ async def measure(directory: Path, nodes: int, claims: int) -> dict[str, float]:
         for each in started:
             each.wait_ready()
         before = [each.usage().cpu for each in started]
-        figures = await lives(client, claims, known, directory)
+
+        def conflicts() -> float:
+            return sum(n for each in started for sample, n in each.metrics().items() if _conflict(sample))
+
+        figures = await lives(client, claims, known, directory, conflicts)
         used = [each.usage().cpu - cpu for each, cpu in zip(started, before, strict=True)]
         await client.close()
-        refused = [sum(n for sample, n in each.metrics().items() if _conflict(sample)) for each in started]
         return figures | {
-            "conflicts": sum(refused),
             "CPU of the central process per claim, ms": used[0] / claims * 1000,
             "CPU of all processes of nodes per claim, ms": sum(used[1:]) / claims * 1000,
             "memory of a process of a node, MiB": max(each.usage().memory for each in started[1:]) / 2**20,

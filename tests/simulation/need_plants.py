@@ -5,12 +5,16 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
+import msgspec
+
 from simulation.planting import by_name, replace
 from volplane import assembly
 from volplane.intents.discard import DiscardOperation
 from volplane.intents.operation import OperationDeps
-from volplane.kube.objects import Volume
+from volplane.kube import names
+from volplane.kube.objects import Claim, Volume
 from volplane.protection.claims import LivePods
+from volplane.provision import operation
 from volplane.reclaim import recycle
 from volplane.reclaim.operation import RecycleOperation
 from volplane.reconcile import volumes
@@ -23,6 +27,21 @@ def discard_what_is_wanted(stack: ExitStack) -> None:
         return False
 
     replace(stack, DiscardOperation, "_still_wanted", never)
+
+
+def place_each_try_anew(stack: ExitStack) -> None:
+    """Ask for the place that the claim's node and class say now, whatever the record says."""
+    request = operation.provision_request
+
+    def anew(claim: Claim, storage_class: Any, driver: Any, intent: Any, context: Any, *, nodes: Any) -> Any:
+        node, keys = nodes.get(claim.annotation(names.SELECTED_NODE) or ""), driver.info.topology_keys
+        if node is None or not keys:
+            return request(claim, storage_class, driver, intent, context, nodes=nodes)
+        labels = node.metadata.labels or {}
+        placed = msgspec.structs.replace(intent, segment={key: labels[key] for key in keys})
+        return request(claim, storage_class, driver, placed, context, nodes=nodes)
+
+    replace(stack, operation, "provision_request", anew)
 
 
 def adopt_any_scrub_pod(stack: ExitStack) -> None:
@@ -65,6 +84,7 @@ def scrub_for_a_living_claim(stack: ExitStack) -> None:
 
 NEED_PLANTS = by_name(
     discard_what_is_wanted,
+    place_each_try_anew,
     adopt_any_scrub_pod,
     believe_the_cache_about_pods,
     break_promises,

@@ -28,6 +28,7 @@ CAUGHT: Mapping[str, tuple[int, str]] = {
     "wait_for_bookmarks": (0, "watches-go-on"),
     "resume_after_a_restore": (1710, "comes-to-rest"),
     "discard_what_is_wanted": (154, "still-wanted"),
+    "place_each_try_anew": (248, "place-is-kept"),
     "adopt_any_scrub_pod": (5, "unscrubbed"),
     "believe_the_cache_about_pods": (207, "asset-in-use"),
     "break_promises": (202, "never-used"),
