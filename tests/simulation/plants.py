@@ -222,6 +222,16 @@ def poll_what_is_kept(stack: ExitStack) -> None:
     replace(stack, volumes, "_reclaim", again)
 
 
+def delete_without_preconditions(stack: ExitStack) -> None:
+    """Delete the object of a name, whichever it is by now."""
+
+    async def by_name(self: Steps, step: Any) -> None:
+        await self._client.delete(step.kind, step.target.key, grace_seconds=step.grace_seconds)
+        await self.refresh(step.kind, step.target.key)
+
+    replace(stack, Steps, "delete", by_name)
+
+
 def keep_the_first_credentials(stack: ExitStack) -> None:
     """Read certificates and tokens once, at the start."""
 
@@ -285,6 +295,7 @@ PLANTS: Mapping[str, Plant] = {
         say_nothing_of_a_release,
         leave_the_scrubber_pod,
         poll_what_is_kept,
+        delete_without_preconditions,
         keep_the_first_credentials,
         give_up_a_watch_that_is_refused,
         drop_what_is_refused,

@@ -22,6 +22,7 @@ CAUGHT: Mapping[str, tuple[int, str]] = {
     "say_nothing_of_a_release": (2, "no-stuck-finalizer"),
     "leave_the_scrubber_pod": (40, "nothing-left-over"),
     "poll_what_is_kept": (4, "comes-to-rest"),
+    "delete_without_preconditions": (455, "policy-ignored"),
     "keep_the_first_credentials": (9, "watches-go-on"),
     "give_up_a_watch_that_is_refused": (10, "comes-to-rest"),
     "drop_what_is_refused": (744, "what-can-proceed-does"),
