@@ -144,6 +144,8 @@ class AttachingNodes(Nodes):
 
     def _start(self, pod: Json) -> None:
         if not all(self._ready(pod, volume) for volume in self._volumes(pod)):
+            if not self._needed_on(_node_of(pod)) <= self._reported_in_use(_node_of(pod)):
+                self._changed.set()  # it was placed just now; nobody else may change anything any more
             return
         super()._start(pod)
         uid = pod["metadata"]["uid"]
@@ -196,6 +198,10 @@ class AttachingNodes(Nodes):
             if used != set(node["status"].get("volumesInUse") or ()):
                 self._patch(name, {"status": {"volumesInUse": sorted(used) or None}}, _ME, "status")
                 self._changed.set()
+
+    def _reported_in_use(self, node: str) -> set[str]:
+        found = self._view.nodes.get(node, {})
+        return set(found.get("status", {}).get("volumesInUse") or ())
 
     def _mounted_on(self, node: str) -> set[str]:
         pods = [*self._pods.running.values(), *self._unmounting.values()]
