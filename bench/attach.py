@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from bench import clients, processes
@@ -80,17 +81,8 @@ async def _until(what: str, reached: Callable[[], Awaitable[bool]]) -> float:
 
 
 async def _measure(client: Client, run: processes.Controller, pods: int, nodes: int) -> dict[str, float]:
-    async def bound() -> bool:
-        return await _bound(client, pods)
-
-    async def listed() -> bool:
-        return await _listed(client) == pods
-
-    async def gone() -> bool:
-        return await _none_attached(client)
-
     await _prepare(client, pods, nodes)
-    await _until("binding", bound)
+    await _until("binding", partial(_bound, client, pods))
     figures: dict[str, float] = {}
     before, written = await asyncio.to_thread(run.quiet), run.writes()
 
@@ -100,7 +92,10 @@ async def _measure(client: Client, run: processes.Controller, pods: int, nodes: 
     async def end() -> None:
         await clients.each(pods, lambda number: _end(client, number))
 
-    for phase, act, reached in (("attach", start, listed), ("detach", end, gone)):
+    for phase, act, reached in (
+        ("attach", start, partial(_all_listed, client, pods)),
+        ("detach", end, partial(_none_attached, client)),
+    ):
         begun = time.perf_counter()
         await act()
         figures[f"{phase}_seconds"] = await _until(phase, reached) - begun
@@ -125,25 +120,20 @@ async def _listed(client: Client) -> int:
     return sum(len(each.status.volumes_attached or ()) for each in (await client.list(NODES)).items)
 
 
+async def _all_listed(client: Client, pods: int) -> bool:
+    return await _listed(client) == pods
+
+
 async def _none_attached(client: Client) -> bool:
     """A list of thousands of attachments costs the server more than what is measured: nodes are asked first."""
     return await _listed(client) == 0 and not (await client.list(ATTACHMENTS)).items
 
 
 async def _lose_node(client: Client, pods: int, rate: float) -> dict[str, float]:
-    async def bound() -> bool:
-        return await _bound(client, pods)
-
-    async def listed() -> bool:
-        return await _listed(client) == pods
-
-    async def gone() -> bool:
-        return await _none_attached(client)
-
     await _prepare(client, pods, 1)
-    await _until("binding", bound)
+    await _until("binding", partial(_bound, client, pods))
     await _start(client, pods, 1)
-    await _until("attach", listed)
+    await _until("attach", partial(_all_listed, client, pods))
     [node] = (await client.list(NODES)).items
     used = [each.name for each in node.status.volumes_attached or ()]
     await client.patch(NODES, node.name, {"status": {"volumesInUse": used}}, subresource="status")
@@ -151,19 +141,13 @@ async def _lose_node(client: Client, pods: int, rate: float) -> dict[str, float]
     begun = time.perf_counter()
     taint = {"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"}
     await client.patch(NODES, node.name, {"spec": {"taints": [taint]}})
-    seconds = await _until("detach", gone) - begun
+    seconds = await _until("detach", partial(_none_attached, client)) - begun
     return {"volumes": pods, "seconds": seconds, "seconds_at_the_rate": pods / rate}
 
 
 async def _queue(client: Client, pods: int) -> dict[str, float]:
     """The pods are spread over as many nodes; the last two are started alone, and beside the detaches."""
     all_of_them, first = pods + 2, pods
-
-    async def bound() -> bool:
-        return await _bound(client, all_of_them)
-
-    async def listed() -> bool:
-        return await _listed(client) == pods
 
     async def wait(number: int) -> float:
         begun = time.perf_counter()
@@ -173,9 +157,9 @@ async def _queue(client: Client, pods: int) -> dict[str, float]:
         return time.perf_counter() - begun
 
     await _prepare(client, all_of_them, all_of_them)
-    await _until("binding", bound)
+    await _until("binding", partial(_bound, client, all_of_them))
     await _start(client, pods, all_of_them)
-    await _until("attach", listed)
+    await _until("attach", partial(_all_listed, client, pods))
     alone = await wait(first)
     await clients.each(pods, lambda number: _end(client, number))
     beside = await wait(first + 1)
