@@ -60,7 +60,7 @@ from volplane.reconcile.measuring import CountedAssignments, MeasuredHooks
 from volplane.reconcile.volumes import VolumeReconciler, promised
 from volplane.state.cluster_state import ClusterState, Settings
 from volplane.state.handlers import EventHandlers
-from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES
+from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES, NodePlaces
 from volplane.state.naming import volume_source
 from volplane.state.race import RaceTimes
 
@@ -207,6 +207,7 @@ class _Wiring:
         hooks: HookCaller = self._measured or self._drivers
         deps = OperationDeps(
             cluster=self._state,
+            nodes=NodePlaces(self._state.nodes),
             client=self._parts.client,
             hooks=hooks,
             registry=self._registry,

@@ -128,7 +128,7 @@ class DiscardOperation:
                 "create the class again so that the asset can be found and deleted"
             )
         context = self._deps.context(driver, intent.generation, intent.state)
-        request = provision_request(claim, storage_class, driver, intent, context, nodes=self._cluster.nodes)
+        request = provision_request(claim, storage_class, driver, intent, context, nodes=self._deps.nodes)
         try:
             result = await self._deps.hooks.call(driver, request)
         except BackendError as error:

@@ -24,6 +24,7 @@ from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.operations import Again, OperationRegistry
 from volplane.requests import Context, FindRequest, HookRequest
 from volplane.state.cluster_state import ClusterState
+from volplane.state.indexes import NodePlaces
 from volplane.state.naming import volume_name_of
 from volplane.state.records import ClaimIntent
 
@@ -45,6 +46,7 @@ class OperationDeps:
     """What every operation works with. fence: text of the `Fence` under which hooks run."""
 
     cluster: ClusterState
+    nodes: NodePlaces
     client: Client
     hooks: HookCaller
     registry: OperationRegistry

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -14,9 +14,9 @@ from volplane.controller.trace import traceparent
 from volplane.drivers.view import DriverView
 from volplane.intents.record import allowed_segments
 from volplane.kube import names
-from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, Node, StorageClass, Volume
 from volplane.requests import ClaimIdentity, Context, NodeIdentity, ProvisionRequest, VolumeIdentity
+from volplane.state.indexes import NodePlaces
 from volplane.state.naming import handle_in, volume_name_of, volume_source
 from volplane.state.records import ClaimIntent
 
@@ -24,7 +24,6 @@ __all__ = [
     "asset_identity",
     "context_of",
     "node_identity",
-    "node_segments",
     "owner_of_claim",
     "provision_request",
     "segments_of",
@@ -87,7 +86,7 @@ def provision_request(
     intent: ClaimIntent,
     context: Context,
     *,
-    nodes: Cache[Node],
+    nodes: NodePlaces,
 ) -> ProvisionRequest:
     """What to make for the claim. Raises InvalidArgument if the class's parameters are refused."""
     selected = claim.annotation(names.SELECTED_NODE)
@@ -109,19 +108,10 @@ def provision_request(
         parameters=driver.typed_parameters(parameters),
         segment=intent.segment or None,
         allowed_segments=allowed_segments(storage_class),
-        node_segments=node_segments(nodes.values(), driver.info.topology_keys),
+        node_segments=nodes.segments(driver.info.topology_keys),
         selected_node=node_identity(nodes.get(selected) if selected else None),
         mount_options=tuple(storage_class.mount_options or ()),
     )
-
-
-def node_segments(nodes: Iterable[Node], keys: Sequence[str]) -> tuple[Segment, ...]:
-    """Where nodes are, by their labels with these keys: each place once, in order. A node that lacks one is nowhere."""
-    if not keys:
-        return ()
-    labels = [node.metadata.labels or {} for node in nodes]
-    places = {tuple(each[key] for key in keys) for each in labels if all(key in each for key in keys)}
-    return tuple(dict(zip(keys, place, strict=True)) for place in sorted(places))
 
 
 def node_identity(node: Node | None) -> NodeIdentity | None:

@@ -20,7 +20,7 @@ from volplane.assets import Capacity, Segment
 from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Queue, Read, Run, Settled, Wait
 from volplane.drivers.view import DriverView
 from volplane.intents.operation import OperationDeps
-from volplane.intents.requests import node_segments, split_parameters
+from volplane.intents.requests import split_parameters
 from volplane.kube import names
 from volplane.kube.kinds import CAPACITIES, NODES
 from volplane.kube.objects import CsiStorageCapacity, Node, StorageClass, Volume
@@ -28,6 +28,7 @@ from volplane.kube.quantity import format_bytes
 from volplane.operations import Work
 from volplane.requests import CapacityRequest
 from volplane.state.cluster_state import ClusterState
+from volplane.state.indexes import NodePlaces
 from volplane.state.naming import node_hash
 
 __all__ = ["CapacityState", "MeasureOperation", "decide_capacity"]
@@ -63,6 +64,7 @@ class CapacityState:
 
     def __init__(self, cluster: ClusterState, drivers: Iterable[DriverView]) -> None:
         self.cluster = cluster
+        self._nodes = NodePlaces(cluster.nodes)
         self.measured: dict[str, Measured] = {}
         self.items: dict[str, Item] = {}
         self._drivers = {driver.name: driver for driver in drivers}
@@ -117,7 +119,7 @@ class CapacityState:
     def _wanted(self) -> Iterable[Item]:
         """The places are those where nodes are; of a process of one node, its own."""
         for driver in self._drivers.values():
-            segments = node_segments(self.cluster.nodes.values(), driver.info.topology_keys)
+            segments = self._nodes.segments(driver.info.topology_keys)
             for storage_class in self.cluster.classes.values():
                 if storage_class.provisioner == driver.name:
                     for segment in segments:

@@ -59,7 +59,7 @@ class ProvisionOperation:
         context = self._deps.context(driver, intent.generation, intent.state)
         progress.provision_began()
         try:
-            request = provision_request(claim, storage_class, driver, intent, context, nodes=self._cluster.nodes)
+            request = provision_request(claim, storage_class, driver, intent, context, nodes=self._deps.nodes)
             await self._validate(driver, request)
             if self._cluster.settings.node_name and intent.generation > 1 and driver.supports("find"):
                 await self._discard_former(claim, intent, driver)

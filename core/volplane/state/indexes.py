@@ -1,10 +1,14 @@
-"""The indexes that the caches of the volume controllers need. Pure."""
+"""The indexes that the caches of the volume controllers need, and where nodes are. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from volplane.assets import Segment
 from volplane.binding.matching import class_of_claim
 from volplane.kube import names
-from volplane.kube.objects import Claim, Pod, VolumeAttachment
+from volplane.kube.cache import Cache
+from volplane.kube.objects import Claim, Node, Pod, VolumeAttachment
 from volplane.state.naming import volume_name_of
 
 __all__ = [
@@ -12,6 +16,7 @@ __all__ = [
     "CLAIM_INDEXES",
     "POD_INDEXES",
     "SCRUB_VOLUME",
+    "NodePlaces",
     "claims_of_pod",
     "finished",
     "scrubbed_volume",
@@ -95,3 +100,31 @@ CLAIM_INDEXES = {
 }
 """volume: by the volume a claim names. Of unbound claims, unbound: by class ("" = none); node: by the selected node;
 own: by the name of the volume that is made for them."""
+
+
+class NodePlaces:
+    """Follows a cache of nodes. What the labels of all say is computed anew only after one of them has changed."""
+
+    def __init__(self, nodes: Cache[Node]) -> None:
+        self._nodes = nodes
+        self._known: dict[tuple[str, ...], tuple[Segment, ...]] = {}
+        nodes.subscribe(self._changed)
+
+    def get(self, name: str) -> Node | None:
+        """The node of this name."""
+        return self._nodes.get(name)
+
+    def segments(self, keys: Sequence[str]) -> tuple[Segment, ...]:
+        """Where nodes are, by labels with these keys: each place once, in order. A node that lacks one is nowhere."""
+        if not keys:
+            return ()
+        asked = tuple(keys)
+        if asked not in self._known:
+            labels = [node.metadata.labels or {} for node in self._nodes.values()]
+            places = {tuple(each[key] for key in asked) for each in labels if all(key in each for key in asked)}
+            self._known[asked] = tuple(dict(zip(asked, place, strict=True)) for place in sorted(places))
+        return self._known[asked]
+
+    def _changed(self, old: Node | None, new: Node | None) -> None:
+        if old is None or new is None or old.metadata.labels != new.metadata.labels:
+            self._known.clear()
