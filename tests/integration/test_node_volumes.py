@@ -113,6 +113,17 @@ async def test_the_scheduler_names_the_node_on_a_claim_that_waits_for_it(tmp_pat
     assert (directory / "file").exists()
 
 
+def lines_of(path: Path) -> int:
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+async def written(path: Path, lines: int) -> None:
+    """A container runs before its shell has done anything: wait until it has written so many lines."""
+    async with asyncio.timeout(20):
+        while lines_of(path) < lines:
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.real_time
 async def test_after_a_restart_nothing_runs_twice_that_may_run_once(tmp_path: Path) -> None:
     volume = tmp_path / "volume"
@@ -127,12 +138,15 @@ async def test_after_a_restart_nothing_runs_twice_that_may_run_once(tmp_path: Pa
             await cluster.running("once")
             await cluster.running("always")
             await cluster.ended("finished")
+            await written(volume / "once", 1)
+            await written(volume / "always", 1)
         assert _commands_with(str(cluster.state)) == []
         async with cluster.nodes():
             status = (await cluster.ended("once"))["status"]
             assert state_of({"status": status})["terminated"]["exitCode"] == 137
             await cluster.until("always", lambda it: it["status"]["containerStatuses"][0]["restartCount"] == 1)
             await cluster.running("always")
+            await written(volume / "always", 2)
             assert await cluster.log("finished") == "done\n"
             await cluster.client.delete(PODS, "default/finished")
             await cluster.client.delete(PODS, "default/always", grace_seconds=0)
