@@ -181,11 +181,12 @@ async def running_process(
     plugins: Iterable[Plugin] = (),
     hostpath: bool = True,
     server: ApiServer | None = None,
+    leads: bool = True,
     **options: Any,
 ) -> AsyncIterator[Site]:
     """Run it until the block ends, with its pages served. plugins: beside hostpath, for drivers of the
     configuration. hostpath: whether there is a driver of it. server: one that runs already, or that of an earlier
-    process.
+    process. leads: the block begins when it works; else, when it serves its pages.
     """
     site = Site(directory, server)
     driver = DriverSettings(name=DRIVER, backend="hostpath", options={"root": str(site.root), "shared": True})
@@ -206,8 +207,9 @@ async def running_process(
             site.url = url
             group.create_task(site.process.run(stop))
             try:
-                async with asyncio.timeout(SECONDS):
-                    await site.process.wait_working()
+                if leads:
+                    async with asyncio.timeout(SECONDS):
+                        await site.process.wait_working()
                 yield site
             finally:
                 stop.set()
