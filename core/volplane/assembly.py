@@ -275,7 +275,10 @@ class _Wiring:
     def _attacher(self, deps: OperationDeps) -> tuple[Runner, ...]:
         state = self._state
         attacher = self._runner(
-            "attacher", lambda key, _: decide_attachment(key, state), state.attachments, state.flow_of_attachment
+            "attacher",
+            lambda key, reads: decide_attachment(key, state, reads),
+            state.attachments,
+            state.flow_of_attachment,
         )
         self._dispatcher.register("attach", AttachOperation(deps, attacher.enqueue))
         self._dispatcher.register("detach", DetachOperation(deps, attacher.enqueue))
