@@ -76,13 +76,13 @@ class AttributesClassProtection:
         if found is None or found.terminating != found.has_finalizer(FINALIZER):
             return Settled()
         held = found.metadata.finalizers or []
-        if not found.terminating:
-            body = {"metadata": {"finalizers": [*held, FINALIZER]}}
-            return Patch(kind=VOLUME_ATTRIBUTES_CLASSES, target=found, body=body, why="protect it while it is named")
-        if user := self._user(name):
+        kept = [each for each in held if each != FINALIZER] or None
+        finalizers = kept if found.terminating else [*held, FINALIZER]
+        if found.terminating and (user := self._user(name)):
             return Wait(reason=f"{user} names it")
-        body = {"metadata": {"finalizers": [each for each in held if each != FINALIZER] or None}}
-        return Patch(kind=VOLUME_ATTRIBUTES_CLASSES, target=found, body=body, why="nothing names it")
+        why = "nothing names it" if found.terminating else "protect it while it is named"
+        body = {"metadata": {"finalizers": finalizers}}
+        return Patch(kind=VOLUME_ATTRIBUTES_CLASSES, target=found, body=body, why=why)
 
     def _user(self, name: str) -> str:
         """A claim or volume that names the class; "" if there is none."""
