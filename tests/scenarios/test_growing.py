@@ -285,6 +285,43 @@ async def test_a_change_that_may_have_begun_is_undone_by_applying_the_former_cla
         assert "modifyVolumeStatus" not in item["status"]
 
 
+async def test_a_change_that_may_have_begun_goes_to_its_end_where_no_former_class_is_named() -> None:
+    backend = GrowingBackend(DRIVER, {"modify": [InProgress(retry_after=600.0, state={"job": "7"}), OK]}, csi=True)
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await harness.create("attributes", attributes("gold", "yellow"))
+        await choose(harness, "gold")
+        await asyncio.sleep(5.0)
+        await choose(harness, None)
+        await asyncio.sleep(5.0)
+        shown = (await harness.claim("c"))["status"]["modifyVolumeStatus"]
+        assert shown == {"targetVolumeAttributesClassName": "gold", "status": "InProgress"}
+        await harness.restart()
+        await harness.settle()
+        assert backend.requests[-1].context.state == {"job": "7"}
+        assert modified(backend) == {"colour": "yellow"}
+        item = await harness.claim("c")
+        assert item["status"]["currentVolumeAttributesClassName"] == "gold", "nobody is told less than there is"
+        assert "modifyVolumeStatus" not in item["status"]
+
+
+async def test_a_first_class_that_is_refused_can_be_given_up() -> None:
+    backend = GrowingBackend(DRIVER, {"modify": [InvalidArgument("no such colour")]}, csi=True)
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await harness.create("attributes", attributes("plaid", "plaid"))
+        await choose(harness, "plaid")
+        await asyncio.sleep(5.0)
+        assert (await harness.claim("c"))["status"]["modifyVolumeStatus"]["status"] == "Infeasible"
+        calls = backend.calls["modify"]
+        await choose(harness, None)
+        await harness.settle()
+        item = await harness.claim("c")
+        assert "modifyVolumeStatus" not in item["status"]
+        assert types(item) == []
+        assert backend.calls["modify"] == calls
+
+
 @pytest.mark.parametrize("write", range(1, 5))
 async def test_a_crash_after_any_write_of_a_change_changes_nothing_of_its_end(write: int) -> None:
     backend = GrowingBackend(DRIVER, csi=True)

@@ -20,7 +20,7 @@ from volplane.errors import (
     Unsupported,
 )
 from volplane.expand.change import recorded_state
-from volplane.expand.modify import MODIFY
+from volplane.expand.modify import MODIFY, modification_target
 from volplane.expand.resize import EXPAND, expansion_target, recorded_target
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import volume_identity
@@ -130,7 +130,7 @@ class ModifyOperation(_ChangeOperation):
         deps = self._deps
         claim, volume = await self._live(run)
         shown = claim.status.modify_volume_status
-        target = claim.spec.volume_attributes_class_name or ""
+        target = modification_target(claim)
         if not target or shown is None or shown.target_volume_attributes_class_name != target:
             raise deps.not_justified()
         try:
