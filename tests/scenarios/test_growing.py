@@ -11,7 +11,7 @@ import pytest
 from scenarios.backends import OK, GrowingBackend, ScriptedBackend
 from scenarios.harness import Harness, Json, Refused
 from scenarios.stories import DRIVER, claim, storage_class
-from volplane import InProgress, InvalidArgument, ResourceExhausted
+from volplane import InProgress, InvalidArgument, ResourceExhausted, Unavailable, VolumeInUse
 
 GROWS = storage_class(allowVolumeExpansion=True)
 TWO_GIB = 2 * 2**30
@@ -132,6 +132,33 @@ async def test_a_size_that_the_backend_refuses_can_be_lowered_again() -> None:
         await asyncio.sleep(5.0)
         assert await capacities(harness) == ("3Gi", "3Gi"), "at once, not after the back-off of the refused size"
         assert types(await harness.claim("c")) == []
+
+
+@pytest.mark.parametrize("error", [VolumeInUse("it is in use"), Unavailable("not now", nothing_done=True)])
+async def test_a_size_that_was_not_begun_can_be_lowered_again(error: Exception) -> None:
+    backend = GrowingBackend(DRIVER, {"expand": [error]})
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await ask(harness, "9Gi")
+        await asyncio.sleep(5.0)
+        await ask(harness, "3Gi")
+        await asyncio.sleep(5.0)
+        status = (await harness.claim("c"))["status"]
+        assert status["allocatedResources"] == {"storage": "3Gi"}
+        backend.script("expand", OK)
+        await harness.settle()
+        assert await capacities(harness) == ("3Gi", "3Gi")
+
+
+async def test_a_size_that_may_have_been_begun_goes_on() -> None:
+    backend = GrowingBackend(DRIVER, {"expand": [Unavailable("no answer")]})
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await ask(harness, "9Gi")
+        await asyncio.sleep(5.0)
+        await ask(harness, "3Gi")
+        await asyncio.sleep(5.0)
+        assert (await harness.claim("c"))["status"]["allocatedResources"] == {"storage": "9Gi"}
 
 
 async def test_a_full_backend_is_asked_again_with_the_same_size() -> None:

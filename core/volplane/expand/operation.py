@@ -16,8 +16,10 @@ from volplane.errors import (
     InvalidArgument,
     NotFound,
     OutcomeUnknown,
+    PermissionDenied,
     ResourceExhausted,
     Unsupported,
+    VolumeInUse,
 )
 from volplane.expand.change import recorded_state
 from volplane.expand.modify import MODIFY, modification_target
@@ -30,7 +32,7 @@ from volplane.kube.objects import Claim, Volume
 from volplane.kube.quantity import format_bytes
 from volplane.operations import Work
 from volplane.requests import Context, ExpandRequest, ModifyRequest, VolumeIdentity
-from volplane.state.progress import Changed, ChangeProgress, Changing, Refused
+from volplane.state.progress import Changed, ChangeProgress, Changing, Refused, Untouched
 
 __all__ = ["ExpandOperation", "ModifyOperation"]
 
@@ -79,6 +81,8 @@ class _ChangeOperation:
             if _is_infeasible(error):
                 progress.step = Refused(target, str(error))
                 self._wake(run.key)
+            elif not isinstance(progress.step, Changing):
+                progress.step = Untouched(target) if _did_nothing(error) else None
             raise
 
 
@@ -151,6 +155,10 @@ class ModifyOperation(_ChangeOperation):
             progress.step = self._long(result, target, given)
         else:
             progress.step = Changed(target)
+
+
+def _did_nothing(error: BackendError) -> bool:
+    return error.nothing_done or isinstance(error, VolumeInUse | PermissionDenied)
 
 
 def _is_infeasible(error: BackendError) -> bool:
