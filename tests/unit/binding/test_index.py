@@ -448,3 +448,12 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     accepts = Demand.accepts
     monkeypatch.setattr(Demand, "accepts", lambda self, v: (looks.append(v.name), accepts(self, v))[1])
     return looks
+
+
+def test_a_new_volume_wakes_the_claim_whose_expressions_it_satisfies_though_larger_ones_wait_before_it() -> None:
+    def tiered(name: str, size: str, tier: str) -> Any:
+        expressions = [{"key": "tier", "operator": "In", "values": [tier]}]
+        return claim(name, size=size, selector={"matchExpressions": expressions})
+
+    queue = waiting(tiered("larger", "3Gi", "bronze"), tiered("suits", "2Gi", "gold"), tiered("smaller", "1Gi", "tin"))
+    assert queue.wake_for(volume(size="5Gi", labels={"tier": "gold"})) == "default/suits"
