@@ -58,7 +58,7 @@ def _statement(node: cst.SimpleStatementLine) -> Iterator[cst.CSTNode]:
 
 
 def _argument(node: cst.Call) -> Iterator[cst.CSTNode]:
-    """An argument is None, which is as false as False; one with a name is missing. What only logs show is left alone."""
+    """An argument is None (not where it is False, as that is as false); one with a name is missing."""
     for index, argument in enumerate(node.args):
         name = argument.keyword.value if argument.keyword is not None else ""
         if argument.star or name in SILENT:

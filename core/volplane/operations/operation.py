@@ -92,7 +92,8 @@ class Operation:
 class Pause:
     """An operation between two runs. until: loop time of the next; failures: those in a row, 0 after `Again`.
 
-    timer: ends the delay; after that, forgets the failures. dropped: the operation was started again, or nobody waits for it any more.
+    timer: ends the delay; after that, forgets the failures. dropped: the operation was started again, or nobody waits
+    for it any more.
     """
 
     run: Run

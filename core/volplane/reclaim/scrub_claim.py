@@ -59,7 +59,7 @@ def released_from(volume: Volume, intent: RecycleIntent | None) -> ObjectReferen
     if intent is None or not _holds(volume, intent):
         return volume.spec.claim_ref
     namespace, _, name = intent.released.partition("/")
-    return ObjectReference(kind="PersistentVolumeClaim", namespace=namespace, name=name, uid=intent.claim)
+    return ObjectReference(namespace=namespace, name=name, uid=intent.claim)
 
 
 def hold(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: LiveReads) -> Action | None:
