@@ -361,7 +361,7 @@ async def test_for_a_class_of_another_driver_nothing_is_made() -> None:
         await born_with(harness, attributes("gold", "yellow", "other.example.com"))
         await asyncio.sleep(60.0)
         assert not backend.calls
-        words = 'VolumeAttributesClass "gold" is of driver "other.example.com", the storage class of "memory.volplane.dev"'
+        words = 'is of driver "other.example.com", the storage class of "memory.volplane.dev"'
         assert words in harness.messages("ProvisioningFailed")[-1]
 
 

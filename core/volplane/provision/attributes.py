@@ -26,7 +26,8 @@ async def read_attributes(name: str, driver: DriverView, deps: OperationDeps) ->
         raise NotFound(f'volumeattributesclass.storage.k8s.io "{name}" not found') from None
     if attributes.driver_name not in (driver.name, driver.info.csi_driver_name):
         raise InvalidArgument(
-            f'VolumeAttributesClass "{name}" is of driver "{attributes.driver_name}", the storage class of "{driver.info.csi_driver_name}"'
+            f'VolumeAttributesClass "{name}" is of driver "{attributes.driver_name}", '
+            f'the storage class of "{driver.info.csi_driver_name}"'
         )
     return attributes
 
