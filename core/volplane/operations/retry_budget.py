@@ -59,10 +59,10 @@ class RetryBudget:
         self._resume_due()
 
     def succeeded(self) -> bool:
-        """An operation of the group succeeded; whether nothing waits and the budget is full again."""
+        """An operation of the group succeeded; whether the budget is full again, which it is only if nothing waits."""
         self._bucket.give(RETRY_BUDGET.per_success)
         self._resume_due()
-        return not self._waiting and self._bucket.full(self._now())
+        return self._bucket.full(self._now())
 
     def _resume_due(self) -> None:
         if self._timer is not None:

@@ -167,6 +167,24 @@ async def test_a_success_lets_two_more_of_its_class_be_tried_again_at_once() -> 
     assert len(bench.requeued) == before + 12, "and then ten a second as before"
 
 
+async def test_a_success_fills_no_budget_and_one_that_is_full_again_is_forgotten() -> None:
+    bench = Bench(LIMITS)
+    for number in range(100):
+        bench.start(f"p{number:03}", down, asset=str(number))
+    await asyncio.sleep(0.7)
+    assert len(bench.requeued) == 100, "nothing waits any more"
+    bench.start("good", nothing, asset="good")
+    for number in range(100, 150):
+        bench.start(f"p{number:03}", down, asset=str(number))
+    await asyncio.sleep(0.55)
+    assert len(bench.requeued) < 101 + 15
+    await asyncio.sleep(60)
+    bench.start("good", nothing, asset="good")
+    await asyncio.sleep(0.1)
+    assert len(bench.requeued) == 152
+    assert bench.registry._pauses._budgets == {}
+
+
 async def test_shutting_down_ends_the_waiting() -> None:
     bench = Bench(LIMITS)
     for number in range(300):
