@@ -64,8 +64,42 @@ def test_a_claim_is_made_that_only_this_volume_satisfies_once_it_is_known_that_t
     assert isinstance(action, Create)
     assert action.kind is CLAIMS
     assert action.body["metadata"]["namespace"] == OURS
-    assert action.body["spec"]["volumeName"] == "v"
     assert action.failure_event == told(item, "The claim that scrubs it cannot be created")
+
+
+@pytest.mark.parametrize(
+    ("fields", "asks_for"),
+    [
+        ({}, {}),
+        (
+            {
+                "accessModes": ["ReadOnlyMany", "ReadWriteMany"],
+                "size": "7Gi",
+                "storageClassName": "fast",
+                "volumeMode": "Block",
+                "volumeAttributesClassName": "gold",
+            },
+            {
+                "accessModes": ["ReadOnlyMany", "ReadWriteMany"],
+                "resources": {"requests": {"storage": "7Gi"}},
+                "storageClassName": "fast",
+                "volumeMode": "Block",
+                "volumeAttributesClassName": "gold",
+            },
+        ),
+        ({"accessModes": None, "capacity": None, "volumeMode": ""}, {"resources": {"requests": {"storage": "1"}}}),
+    ],
+)
+def test_it_asks_for_what_the_volume_has(fields: dict[str, Any], asks_for: dict[str, Any]) -> None:
+    action = held(dirty({**CSI, **fields}), state(), read(CLAIMS, SCRUB_CLAIM))
+    assert action.body["spec"] == {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}},
+        "storageClassName": "",
+        "volumeMode": "Filesystem",
+        "volumeName": "v",
+        **asks_for,
+    }
 
 
 def test_the_volume_is_given_to_the_claim_after_a_live_look_and_what_it_was_released_from_is_kept() -> None:
@@ -199,8 +233,8 @@ def test_a_claim_of_the_name_that_is_not_ours_is_left_where_it_is() -> None:
 
 @pytest.mark.parametrize("item", [None, volume(**CSI)])
 def test_a_claim_whose_volume_is_gone_or_not_being_scrubbed_is_removed(item: Volume | None) -> None:
-    there = made()
-    action = remove_stray_claim("v", item, state(there))
+    there, theirs = made(), claim("a", namespace=OURS, volumeName="v")
+    action = remove_stray_claim("v", item, state(theirs, there))
     assert action == Delete(kind=CLAIMS, target=there, why="nobody scrubs its volume", exact=False)
 
 
