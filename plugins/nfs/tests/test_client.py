@@ -27,6 +27,7 @@ from volplane_nfs.nfs4 import (
     files,
 )
 from volplane_nfs.nfs4 import client as client_module
+from volplane_nfs.nfs4 import connection as connection_module
 from volplane_nfs.nfs4 import operations as nfs
 from volplane_nfs.nfs4.files import create_directory, names, read_file, root_handle, write_file
 from volplane_nfs.nfs4.operations import Request
@@ -104,7 +105,10 @@ def test_what_changes_nothing_is_called_again_after_a_restart(model: ModelServer
     assert client.compound(*LOOK) == before
 
 
-def test_a_change_after_a_restart_of_an_idle_server_is_done(model: ModelServer) -> None:
+def test_a_change_after_a_restart_of_an_idle_server_is_done(
+    model: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "_IDLE", 0.0)
     client = client_of(model)
     client.compound(*LOOK)
     model.restart()

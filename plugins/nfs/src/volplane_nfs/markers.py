@@ -5,12 +5,15 @@ read without an open file, and leaves no state on the server. Nothing ever follo
 
 <share>/.volplane/share                      ShareMarker: the id of the share
 <share>/.volplane/volumes/<volume name>      VolumeMarker: owner, path, promised size, what becomes of it
-<share>/.volplane/deleting/<key>             the same, from the moment its deletion begins to its end
+<share>/.volplane/volumes/<key>              the same, from the moment its deletion begins to its end
 <share>/.volplane/trash/<key>/               directories that are being removed
 <share>/.volplane/parents/<digest>           path of a directory that the driver made above volumes
 <share>/.volplane/archive/<key>.<time>/      `data` and `marker` of a volume that was archived
 <share>/.volplane/exports/<id>[.free]        VolumeExport: which volume has or had this Export_Id
 <share>/.volplane/tmp/                       markers before they replace others
+
+A key is `<volume name>@<generation>`. Both names of a marker are in one directory, because a rename between two takes
+the locks of both: NFS-Ganesha sleeps for a second when another call holds the second one.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ __all__ = [
     "VolumeMarker",
     "check_name",
     "dumped",
+    "is_deleting",
     "loaded",
     "parent_key",
     "parent_marker",
@@ -56,6 +60,11 @@ def check_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise InvalidArgument(f"volume name {name!r} is no DNS subdomain of at most 222 characters")
     return name
+
+
+def is_deleting(file: bytes) -> bool:
+    """Whether the marker of this name is one of a volume that is being deleted."""
+    return b"@" in file
 
 
 def parent_key(path: tuple[bytes, ...]) -> bytes:
@@ -127,7 +136,7 @@ class VolumeMarker:
 
     @property
     def key(self) -> bytes:
-        """Name of this volume's entries in deleting and in trash."""
+        """Name of its marker while it is being deleted, and of its entry in trash."""
         return f"{self.name}@{self.owner.generation}".encode()
 
     @property

@@ -26,7 +26,7 @@ from volplane_nfs.settings import ShareAddress
 
 __all__ = ["Handles", "Share"]
 
-_DIRECTORIES: Final = ("volumes", "deleting", "trash", "parents", "archive", "exports", "tmp")
+_DIRECTORIES: Final = ("volumes", "trash", "parents", "archive", "exports", "tmp")
 _ATTEMPTS: Final = 4
 _CONTROL: Final = CONTROL.encode()
 _ID_DIGITS: Final = 32
@@ -42,7 +42,6 @@ class Handles:
     root: bytes
     control: bytes
     volumes: bytes
-    deleting: bytes
     trash: bytes
     parents: bytes
     archive: bytes

@@ -145,7 +145,7 @@ class Client:
                 # The connections belong to the parent process.
                 self._channels, self._pid = [], os.getpid()
             idle = min(self._channels, key=lambda channel: channel.load, default=None)
-            if idle is not None and (idle.load < 2 or len(self._channels) >= self._connections):
+            if idle is not None and (not idle.load or len(self._channels) >= self._connections):
                 return idle
             owner = f"volplane {socket.gethostname()} {self._pid} {self._nonce} {len(self._channels)}"
             channel = Channel(self.address, self._credentials, owner.encode(), dial=self._dial, timeout=self._timeout)

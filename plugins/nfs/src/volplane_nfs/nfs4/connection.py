@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import os
 import socket
+import struct
 import threading
 import time
 import weakref
@@ -18,12 +19,16 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from volplane_nfs.nfs4.errors import NoAnswer, NotAnNfsServer, ServerUnavailable, TransportError
-from volplane_nfs.nfs4.rpc import COMPOUND, RecordParser, call_header, check_reply_header, framed
+from volplane_nfs.nfs4.rpc import COMPOUND, RecordParser, call_header, call_record, check_reply_header
 from volplane_nfs.nfs4.xdr import MalformedData, Reader
 
 __all__ = ["Address", "Connection", "Dial", "Stream", "dial_tcp"]
 
 _CHUNK: Final = 1 << 16
+_TICK: Final = 0.25
+"""Seconds after which the kernel gives a waiting thread back, so that it sees whether its time is up."""
+_IDLE: Final = 0.05
+"""Seconds since the last answer after which a connection may have been closed by the server."""
 _RESOLVE_THREADS: Final = threading.BoundedSemaphore(8)
 """Look-ups of names that hang keep their thread; no more than these are given to them."""
 
@@ -41,11 +46,11 @@ class Address:
 
 
 class Stream(Protocol):
-    """The part of a socket that a connection uses."""
+    """The part of a socket that a connection uses. Its calls wait for a moment and then raise BlockingIOError; or
+    TimeoutError, if nothing will come.
+    """
 
-    def settimeout(self, seconds: float | None, /) -> None: ...
-
-    def sendall(self, data: bytes, /) -> None: ...
+    def send(self, data: bytes | memoryview, /) -> int: ...
 
     def recv(self, size: int, flags: int = 0, /) -> bytes: ...
 
@@ -70,12 +75,21 @@ def dial_tcp(address: Address, seconds: float) -> Stream:
             stream.connect(place)
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            _let_the_kernel_wait(stream)
         except OSError as error:
             stream.close()
             last = error
         else:
             return stream
     raise last
+
+
+def _let_the_kernel_wait(stream: socket.socket) -> None:
+    """Sending and receiving are one system call each. With a time limit of Python's they are three."""
+    stream.settimeout(None)
+    limit = struct.pack("@ll", 0, int(_TICK * 1e6))
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 def _resolve(
@@ -143,8 +157,8 @@ class Connection:
         """Number of calls without an answer."""
         return len(self._pending)
 
-    def send(self, compounds: Sequence[bytes], seconds: float) -> list[Call]:
-        """Send calls of COMPOUND together. compounds: their arguments, encoded.
+    def send(self, compounds: Sequence[bytes], deadline: float) -> list[Call]:
+        """Send calls of COMPOUND together, before `deadline` (monotonic). compounds: their arguments, encoded.
 
         Raises ServerUnavailable if none was sent, NoAnswer if any may have arrived.
         """
@@ -153,29 +167,37 @@ class Connection:
             if self.broken is not None:
                 raise ServerUnavailable(str(self.broken))
             if not self._pending:
-                self.last_heard = time.monotonic()
-                if not self._reading and self._is_closed():
+                now = time.monotonic()
+                if now - self.last_heard > _IDLE and not self._reading and self._is_closed():
                     self.broken = NoAnswer("the server closed the connection")
                     raise ServerUnavailable(str(self.broken))
+                self.last_heard = now
             for call in calls:
                 self._pending[call.xid] = call
         header = self._header
-        records = b"".join(
-            [framed(call.xid.to_bytes(4, "big") + header + each) for call, each in zip(calls, compounds, strict=True)]
-        )
+        records = [call_record(call.xid, header, each) for call, each in zip(calls, compounds, strict=True)]
         try:
             with self._sending:
-                self._stream.settimeout(seconds)
-                self._stream.sendall(records)
+                self._send_all(b"".join(records), deadline)
         except OSError as error:
             raise self._break(NoAnswer(f"the connection broke: {error}")) from error
         return calls
 
+    def _send_all(self, data: bytes, deadline: float) -> None:
+        left: bytes | memoryview = data
+        while left:
+            try:
+                sent = self._stream.send(left)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise TimeoutError("timed out") from None
+            else:
+                left = memoryview(left)[sent:] if sent < len(left) else b""
+
     def _is_closed(self) -> bool:
         """Whether the server closed an idle connection: then a call need not be sent to find out."""
         try:
-            self._stream.settimeout(0)
-            return not self._stream.recv(1, socket.MSG_PEEK)
+            return not self._stream.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
         except OSError:
@@ -215,12 +237,12 @@ class Connection:
         failure: TransportError | None = None
         try:
             while call.answer is None:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    failure = NoAnswer("no answer in time")
-                    break
-                self._stream.settimeout(left)
-                data = self._stream.recv(_CHUNK)
+                try:
+                    data = self._stream.recv(_CHUNK)
+                except BlockingIOError:
+                    if time.monotonic() < deadline:
+                        continue
+                    raise TimeoutError from None
                 if not data:
                     failure = NoAnswer("the server closed the connection")
                     break

@@ -16,6 +16,7 @@ __all__ = [
     "Credentials",
     "RecordParser",
     "call_header",
+    "call_record",
     "check_reply_header",
     "framed",
     "success_header",
@@ -30,6 +31,8 @@ _ACCEPTED: Final = struct.pack(">IIIII", _REPLY, 0, AUTH_NONE, 0, 0)
 """The header of a usual reply."""
 _LAST_FRAGMENT: Final = 0x80000000
 _HEADER: Final = struct.Struct(">I")
+_CALL_START: Final = struct.Struct(">II")
+"""Header of the record, and xid."""
 _AUTH_BODY: Final = Opaque(400)
 _AUTH_SYS: Final = Struct(
     "AuthSys",
@@ -70,6 +73,12 @@ def call_header(procedure: int, credentials: bytes) -> bytes:
     """What stands between the xid and the arguments. credentials: encoded."""
     head = struct.pack(">IIIII", _CALL, 2, NFS_PROGRAM, NFS_VERSION, procedure)
     return head + credentials + struct.pack(">II", AUTH_NONE, 0)
+
+
+def call_record(xid: int, header: bytes, arguments: bytes) -> bytes:
+    """A call as it is sent. header: of `call_header`."""
+    size = 4 + len(header) + len(arguments)
+    return _CALL_START.pack(_LAST_FRAGMENT | size, xid) + header + arguments
 
 
 def success_header(xid: int) -> bytes:
@@ -117,6 +126,9 @@ class RecordParser:
     def feed(self, data: bytes) -> list[bytes]:
         """The records that are complete with this data."""
         if not self._buffer:
+            size = len(data) - 4
+            if not self._record and 0 <= size <= self._maximum and data[:4] == _HEADER.pack(_LAST_FRAGMENT | size):
+                return [data[4:]]  # one whole record, as it nearly always comes
             records, at = self._taken(data)
             self._buffer += data[at:]
             return records

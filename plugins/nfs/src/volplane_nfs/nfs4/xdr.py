@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, Protocol
 
 __all__ = [
@@ -175,11 +175,15 @@ class Opaque:
     def __init__(self, maximum: int) -> None:
         self.maximum = maximum
 
-    def pack(self, out: bytearray, value: bytes) -> None:
+    def encode(self, value: bytes) -> bytes:
+        """The packed value by itself."""
         size = len(value)
         if size > self.maximum:
             raise MalformedData(f"{size} bytes where at most {self.maximum} are allowed")
-        out += _U32.pack(size) + value + _PADDING[-size & 3]
+        return _U32.pack(size) + value + _PADDING[-size & 3]
+
+    def pack(self, out: bytearray, value: bytes) -> None:
+        out += self.encode(value)
 
     def unpack(self, reader: Reader) -> bytes:
         return reader.opaque(self.maximum)
@@ -260,14 +264,16 @@ class Struct:
         self.name = name
         self.fields = fields
         self._codecs = tuple(codec for _, codec in fields)
-        self._make: Callable[..., Any] = namedtuple(name, [field for field, _ in fields])  # type: ignore[misc]  # noqa: PYI024
+        self._type: Callable[..., Any] = namedtuple(name, [field for field, _ in fields])  # type: ignore[misc]  # noqa: PYI024
+        self._made_of = partial(tuple.__new__, self._type)
+        """Faster than the type itself, which is a function of Python around this one."""
         self._form = _form_of(self._codecs)
         self._booleans = tuple(number for number, codec in enumerate(self._codecs) if codec is BOOL)
         self._sizes = tuple((number, each.size) for number, each in enumerate(self._codecs) if isinstance(each, Fixed))
 
     def __call__(self, *values: Any) -> Any:
         """A value of the struct."""
-        return self._make(*values)
+        return self._type(*values)
 
     def pack(self, out: bytearray, value: Any) -> None:
         if len(self._codecs) == 1:
@@ -299,7 +305,7 @@ class Struct:
     def unpack(self, reader: Reader) -> Any:
         if len(self._codecs) == 1:
             return self._codecs[0].unpack(reader)
-        return self._make(*self.unpack_fields(reader)) if self._codecs else None
+        return self._made_of(self.unpack_fields(reader)) if self._codecs else None
 
     def unpack_fields(self, reader: Reader) -> Sequence[Any]:
         """The values of all fields, also if there is only one or none."""
