@@ -19,11 +19,13 @@ the locks of both: NFS-Ganesha sleeps for a second when another call holds the s
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Self
+
+import msgspec
 
 from volplane import InvalidArgument, Ownership
 
@@ -45,7 +47,8 @@ FORMAT = 1
 LARGEST = 3500
 """Bytes of a marker. Most servers take links of 4095."""
 
-_JSON = json.JSONEncoder(separators=(",", ":"), default=dict)
+_encode = msgspec.json.Encoder(enc_hook=dict).encode
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,220}[a-z0-9])?")
 _HANDLE = re.compile(r"(?P<share>[0-9a-f]{32})/(?P<name>[^/@]+)@(?P<generation>[1-9][0-9]*)")
 _COMPONENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
@@ -67,6 +70,7 @@ def is_deleting(file: bytes) -> bool:
     return b"@" in file
 
 
+@lru_cache(maxsize=1024)
 def parent_key(path: tuple[bytes, ...]) -> bytes:
     """Name of the marker of a directory above volumes."""
     return hashlib.sha256(b"/".join(path)).hexdigest()[:32].encode()
@@ -82,16 +86,16 @@ def dumped(fields: Mapping[str, Any]) -> bytes:
 
     Raises TypeError or ValueError for values that JSON does not have; the size is not checked.
     """
-    return _JSON.encode({"format": FORMAT, **fields}).encode()
+    return _encode({"format": FORMAT, **fields})
 
 
 def loaded(content: bytes) -> dict[str, Any]:
     """Raises `CorruptMarker`."""
     try:
-        fields = json.loads(content)
-    except ValueError as error:
-        raise CorruptMarker(f"no JSON: {error}") from error
-    if not isinstance(fields, dict) or not isinstance(fields.get("format"), int):
+        fields = _decode(content)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise CorruptMarker(f"no JSON object: {error}") from error
+    if not isinstance(fields.get("format"), int):
         raise CorruptMarker("no object with a format")
     if fields["format"] > FORMAT:
         raise CorruptMarker(f"written by a newer version (format {fields['format']})")
@@ -109,11 +113,12 @@ class Handle:
     def __str__(self) -> str:
         return f"{self.share_id}/{self.volume_name}@{self.generation}"
 
-    @classmethod
-    def parse(cls, text: str) -> Handle | None:
+    @staticmethod
+    @lru_cache(maxsize=1024)
+    def parse(text: str) -> Handle | None:
         """The handle, None if the text is no handle of this driver."""
         match = _HANDLE.fullmatch(text)
-        return cls(match["share"], match["name"], int(match["generation"])) if match else None
+        return Handle(match["share"], match["name"], int(match["generation"])) if match else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

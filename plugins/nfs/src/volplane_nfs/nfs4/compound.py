@@ -16,6 +16,7 @@ __all__ = ["MAXIMUM_OPERATIONS", "pack_compound", "pack_reply", "unpack_compound
 
 MAXIMUM_OPERATIONS: Final = 128
 """In one COMPOUND. Servers have limits of their own; sessions announce them."""
+_TAG_LENGTH_BYTES: Final = 4
 _SUCCESS_BYTES: Final = 8
 """Of a result, before its value: number and status."""
 _TAG: Final = Opaque(1024)
@@ -59,8 +60,10 @@ def pack_reply(reply: Reply, tag: bytes = b"") -> bytes:
 
 def unpack_reply(reader: Reader, requests: Sequence[Request]) -> Reply:
     """The answer to these requests; raises MalformedData if it is none to them."""
-    status = reader.uint32()
-    _TAG.unpack(reader)
+    status, tag_bytes = reader.two()
+    if tag_bytes:
+        reader.position -= _TAG_LENGTH_BYTES
+        _TAG.unpack(reader)
     count = reader.uint32()
     if count > len(requests):
         raise MalformedData(f"{count} results for {len(requests)} operations")

@@ -19,12 +19,20 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from volplane_nfs.nfs4.errors import NoAnswer, NotAnNfsServer, ServerUnavailable, TransportError
-from volplane_nfs.nfs4.rpc import COMPOUND, RecordParser, call_header, call_record, check_reply_header
+from volplane_nfs.nfs4.rpc import (
+    COMPOUND,
+    USUAL_REPLY,
+    RecordParser,
+    call_header,
+    call_record,
+    check_reply_header,
+)
 from volplane_nfs.nfs4.xdr import MalformedData, Reader
 
 __all__ = ["Address", "Connection", "Dial", "Stream", "dial_tcp"]
 
 _CHUNK: Final = 1 << 16
+_XID_BYTES: Final = 4
 _TICK: Final = 0.25
 """Seconds after which the kernel gives a waiting thread back, so that it sees whether its time is up."""
 _IDLE: Final = 0.05
@@ -123,14 +131,16 @@ def _resolve(
 
 
 class Call:
-    """A call that was sent. answer: set when it is there. gate: locked while a thread waits for it, opened when there
-    is something to do: the answer is there, the connection broke, or it is the thread's turn to read.
+    """A call of COMPOUND. compound: its arguments, encoded. answer: set when it is there. gate: locked while a thread
+    waits for it, opened when there is something to do: the answer is there, the connection broke, or it is the
+    thread's turn to read.
     """
 
-    __slots__ = ("answer", "gate", "reads", "xid")
+    __slots__ = ("answer", "compound", "gate", "reads", "xid")
 
-    def __init__(self, xid: int) -> None:
-        self.xid = xid
+    def __init__(self) -> None:
+        self.compound = b""
+        self.xid = 0
         self.answer: bytes | None = None
         self.gate: threading.Lock | None = None
         self.reads = False
@@ -157,31 +167,29 @@ class Connection:
         """Number of calls without an answer."""
         return len(self._pending)
 
-    def send(self, compounds: Sequence[bytes], deadline: float) -> list[Call]:
-        """Send calls of COMPOUND together, before `deadline` (monotonic). compounds: their arguments, encoded.
+    def send(self, calls: Sequence[Call], deadline: float) -> None:
+        """Send calls together, before `deadline` (monotonic).
 
         Raises ServerUnavailable if none was sent, NoAnswer if any may have arrived.
         """
-        calls = [Call(next(self._xids) & 0xFFFFFFFF) for _ in compounds]
+        records: list[bytes] = []
         with self._state:
             if self.broken is not None:
                 raise ServerUnavailable(str(self.broken))
-            if not self._pending:
-                now = time.monotonic()
-                if now - self.last_heard > _IDLE and not self._reading and self._is_closed():
+            if not self._pending and not self._reading and time.monotonic() - self.last_heard > _IDLE:
+                if self._is_closed():
                     self.broken = NoAnswer("the server closed the connection")
                     raise ServerUnavailable(str(self.broken))
-                self.last_heard = now
             for call in calls:
+                call.xid = next(self._xids) & 0xFFFFFFFF
+                call.answer, call.reads = None, False
                 self._pending[call.xid] = call
-        header = self._header
-        records = [call_record(call.xid, header, each) for call, each in zip(calls, compounds, strict=True)]
+                records.append(call_record(call.xid, self._header, call.compound))
         try:
             with self._sending:
                 self._send_all(b"".join(records), deadline)
         except OSError as error:
             raise self._break(NoAnswer(f"the connection broke: {error}")) from error
-        return calls
 
     def _send_all(self, data: bytes, deadline: float) -> None:
         left: bytes | memoryview = data
@@ -207,7 +215,10 @@ class Connection:
         """The results of a call, before `deadline` (monotonic). Raises NoAnswer, NotAnNfsServer, ServerUnavailable."""
         while not self._there_or_ours_to_read(call, deadline):
             self._read_until(call, deadline)
-        reader = Reader(call.answer or b"", 4)
+        answer = call.answer or b""
+        if answer.startswith(USUAL_REPLY, _XID_BYTES):
+            return Reader(answer, _XID_BYTES + len(USUAL_REPLY))
+        reader = Reader(answer, _XID_BYTES)
         try:
             check_reply_header(reader)
         except MalformedData as error:

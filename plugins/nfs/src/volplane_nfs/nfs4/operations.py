@@ -107,7 +107,7 @@ class Operation:
 
     def __post_init__(self) -> None:
         code = self.number.to_bytes(4, "big")
-        encode = _encoder(code, self.arguments)
+        encode = self.arguments.encoder(code)
         object.__setattr__(self, "count", len(self.arguments.fields))
         object.__setattr__(self, "encode", lru_cache(maxsize=1024)(encode) if self.repeats else encode)
         object.__setattr__(self, "success", code + bytes(4))
@@ -124,21 +124,6 @@ class Operation:
 
     def unpack_arguments(self, reader: Reader) -> tuple[Any, ...]:
         return tuple(codec.unpack(reader) for _, codec in self.arguments.fields)
-
-
-def _encoder(code: bytes, arguments: Struct) -> Callable[[tuple[Any, ...]], bytes | bytearray]:
-    codecs = [codec for _, codec in arguments.fields]
-    only = codecs[0] if len(codecs) == 1 else None
-    if isinstance(only, Opaque):
-        encode_name = only.encode
-        return lambda values: code + encode_name(values[0])
-
-    def encode(values: tuple[Any, ...]) -> bytearray:
-        out = bytearray(code)
-        arguments.pack_fields(out, values)
-        return out
-
-    return encode if codecs else lambda _: code
 
 
 class Entry(NamedTuple):

@@ -13,6 +13,7 @@ __all__ = [
     "AUTH_SYS",
     "COMPOUND",
     "NULL",
+    "USUAL_REPLY",
     "Credentials",
     "RecordParser",
     "call_header",
@@ -27,8 +28,8 @@ NFS_VERSION: Final = 4
 NULL, COMPOUND = 0, 1
 AUTH_NONE, AUTH_SYS = 0, 1
 _CALL, _REPLY = 0, 1
-_ACCEPTED: Final = struct.pack(">IIIII", _REPLY, 0, AUTH_NONE, 0, 0)
-"""The header of a usual reply."""
+USUAL_REPLY: Final = struct.pack(">IIIII", _REPLY, 0, AUTH_NONE, 0, 0)
+"""The header of a reply to an accepted call, behind the xid, as servers that check no more than AUTH_SYS send it."""
 _LAST_FRAGMENT: Final = 0x80000000
 _HEADER: Final = struct.Struct(">I")
 _CALL_START: Final = struct.Struct(">II")
@@ -88,9 +89,6 @@ def success_header(xid: int) -> bytes:
 
 def check_reply_header(reader: Reader) -> None:
     """Read the rest of a reply's header, behind the xid. Raises NotAnNfsServer, ServerUnavailable, MalformedData."""
-    if reader.data.startswith(_ACCEPTED, reader.position):
-        reader.position += len(_ACCEPTED)
-        return
     if reader.uint32() != _REPLY:
         raise NotAnNfsServer("the server sent a call where an answer is due")
     if reader.uint32() != 0:

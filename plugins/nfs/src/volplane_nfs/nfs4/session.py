@@ -30,7 +30,7 @@ from volplane_nfs.nfs4.operations import (
     Request,
 )
 from volplane_nfs.nfs4.status import Status, name_of_status
-from volplane_nfs.nfs4.xdr import MalformedData
+from volplane_nfs.nfs4.xdr import MalformedData, Reader
 
 __all__ = ["LARGEST_ANSWER", "Channel"]
 
@@ -44,8 +44,6 @@ _CONNECT_WAIT: Final = 0.5
 _HEADER_BYTES: Final = 512
 """Of a call's header, at most: credentials have up to 400."""
 _USE_NON_PNFS: Final = 0x00010000
-_SEQUENCE: Final = SEQUENCE(b"", 0, 0, 0, False)
-"""Stands for the first request of a session's call where its answer is decoded."""
 _LOST: Final = frozenset(
     {
         Status.BADSESSION,
@@ -97,17 +95,22 @@ class _Session:
         self.free.put(None)
 
 
-@dataclass(slots=True)
-class _Item:
-    """A COMPOUND on its way. sent: how often it was sent in this session."""
+class _Item(Call):
+    """A COMPOUND on its way. changes: it may change something. sent: how often it was sent in this session.
+    on_the_wire: its requests as they were sent last, with SEQUENCE.
+    """
 
-    requests: Sequence[Request]
-    changes: bool
-    session: _Session | None = None
-    slot: _Slot = (0, 1)
-    sent: int = 0
-    call: Call | None = None
-    reply: Reply | None = None
+    __slots__ = ("changes", "on_the_wire", "reply", "requests", "sent", "session", "slot")
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        super().__init__()
+        self.requests = requests
+        self.changes = any([operation.changes for operation, _ in requests])
+        self.session: _Session | None = None
+        self.slot: _Slot = (0, 1)
+        self.sent = 0
+        self.on_the_wire = requests
+        self.reply: Reply | None = None
 
 
 class Channel:
@@ -141,19 +144,17 @@ class Channel:
         return connection.load if connection is not None else 0
 
     @property
-    def silent_seconds(self) -> float:
-        """How long the server has left calls without any answer."""
+    def last_heard(self) -> float:
+        """When the server answered here last, monotonic; 0 if it never did."""
         connection = self._connection
-        if connection is None or not connection.load or connection.broken is not None:
-            return 0.0
-        return time.monotonic() - connection.last_heard
+        return connection.last_heard if connection is not None else 0.0
 
     def run(self, compounds: Sequence[Sequence[Request]], deadline: float) -> list[Reply]:
         """Send them all, as many at once as there are slots, and wait for the answers, in the same order.
 
         Raises ServerUnavailable (nothing was done), NoAnswer, OutcomeUnknown, NotAnNfsServer.
         """
-        waiting = [_Item(requests, any(request.operation.changes for request in requests)) for requests in compounds]
+        waiting = [_Item(requests) for requests in compounds]
         todo = waiting
         begun = interrupted = False
         while todo:
@@ -194,8 +195,7 @@ class Channel:
         try:
             self._send(items, connection, deadline)
             for item in items:
-                if item.call is not None:
-                    self._answered(item, connection, deadline)
+                self._take_answer(item, connection.wait(item, deadline), connection, deadline)
         except (NoAnswer, ServerUnavailable):
             # A session is kept over connections, so that calls can be repeated. Time that is up ends that.
             if time.monotonic() >= deadline:
@@ -210,38 +210,37 @@ class Channel:
             raise
 
     def _send(self, items: list[_Item], connection: Connection, deadline: float) -> None:
-        records = [self._packed(item) for item in items]
         for item in items:
-            item.call = None
+            self._pack(item)
             item.sent += 1
         try:
-            calls = connection.send(records, deadline)
+            connection.send(items, deadline)
         except ServerUnavailable:
             for item in items:
                 item.sent -= 1  # the connection was known to be lost: nothing was sent
             raise
-        for item, call in zip(items, calls, strict=True):
-            item.call = call
 
-    def _packed(self, item: _Item) -> bytes:
+    def _pack(self, item: _Item) -> None:
         session = item.session
         if session is None or session.minor == 0:
-            return pack_compound(item.requests, 0)
-        slot, sequence = item.slot
-        first = SEQUENCE(session.id, sequence, slot, session.highest, item.changes)
-        packed = pack_compound([first, *item.requests], 1)
-        if len(packed) + _HEADER_BYTES > session.request_bytes:
-            raise NfsError(Status.REQ_TOO_BIG, "SEQUENCE", 0)
-        return packed
-
-    def _answered(self, item: _Item, connection: Connection, deadline: float) -> None:
-        call, session = item.call, item.session
-        if call is None or session is None:
+            item.on_the_wire = item.requests
+            item.compound = pack_compound(item.requests, 0)
             return
-        reader = connection.wait(call, deadline)
-        requests = item.requests if session.minor == 0 else [_SEQUENCE, *item.requests]
+        slot, sequence = item.slot
+        item.on_the_wire = [
+            SEQUENCE(session.id, sequence, slot, session.highest, item.changes),
+            *item.requests,
+        ]
+        item.compound = pack_compound(item.on_the_wire, 1)
+        if len(item.compound) + _HEADER_BYTES > session.request_bytes:
+            raise NfsError(Status.REQ_TOO_BIG, "SEQUENCE", 0)
+
+    def _take_answer(self, item: _Item, answer: Reader, connection: Connection, deadline: float) -> None:
+        session = item.session
+        if session is None:
+            return
         try:
-            reply = unpack_reply(reader, requests)
+            reply = unpack_reply(answer, item.on_the_wire)
         except MalformedData as error:
             connection.close()
             raise NotAnNfsServer(f"the answer cannot be decoded: {error}") from error
@@ -377,7 +376,9 @@ class Channel:
 
     def _plain(self, connection: Connection, requests: list[Request], minor: int, deadline: float) -> tuple[int, Any]:
         """A call outside of any session: its status and the value of its last result."""
-        (call,) = connection.send([pack_compound(requests, minor)], deadline)
+        call = Call()
+        call.compound = pack_compound(requests, minor)
+        connection.send([call], deadline)
         try:
             reply = unpack_reply(connection.wait(call, deadline), requests)
         except MalformedData as error:

@@ -269,7 +269,10 @@ class Struct:
         """Faster than the type itself, which is a function of Python around this one."""
         self._form = _form_of(self._codecs)
         self._booleans = tuple(number for number, codec in enumerate(self._codecs) if codec is BOOL)
-        self._sizes = tuple((number, each.size) for number, each in enumerate(self._codecs) if isinstance(each, Fixed))
+        self._sizes = tuple(
+            (number - len(fields), each.size) for number, each in enumerate(self._codecs) if isinstance(each, Fixed)
+        )
+        """Of the fields that are bytes, counted from the end."""
 
     def __call__(self, *values: Any) -> Any:
         """A value of the struct."""
@@ -288,24 +291,43 @@ class Struct:
         if len(values) != len(self._codecs):
             raise MalformedData(f"{self.name} has {len(self._codecs)} fields, not {len(values)}")
         if self._form is not None:
-            self._pack_form(self._form, out, values)
+            out += self._packed_form(self._form, *values)
             return
         for codec, field in zip(self._codecs, values, strict=True):
             codec.pack(out, field)
 
-    def _pack_form(self, form: struct.Struct, out: bytearray, values: Sequence[Any]) -> None:
+    def encoder(self, prefix: bytes) -> Callable[[Sequence[Any]], bytes | bytearray]:
+        """A function that packs all fields behind these bytes. It is made once, and then has nothing left to find out."""
+        if not self._codecs:
+            return lambda _: prefix
+        if len(self._codecs) == 1 and isinstance(only := self._codecs[0], Opaque):
+            encode = only.encode
+            return lambda values: prefix + encode(values[0])
+        if self._form is not None:
+            form = struct.Struct(f">{len(prefix)}s{self._form.format[1:]}")
+            return lambda values: self._packed_form(form, prefix, *values)
+
+        def encode_all(values: Sequence[Any]) -> bytearray:
+            out = bytearray(prefix)
+            self.pack_fields(out, values)
+            return out
+
+        return encode_all
+
+    def _packed_form(self, form: struct.Struct, *values: Any) -> bytes:
+        """values: of all fields, perhaps behind a prefix."""
         for number, size in self._sizes:
             if len(values[number]) != size:
                 raise MalformedData(f"{len(values[number])} bytes where {size} are needed")
         try:
-            out += form.pack(*values)
+            return form.pack(*values)
         except struct.error as error:
-            raise MalformedData(f"{self.name} {tuple(values)!r}: {error}") from None
+            raise MalformedData(f"{self.name} {values!r}: {error}") from None
 
     def unpack(self, reader: Reader) -> Any:
-        if len(self._codecs) == 1:
-            return self._codecs[0].unpack(reader)
-        return self._made_of(self.unpack_fields(reader)) if self._codecs else None
+        if self._form is None and len(self._codecs) < 2:
+            return self._codecs[0].unpack(reader) if self._codecs else None
+        return self._made_of(self.unpack_fields(reader))
 
     def unpack_fields(self, reader: Reader) -> Sequence[Any]:
         """The values of all fields, also if there is only one or none."""
