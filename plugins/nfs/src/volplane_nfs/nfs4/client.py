@@ -62,8 +62,8 @@ def done(reply: Reply) -> int:
 class Client:
     """Calls one server. Threads may share it; after fork(2) the child connects anew.
 
-    timeout: seconds of a call, from sending to its answer. connections: at most so many; a second one is opened when
-    the first has several calls under way. now: the clock of the rest that a dead server is given.
+    timeout: seconds of a call, from sending to its answer. connections: at most so many; another one is opened when
+    each has a call under way. now: the clock of the rest that a dead server is given.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Client:
         *,
         credentials: Credentials = Credentials(),  # noqa: B008 - frozen
         timeout: float = 10.0,
-        connections: int = 2,
+        connections: int = 8,
         dial: Dial = dial_tcp,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
