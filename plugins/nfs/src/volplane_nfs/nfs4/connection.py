@@ -176,10 +176,10 @@ class Connection:
         with self._state:
             if self.broken is not None:
                 raise ServerUnavailable(str(self.broken))
-            if not self._pending and not self._reading and time.monotonic() - self.last_heard > _IDLE:
-                if self._is_closed():
-                    self.broken = NoAnswer("the server closed the connection")
-                    raise ServerUnavailable(str(self.broken))
+            idle = not self._pending and not self._reading
+            if idle and time.monotonic() - self.last_heard > _IDLE and self._is_closed():
+                self.broken = NoAnswer("the server closed the connection")
+                raise ServerUnavailable(str(self.broken))
             for call in calls:
                 call.xid = next(self._xids) & 0xFFFFFFFF
                 call.answer, call.reads = None, False

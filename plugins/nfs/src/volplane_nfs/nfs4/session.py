@@ -105,7 +105,7 @@ class _Item(Call):
     def __init__(self, requests: Sequence[Request]) -> None:
         super().__init__()
         self.requests = requests
-        self.changes = any([operation.changes for operation, _ in requests])
+        self.changes = any(operation.changes for operation, _ in requests)
         self.session: _Session | None = None
         self.slot: _Slot = (0, 1)
         self.sent = 0

@@ -297,7 +297,7 @@ class Struct:
             codec.pack(out, field)
 
     def encoder(self, prefix: bytes) -> Callable[[Sequence[Any]], bytes | bytearray]:
-        """A function that packs all fields behind these bytes. It is made once, and then has nothing left to find out."""
+        """A function that packs all fields behind these bytes. It is made once, so that a call finds nothing out."""
         if not self._codecs:
             return lambda _: prefix
         if len(self._codecs) == 1 and isinstance(only := self._codecs[0], Opaque):
