@@ -97,6 +97,8 @@ class AttachmentComparison:
                     await self.compare(driver)
                 except VolplaneError as error:
                     log.warning("the attachments could not be compared with the backend: %s", error)
+                except Exception:
+                    log.exception("the attachments could not be compared with the backend")
 
     async def compare(self, driver: DriverView) -> None:
         """One comparison, which is counted. Raises BackendError or PluginError if the assets cannot be listed."""
