@@ -14,6 +14,7 @@ from scenarios.provisioning import INTENT, ask, create_class
 from scenarios.single import hold
 from scenarios.stories import DRIVER, claim, reference, volume
 from volplane import (
+    AlreadyDeleted,
     Asset,
     BackendError,
     DeleteRequest,
@@ -149,6 +150,38 @@ async def test_an_attempt_that_got_lost_is_not_dated_by_the_one_before() -> None
         assert await lab.claims() == {}
 
 
+@pytest.mark.parametrize(
+    "answer", [BackendError("lost", retry_after=300.0), InProgress(retry_after=300.0, state={"job": 1})]
+)
+async def test_absence_is_counted_from_the_end_of_the_last_attempt(answer: object) -> None:
+    backend = SearchableBackend(DRIVER, info={"settle_seconds": 60.0})
+    backend.script("provision", answer, BackendError("there is none", nothing_done=True))
+    async with Harness(backend) as lab:
+        await create_class(lab)
+        await lab.start()
+        await ask(lab)
+        await asyncio.sleep(50.0)
+        await lab.delete("claims", "c")
+        await asyncio.sleep(8.0)
+        assert await lab.claims() == {"c": "Pending"}
+        await asyncio.sleep(4.0)
+        assert await lab.claims() == {}
+
+
+async def test_a_failure_is_told_on_the_claim_with_the_next_attempt_which_makes_it_no_other_failure() -> None:
+    backend = ScriptedBackend(DRIVER, {"provision": [BackendError("the filer is down")]})
+    async with Harness(backend) as lab:
+        await create_class(lab)
+        await lab.start()
+        await ask(lab)
+        await asyncio.sleep(0.7)
+        failure = 'Failed to provision volume with StorageClass "fast": the filer is down'
+        told = [each for each in lab.recorded if each.reason == "ProvisioningFailed"]
+        assert [each.about.name for each in told] == ["c", "c"]
+        assert [each.message for each in told] == [f"{failure}; next attempt in {after} s" for after in ("0.5", "1")]
+        assert {each.same_as for each in told} == {failure}
+
+
 async def on_a_node(lab: Harness, *, generation: int, hidden: bool = False) -> str:
     """A claim of node n has an asset of the first generation there, and a record of this one; its process starts.
 
@@ -215,7 +248,8 @@ class ValidatingBackend(SearchableBackend):
 
 async def test_the_backend_is_asked_about_the_parameters_of_a_class_once_before_they_are_used() -> None:
     backend = ValidatingBackend(DRIVER, {"validate": [InvalidArgument("no such tier"), OK]}, parameters=["tier"])
-    async with Harness(backend) as lab:
+    other = ValidatingBackend(OTHER, parameters=["tier"])
+    async with Harness(backend, other) as lab:
         await create_class(lab, parameters={"tier": "gold"})
         await lab.start()
         await ask(lab)
@@ -229,10 +263,14 @@ async def test_the_backend_is_asked_about_the_parameters_of_a_class_once_before_
         assert (backend.calls["validate"], backend.calls["provision"]) == (2, 2)
         asked = [request for request in backend.requests if isinstance(request, ValidateRequest)]
         assert [dict(request.parameters) for request in asked] == [{"tier": "gold"}] * 2
-        await lab.create("classes", {"metadata": {"name": "tin"}, "provisioner": DRIVER, "parameters": {"tier": "tin"}})
-        await lab.create("claims", claim("e", storageClassName="tin"))
-        await lab.settle(60.0)
-        assert backend.calls["validate"] == 3
+        assert {request.context.cluster_id for request in asked} == {"cluster-1"}
+        for name, driver, tier in (("tin", DRIVER, "tin"), ("again", DRIVER, "gold"), ("other", OTHER, "gold")):
+            await lab.create(
+                "classes", {"metadata": {"name": name}, "provisioner": driver, "parameters": {"tier": tier}}
+            )
+            await lab.create("claims", claim(name, storageClassName=name))
+            await lab.settle(60.0)
+        assert (backend.calls["validate"], other.calls["validate"]) == (3, 1)
 
 
 # --- a place that is full ----------------------------------------------------------------------------------------
@@ -260,6 +298,7 @@ PROVEN = ResourceExhausted("full", reschedule=True, nothing_done=True)
         (ScriptedBackend, FULL, 0.0, False),
         (SearchableBackend, FULL, 0.0, True),
         (SearchableBackend, FULL, 60.0, False),
+        (SearchableBackend, FULL, 0.9, False),
         (SearchableBackend, PROVEN, 60.0, True),
         (SearchableBackend, ResourceExhausted("full", nothing_done=True), 0.0, False),
         (SearchableBackend, BackendError("down", nothing_done=True), 0.0, False),
@@ -274,6 +313,35 @@ async def test_another_place_may_be_chosen_only_where_this_one_is_full_and_nothi
         await in_a_place(lab)
         chosen = (await lab.claim("c"))["metadata"]["annotations"].get("volume.kubernetes.io/selected-node")
         assert chosen == (None if given_back else "n")
+        assert {state.error for state in lab.plane.operations.snapshot()} == (set() if given_back else {str(error)})
+
+
+async def test_what_nobody_chose_a_place_for_is_tried_again_in_it() -> None:
+    backend = SearchableBackend(DRIVER, {"provision": [PROVEN, OK]}, info={"topology_keys": ("place",)})
+    async with Harness(backend) as lab:
+        await lab.create("nodes", {"metadata": {"name": "n", "labels": {"place": "here"}}})
+        await create_class(lab)
+        await lab.start()
+        await ask(lab)
+        await asyncio.sleep(2.0)
+        assert await lab.claims() == {"c": "Bound"}
+        assert lab.events["Normal WaitForFirstConsumer"] == 0
+
+
+async def test_the_next_generation_of_what_was_deleted_may_be_made_in_the_same_place() -> None:
+    """In-tree drivers give a place back after every other failure."""
+    name = "kubernetes.io/disk"
+    backend = SearchableBackend(name, {"provision": [AlreadyDeleted("its token was used"), OK]})
+    async with Harness(backend) as lab:
+        await lab.create("nodes", {"metadata": {"name": "n"}})
+        await create_class(lab, provisioner=name, volumeBindingMode="WaitForFirstConsumer")
+        body = claim("c", storageClassName="fast")
+        body["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "n"}
+        await lab.create("claims", body)
+        await lab.start()
+        await lab.settle(60.0)
+        assert await lab.claims() == {"c": "Bound"}
+        assert lab.events["Normal WaitForFirstConsumer"] == 0
 
 
 async def test_a_place_in_which_a_job_was_begun_or_the_asset_is_found_is_kept() -> None:
