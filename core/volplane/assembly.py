@@ -66,6 +66,8 @@ from volplane.state.race import RaceTimes
 
 __all__ = ["Parts", "build"]
 
+_Flow = Callable[[str], str] | None
+_Predicate = Callable[[str], bool] | None
 _WORKERS = 64
 _WORKERS_OF_NODE = 8
 """Keys in flight in each controller of a process that serves one node: its driver takes few more."""
@@ -172,14 +174,18 @@ class _Wiring:
 
     def _runners(self) -> Runners:
         state = self._state
-        decide: Decide = ClaimReconciler(state, self._enqueue_claim)
+        of_claims = ClaimReconciler(state, lambda key: self._plane.runners.claims.enqueue(key))
+        of_volumes = VolumeReconciler(state)
+        decide: Decide = of_claims
         if self._parts.lifecycle_metrics is not None:
             decide = CountedAssignments(decide, state.claims, self._parts.lifecycle_metrics)
-        claims = self._runner("claims", decide, state.claims, state.flow_of_claim)
-        volumes = self._runner("volumes", VolumeReconciler(state), state.volumes, state.flow_of_volume)
+        claims = self._runner("claims", decide, state.claims, state.flow_of_claim, of_claims.may_act)
+        volumes = self._runner("volumes", of_volumes, state.volumes, state.flow_of_volume, of_volumes.may_act)
         return Runners(claims=claims, volumes=volumes)
 
-    def _runner(self, name: str, decide: Decide, cache: Cache[Any], flow: Callable[[str], str] | None = None) -> Runner:
+    def _runner(
+        self, name: str, decide: Decide, cache: Cache[Any], flow: _Flow = None, predicate: _Predicate = None
+    ) -> Runner:
         return Runner(
             name,
             decide,
@@ -190,12 +196,10 @@ class _Wiring:
             dispatcher=self._dispatcher,
             workers=_WORKERS_OF_NODE if self._settings.node_name else _WORKERS,
             flow=flow,
+            predicate=predicate,
             may_begin=self._parts.may_begin,
             metrics=self._parts.metrics,
         )
-
-    def _enqueue_claim(self, key: str) -> None:
-        self._plane.runners.claims.enqueue(key)
 
     def _driver_changed(self, name: str) -> None:
         self._plane.driver_changed(name)
@@ -370,9 +374,14 @@ class _Wiring:
             monotonic=parts.clock.monotonic,
             promised=lambda claim: promised(claim, state),
         )
-        claims = self._runner("pvcprotection", ClaimProtection(protection), state.claims)
+        claims = self._runner(
+            "pvcprotection", ClaimProtection(protection), state.claims, predicate=state.claims.__contains__
+        )
         volumes = self._runner(
-            "pvprotection", lambda key, _: decide_volume_protection(key, state.volumes, state.lets_go), state.volumes
+            "pvprotection",
+            lambda key, _: decide_volume_protection(key, state.volumes, state.lets_go),
+            state.volumes,
+            predicate=state.volumes.__contains__,
         )
         handlers = ProtectionHandlers(protection, claims=claims, volumes=volumes)
         state.claims.subscribe(handlers.claim_changed)
