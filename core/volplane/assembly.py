@@ -174,7 +174,7 @@ class _Wiring:
 
     def _runners(self) -> Runners:
         state = self._state
-        of_claims = ClaimReconciler(state, lambda key: self._plane.runners.claims.enqueue(key))
+        of_claims = ClaimReconciler(state, lambda key: self._plane.wake("claims", key))
         of_volumes = VolumeReconciler(state)
         decide: Decide = of_claims
         if self._parts.lifecycle_metrics is not None:
