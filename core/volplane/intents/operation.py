@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from volplane.assets import Absent, Asset
 from volplane.backoff import LIVE_STATE_FORBIDS
+from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Recorder, Run
 from volplane.drivers.view import DriverView
 from volplane.errors import OperationError
@@ -64,6 +65,10 @@ class OperationDeps:
 
     def claim(self, run: Run) -> Claim:
         return _found(self.cluster.claims.get(run.key), run)
+
+    def storage_class(self, run: Run) -> StorageClass:
+        """The class of the claim that `run` names."""
+        return _found(self.cluster.classes.get(class_of_claim(self.claim(run)) or ""), run)
 
     def volume(self, run: Run) -> Volume:
         return _found(self.cluster.volumes.get(run.key), run)
