@@ -6,7 +6,6 @@ here decides anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from volplane.attach.desired import NODE_INDEX, VOLUME_INDEXES
 from volplane.attach.handlers import AttachDetachHandlers, AttacherHandlers
 from volplane.attach.operation import AttachOperation, DetachOperation
 from volplane.attach.reconcilers import NodeReconciler, PairReconciler
-from volplane.controller.actions import Decide
+from volplane.controller.actions import Decide, Flow, Predicate
 from volplane.controller.runner import Runner
 from volplane.controlplane import ControlPlane, Runners
 from volplane.drivers.calls import HookCalls
@@ -68,8 +67,6 @@ from volplane.state.race import RaceTimes
 
 __all__ = ["Parts", "build"]
 
-_Flow = Callable[[str], str] | None
-_Predicate = Callable[[str], bool] | None
 _WORKERS = 64
 _WORKERS_OF_NODE = 8
 """Keys in flight in each controller of a process that serves one node: its driver takes few more."""
@@ -190,7 +187,7 @@ class _Wiring:
         return Runners(claims=claims, volumes=volumes)
 
     def _runner(
-        self, name: str, decide: Decide, cache: Cache[Any], flow: _Flow = None, predicate: _Predicate = None
+        self, name: str, decide: Decide, cache: Cache[Any], flow: Flow | None = None, predicate: Predicate | None = None
     ) -> Runner:
         return Runner(
             name,

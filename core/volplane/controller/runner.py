@@ -23,8 +23,10 @@ from volplane.controller.actions import (
     Decide,
     Delete,
     EventRecord,
+    Flow,
     LiveReads,
     Patch,
+    Predicate,
     Read,
     Recorder,
     Run,
@@ -90,8 +92,7 @@ class Runner:
     name: for logs and metrics. kind: what keys are of; events about a refused call go there. caches: by plural; what is
     written or read live goes into them. workers: keys in flight at once. flow: the flow of a key; flows are served
     in turns, and one has at most half of the workers, fewer while the loop is busy (see `AdaptiveConcurrency`).
-    predicate: whether there may be something to decide about a key, by the cached object alone; asked when the key is
-    added. What it refuses `decide` would call settled, so no pass is spent on it. The word is controller-runtime's.
+    predicate: asked when a key is added: no pass is spent on what it refuses.
     may_begin: asked before each step; while it is false none is taken.
     """
 
@@ -106,8 +107,8 @@ class Runner:
         recorder: Recorder,
         dispatcher: Dispatcher,
         workers: int = 64,
-        flow: Callable[[str], str] | None = None,
-        predicate: Callable[[str], bool] | None = None,
+        flow: Flow | None = None,
+        predicate: Predicate | None = None,
         may_begin: Callable[[], bool] = lambda: True,
         metrics: ControllerMetrics | None = None,
     ) -> None:
