@@ -280,6 +280,7 @@ async def test_the_backend_is_told_which_asset_of_whom_is_to_go() -> None:
     async with Harness(backend, other, latency=slow_provisioning) as lab:
         uid = await with_an_asset_of_the_former_class(lab, nothing)
         await lab.until(lambda: called(other, "provision"), 60.0)
+        assert other.calls["find"] == 0, "only on a node that came back something may be left of what was before"
         await lab.delete("claims", "c")
         await asyncio.sleep(15.0)
         assert len(deletions(other)) == 1, "the backend asked for 20 seconds"

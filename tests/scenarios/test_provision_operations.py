@@ -19,6 +19,7 @@ from volplane import (
     BackendError,
     DeleteRequest,
     Done,
+    FindRequest,
     InProgress,
     InvalidArgument,
     ProvisionRequest,
@@ -95,6 +96,32 @@ async def test_nothing_is_made_for_what_is_not_wanted_when_its_turn_comes(
         assert not [text for text in caplog.messages if "failed" in text]
 
 
+async def test_for_a_claim_that_was_made_anew_the_hook_is_called_for_the_new_one_alone() -> None:
+    async def anew(lab: Harness, uid: str) -> None:
+        await remove_by_force(lab, uid)
+        await lab.create("claims", claim("c", storageClassName="fast"))
+
+    backend = SearchableBackend(DRIVER)
+    async with Harness(backend) as lab:
+        await create_class(lab)
+        await lab.start()
+        before_the_hook(lab, anew)
+        await ask(lab)
+        await lab.settle(60.0)
+        assert await lab.claims() == {"c": "Bound"}
+        assert backend.calls["provision"] == 1
+
+
+async def test_a_first_volume_is_made_without_reading_the_server() -> None:
+    async with Harness(SearchableBackend(DRIVER)) as lab:
+        await create_class(lab)
+        await lab.start()
+        await ask(lab)
+        await lab.settle(60.0)
+        assert await lab.claims() == {"c": "Bound"}
+        assert [read for read in lab.rules.reads() if "persistentvolumes" in read] == []
+
+
 @pytest.mark.parametrize(
     "theirs",
     [
@@ -104,8 +131,11 @@ async def test_nothing_is_made_for_what_is_not_wanted_when_its_turn_comes(
     ],
     ids=["no record", "another driver's", "another leader's"],
 )
-async def test_nothing_is_made_under_a_record_that_is_not_ours(theirs: ClaimIntent | None) -> None:
+async def test_nothing_is_made_under_a_record_that_is_not_ours(
+    theirs: ClaimIntent | None, caplog: pytest.LogCaptureFixture
+) -> None:
     """It is taken away or replaced before the hook, and cannot be written again for a while."""
+    caplog.set_level("INFO", "volplane.operations")
     backend = SearchableBackend(DRIVER)
     records: list[ClaimIntent | None] = []
     async with Harness(backend, SearchableBackend(OTHER)) as lab:
@@ -128,6 +158,7 @@ async def test_nothing_is_made_under_a_record_that_is_not_ours(theirs: ClaimInte
         await lab.settle(120.0)
         assert await lab.claims() == {"c": "Bound"}
         assert [(each.driver, each.fence) for each in records if each is not None] == [(DRIVER, "")]
+        assert not [text for text in caplog.messages if "failed" in text]
 
 
 # --- what came before it -----------------------------------------------------------------------------------------
@@ -182,10 +213,12 @@ async def test_a_failure_is_told_on_the_claim_with_the_next_attempt_which_makes_
         assert {each.same_as for each in told} == {failure}
 
 
-async def on_a_node(lab: Harness, *, generation: int, hidden: bool = False) -> str:
+async def on_a_node(
+    lab: Harness, backend: ScriptedBackend, *, generation: int, hidden: bool = False, lost: bool = False
+) -> str:
     """A claim of node n has an asset of the first generation there, and a record of this one; its process starts.
 
-    hidden: a volume of its name exists, which no cache shows yet. The uid.
+    hidden: a volume of its name exists, which no cache shows yet. lost: the asset is gone. The uid.
     """
     await lab.create("nodes", {"metadata": {"name": "n", "labels": {"place": "here"}}})
     await create_class(lab)
@@ -196,7 +229,11 @@ async def on_a_node(lab: Harness, *, generation: int, hidden: bool = False) -> s
     await lab.start()
     await asyncio.sleep(0.001)
     await lab.kill()
-    record = ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=generation, segment={"place": "here"})
+    if lost:
+        backend.assets.clear()
+    record = ClaimIntent(
+        v=INTENT_VERSION, driver=DRIVER, generation=generation, segment={"place": "here"}, state={"job": generation}
+    )
     text = lab.plane.state.sealer.seal(uid, record)
     await lab.patch("claims", "c", {"metadata": {"annotations": {INTENT: text}}})
     if hidden:
@@ -212,25 +249,55 @@ def of_a_node(**script: list[object]) -> SearchableBackend:
 
 
 @pytest.mark.parametrize("generation", [2, 3])
-async def test_what_a_node_has_of_an_earlier_generation_goes_before_the_next_is_made_there(generation: int) -> None:
+async def test_what_a_node_has_of_an_earlier_generation_goes_before_the_next_is_made_there(
+    generation: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """The node was given up, and came back with it."""
+    caplog.set_level("INFO", "volplane.operations")
     backend = of_a_node(delete=[InProgress(retry_after=20.0, state={"job": 5}), OK])
     async with Harness(backend) as lab:
-        uid = await on_a_node(lab, generation=generation)
+        uid = await on_a_node(lab, backend, generation=generation)
         assert backend.assets[f"pvc-{uid}"].owner.generation == 1
         await asyncio.sleep(10.0)
         assert backend.assets[f"pvc-{uid}"].owner.generation == 1, "it is being deleted"
         await lab.settle(60.0)
         assert backend.assets[f"pvc-{uid}"].owner.generation == generation
+        sought = [request for request in backend.requests if isinstance(request, FindRequest)]
+        assert {(request.context.generation, bool(request.context.state)) for request in sought} == {
+            (former, False) for former in range(1, generation)
+        }
+        assert not [text for text in caplog.messages if "failed" in text]
         gone = [request for request in backend.requests if isinstance(request, DeleteRequest)]
         assert {request.context.generation for request in gone} == {1}
         assert {request.volume.owner.generation for request in gone if request.volume.owner} == {1}
 
 
+async def test_without_find_the_next_generation_is_made_at_once() -> None:
+    backend = ScriptedBackend(DRIVER, info={"topology_keys": ("place",)})
+    async with Harness(backend) as lab:
+        uid = await on_a_node(lab, backend, generation=2, lost=True)
+        await lab.settle(60.0)
+        assert backend.assets[f"pvc-{uid}"].owner.generation == 2
+
+
+async def test_a_job_goes_on_with_what_it_said_last_in_another_process() -> None:
+    backend = SearchableBackend(DRIVER)
+    backend.script("provision", *(InProgress(retry_after=5.0, state={"job": number}) for number in (1, 2)), OK)
+    async with Harness(backend) as lab:
+        await create_class(lab)
+        await lab.start()
+        await ask(lab)
+        await asyncio.sleep(7.0)
+        await lab.restart()
+        await lab.settle(60.0)
+        assert await lab.claims() == {"c": "Bound"}
+        assert [dict(request.context.state) for request in made(backend)] == [{}, {"job": 1}, {"job": 2}]
+
+
 async def test_it_stays_while_a_volume_that_no_cache_shows_yet_may_hold_it() -> None:
     backend = of_a_node()
     async with Harness(backend) as lab:
-        uid = await on_a_node(lab, generation=2, hidden=True)
+        uid = await on_a_node(lab, backend, generation=2, hidden=True)
         await asyncio.sleep(30.0)
         assert backend.assets[f"pvc-{uid}"].owner.generation == 1
         assert backend.calls["delete"] == 0
