@@ -133,7 +133,7 @@ class _Simulation:
         about = (run_context, schedule.pods, self._storages.labels)
         self._machines = machines
         self._nodes = AttachingNodes(machines, *about) if schedule.alpha.attaches else Nodes(*about)
-        self._server_faults = ServerFaults(run_context, self._nodes.server_restored)
+        self._server_faults = ServerFaults(run_context, self._server_restored)
         self._prepare()
         self._wall, self._started = clock.LoopClock(), 0
         self._living: list[Process] = []
@@ -167,6 +167,10 @@ class _Simulation:
         self._changes = Changes(run_context, self._storages.simulated)
         self._process_actions = {**self._process_actions, **self._changes.actions}
         self._changes.prepare()
+
+    def _server_restored(self) -> None:
+        self._nodes.server_restored()
+        self._election.server_restored()
 
     async def run(self) -> TrialResult:
         self._loop.set_exception_handler(self._unhandled)
@@ -328,16 +332,16 @@ class _Simulation:
         while self._violations.violation is None:
             await self._until(self._loop.time() + 10.0)
             process = self._living[0] if self._living else None
-            if process is None or not process.at_rest or self._nodes.busy or self._server.store.version != version:
+            at_rest = process is not None and process.at_rest(self._safety.lost) and not self._nodes.busy
+            if process is None or not at_rest or self._server.store.version != version:
                 version, since = self._server.store.version, self._loop.time()
             elif self._loop.time() - since >= QUIET:
                 self._take_stock(process)
                 return
             if self._loop.time() > end:
                 waiting = process.reasons() if process is not None else {}
-                self._violations.report(
-                    "comes-to-rest", f"after an hour without faults there is still something to do: {waiting}"
-                )
+                text = f"after an hour without faults there is still something to do: {waiting}"
+                self._violations.report("comes-to-rest", text)
 
     def _take_stock(self, process: Process) -> None:
         externals = self._storages.externals
