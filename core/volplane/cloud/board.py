@@ -6,6 +6,7 @@ and holds no thread. The first caller that finds the board due fetches for all k
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ class Board(Generic[K, V]):
     """Observations by key. Safe for threads; all times are seconds of `clock`.
 
     fetch: returns what exists of the keys; called by one thread at a time. interval: seconds between fetches.
+    early: every fetch serves all keys that were asked for, also those whose callers come later.
     """
 
     def __init__(
@@ -49,10 +51,12 @@ class Board(Generic[K, V]):
         *,
         clock: Callable[[], float],
         interval: float,
+        early: bool = False,
     ) -> None:
         self._fetch = fetch
         self._clock = clock
         self._interval = interval
+        self._early = early
         self._slowdown = 1.0
         self._changed = threading.Condition()
         self._wanted: dict[K, float] = {}
@@ -67,12 +71,13 @@ class Board(Generic[K, V]):
         """When the caller of the next fetch comes; one that asks shortly before waits for that fetch."""
 
     def ask(
-        self, key: K, *, max_age: float | None = None, wait_seconds: float = _LONGEST_WAIT
+        self, key: K, *, max_age: float | None = None, patience: float = 0.0, wait_seconds: float = _LONGEST_WAIT
     ) -> Observation[V] | None:
         """An observation that is recent enough and newer than the last `invalidate` of the key; None = ask again later.
 
-        max_age: in seconds, None = the interval. wait_seconds: how long to wait for a fetch of this key by another
-        thread. Raises what the fetch of this key raised.
+        max_age: in seconds, None = the interval. patience: seconds that the caller waits for something else anyway;
+        with any, the first call for a key leaves the fetch to others. wait_seconds: how long to wait for a fetch of
+        this key by another thread. Raises what the fetch of this key raised.
         """
         oldest = self._interval if max_age is None else max_age
         with self._changed:
@@ -81,7 +86,10 @@ class Board(Generic[K, V]):
                 self._wanted.pop(key, None)
                 return observation
             self._raise_failure(key)
+            first = key not in self._wanted
             self._wanted[key] = now
+            if first and patience > 0.0:
+                return None
             if self._fetching:
                 if key in self._fetching:
                     self._changed.wait_for(lambda: key not in self._fetching, timeout=wait_seconds)
@@ -97,11 +105,11 @@ class Board(Generic[K, V]):
             self._raise_failure(key)
             return self._fetched(key)
 
-    def current(self, key: K, *, max_age: float | None = None) -> V | None:
+    def current(self, key: K, *, max_age: float | None = None, patience: float = 0.0) -> V | None:
         """The value of the key, None = it does not exist. Raises RetryLater where `ask` returns None."""
-        observation = self.ask(key, max_age=max_age)
+        observation = self.ask(key, max_age=max_age, patience=patience)
         if observation is None:
-            raise RetryLater(self.next_poll(key))
+            raise RetryLater(self.next_poll(key, after=patience))
         return observation.value
 
     def fetch_now(self, key: K) -> Observation[V]:
@@ -187,7 +195,8 @@ class Board(Generic[K, V]):
 
     def _begin(self, now: float) -> list[K]:
         self._drop_old(now)
-        keys = [key for key, moment in self._wanted.items() if moment <= now + self._period / 4]
+        latest = math.inf if self._early else now + self._period / 4
+        keys = [key for key, moment in self._wanted.items() if moment <= latest]
         self._fetching = frozenset(keys)
         self._next_fetch = now + self._period / 2
         self._sequence += 1

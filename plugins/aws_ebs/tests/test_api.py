@@ -28,6 +28,8 @@ from volplane import (
     Unavailable,
 )
 from volplane_aws_ebs import AwsEbsBackend, api
+from volplane_aws_ebs.api import Action, AwsError
+from volplane_aws_ebs.settings import Settings
 from volplane_aws_ebs.testing import Behaviour, FakeEC2, FakeEC2Server, Fault, FaultKind
 from volplane_testing.cloud import FakeCloudServer, HttpRequest, HttpResponse
 
@@ -87,6 +89,17 @@ def test_a_role_is_assumed_for_a_driver(server: FakeEC2Server) -> None:
     assert driver.start(START) == Done()
     assert server.fake.calls["sts:AssumeRole"] == 1
     driver.stop(StopRequest(context=CONTEXT))
+
+
+def test_all_clients_of_a_driver_share_the_credentials_of_its_role(server: FakeEC2Server) -> None:
+    options = {"region": REGION, "endpoint": server.url, "sts_endpoint": server.url, "role_arn": ROLE}
+    client = api.AwsClient(Settings.of(options))
+    client.call(Action.DESCRIBE_AVAILABILITY_ZONES)
+    with pytest.raises(AwsError, match=r"InvalidVolume\.NotFound"):  # By the client that repeats nothing.
+        client.call(Action.MODIFY_VOLUME, VolumeId="vol-0a1b2c3d4e5f67890", Size=2)
+    client.call(Action.DECODE_AUTHORIZATION_MESSAGE, EncodedMessage="ec2:DescribeVolumes")
+    assert server.fake.calls["sts:AssumeRole"] == 1
+    client.close()
 
 
 def test_two_drivers_work_in_two_roles(server: FakeEC2Server) -> None:

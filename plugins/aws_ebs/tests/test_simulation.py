@@ -10,7 +10,9 @@ from volplane_aws_ebs.testing import attaching_subject, subject
 from volplane_testing import run_seed
 
 
-@pytest.mark.parametrize("seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(10, 1_000))])
+@pytest.mark.parametrize(
+    "seed", [*range(10), *(pytest.param(each, marks=pytest.mark.soak) for each in range(10, 1_000))]
+)
 def test_nothing_breaks_whatever_happens(seed: int) -> None:
     report = run_seed(seed, subject)
     assert report.passed, str(report)
