@@ -11,7 +11,7 @@ import pytest
 from scenarios.backends import OK, GrowingBackend, ScriptedBackend
 from scenarios.harness import Harness, Json, Refused
 from scenarios.stories import DRIVER, claim, storage_class
-from volplane import InProgress, InvalidArgument, ResourceExhausted
+from volplane import BackendError, InProgress, InvalidArgument, ResourceExhausted
 
 GROWS = storage_class(allowVolumeExpansion=True)
 TWO_GIB = 2 * 2**30
@@ -353,3 +353,50 @@ async def test_a_volume_whose_attributes_are_refused_is_not_bound_and_goes_with_
         await harness.settle()
         assert backend.assets == {}
         assert await harness.claims() == {}
+
+
+async def test_for_a_class_of_another_driver_nothing_is_made() -> None:
+    backend = with_csi()
+    async with Harness(backend) as harness:
+        await born_with(harness, attributes("gold", "yellow", "other.example.com"))
+        await asyncio.sleep(60.0)
+        assert not backend.calls
+        words = 'is of driver "other.example.com", the storage class of "memory.volplane.dev"'
+        assert words in harness.messages("ProvisioningFailed")[-1]
+
+
+async def test_a_class_may_name_the_csi_driver() -> None:
+    backend = with_csi()
+    async with Harness(backend) as harness:
+        await born_with(harness, attributes("gold", "yellow", "memory.volplane.dev"))
+        await harness.settle()
+        assert modified(backend) == {"colour": "yellow"}
+
+
+async def test_attributes_that_take_long_are_waited_for_with_what_the_making_of_the_volume_remembers() -> None:
+    backend = with_csi(
+        {
+            "provision": [InProgress(retry_after=1.0, state={"job": 7}), OK],
+            "modify": [InProgress(retry_after=20.0), OK],
+        }
+    )
+    async with Harness(backend) as harness:
+        await born_with(harness, attributes("gold", "yellow"))
+        await asyncio.sleep(15.0)
+        assert await harness.claims() == {"c": "Pending"}
+        assert (backend.calls["provision"], backend.calls["modify"]) == (2, 1)
+        await asyncio.sleep(15.0)
+        assert await harness.claims() == {"c": "Bound"}
+        assert [dict(each.context.state) for each in backend.requests] == [{}, *[{"job": 7}] * 4]
+
+
+async def test_attributes_that_cannot_be_had_yet_are_tried_again_when_the_backend_says() -> None:
+    backend = with_csi({"modify": [BackendError("too many changes", code="Busy", retry_after=77.0), OK]})
+    async with Harness(backend) as harness:
+        await born_with(harness, attributes("gold", "yellow"))
+        await harness.settle()
+        assert modified(backend) == {"colour": "yellow"}
+        said = harness.messages("ProvisioningFailed")[0]
+        words = 'the asset is made, and is not changed to VolumeAttributesClass "gold": too many changes (Busy)'
+        assert words in said
+        assert said.endswith("(Busy); next attempt in 77 s")

@@ -12,15 +12,37 @@ from volplane.intents.requests import volume_identity
 from volplane.kube import names
 from volplane.kube.objects import Node, Volume, VolumeAttachment
 from volplane.requests import NodeIdentity, VolumeIdentity
-from volplane.state.naming import asset_key
-from volplane.state.records import INTENT_VERSION, AttachmentIntent, read_attachment_intent
+from volplane.state.naming import asset_key, handle_in, volume_source
+from volplane.state.records import INTENT_VERSION, AttachmentIntent, read_attachment_intent, write_intent
 
-__all__ = ["identity_of_record", "intent_of", "node_of_record", "record_of", "recorded_state", "volume_to_attach"]
+__all__ = [
+    "declaration",
+    "identity_of_record",
+    "intent_of",
+    "node_of_record",
+    "record_of",
+    "recorded_state",
+    "true_record",
+    "volume_to_attach",
+]
 
 
 def record_of(attachment: VolumeAttachment) -> AttachmentIntent | None:
     """The record that the attachment carries."""
     return read_attachment_intent(attachment.annotation(names.INTENT))
+
+
+def true_record(attachment: VolumeAttachment, volume: Volume | None) -> AttachmentIntent | None:
+    """The record, unless it is damaged, or names another asset than the volume: then somebody edited it.
+
+    volume: the one of the name that the attachment has, if there is one now. One that was made anew under that name has
+    another uid, and the record is of the former one.
+    """
+    record = record_of(attachment)
+    if record is None or volume is None or record.uid != volume.uid:
+        return record
+    handle = volume.annotation(names.HANDLE) or handle_in(volume_source(volume))
+    return record if record.handle == handle else None
 
 
 def recorded_state(record: AttachmentIntent, hook: str) -> dict[str, Any] | None:
@@ -54,6 +76,14 @@ def intent_of(volume: Volume, driver: DriverView, node_uid: str, cluster_id: str
         node_uid=node_uid,
         shared=shares_nodes(volume),
     )
+
+
+def declaration(volume: Volume, driver: DriverView, node: Node, cluster_id: str) -> dict[str, str]:
+    """The annotations that stand on an attachment before anything is attached: the record, and what the backend calls
+    the node.
+    """
+    record = intent_of(volume, driver, node.uid, cluster_id)
+    return {names.NODE_ID: node.spec.provider_id, names.INTENT: write_intent(record)}
 
 
 def identity_of_record(record: AttachmentIntent, cluster_id: str) -> VolumeIdentity:

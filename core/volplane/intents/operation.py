@@ -6,12 +6,15 @@ and does nothing if they no longer justify it: the object is decided anew when t
 
 from __future__ import annotations
 
+import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from volplane.assets import Absent, Asset
 from volplane.backoff import LIVE_STATE_FORBIDS
+from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Recorder, Run
 from volplane.drivers.view import DriverView
 from volplane.errors import OperationError
@@ -43,7 +46,11 @@ class HookCaller(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationDeps:
-    """What every operation works with. fence: text of the `Fence` under which hooks run."""
+    """What every operation works with.
+
+    fence: text of the `Fence` under which hooks run. listing: of each driver, held while its assets are listed, so that
+    a storage that hangs then costs one thread, however many want the list.
+    """
 
     cluster: ClusterState
     nodes: NodePlaces
@@ -52,11 +59,16 @@ class OperationDeps:
     registry: OperationRegistry
     recorder: Recorder
     fence: Callable[[], str]
+    listing: Mapping[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
     # What a handler looks up in the turn of the decision; OperationError if it is gone.
 
     def claim(self, run: Run) -> Claim:
         return _found(self.cluster.claims.get(run.key), run)
+
+    def storage_class(self, run: Run) -> StorageClass:
+        """The class of the claim that `run` names."""
+        return _found(self.cluster.classes.get(class_of_claim(self.claim(run)) or ""), run)
 
     def volume(self, run: Run) -> Volume:
         return _found(self.cluster.volumes.get(run.key), run)
