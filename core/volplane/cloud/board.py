@@ -20,6 +20,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 _MAX_SLOWDOWN = 16.0
+_RELAXED = 1.5
 _KEPT_SECONDS = 120.0
 _FAILURE_KEPT_SECONDS = 30.0
 _LONGEST_WAIT = 3.0
@@ -58,6 +59,7 @@ class Board(Generic[K, V]):
         self._interval = interval
         self._early = early
         self._slowdown = 1.0
+        self._relaxed_until = -math.inf
         self._changed = threading.Condition()
         self._wanted: dict[K, float] = {}
         """When a caller comes, or came, for the key."""
@@ -156,6 +158,14 @@ class Board(Generic[K, V]):
                 self._next_caller = moment
             return max(moment - now, 0.001)
 
+    def relax(self, seconds: float) -> None:
+        """Callers wait for something else for so long, such as their rate: until then the period is half as long again.
+
+        So more of them share a fetch.
+        """
+        with self._changed:
+            self._relaxed_until = max(self._relaxed_until, self._clock() + seconds)
+
     def slow_down(self) -> None:
         """The service throttled a fetch: double the period, up to sixteen times the interval."""
         with self._changed:
@@ -169,7 +179,8 @@ class Board(Generic[K, V]):
 
     @property
     def _period(self) -> float:
-        return self._interval * self._slowdown
+        relaxed = self._clock() < self._relaxed_until
+        return self._interval * self._slowdown * (_RELAXED if relaxed else 1.0)
 
     def _fresh(self, key: K, oldest: float) -> Observation[V] | None:
         observation = self._known.get(key)

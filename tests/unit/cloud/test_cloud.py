@@ -167,6 +167,20 @@ def test_a_caller_that_was_patient_once_is_not_asked_to_wait_again() -> None:
     assert found.value == 7
 
 
+def test_a_board_whose_callers_wait_for_something_else_fetches_less_often_until_then() -> None:
+    clock = Times()
+    poller: Board[str, int] = Board(lambda keys: dict.fromkeys(keys, 7), clock=clock, interval=1.0)
+    clock.now = 120.0
+    assert poller.next_poll("a", after=0.1) == pytest.approx(1.0)
+    poller.relax(10.0)
+    poller.relax(5.0)
+    assert poller.next_poll("b", after=0.1) == pytest.approx(1.5)
+    clock.now = 129.0
+    assert poller.next_poll("c", after=0.1) == pytest.approx(1.5), "the longer of the two counts"
+    clock.now = 130.0
+    assert poller.next_poll("d", after=0.1) == pytest.approx(1.0)
+
+
 def test_whoever_asks_how_long_the_queue_is_takes_no_place_in_it() -> None:
     clock = Times()
     limiter = RateLimiter(rate=2, burst=1, clock=clock)

@@ -20,8 +20,6 @@ _MAX_FILTER_VALUES = 200
 _MAX_INSTANCES = 100
 _PROBABLY_GONE_SECONDS = 3_600.0
 _POLL_INTERVAL = 0.5
-_VOLUMES_INTERVAL = 0.7
-"""Of a hundred volumes in flight at EC2's rates, thirty change their state at a time: so ten of them share a look."""
 _VOLUME_ID = re.compile(r"vol-[0-9a-z]+")
 _BAD_ID = NOT_FOUND | {"InvalidVolumeID.Malformed", "InvalidParameterValue"}
 """Codes of DescribeVolumes by ids for an id that does not exist, or that EC2 cannot read.
@@ -47,7 +45,7 @@ class DescribeBatches:
 
         One unknown id fails a DescribeVolumes by ids.
         """
-        self.volumes: Board[str, Ec2Volume] = Board(self._volumes, clock=clock, interval=_VOLUMES_INTERVAL)
+        self.volumes: Board[str, Ec2Volume] = Board(self._volumes, clock=clock, interval=_POLL_INTERVAL)
         self.names: Board[NameKey, tuple[Ec2Volume, ...]] = Board(
             self._names, clock=clock, interval=_POLL_INTERVAL, early=True
         )

@@ -136,13 +136,14 @@ class _Simulation:
         about = (run_context, schedule.pods, self._storages.labels)
         self._machines = machines
         self._nodes = AttachingNodes(machines, *about) if schedule.alpha.attaches else Nodes(*about)
-        self._server_faults = ServerFaults(run_context, self._server_restored)
+        self._server_faults = ServerFaults(run_context, self._nodes.server_restored)
         self._prepare()
         self._wall, self._started = clock.LoopClock(), 0
         self._living: list[Process] = []
         self._calm_since = math.inf
         self._crashes = 0
         self._election = Election(run_context, self._living, end=self._end_process)
+        self._server_faults.listeners.append(self._election.server_restored)
         self._stops = Stops(run_context, self._living, start=self._start_process, end=self._end_process)
         self._injector.stalled = self._stops.stalled
         run_context.hook_rules.begins = self._stops.begins
@@ -170,10 +171,6 @@ class _Simulation:
         self._changes = Changes(run_context, self._storages.simulated)
         self._process_actions = {**self._process_actions, **self._changes.actions}
         self._changes.prepare()
-
-    def _server_restored(self) -> None:
-        self._nodes.server_restored()
-        self._election.server_restored()
 
     async def run(self) -> TrialResult:
         self._loop.set_exception_handler(self._unhandled)
@@ -343,8 +340,7 @@ class _Simulation:
                 self._take_stock(process)
                 return
             if self._loop.time() > end:
-                waiting = process.reasons() if process is not None else {}
-                text = f"after an hour without faults there is still something to do: {waiting}"
+                text = f"after an hour without faults there is still something to do: {process and process.reasons()}"
                 self._violations.report("comes-to-rest", text)
 
     def _take_stock(self, process: Process) -> None:
