@@ -115,6 +115,8 @@ class OperationDeps:
         if reference is None or not reference.uid or not reference.namespace or not reference.name:
             settled = live.status.phase in ("Released", "Failed") or not self.cluster.settings.binder
             return live if settled or not live.terminating else None
+        if self.cluster.claims.gone(reference.uid):
+            return live  # Nothing is left to be read: whatever has its name now is another claim.
         claim = await self.live_claim(f"{reference.namespace}/{reference.name}")
         if claim is None:
             return live
