@@ -114,15 +114,27 @@ class _Item(Call):
 
 
 class Channel:
-    """One connection at a time to one server; it connects when it is needed, and again when it was lost."""
+    """One connection at a time to one server; it connects when it is needed, and again when it was lost.
 
-    def __init__(self, address: Address, credentials: bytes, owner: bytes, *, dial: Dial, timeout: float) -> None:
+    connecting: held by whoever connects, of all channels to the server.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        credentials: bytes,
+        owner: bytes,
+        *,
+        dial: Dial,
+        timeout: float,
+        connecting: threading.Lock,
+    ) -> None:
         self._address = address
         self._credentials = credentials
         self._owner = owner
         self._dial = dial
         self._timeout = timeout
-        self._connecting = threading.Lock()
+        self._connecting = connecting
         self._connection: Connection | None = None
         self._session: _Session | None = None
         self._minor = 1
