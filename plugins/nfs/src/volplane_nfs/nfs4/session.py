@@ -11,7 +11,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Final
@@ -78,6 +78,10 @@ class _Session:
     highest: int = SLOTS - 1
     free: SimpleQueue[_Slot | None] = field(default_factory=SimpleQueue)
     lost: bool = False
+
+    def add_slots(self, numbers: range, sequence: int) -> None:
+        for number in numbers:
+            self.free.put((number, sequence))
 
     def slot(self, seconds: float) -> _Slot | None:
         """Take a free slot, waiting for one; None if there is none in time, or the session is lost."""
@@ -239,10 +243,8 @@ class Channel:
             item.compound = pack_compound(item.requests, 0)
             return
         slot, sequence = item.slot
-        item.on_the_wire = [
-            SEQUENCE(session.id, sequence, slot, session.highest, item.changes),
-            *item.requests,
-        ]
+        first = SEQUENCE(session.id, sequence, slot, session.highest, item.changes)
+        item.on_the_wire = [first, *item.requests]
         item.compound = pack_compound(item.on_the_wire, 1)
         if len(item.compound) + _HEADER_BYTES > session.request_bytes:
             raise NfsError(Status.REQ_TOO_BIG, "SEQUENCE", 0)
@@ -358,7 +360,9 @@ class Channel:
             raise ServerUnavailable(str(error)) from error
         if old is not None and old.minor == 0:
             return old
-        return _Session(minor=0, free=_queue_of((slot, 0) for slot in range(SLOTS)))
+        session = _Session(minor=0)
+        session.add_slots(range(SLOTS), 0)
+        return session
 
     def _session_of_41(self, connection: Connection, deadline: float) -> _Session | None:
         exchange = EXCHANGE_ID((os.urandom(8), self._owner), _USE_NON_PNFS, (0, None), [])
@@ -379,11 +383,11 @@ class Channel:
             operations=max(8, min(_OPERATIONS, made.fore.operations)),
             request_bytes=min(_LARGEST, made.fore.request_bytes),
             highest=slots - 1,
-            free=_queue_of((slot, 1) for slot in range(1, slots)),
         )
+        session.add_slots(range(1, slots), 1)
         first = [SEQUENCE(session.id, 1, 0, session.highest, True), RECLAIM_COMPLETE(False)]
         self._plain(connection, first, 1, deadline)
-        session.free.put((0, 2))
+        session.add_slots(range(1), 2)
         return session
 
     def _plain(self, connection: Connection, requests: list[Request], minor: int, deadline: float) -> tuple[int, Any]:
@@ -401,10 +405,3 @@ class Channel:
     def _check(self, status: int, operation: str) -> None:
         if status:
             raise ServerUnavailable(f"{operation} is refused with {name_of_status(status)}")
-
-
-def _queue_of(slots: Iterable[_Slot]) -> SimpleQueue[_Slot | None]:
-    queue: SimpleQueue[_Slot | None] = SimpleQueue()
-    for slot in slots:
-        queue.put(slot)
-    return queue
