@@ -54,11 +54,11 @@ def test_a_hyperdisk_gets_what_one_of_its_new_size_has_at_least(
 
 
 def test_a_hyperdisk_with_less_than_its_size_has_at_least_is_refused_before_the_call(site: Any) -> None:
-    with pytest.raises(InvalidArgument, match="20 for 4096 GiB: .* at least 40 MiB/s at this size"):
+    with pytest.raises(InvalidArgument, match=r"20 for 4096 GiB: .* at least 40 MiB/s at this size"):
         site.provision(size=4096 * GIB, parameters={"type": "hyperdisk-throughput", THROUGHPUT: 20 << 20})
     assert site.fake.calls["disks.insert"] == 0
     asset = site.provision(size=200 * GIB, parameters={"type": "hyperdisk-extreme", IOPS: 500})
-    with pytest.raises(InvalidArgument, match="399 for 200 GiB: .* at least 400 IOPS at this size"):
+    with pytest.raises(InvalidArgument, match=r"399 for 200 GiB: .* at least 400 IOPS at this size"):
         site.modify(asset, iops="399")
 
 
