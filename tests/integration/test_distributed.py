@@ -513,6 +513,23 @@ async def test_what_somebody_edits_on_published_room_is_put_right(edit: dict[str
         assert after == before
 
 
+async def test_two_processes_of_one_node_do_not_write_their_figures_over_each_others() -> None:
+    """As while a Lease was edited: the figure of the one is older than that of the other."""
+    async with DistributedCluster(["a"], capacity=10 * GIB) as cluster:
+        cluster.create_class("local")
+        await cluster.advance(30)
+        await cluster.start("a", twin=True)
+        processes = [cluster.scripts["a"], cluster.scripts["a#2"]]
+        for script in processes:
+            script.latency = 0.005
+            script.requests.clear()
+        cluster.disks["a"].capacity_bytes = 4 * GIB
+        await asyncio.sleep(180)
+        assert published(cluster) == {"a": "4Gi"}
+        written = [request for script in processes for request in script.requests if request.verb == "patch"]
+        assert len(written) <= 2
+
+
 async def test_claims_go_where_room_is_and_nothing_is_promised_twice() -> None:
     async with DistributedCluster(["a", "b", "c"], capacity=10 * GIB) as cluster:
         cluster.disks["b"].capacity_bytes = 3 * GIB

@@ -79,7 +79,14 @@ class CapacityState:
         self.cluster.capacities.subscribe(self._object_changed)
 
     def _object_changed(self, old: CsiStorageCapacity | None, new: CsiStorageCapacity | None) -> None:
-        self._queue.enqueue((new or old or CsiStorageCapacity()).key)
+        key = (new or old or CsiStorageCapacity()).key
+        measured = self.measured.get(key)
+        if new is None or measured is None or _figures(new) == _published(measured.capacity):
+            self._queue.enqueue(key)
+            return
+        # Somebody else wrote it, perhaps another process of this node, whose figure is newer than ours.
+        del self.measured[key]
+        self._queue.enqueue(key, PAUSE_SECONDS)
 
     def _class_changed(self, _old: StorageClass | None, _new: StorageClass | None) -> None:
         self._plan()
@@ -181,11 +188,22 @@ def _body(
         metadata={"name": name, "namespace": namespace, "labels": labels, "ownerReferences": [owner]},
         storageClassName=item.storage_class,
         nodeTopology={"matchLabels": dict(item.segment)},
-        capacity=format_bytes(max(capacity.available_bytes, 0)),
     )
-    if capacity.maximum_volume_bytes is not None:
-        body["maximumVolumeSize"] = format_bytes(max(capacity.maximum_volume_bytes, 0))
+    body["capacity"], largest = _published(capacity)
+    if largest is not None:
+        body["maximumVolumeSize"] = largest
     return body
+
+
+def _published(capacity: Capacity) -> tuple[str, str | None]:
+    """How a figure is written: the room, and the largest volume if there is a bound."""
+    largest = capacity.maximum_volume_bytes
+    return format_bytes(max(capacity.available_bytes, 0)), None if largest is None else format_bytes(max(largest, 0))
+
+
+def _figures(found: CsiStorageCapacity) -> tuple[str | None, str | None]:
+    """The same of an object."""
+    return found.capacity, found.maximum_volume_size
 
 
 def _selector(found: CsiStorageCapacity) -> Mapping[str, Any]:
@@ -197,8 +215,7 @@ def _changes(found: CsiStorageCapacity, wanted: Mapping[str, Any]) -> dict[str, 
     metadata = wanted["metadata"]
     owners = {each.uid for each in found.metadata.owner_references or ()}
     same = (
-        found.capacity == wanted["capacity"]
-        and found.maximum_volume_size == wanted.get("maximumVolumeSize")
+        _figures(found) == (wanted["capacity"], wanted.get("maximumVolumeSize"))
         and metadata["labels"].items() <= (found.metadata.labels or {}).items()
         and owners == {each["uid"] for each in metadata["ownerReferences"]}
     )
