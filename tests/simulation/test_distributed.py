@@ -10,7 +10,8 @@ import pytest
 import volplane_testing
 from volplane.controller.actions import Settled
 from volplane.placement import assign, volumes
-from volplane_testing.simulation.distributed import Broken, DistributedRun
+from volplane_testing.simulation.distributed import DistributedRun
+from volplane_testing.simulation.distributed_state import Broken
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

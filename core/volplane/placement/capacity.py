@@ -162,12 +162,30 @@ def decide_capacity(key: str, state: CapacityState, reads: LiveReads) -> Action:
         live = reads.get(CAPACITIES, key)
         found = live if isinstance(live, CsiStorageCapacity) else None
     if found is None:
-        return Create(kind=CAPACITIES, body=wanted, why="publish how much room there is")
+        return _without_node(state.cluster, reads) or Create(
+            kind=CAPACITIES, body=wanted, why="publish how much room there is"
+        )
     if found.storage_class_name != item.storage_class or _selector(found) != wanted["nodeTopology"]:
         return Delete(kind=CAPACITIES, target=found, why="it is not what its name says, and those fields cannot change")
     if (changes := _changes(found, wanted)) is not None:
         return Patch(kind=CAPACITIES, target=found, body=changes, why="publish how much room there is")
     return Wait(reason="it is measured again from time to time", seconds=measured.at + POLL_SECONDS - now)
+
+
+def _without_node(cluster: ClusterState, reads: LiveReads) -> Action | None:
+    """What to do instead of publishing for a node that is gone; None: it is there.
+
+    The object of a node that is gone is collected with it: who has not heard that would make it again and again.
+    """
+    node = cluster.nodes.get(cluster.settings.node_name)
+    if node is None:
+        return None
+    if not reads.has(NODES, node.name):
+        return Read(NODES, node.name, why="is the node still there?")
+    live = reads.get(NODES, node.name)
+    if live is not None and live.uid == node.uid:
+        return None
+    return Wait(reason=f"node {node.name} is gone, or was made again", seconds=PAUSE_SECONDS)
 
 
 def _body(
