@@ -126,6 +126,10 @@ class PlacementState:
         if former and new.annotation(names.SELECTED_NODE) is None:
             self.refused.setdefault(new.uid, {})[former] = now + REFUSED_SECONDS
 
+    def class_changed(self, claim: Claim) -> None:
+        """The class of an unbound claim says which driver it is of: claims may come before their class at the start."""
+        self.usage.claim(volume_name_of(claim), self._promise_to(claim))
+
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
         present = new or old
         if present is None:

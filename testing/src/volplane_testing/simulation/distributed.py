@@ -20,7 +20,7 @@ from volplane.kube import names
 from volplane.state.naming import node_hash
 from volplane_testing.distributed import CENTRAL, DistributedCluster
 from volplane_testing.simulation.distributed_rules import WriteRules
-from volplane_testing.simulation.distributed_state import check_end, check_state, size_of
+from volplane_testing.simulation.distributed_state import check_end, check_state, node_of, size_of
 from volplane_testing.transport import answer_lost, refuse, requests, unanswered
 
 __all__ = ["DistributedRun"]
@@ -28,6 +28,8 @@ __all__ = ["DistributedRun"]
 NODES: Final = ("a", "b", "c")
 GONE_AFTER: Final = 60.0
 GIB: Final = 1 << 30
+CAPACITY: Final = 12 * GIB
+"""Of each disk; a few claims fill it."""
 _CLAIMS, _VOLUMES, _ROOM = "persistentvolumeclaims", "persistentvolumes", "csistoragecapacities"
 
 
@@ -68,7 +70,7 @@ class DistributedRun:
     async def _play(self) -> None:
         seed = self._random.randrange(1 << 30)
         cluster = DistributedCluster(
-            NODES, capacity=20 * GIB, seed=seed, transport=lambda name, _: self._rules.transport(cluster, name)
+            NODES, capacity=CAPACITY, seed=seed, transport=lambda name, _: self._rules.transport(cluster, name)
         )
         async with cluster:
             self._cluster = cluster
@@ -90,9 +92,11 @@ class DistributedRun:
     async def _step(self) -> None:
         actions: list[tuple[int, Callable[[], Awaitable[None]]]] = [
             (12, self._create_claim),
+            (3, self._burst),
             (5, self._delete_claim),
             (4, self._select_node),
             (4, self._edit_label),
+            (2, self._mislead),
             (2, self._edit_room),
             (5, self._restart),
             (2, self._stop),
@@ -122,6 +126,11 @@ class DistributedRun:
         node = self._random.choice(NODES) if storage_class == "late" and self._random.random() < 0.7 else ""
         self._cluster.create_claim(f"c{self._made}", storage_class, size, node=node)
         self._tell(f"claim c{self._made} of class {storage_class} asks for {size} {node}")
+
+    async def _burst(self) -> None:
+        """More is asked for at once than some nodes have."""
+        for _ in range(self._random.randint(3, 6)):
+            await self._create_claim()
 
     def _claims(self) -> list[dict[str, Any]]:
         return self._cluster.api.all(_CLAIMS)
@@ -158,6 +167,28 @@ class DistributedRun:
             self._cluster.api.patch(resource, name, {"metadata": {"labels": {names.NODE: label}}})
             self._tell(f"somebody writes label {label} on {resource} {name}")
 
+    async def _mislead(self) -> None:
+        """A volume whose asset cannot be deleted yet gets the label of another node, and the assigner does not hear."""
+        claims = [each for each in self._claims() if each["spec"].get("volumeName")]
+        if not claims:
+            return
+        claim = self._random.choice(claims)
+        name = claim["spec"]["volumeName"]
+        if (volume := self._cluster.api.get(_VOLUMES, name)) is None:
+            return
+        node = node_of(volume)
+        self._lose_disk_of(node, 5.0)
+        self._cluster.api.delete(_CLAIMS, claim["metadata"]["name"])
+        self._tell(f"claim {claim['metadata']['name']} is deleted")
+        await asyncio.sleep(1.0)
+        self._cut_process_off(CENTRAL, 5.0)
+        if self._cluster.api.get(_VOLUMES, name) is not None:
+            label = node_hash(self._random.choice(sorted(set(NODES) - {node})))
+            self._rules.edited = asyncio.get_running_loop().time()
+            self._cluster.api.patch(_VOLUMES, name, {"metadata": {"labels": {names.NODE: label}}})
+            self._tell(f"somebody writes label {label} on released volume {name}")
+        await asyncio.sleep(6.0)
+
     async def _edit_room(self) -> None:
         if found := self._cluster.api.all(_ROOM):
             name = self._random.choice(found)["metadata"]["name"]
@@ -177,21 +208,28 @@ class DistributedRun:
     async def _start(self, name: str) -> None:
         self._apart[name] = 0.0  # Nobody else could start it.
         self._end_partitions()
+        self._rules.started(name)
         await self._cluster.start(name)
 
     async def _cut_off(self) -> None:
         """A process reaches its disk, and not the API server."""
         name = self._random.choice((CENTRAL, *sorted(set(NODES) - self._down)))
-        seconds = self._random.choice((5.0, 30.0, GONE_AFTER + 10))
-        self._apart[name] = asyncio.get_running_loop().time() + seconds
+        self._cut_process_off(name, self._random.choice((5.0, 30.0, GONE_AFTER + 10)))
+
+    def _cut_process_off(self, name: str, seconds: float) -> None:
+        self._apart[name] = until = asyncio.get_running_loop().time() + seconds
+        self._rules.disturbed(name, until)
         self._cluster.scripts[name].add(requests("*", "*"), unanswered, times=1e9)
         self._cluster.server.end_watches()
         self._tell(f"process {name} does not reach the API server for {seconds:g} s")
 
     async def _lose_disk(self) -> None:
         """The process of a node reaches the API server, and not its disk."""
-        name, seconds = self._random.choice(NODES), self._random.choice((5.0, 30.0, GONE_AFTER + 10))
-        self._unreachable[name] = asyncio.get_running_loop().time() + seconds
+        self._lose_disk_of(self._random.choice(NODES), self._random.choice((5.0, 30.0, GONE_AFTER + 10)))
+
+    def _lose_disk_of(self, name: str, seconds: float) -> None:
+        self._unreachable[name] = until = asyncio.get_running_loop().time() + seconds
+        self._rules.disturbed(name, until)
         self._cluster.failing.add(name)
         self._tell(f"the disk of {name} cannot be reached for {seconds:g} s")
 
@@ -214,6 +252,7 @@ class DistributedRun:
         if up := sorted(set(NODES) - self._down):
             name = self._random.choice(up)
             self._down.add(name)
+            self._rules.disturbed(name, math.inf)
             await self._cluster.kill(name)
             self._tell(f"process {name} dies, and nobody starts it")
 
@@ -271,6 +310,7 @@ class DistributedRun:
             self._tell(f"node {name} is deleted")
         if self._random.random() < 0.7 and name not in self._down:
             self._down.add(name)
+            self._rules.disturbed(name, math.inf)
             if name in self._twins:
                 await self._end_twin(name)
             await self._cluster.kill(name)
@@ -305,6 +345,7 @@ class DistributedRun:
         verb = self._random.choice(("patch", "create", "delete", "*"))
         behaviour = self._random.choice((unanswered, answer_lost, refuse(500), refuse(409), refuse(500, after=True)))
         times = self._random.randint(1, 4)
+        self._rules.disturbed(name, asyncio.get_running_loop().time() + 10.0)
         self._cluster.scripts[name].add(requests(verb, "*"), behaviour, times=times)
         self._tell(f"{times} requests ({verb}) of {name} fail")
 
@@ -328,6 +369,7 @@ class DistributedRun:
             await self._return(name, other_disk=False)
         for name in sorted(self._down):
             self._down.discard(name)
+            self._rules.started(name)
             await cluster.start(name)
         for _ in range(12):
             await cluster.advance(GONE_AFTER)

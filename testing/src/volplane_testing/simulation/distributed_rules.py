@@ -25,6 +25,8 @@ MOST_WRITES: Final = 50
 """Of one object in one virtual second."""
 EDITED: Final = 60.0
 """Virtual seconds for which the assigner may not know what a label said before somebody edited it."""
+PUBLISHED: Final = 62.0
+"""Virtual seconds after which a process that works has published what there is on its node."""
 
 
 class WriteRules:
@@ -39,6 +41,7 @@ class WriteRules:
         self.away: dict[str, float] = {}
         self.edited = -EDITED
         self._returned: dict[str, float] = {}
+        self._disturbed: dict[str, float] = {}
         self._gone_after = gone_after
         self._immediate = immediate
         self._cluster: DistributedCluster
@@ -65,6 +68,14 @@ class WriteRules:
         """The node is there, and ready, from now on."""
         self.away.pop(node, None)
         self._returned[node] = _now()
+
+    def disturbed(self, node: str, until: float) -> None:
+        """The process of the node may not do its work before this loop time; what it published may be old."""
+        self._disturbed[node] = max(until, self._disturbed.get(node, 0.0))
+
+    def started(self, node: str) -> None:
+        """A new process of the node begins its work now."""
+        self._disturbed[node] = _now()
 
     # --- writes --------------------------------------------------------------------------------------------------
 
@@ -123,7 +134,8 @@ class WriteRules:
         """A claim is assigned to a node only if there is room beside what it was promised to before."""
         room = self._published(claim["spec"]["storageClassName"], node)
         disk = self._cluster.disks[node]
-        if not room or room in self._lies or _now() - self.edited < EDITED:
+        sure = _now() - self.edited >= EDITED and _now() - self._disturbed.get(node, 0.0) >= PUBLISHED
+        if not sure or not room or room in self._lies:
             return
         label, uid = node_hash(node), claim["metadata"]["uid"]
         made = {asset.owner.claim_uid for asset in disk.assets.values() if asset.owner is not None}
