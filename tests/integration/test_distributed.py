@@ -372,6 +372,23 @@ async def drained(cluster: DistributedCluster, node: str) -> Sequence[Leftover]:
     return await work.delete(Console(out=io.StringIO()), client, recorder, "127.0.0.1:1", gone=gone)
 
 
+async def test_a_central_process_that_starts_anew_counts_claims_that_are_on_their_way_to_a_node() -> None:
+    """Claims come before their class, which says of which driver they are."""
+    async with DistributedCluster(["a", "b"], capacity=10 * GIB) as cluster:
+        cluster.create_class("local", parameters={names.PLACEMENT: "most-room"})
+        cluster.create_class("late", late=True)
+        await cluster.advance(120)
+        for node in "ab":
+            cluster.scripts[node].add(requests("patch", "persistentvolumeclaims"), unanswered, times=1e9)
+        cluster.create_claim("first", "late", "8Gi", node="a")
+        await cluster.settle()
+        await cluster.kill(CENTRAL)
+        cluster.create_claim("second", "local", "7Gi")
+        await cluster.start(CENTRAL)
+        await cluster.settle()
+        assert selected(cluster.claim("second")) == "b"
+
+
 async def test_what_was_on_a_lost_node_can_be_drained_and_other_nodes_are_left_alone() -> None:
     async with DistributedCluster(["a", "b"]) as cluster:
         cluster.create_class("local")
@@ -475,6 +492,18 @@ async def test_published_room_follows_what_is_made_and_deleted_and_what_others_t
         assert published(cluster) == {"a": "4Gi"}
 
 
+async def test_a_node_that_gives_a_claim_back_says_at_once_how_much_room_there_is() -> None:
+    """Else the scheduler, which goes by what is published, would choose it again."""
+    async with DistributedCluster(["a", "b"], capacity=10 * GIB) as cluster:
+        cluster.create_class("late", late=True)
+        await cluster.settle()
+        cluster.disks["a"].capacity_bytes = GIB // 2
+        cluster.create_claim("data", "late", node="a")
+        await cluster.advance(2)
+        assert selected(cluster.claim("data")) is None
+        assert published(cluster) == {"a": "512Mi", "b": "10Gi"}
+
+
 async def test_room_goes_with_its_class_and_with_its_node() -> None:
     async with DistributedCluster(["a", "b"]) as cluster:
         cluster.create_class("local")
@@ -528,6 +557,21 @@ async def test_two_processes_of_one_node_do_not_write_their_figures_over_each_ot
         assert published(cluster) == {"a": "4Gi"}
         written = [request for script in processes for request in script.requests if request.verb == "patch"]
         assert len(written) <= 2
+
+
+async def test_no_room_is_published_for_a_node_that_is_gone_though_its_process_has_not_heard_of_it() -> None:
+    """The object is collected with the node; who made it again, would make it again and again."""
+    async with DistributedCluster(["a"], capacity=10 * GIB) as cluster:
+        cluster.create_class("local")
+        await cluster.settle()
+        cluster.scripts["a"].latency = 0.005
+        cluster.scripts["a"].add(requests("watch", "nodes"), unanswered, times=1e9)
+        cluster.server.end_watches()
+        cluster.api.delete("nodes", "a")
+        cluster.scripts["a"].requests.clear()
+        await asyncio.sleep(30)
+        assert published(cluster) == {}
+        assert not [each for each in cluster.scripts["a"].requests if each.verb == "create" and each.status == 201]
 
 
 async def test_claims_go_where_room_is_and_nothing_is_promised_twice() -> None:

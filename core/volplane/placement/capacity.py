@@ -17,13 +17,14 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from volplane.assets import Capacity, Segment
+from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Queue, Read, Run, Settled, Wait
 from volplane.drivers.view import DriverView
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import split_parameters
 from volplane.kube import names
 from volplane.kube.kinds import CAPACITIES, NODES
-from volplane.kube.objects import CsiStorageCapacity, Node, StorageClass, Volume
+from volplane.kube.objects import Claim, CsiStorageCapacity, Node, StorageClass, Volume
 from volplane.kube.quantity import format_bytes
 from volplane.operations import Work
 from volplane.requests import CapacityRequest
@@ -76,6 +77,7 @@ class CapacityState:
         self.cluster.classes.subscribe(self._class_changed)
         self.cluster.nodes.subscribe(self._node_changed)
         self.cluster.volumes.subscribe(self._volume_changed)
+        self.cluster.claims.subscribe(self._claim_changed)
         self.cluster.capacities.subscribe(self._object_changed)
 
     def _object_changed(self, old: CsiStorageCapacity | None, new: CsiStorageCapacity | None) -> None:
@@ -105,10 +107,22 @@ class CapacityState:
         before, after = (None if each is None else each.spec.capacity for each in (old, new))
         maker = (new or old or Volume()).annotation(names.PROVISIONED_BY)
         if before != after and maker in self._drivers:
-            for key, item in self.items.items():
-                if item.driver == maker:
-                    self.measured.pop(key, None)
-                    self._queue.enqueue(key, PAUSE_SECONDS)
+            self._measure_again(maker)
+
+    def _claim_changed(self, old: Claim | None, new: Claim | None) -> None:
+        """A claim was given back: perhaps there is less room than was published."""
+        if old is None or old.spec.volume_name or old.annotation(names.SELECTED_NODE) is None:
+            return
+        if new is None or new.annotation(names.SELECTED_NODE) is None:
+            storage_class = self.cluster.classes.get(class_of_claim(old) or "")
+            if storage_class is not None and storage_class.provisioner in self._drivers:
+                self._measure_again(storage_class.provisioner)
+
+    def _measure_again(self, driver: str) -> None:
+        for key, item in self.items.items():
+            if item.driver == driver:
+                self.measured.pop(key, None)
+                self._queue.enqueue(key, PAUSE_SECONDS)
 
     def driver_changed(self, name: str) -> None:
         """The driver has become usable or unusable."""
