@@ -85,7 +85,7 @@ class DistributedRun:
                 check_state(self._cluster)
             await self._heal()
             check_state(self._cluster)
-            check_end(cluster)
+            check_end(cluster, self._rules.given_up)
 
     # --- what may happen -----------------------------------------------------------------------------------------
 

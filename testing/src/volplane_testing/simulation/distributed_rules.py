@@ -25,6 +25,8 @@ MOST_WRITES: Final = 50
 """Of one object in one virtual second."""
 EDITED: Final = 60.0
 """Virtual seconds for which the assigner may not know what a label said before somebody edited it."""
+CAUGHT_UP: Final = 5.0
+"""Virtual seconds after a disturbance in which a process has seen what it missed."""
 PUBLISHED: Final = 62.0
 """Virtual seconds after which a process that works has published what there is on its node."""
 
@@ -40,6 +42,8 @@ class WriteRules:
         self.broken: asyncio.Future[Broken] = asyncio.get_running_loop().create_future()
         self.away: dict[str, float] = {}
         self.edited = -EDITED
+        self.given_up: set[str] = set()
+        """Uids of claims for which something may have been left on a node that was gone."""
         self._returned: dict[str, float] = {}
         self._disturbed: dict[str, float] = {}
         self._gone_after = gone_after
@@ -108,9 +112,11 @@ class WriteRules:
 
     def _claim_written(self, change: Change) -> None:
         old, new = change.old(), change.new()
-        if self._writer != CENTRAL or old is None or change.type == "DELETED":
+        if self._writer != CENTRAL or old is None:
             return
         self._check_given_up(old, new)
+        if change.type == "DELETED":
+            return
         before, after = _selected(old), _selected(new)
         if after and not before and new["spec"]["storageClassName"] in self._immediate:
             self._check_promised(new, after)
@@ -129,12 +135,14 @@ class WriteRules:
             name = new["metadata"]["name"]
             text = f"claim {name}, begun on {node}, was given up after {away:.1f} s without the node"
             self._break("given-up-in-time", text)
+        self.given_up.add(new["metadata"]["uid"])
 
     def _check_promised(self, claim: Json, node: str) -> None:
         """A claim is assigned to a node only if there is room beside what it was promised to before."""
         room = self._published(claim["spec"]["storageClassName"], node)
         disk = self._cluster.disks[node]
-        sure = _now() - self.edited >= EDITED and _now() - self._disturbed.get(node, 0.0) >= PUBLISHED
+        informed = _now() - self._disturbed.get(CENTRAL, -CAUGHT_UP) >= CAUGHT_UP
+        sure = informed and _now() - self.edited >= EDITED and _now() - self._disturbed.get(node, 0.0) >= PUBLISHED
         if not sure or not room or room in self._lies:
             return
         label, uid = node_hash(node), claim["metadata"]["uid"]

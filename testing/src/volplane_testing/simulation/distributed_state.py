@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from volplane.kube import names
@@ -66,8 +66,11 @@ def all_disks(cluster: DistributedCluster) -> list[MemoryStorage]:
     return [*cluster.disks.values(), *cluster.old_disks]
 
 
-def check_end(cluster: DistributedCluster) -> None:
-    """When all is quiet: every claim has what it asked for, once, and nothing is left over. Raises Broken."""
+def check_end(cluster: DistributedCluster, given_up: Collection[str]) -> None:
+    """When all is quiet: every claim has what it asked for, once, and nothing is left over. Raises Broken.
+
+    given_up: uids of claims for which something may have been left on a node that was gone.
+    """
     claims = {each["metadata"]["uid"]: each for each in cluster.api.all(_CLAIMS)}
     volumes = {each["metadata"]["annotations"][names.HANDLE]: each for each in cluster.api.all(_VOLUMES)}
     room = max(disk.room() for disk in cluster.disks.values())
@@ -79,7 +82,7 @@ def check_end(cluster: DistributedCluster) -> None:
         if claim["status"].get("phase") != "Bound" and size_of(claim) <= room:
             text = f"claim {name} is not bound, though there is room for it: {cluster.why(name)}"
             raise Broken("what-can-proceed-does", text)
-    _check_leftovers(cluster, volumes)
+    _check_leftovers(cluster, volumes, given_up)
     for handle, volume in volumes.items():
         reference = volume["spec"].get("claimRef") or {}
         living = reference.get("uid") in claims
@@ -95,13 +98,8 @@ def check_end(cluster: DistributedCluster) -> None:
             raise Broken("labels-tell-the-truth", f"the label of volume {name} was not put right")
 
 
-def _check_leftovers(cluster: DistributedCluster, volumes: Mapping[str, Json]) -> None:
+def _check_leftovers(cluster: DistributedCluster, volumes: Mapping[str, Json], given_up: Collection[str]) -> None:
     """Everything on the disks has a volume, but for what was given up with its node. volumes: by handle."""
-    given_up = {
-        event["involvedObject"]["uid"]
-        for event in cluster.api.all("events")
-        if "left there, and its leak check finds it" in event["message"]
-    }
     latest = {
         each["metadata"]["name"].removeprefix("pvc-"): int(each["metadata"]["annotations"][names.GENERATION])
         for each in volumes.values()
