@@ -60,7 +60,8 @@ class DistributedRun:
         self._rules = WriteRules(gone_after=GONE_AFTER, immediate=frozenset({"now", "turns"}))
         playing = asyncio.ensure_future(self._play())
         try:
-            await asyncio.wait({playing, self._rules.broken}, return_when=asyncio.FIRST_COMPLETED)
+            either: set[asyncio.Future[Any]] = {playing, self._rules.broken}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             playing.cancel()
         if self._rules.broken.done():

@@ -114,7 +114,8 @@ class WriteRules:
         old, new = change.old(), change.new()
         if self._writer != CENTRAL or old is None:
             return
-        self._check_given_up(old, new)
+        if not new["spec"].get("volumeName"):
+            self._check_given_up(old, {} if change.type == "DELETED" else _intent(new))
         if change.type == "DELETED":
             return
         before, after = _selected(old), _selected(new)
@@ -123,19 +124,22 @@ class WriteRules:
 
     # --- what the assigner may do --------------------------------------------------------------------------------
 
-    def _check_given_up(self, old: Json, new: Json) -> None:
-        """What may lie on a node is given up once the node has been away for the time of the class."""
-        begun, later = _intent(old), _intent(new)
+    def _check_given_up(self, claim: Json, later: Json) -> None:
+        """What may lie on a node is given up once the node has been away for the time of the class.
+
+        claim: as it was before the write. later: the intent after it.
+        """
+        begun = _intent(claim) if names.PROVISIONING_FINALIZER in claim["metadata"].get("finalizers", ()) else {}
         node = (begun.get("segment") or {}).get(ZONE)
-        if node is None or new["spec"].get("volumeName") or later.get("segment") == begun["segment"]:
+        if node is None or later.get("segment") == begun["segment"]:
             return
         away = _now() - self.away[node] if node in self.away else 0.0
         back = _now() - self._returned.get(node, -1e9)
         if away < self._gone_after - 1.0 and back > 1.0:
-            name = new["metadata"]["name"]
+            name = claim["metadata"]["name"]
             text = f"claim {name}, begun on {node}, was given up after {away:.1f} s without the node"
             self._break("given-up-in-time", text)
-        self.given_up.add(new["metadata"]["uid"])
+        self.given_up.add(claim["metadata"]["uid"])
 
     def _check_promised(self, claim: Json, node: str) -> None:
         """A claim is assigned to a node only if there is room beside what it was promised to before."""
