@@ -29,6 +29,7 @@ from volplane.errors import ApiNotFound
 from volplane.kube.client import Client
 from volplane.kube.http_transport import HttpTransport
 from volplane.kube.kinds import CLAIMS, VOLUMES, Kind
+from volplane.kube.transport import Request
 
 __all__: list[str] = []
 
@@ -71,8 +72,8 @@ async def _by_client(kubeconfig: Path, count: int) -> float:
             made = await client.create(CLAIMS, claim(claim_name(number)))
             for write in bind(number, made.uid):
                 headers = {"content-type": write.content_type}
-                answer = await transport.request(
-                    write.method, write.path, query={}, headers=headers, body=write.body, seconds=SECONDS
+                answer = await transport.send(
+                    Request(method=write.method, path=write.path, headers=headers, body=write.body, seconds=SECONDS)
                 )
                 if answer.status >= 300:
                     raise SystemExit(f"{write.method} {write.path}: {answer.status} {answer.body[:200]!r}")

@@ -33,7 +33,7 @@ from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, CsiStorageCapacity, Node, StorageClass
-from volplane.kube.transport import LineStream, Response, Transport
+from volplane.kube.transport import LineStream, Request, Response, Transport
 from volplane.placement.assign import Assigner
 from volplane.placement.handlers import PlacementHandlers
 from volplane.placement.nodes import NodeBook
@@ -73,31 +73,20 @@ class Counting:
         self._inner = inner
         self._tally = tally
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: bytes | None,
-        seconds: float,
-    ) -> Response:
+    async def send(self, request: Request) -> Response:
         await asyncio.sleep(LATENCY)
-        answer = await self._inner.request(method, path, query=query, headers=headers, body=body, seconds=seconds)
+        answer = await self._inner.send(request)
         await asyncio.sleep(LATENCY)
-        self._tally.requests[method] += 1
-        self._tally.conflicts += answer.status == 409 and method in ("PATCH", "DELETE")
-        self._tally.sent += len(body or b"")
+        self._tally.requests[request.method] += 1
+        self._tally.conflicts += answer.status == 409 and request.method in ("PATCH", "DELETE")
+        self._tally.sent += len(request.body or b"")
         self._tally.received += len(answer.body)
         return answer
 
     @asynccontextmanager
-    async def stream(
-        self, path: str, *, query: Mapping[str, str], headers: Mapping[str, str], quiet: float
-    ) -> AsyncIterator[LineStream]:
-        async with self._inner.stream(path, query=query, headers=headers, quiet=quiet) as lines:
-            yield _CountedLines(lines, path.rpartition("/")[2], self._tally)
+    async def stream(self, request: Request) -> AsyncIterator[LineStream]:
+        async with self._inner.stream(request) as lines:
+            yield _CountedLines(lines, request.path.rpartition("/")[2], self._tally)
 
     async def close(self) -> None:
         await self._inner.close()

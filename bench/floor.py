@@ -29,6 +29,7 @@ from bench.objects import DRIVER, NAMESPACE, claim_name, volume_name
 
 from volplane.cli.framework import eventloop
 from volplane.kube.http_transport import HttpTransport
+from volplane.kube.transport import Request
 
 __all__: list[str] = []
 
@@ -157,8 +158,8 @@ class TransportClient:
         self._headers = {kind: {"accept": "application/json", "content-type": kind} for kind in (PATCH, CREATE)}
 
     async def request(self, method: str, path: str, content_type: str = CREATE, body: bytes | None = None) -> bytes:
-        answer = await self._transport.request(
-            method, path, query={}, headers=self._headers[content_type], body=body, seconds=60.0
+        answer = await self._transport.send(
+            Request(method=method, path=path, headers=self._headers[content_type], body=body, seconds=60.0)
         )
         _require(answer.status, f"{method} {path}", answer.body)
         return answer.body

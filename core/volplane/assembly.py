@@ -21,6 +21,7 @@ from volplane.attach.reconcilers import NodeReconciler, PairReconciler
 from volplane.controller.actions import Decide
 from volplane.controller.runner import Runner
 from volplane.controlplane import ControlPlane, Runners
+from volplane.drivers.calls import HookCalls
 from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.view import serves_attachments
 from volplane.expand.handlers import ExpandHandlers
@@ -49,8 +50,9 @@ from volplane.placement.room import PublishedRoom
 from volplane.placement.selectors import field_selector, label_selector
 from volplane.placement.state import PlacementState
 from volplane.placement.volumes import Membership, decide_node
-from volplane.protection.claims import ClaimProtection, LivePods, ProtectionState
+from volplane.protection.claims import ClaimProtection, ProtectionState
 from volplane.protection.handlers import ProtectionHandlers
+from volplane.protection.live_pods import LivePods, UnprotectOperation
 from volplane.protection.volumes import decide_volume_protection
 from volplane.provision.operation import ProvisionOperation
 from volplane.reclaim.operation import DeleteOperation, IdentifyOperation, RecycleOperation
@@ -85,16 +87,20 @@ class _Wiring:
         self._plane: ControlPlane
         self._registry = OperationRegistry(parts.loaded.limits, observe=self._operation_ended)
         self._dispatcher = Dispatcher(self._registry)
-        self._drivers = DriverRegistry(
+        self._calls = HookCalls(
             parts.loaded,
             parts.executor,
+            metrics=parts.lifecycle_metrics,
+            call_hook=parts.call_hook,
+            may_begin=parts.may_begin,
+        )
+        self._drivers = DriverRegistry(
+            parts.loaded,
+            self._calls,
             cluster_id=settings.cluster_id,
             node_name=settings.node_name or None,
             changed=self._driver_changed,
-            metrics=parts.lifecycle_metrics,
             refresh=parts.refresh,
-            call_hook=parts.call_hook,
-            may_begin=parts.may_begin,
         )
         self._state = ClusterState(
             settings=settings,
@@ -117,7 +123,7 @@ class _Wiring:
         self._measured: MeasuredHooks | None = None
         if parts.lifecycle_metrics is not None:
             claims, volumes = self._state.claims, self._state.volumes
-            self._measured = MeasuredHooks(self._drivers, claims, volumes, parts.lifecycle_metrics)
+            self._measured = MeasuredHooks(self._calls, claims, volumes, parts.lifecycle_metrics)
         state = self._state
         caches: list[Cache[Any]] = [state.claims, state.volumes, state.classes, state.nodes]
         if settings.follows_pods or settings.reclaimer:
@@ -204,7 +210,7 @@ class _Wiring:
 
     def _operations(self, volumes: Runner) -> OperationDeps:
         """Register the operations of claims and volumes; returns what operations of other duties need too."""
-        hooks: HookCaller = self._measured or self._drivers
+        hooks: HookCaller = self._measured or self._calls
         deps = OperationDeps(
             cluster=self._state,
             nodes=NodePlaces(self._state.nodes),
@@ -275,7 +281,10 @@ class _Wiring:
     def _attacher(self, deps: OperationDeps) -> tuple[Runner, ...]:
         state = self._state
         attacher = self._runner(
-            "attacher", lambda key, _: decide_attachment(key, state), state.attachments, state.flow_of_attachment
+            "attacher",
+            lambda key, reads: decide_attachment(key, state, reads),
+            state.attachments,
+            state.flow_of_attachment,
         )
         self._dispatcher.register("attach", AttachOperation(deps, attacher.enqueue))
         self._dispatcher.register("detach", DetachOperation(deps, attacher.enqueue))
@@ -356,13 +365,7 @@ class _Wiring:
     def _protection(self, runners: Runners) -> Runners:
         state, parts = self._state, self._parts
         live = LivePods()
-
-        async def list_pods(namespace: str) -> None:
-            started = parts.clock.monotonic()
-            listing = await parts.client.list(PODS, namespace=namespace)
-            live.listed(namespace, started, listing.items)
-
-        self._dispatcher.register("unprotect", lambda run: lambda: list_pods(run.asset))
+        self._dispatcher.register("unprotect", UnprotectOperation(parts.client, live, parts.clock.monotonic))
         protection = ProtectionState(
             claims=state.claims,
             pods=state.pods,

@@ -10,8 +10,9 @@ from volplane.controller.actions import Recorder
 from volplane.controller.clock import Clock
 from volplane.controller.metrics import Metrics
 from volplane.controller.workqueue import ControllerMetrics
+from volplane.drivers.calls import CallHook, call_hook
 from volplane.drivers.executor import HookExecutor
-from volplane.drivers.registry import CallHook, Refresh, call_hook, no_secrets
+from volplane.drivers.registry import Refresh, no_secrets
 from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
 from volplane.state.records import Sealer

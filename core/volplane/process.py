@@ -1,4 +1,4 @@
-"""One controller process from start to end: drivers, leader election, control plane, and an orderly stop."""
+"""One controller process from start to end: drivers, leader election, and the control plane while it leads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import secrets
 import socket
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from random import Random
@@ -25,7 +24,7 @@ from volplane.drivers.discovery import InstalledPlugins, PluginSource
 from volplane.drivers.executor import ThreadExecutor
 from volplane.drivers.loading import load_drivers
 from volplane.drivers.refusals import telling
-from volplane.drivers.status import DriverStatus, LoadedDrivers, problem, status_of_broken, why_none_works
+from volplane.drivers.status import DriverStatus, LoadedDrivers, problem, status_of_broken
 from volplane.errors import ApiError, VolplaneError
 from volplane.intents.bootstrap import Bootstrap
 from volplane.kube.client import Client
@@ -36,20 +35,12 @@ from volplane.operations import OperationState
 from volplane.state.cluster_state import Settings
 from volplane.state.naming import node_hash
 from volplane.state.records import Sealer
+from volplane.term import STOP_SECONDS, Term
 
 __all__ = ["LEASE", "ControllerProcess", "Options"]
 
 log = logging.getLogger(__name__)
 
-STOP_SECONDS = 9.0
-"""Less than the 10 s within which the process promises to end after SIGTERM."""
-STEP_SECONDS = 1.5
-DRAIN_SECONDS = 3.0
-HOOK_SECONDS = 1.5
-EVENT_SECONDS = 1.0
-HUNG_SECONDS = 60.0
-"""Seconds without a driver that could work after which the process ends, because only a restart frees its threads."""
-HUNG_INTERVAL = 5.0
 LEASE_SECONDS = 15
 NODE_LEASE_SECONDS = 40
 NODE_RENEW_PERIOD = (10.0, 12.0)
@@ -108,11 +99,11 @@ class ControllerProcess:
         self._clock = clock or SystemClock()
         self._random = Random()  # noqa: S311 - jitter, not secrets
         self._loaded = LoadedDrivers()
-        self._plane: ControlPlane | None = None
+        self._term: Term | None = None
         self._leading = asyncio.Event()
         self._elector: Elector | None = None
         self._gave_up = ""
-        """Why the process ends, if its drivers are why."""
+        """Why the process ends by itself."""
         self._bootstrap = Bootstrap(
             client,
             namespace=options.namespace,
@@ -125,22 +116,22 @@ class ControllerProcess:
     @property
     def plane(self) -> ControlPlane | None:
         """The controllers, while this process leads."""
-        return self._plane
+        return None if self._term is None or self._term.stopping else self._term.plane
 
     async def leader(self) -> str:
         """The holder of the Lease, "" if it has none. Raises ApiError."""
-        if not self._options.leader_elect or self._plane is not None:
+        if not self._options.leader_elect or self.plane is not None:
             return self._options.identity
         lease = await self._client.find(LEASES, f"{self._options.namespace}/{self._options.lease}")
         return "" if lease is None else lease.spec.holder_identity or ""
 
     async def wait_working(self) -> ControlPlane:
         """Return the controllers once this process leads, its caches are synced, and no driver is starting."""
-        while self._plane is None:
+        while (plane := self.plane) is None:
             await self._leading.wait()
-        await self._plane.wait_synced()
-        await self._plane.drivers.started()
-        return self._plane
+        await plane.wait_synced()
+        await plane.drivers.started()
+        return plane
 
     def unready(self) -> Sequence[str]:
         """Why /readyz answers 503; empty = ready. A process that waits for the Lease is ready.
@@ -149,22 +140,17 @@ class ControllerProcess:
         driver does not, as long as another one is healthy, or the processes of nodes serve one: their claims are
         assigned here. Without any driver only a binder is ready.
         """
-        if self._plane is None:
+        plane, term = self.plane, self._term
+        if plane is None or term is None:
             if trouble := self._bootstrap.trouble or (self._elector.failing if self._elector is not None else ""):
                 return (f"the API server does not do as it must: {trouble}",)
             return () if self._elector is not None else ("starting",)
-        if not self._plane.synced:
-            return ("the caches are not synced with the API server", *self._plane.failing)
-        if failing := self._plane.failing:
+        if not plane.synced:
+            return ("the caches are not synced with the API server", *plane.failing)
+        if failing := plane.failing:
             return failing
-        status = self.driver_status()
-        reasons = [problem(each) for each in status if each.hung]
-        return [*reasons, why] if (why := self._no_driver_works()) else reasons
-
-    def _no_driver_works(self) -> str:
-        if self._loaded.distributed:
-            return ""
-        return why_none_works(self.driver_status(), needed="binder" not in self._options.controllers)
+        reasons = [problem(each) for each in self.driver_status() if each.hung]
+        return [*reasons, why] if (why := term.no_driver_works()) else reasons
 
     def details(self) -> Sequence[str]:
         """More lines of /readyz: every driver that is not healthy, and why."""
@@ -172,23 +158,23 @@ class ControllerProcess:
 
     def driver_status(self) -> tuple[DriverStatus, ...]:
         """Every driver; only the broken ones while another process leads."""
-        if self._plane is not None:
-            return self._plane.drivers.status()
+        if (plane := self.plane) is not None:
+            return plane.drivers.status()
         return tuple(status_of_broken(broken) for broken in self._loaded.broken)
 
     def exposition(self) -> bytes:
         """The metrics in the text format of Prometheus, with the present state of drivers and operations."""
         self.metrics.drivers_healthy({each.name: each.healthy for each in self.driver_status()})
-        if self._plane is not None:
-            self.metrics.operations_running(self._plane.operations.counts())
-            if self._plane.placing is not None:
-                self.metrics.volumes_lost(self._plane.placing.count_lost())
-            if self._plane.runners.named("attach-detach") is not None:
-                self.metrics.volumes_on_nodes(*count_volumes(self._plane.state))
+        if (plane := self.plane) is not None:
+            self.metrics.operations_running(plane.operations.counts())
+            if plane.placing is not None:
+                self.metrics.volumes_lost(plane.placing.count_lost())
+            if plane.runners.named("attach-detach") is not None:
+                self.metrics.volumes_on_nodes(*count_volumes(plane.state))
         return self.metrics.exposition()
 
     def operations(self) -> tuple[OperationState, ...]:
-        return self._plane.operations.snapshot() if self._plane is not None else ()
+        return plane.operations.snapshot() if (plane := self.plane) is not None else ()
 
     # --- running ------------------------------------------------------------------------------------------------
 
@@ -209,7 +195,7 @@ class ControllerProcess:
         stopped = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if self._plane is not None and not working.done():
+            if self._term is not None and not working.done():
                 await asyncio.wait({working}, timeout=STOP_SECONDS)
         finally:
             stopped.cancel()
@@ -278,46 +264,27 @@ class ControllerProcess:
         )
 
     async def _lead(self, cluster_id: str, sealer: Sealer, leadership: Leadership, stop: asyncio.Event) -> None:
-        """One term of leadership: build a control plane, run it until `stop` or the end of the Lease, shut it down."""
+        """Run a control plane until `stop`, or until the Lease is over."""
         recorder = EventRecorder(
             self._client, instance=self._options.identity, now=self._clock.now, metrics=self.metrics
         )
-        plane = self._build(cluster_id, sealer, leadership, recorder)
-        async with asyncio.TaskGroup() as group:
-            events = group.create_task(recorder.run(), name="events")
-            keeping = group.create_task(plane.drivers.keep(), name="drivers")
-            self._plane = plane
-            self._leading.set()
-            lease = f"{self._options.namespace}/{self._options.lease}"
-            log.info("leads%s", f" by lease {lease}" if self._options.leader_elect else "")
-            resync = group.create_task(self._resync(plane), name="resync")
-            hanging = group.create_task(self._end_when_all_hang(plane, stop), name="hanging drivers")
-            useless = group.create_task(self._say_when_no_driver_works(plane), name="useless drivers")
-            restored = group.create_task(self._end_when_restored(plane, stop), name="restored server")
-            leaks = group.create_task(self._check_leaks(plane), name="leak check")
-            comparing = [group.create_task(plane.attachments.run(), name="attachments")] if plane.attachments else []
-            controllers = group.create_task(plane.run(), name="controllers")
-            try:
-                await stop.wait()
-            finally:
-                self._plane = None
-                self._leading.clear()
-                for task in (leaks, *comparing):
-                    task.cancel()
-                plane.leak_check.forget()
-                plane.stop()
-                await asyncio.wait({controllers}, timeout=STEP_SECONDS)
-                left = await plane.operations.drain(DRAIN_SECONDS)
-                if left:
-                    log.warning("not waiting any longer for %s; the next start goes on with it", ", ".join(left))
-                for task in (hanging, useless, restored, keeping, resync, controllers):
-                    task.cancel()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(HOOK_SECONDS):
-                        await plane.drivers.stop_all()
-                plane.executor.close()
-                await recorder.close(EVENT_SECONDS)
-                events.cancel()
+        self._term = term = Term(
+            self._build(cluster_id, sealer, leadership, recorder),
+            recorder,
+            resync=self._options.resync,
+            random=self._random,
+            needs_driver="binder" not in self._options.controllers,
+            served_on_nodes=bool(self._loaded.distributed),
+        )
+        self._leading.set()
+        lease = f"{self._options.namespace}/{self._options.lease}"
+        log.info("leads%s", f" by lease {lease}" if self._options.leader_elect else "")
+        try:
+            await term.run(stop)
+        finally:
+            self._leading.clear()
+            self._term = None
+            self._gave_up = term.gave_up
 
     def _build(self, cluster_id: str, sealer: Sealer, leadership: Leadership, recorder: EventRecorder) -> ControlPlane:
         parts = Parts(
@@ -347,49 +314,6 @@ class ControllerProcess:
             lease=f"{self._options.namespace}/{self._options.lease}" if leadership.fence is not None else "",
         )
         return build(settings, parts)
-
-    async def _check_leaks(self, plane: ControlPlane) -> None:
-        await plane.drivers.started()
-        await plane.leak_check.run()
-
-    async def _end_when_all_hang(self, plane: ControlPlane, stop: asyncio.Event) -> None:
-        loop = asyncio.get_running_loop()
-        worked = loop.time()
-        while loop.time() < worked + HUNG_SECONDS:
-            await asyncio.sleep(HUNG_INTERVAL)
-            if not plane.drivers.all_hang:
-                worked = loop.time()
-        names = ", ".join(status.name for status in plane.drivers.status())
-        self._gave_up = f"hooks hang in every driver ({names}) for {HUNG_SECONDS:g} s: ending, so that another can work"
-        log.critical("%s", self._gave_up)
-        stop.set()
-
-    async def _say_when_no_driver_works(self, plane: ControlPlane) -> None:
-        """Log once that no driver can work, as long as that lasts, and once that one works again."""
-        await plane.drivers.started()
-        said = ""
-        while True:
-            why = self._no_driver_works()
-            if why and not said:
-                problems = "; ".join(map(problem, self.driver_status()))
-                log.error("%s: nothing is provisioned or deleted%s", why, f" ({problems})" if problems else "")
-            elif said and not why:
-                log.info("a driver works again")
-            said = why
-            await asyncio.sleep(HUNG_INTERVAL)
-
-    async def _end_when_restored(self, plane: ControlPlane, stop: asyncio.Event) -> None:
-        await plane.restored.wait()
-        self._gave_up = "the API server was restored from a backup, or replaced: ending, to start with empty caches"
-        stop.set()
-
-    async def _resync(self, plane: ControlPlane) -> None:
-        """Queue all objects from time to time, in case an event was lost. Jitter: 10 %."""
-        if not self._options.resync:
-            return
-        while True:
-            await asyncio.sleep(self._options.resync * self._random.uniform(0.9, 1.1))
-            await plane.resync()
 
 
 def _exit_hard() -> None:

@@ -30,7 +30,7 @@ from volplane.process import ControllerProcess, Options
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_hostpath import HostPathBackend
-from volplane_testing.transport import FaultTransport
+from volplane_testing.transport import ApiCall, FaultTransport
 
 DRIVER = "hostpath.volplane.dev"
 SECONDS = 60.0
@@ -46,6 +46,10 @@ class Asked:
     resource: str
     namespace: str
     name: str
+
+    @classmethod
+    def of_call(cls, call: ApiCall) -> Asked:
+        return cls.of("WATCH" if call.verb == "watch" else call.request.method, call.request.path)
 
     @classmethod
     def of(cls, method: str, path: str) -> Asked:
@@ -75,7 +79,7 @@ class Site:
     @property
     def asked(self) -> set[Asked]:
         """What the process has asked of the server."""
-        return {Asked.of(request.method, request.path) for request in self.transport.script.requests}
+        return {Asked.of_call(each) for each in self.transport.script.requests}
 
     async def until(self, what: str, reached: Callable[[], Any]) -> None:
         """Wait for something to be so; `reached` may be a coroutine function."""
@@ -181,11 +185,12 @@ async def running_process(
     plugins: Iterable[Plugin] = (),
     hostpath: bool = True,
     server: ApiServer | None = None,
+    leads: bool = True,
     **options: Any,
 ) -> AsyncIterator[Site]:
     """Run it until the block ends, with its pages served. plugins: beside hostpath, for drivers of the
     configuration. hostpath: whether there is a driver of it. server: one that runs already, or that of an earlier
-    process.
+    process. leads: the block begins when it works; else, when it serves its pages.
     """
     site = Site(directory, server)
     driver = DriverSettings(name=DRIVER, backend="hostpath", options={"root": str(site.root), "shared": True})
@@ -206,8 +211,9 @@ async def running_process(
             site.url = url
             group.create_task(site.process.run(stop))
             try:
-                async with asyncio.timeout(SECONDS):
-                    await site.process.wait_working()
+                if leads:
+                    async with asyncio.timeout(SECONDS):
+                        await site.process.wait_working()
                 yield site
             finally:
                 stop.set()

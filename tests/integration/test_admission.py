@@ -16,7 +16,7 @@ from scenarios.stories import DRIVER, claim, storage_class
 from volplane.kube.transport import Response, Transport
 from volplane_embedded.apiserver.errors import denied, forbidden, webhook_failed
 from volplane_embedded.inprocess import InProcessTransport
-from volplane_testing.transport import Ask, FaultScript, FaultTransport, Request, requests
+from volplane_testing.transport import ApiCall, Ask, FaultScript, FaultTransport, requests
 
 SPELL = 40.0
 INTENT = "volplane.dev/intent"
@@ -164,8 +164,8 @@ class Slow(Harness):
         script.add(requests("patch", "persistentvolumeclaims"), self._answer, times=math.inf)
         return FaultTransport(InProcessTransport(self.server), script)
 
-    async def _answer(self, request: Request, ask: Ask) -> Response:
-        if request.namespace == "slow":
+    async def _answer(self, call: ApiCall, ask: Ask) -> Response:
+        if call.namespace == "slow":
             await asyncio.sleep(self.SECONDS)
         return await ask()
 

@@ -200,14 +200,16 @@ async def test_an_instance_deletes_nothing_for_a_label_that_lies() -> None:
         volume = await local_volume(cluster, "a")
         await cluster.kill("a")
         labels = requests("patch", "persistentvolumes")
-        cluster.scripts[CENTRAL].add(lambda each: labels(each) and b"dev/node" in each.body, unanswered, times=1e9)
+        cluster.scripts[CENTRAL].add(
+            lambda each: labels(each) and b"dev/node" in (each.request.body or b""), unanswered, times=1e9
+        )
         lie = {"metadata": {"labels": {names.NODE: node_hash("b")}}}
         cluster.api.patch("persistentvolumes", volume["metadata"]["name"], lie)
         cluster.api.delete("persistentvolumeclaims", "data")
         await cluster.advance(30)
         assert len(cluster.assets()["a"]) == 1
         assert volume in cluster.api
-        deleted = [each for each in cluster.scripts["b"].requests if each.method == "DELETE"]
+        deleted = [each for each in cluster.scripts["b"].requests if each.request.method == "DELETE"]
         assert deleted == []
         assert "whatever its label" in cluster.plane("b").reason("volumes", volume["metadata"]["name"])
 
@@ -587,7 +589,9 @@ async def test_claims_go_where_room_is_and_nothing_is_promised_twice() -> None:
         assert {node: nodes.count(node) for node in "abc"} == {"a": 5, "b": 1, "c": 0}
         assert nodes.count("") == 1
         given_back = f'"{names.SELECTED_NODE}":null'.encode()
-        assert not any(given_back in each.body for node in "abc" for each in cluster.scripts[node].requests)
+        assert not any(
+            given_back in (each.request.body or b"") for node in "abc" for each in cluster.scripts[node].requests
+        )
         waiting = f"c{nodes.index('')}"
         told = [e["message"] for e in cluster.api.events(cluster.claim(waiting)) if e["reason"] == "ProvisioningFailed"]
         assert told == ["no node can take it; of the nodes are 3 without room for it"]

@@ -86,8 +86,8 @@ async def test_a_start_that_hangs_holds_up_only_its_own_claims_and_nobody_is_tol
 async def test_a_process_whose_drivers_all_hang_gives_its_lease_up_and_ends(
     tmp_path: Path, never: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("volplane.process.HUNG_SECONDS", 0.3)
-    monkeypatch.setattr("volplane.process.HUNG_INTERVAL", 0.05)
+    monkeypatch.setattr("volplane.term.HUNG_SECONDS", 0.3)
+    monkeypatch.setattr("volplane.term.HUNG_INTERVAL", 0.05)
     sites: list[Site] = []
 
     async def until_it_ends() -> None:

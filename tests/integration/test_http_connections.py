@@ -20,7 +20,7 @@ from volplane.errors import ApiUnavailable, ConfigurationError
 from volplane.kube import http_pool
 from volplane.kube.http_route import Address, Route
 from volplane.kube.http_transport import HttpTransport
-from volplane.kube.transport import Response
+from volplane.kube.transport import Request, Response
 
 pytestmark = pytest.mark.real_time
 
@@ -69,11 +69,11 @@ async def transport_to(directory: Path, url: str, **cluster: Any) -> AsyncIterat
 async def ask(
     transport: HttpTransport, method: str = "GET", path: str = "/x", body: bytes | None = None, seconds: float = 5.0
 ) -> Response:
-    return await transport.request(method, path, query={}, headers={}, body=body, seconds=seconds)
+    return await transport.send(Request(method=method, path=path, body=body, seconds=seconds))
 
 
 async def read_lines(transport: HttpTransport, into: list[bytes], quiet: float = 5.0) -> None:
-    async with transport.stream("/x", query={}, headers={}, quiet=quiet) as stream:
+    async with transport.stream(Request(path="/x", seconds=quiet)) as stream:
         async for line in stream:
             into.append(line)  # noqa: PERF401 -- what comes before an error counts too
 
@@ -159,9 +159,7 @@ async def test_an_answer_that_is_none_or_stops_is_no_answer(told: bytes, words: 
 async def test_a_path_is_sent_percent_encoded_below_that_of_the_server(tmp_path: Path) -> None:
     server = Server()
     async with listening(server) as url, transport_to(tmp_path, f"{url}/k8s/c1/") as transport:
-        await transport.request(
-            "GET", "/api/ä b", query={"labelSelector": "a in (b,c)"}, headers={}, body=None, seconds=5
-        )
+        await transport.send(Request(path="/api/ä b", query={"labelSelector": "a in (b,c)"}, seconds=5))
         assert server.requests == ["GET /k8s/c1/api/%C3%A4%20b?labelSelector=a+in+%28b%2Cc%29 HTTP/1.1"]
 
 
@@ -343,7 +341,7 @@ async def test_a_stream_that_nobody_reads_is_not_kept_in_memory(tmp_path: Path) 
     async with (
         listening(flooding) as url,
         transport_to(tmp_path, url) as transport,
-        transport.stream("/x", query={}, headers={}, quiet=5.0) as stream,
+        transport.stream(Request(path="/x", seconds=5.0)) as stream,
     ):
         await asyncio.sleep(0.3)
         assert sent < 500  # of 62 MiB; the sockets themselves take some

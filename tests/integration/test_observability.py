@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -33,9 +34,22 @@ BROKEN = DriverSettings(name="odd.example.com", backend="odd", where="drivers[0]
 
 
 @asynccontextmanager
-async def observed(directory: Path, *broken: DriverSettings, leader_elect: bool = True) -> AsyncIterator[Site]:
+async def observed(directory: Path, *broken: DriverSettings, **options: Any) -> AsyncIterator[Site]:
     configuration = replace(Configuration(), drivers=broken)
-    async with running_process(directory, EVERYTHING, configuration=configuration, leader_elect=leader_elect) as site:
+    async with running_process(directory, EVERYTHING, configuration=configuration, **options) as site:
+        yield site
+
+
+@asynccontextmanager
+async def waiting_behind(leader: Site, directory: Path, *broken: DriverSettings) -> AsyncIterator[Site]:
+    """A second process on the leader's API server."""
+    async with observed(directory, *broken, server=leader.server, leads=False) as site:
+
+        async def waits() -> bool:
+            status, text = await site.get("/readyz")
+            return status == 200 and text.startswith("ok")
+
+        await site.until("it waits for the lease", waits)
         yield site
 
 
@@ -149,11 +163,11 @@ async def test_ready_says_beside_ok_what_cannot_work(tmp_path: Path) -> None:
 async def test_it_is_not_ready_when_no_driver_can_work_and_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("volplane.process.HUNG_INTERVAL", 0.02)
-    caplog.set_level("INFO", logger="volplane.process")
+    monkeypatch.setattr("volplane.term.HUNG_INTERVAL", 0.02)
+    caplog.set_level("INFO", logger="volplane.term")
 
     def said(text: str) -> list[str]:
-        told = [record.getMessage() for record in caplog.records if record.name == "volplane.process"]
+        told = [record.getMessage() for record in caplog.records if record.name == "volplane.term"]
         return [each for each in told if each.startswith(text)]
 
     async with observed(tmp_path, BROKEN) as site:
@@ -241,27 +255,18 @@ async def test_leaks_are_told_over_http_and_fixed_only_by_post(tmp_path: Path) -
 
 @pytest.mark.real_time
 async def test_who_does_not_lead_says_who_to_ask(tmp_path: Path) -> None:
-    async with observed(tmp_path) as site:
-        site.process._plane, plane = None, site.process._plane
-        try:
-            status, text = await site.get("/leaks")
-            assert status == 400
-            holder = site.process._options.identity
-            assert json.loads(text)["error"].startswith(f"this process waits for the lease, which {holder} holds; ask")
-            assert (await site.get("/readyz"))[0] == 200
-        finally:
-            site.process._plane = plane
+    async with observed(tmp_path, identity="first") as first, waiting_behind(first, tmp_path) as second:
+        status, text = await second.get("/leaks")
+        assert status == 400
+        assert json.loads(text)["error"].startswith("this process waits for the lease, which first holds; ask")
 
 
 @pytest.mark.real_time
-async def test_who_does_not_lead_tells_of_broken_drivers_all_the_same(tmp_path: Path) -> None:
-    async with observed(tmp_path, BROKEN) as site:
-        site.process._plane, plane = None, site.process._plane
-        try:
-            assert "driver odd.example.com is broken" in (await site.get("/readyz"))[1]
-            assert (await scraped(site))["volplane_driver_healthy{driver=odd.example.com}"] == 0
-        finally:
-            site.process._plane = plane
+async def test_who_does_not_lead_is_ready_and_tells_of_broken_drivers_all_the_same(tmp_path: Path) -> None:
+    async with observed(tmp_path) as first, waiting_behind(first, tmp_path, BROKEN) as second:
+        status, text = await second.get("/readyz")
+        assert (status, "driver odd.example.com is broken" in text) == (200, True)
+        assert (await scraped(second))["volplane_driver_healthy{driver=odd.example.com}"] == 0
 
 
 @pytest.mark.real_time

@@ -196,10 +196,13 @@ LATER = {
     ("get", "storageclasses"),
     ("create", "persistentvolumeclaims"),
     ("delete", "persistentvolumeclaims"),
+    ("create", "volumeattachments"),
+    ("delete", "volumeattachments"),
 }
 """What happens minutes later, or seconds: an event counted again, a lease renewed; a selected node that is gone; a
-CSIDriver that somebody else made at the same moment; a class that changed while its asset was made. And a scrub by a
-claim, for which a backend must have disks (tests/integration/test_attached_disks.py).
+CSIDriver that somebody else made at the same moment; a class that changed while its asset was made; what is attached
+without a VolumeAttachment. And a scrub by a claim, for which a backend must have disks
+(tests/integration/test_attached_disks.py).
 """
 
 

@@ -115,7 +115,7 @@ async def test_a_leader_that_began_after_the_restore_counts_on_from_the_term_tha
                 raise Fenced("a later leader has it", fence=str(former))
 
         with pytest.raises(Fenced):
-            plane.drivers._call_hook(Refusing(), None)  # type: ignore[arg-type]
+            plane.drivers.calls._call_hook(Refusing(), None)  # type: ignore[arg-type]
 
         async def leads_later() -> bool:
             now = await leading(site)

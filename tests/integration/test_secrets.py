@@ -22,7 +22,7 @@ from volplane.controller.config import ALL_CONTROLLERS, Configuration, DriverSet
 from volplane.drivers.contract import Plugin
 from volplane.errors import ApiNotFound, Unavailable
 from volplane.kube.kinds import CLAIMS, SECRETS, STORAGE_CLASSES, VOLUMES
-from volplane.kube.transport import Response
+from volplane.kube.transport import Request, Response
 
 pytestmark = pytest.mark.usefixtures("nothing_hidden")
 
@@ -80,7 +80,7 @@ async def everything(site: Site) -> str:
     paths = (CLAIMS.path(), VOLUMES.path(), STORAGE_CLASSES.path(), "/api/v1/events", "/api/v1/pods")
     texts = []
     for path in paths:
-        answer: Response = await site.transport.request("GET", path, query={}, headers={}, body=None, seconds=10.0)
+        answer: Response = await site.transport.send(Request(path=path, seconds=10.0))
         texts.append(answer.body.decode())
     return "\n".join(texts)
 

@@ -11,7 +11,7 @@ from scenarios.harness import Harness
 from volplane.errors import ApiUnavailable
 from volplane.kube.transport import Response, Transport
 from volplane_embedded.inprocess import InProcessTransport
-from volplane_testing.transport import Ask, FaultScript, FaultTransport, Request, requests
+from volplane_testing.transport import ApiCall, Ask, FaultScript, FaultTransport, requests
 
 Weather = Callable[[Ask, float], Awaitable[Response]]
 """(performs the request, the caller's seconds) -> the answer."""
@@ -74,13 +74,13 @@ class Outdoors(Harness):
     def way_to_server(self) -> Transport:
         return FaultTransport(InProcessTransport(self.server), self._sky)
 
-    async def _behave(self, request: Request, ask: Ask) -> Response:
+    async def _behave(self, call: ApiCall, ask: Ask) -> Response:
         self.requests += 1
-        if request.verb == "watch" and self.weather is not fine:
+        if call.verb == "watch" and self.weather is not fine:
             if self.weather is silent:
-                await asyncio.sleep(request.seconds)
-            raise ApiUnavailable(f"GET {request.path} broke off", status=0)
-        return await self.weather(ask, request.seconds)
+                await asyncio.sleep(call.request.seconds)
+            raise ApiUnavailable(f"GET {call.request.path} broke off", status=0)
+        return await self.weather(ask, call.request.seconds)
 
     async def storm(self, weather: Weather, seconds: float) -> int:
         """Let it last so long; how many requests were made meanwhile."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -73,10 +73,15 @@ class World:
     def told(self, reason: str) -> str:
         return "; ".join(event["message"] for event in self.api.events(self.claim) if event["reason"] == reason)
 
-    async def compare(self) -> None:
-        """What the controllers do every minute: compare attachments with what the storage lists."""
+    @property
+    def unique_name(self) -> str:
+        """By which nodes report the volume."""
+        return f"kubernetes.io/csi/{DRIVER}^{self.asset.handle}"
+
+    async def compare(self, name: str = DRIVER) -> None:
+        """What the controllers do every minute: compare attachments with what the storage of a driver lists."""
         plane = self.cluster.controllers.plane
-        driver = plane.drivers.get(DRIVER)
+        driver = plane.drivers.get(name)
         assert driver is not None
         assert plane.attachments is not None
         await plane.attachments.compare(driver)
@@ -87,10 +92,12 @@ class World:
 
 
 @asynccontextmanager
-async def a_world(backend: Callable[..., object] = MemoryBackend, **storage: Any) -> AsyncIterator[World]:
-    """backend: of the driver. storage: its fields."""
+async def a_world(
+    backend: Callable[..., object] = MemoryBackend, others: Sequence[str] = (), **storage: Any
+) -> AsyncIterator[World]:
+    """backend: of the driver. others: names of drivers with the same CSI driver name. storage: its fields."""
     held = MemoryStorage(**storage)
-    async with Cluster({DRIVER: lambda: backend(storage=held)}) as cluster:
+    async with Cluster({DRIVER: lambda: backend(storage=held), **dict.fromkeys(others, MemoryBackend)}) as cluster:
         for name in ("node-1", "node-2", "unknown"):
             cluster.api.create("nodes", {"metadata": {"name": name}, "spec": {"providerID": f"memory:///{name}"}})
         await cluster.create_class("fast", allowVolumeExpansion=True)

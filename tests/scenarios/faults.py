@@ -10,7 +10,7 @@ from typing import Any
 
 from volplane.errors import ApiUnavailable
 from volplane.kube.transport import Response
-from volplane_testing.transport import Ask, Behaviour, FaultScript, Request, refusal
+from volplane_testing.transport import ApiCall, Ask, Behaviour, FaultScript, refusal
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Call:
         return f"{self.verb} {self.resource}"
 
 
-def call_of(request: Request) -> Call:
-    verb = "update" if request.verb == "patch" else request.verb
-    body = json.loads(request.body) if request.body else None
-    return Call(verb, request.resource, request.namespace, request.name, body, request.status)
+def call_of(call: ApiCall) -> Call:
+    verb = "update" if call.verb == "patch" else call.verb
+    body = json.loads(call.request.body) if call.request.body else None
+    return Call(verb, call.resource, call.namespace, call.name, body, call.status)
 
 
 def refusing(status: int, reason: str, message: str) -> Callable[[Call], Response]:
@@ -64,14 +64,12 @@ class Rules(FaultScript):
         True.
         """
         behaviour = _after(after) if before is None else _before(before)
-        self.add(
-            lambda request: request.verb != "watch" and matches(call_of(request)), behaviour, times=times, skip=skip
-        )
+        self.add(lambda call: call.verb != "watch" and matches(call_of(call)), behaviour, times=times, skip=skip)
 
-    def take(self, request: Request) -> Behaviour | None:
-        behaviour = super().take(request)
-        key = (request.resource, f"{request.namespace}/{request.name}".lstrip("/"))
-        if behaviour is None and request.verb == "get" and key in self.absent:
+    def take(self, call: ApiCall) -> Behaviour | None:
+        behaviour = super().take(call)
+        key = (call.resource, f"{call.namespace}/{call.name}".lstrip("/"))
+        if behaviour is None and call.verb == "get" and key in self.absent:
             return _absent
         return behaviour
 
@@ -80,15 +78,15 @@ class Rules(FaultScript):
         self.hidden.add((resource, key))
         self.shows = self._shows
 
-    def _shows(self, request: Request, item: Mapping[str, Any]) -> bool:
+    def _shows(self, call: ApiCall, item: Mapping[str, Any]) -> bool:
         meta = item["metadata"]
         key = f"{meta.get('namespace', '')}/{meta['name']}".lstrip("/")
-        return not self.hidden.intersection({(request.resource, key), (request.resource, "*")})
+        return not self.hidden.intersection({(call.resource, key), (call.resource, "*")})
 
     @property
     def calls(self) -> list[Call]:
         """What was called so far, in order; without watches."""
-        return [call_of(request) for request in self.requests if request.verb != "watch"]
+        return [call_of(each) for each in self.requests if each.verb != "watch"]
 
     def reads(self) -> list[str]:
         """Live reads and lists of one namespace so far; not the lists that fill caches."""
@@ -96,7 +94,7 @@ class Rules(FaultScript):
         return [c.what for c in reads if c.verb == "get" or (c.verb == "list" and c.namespace)]
 
     def conflicts(self) -> int:
-        return sum(request.status == 409 for request in self.requests)
+        return sum(each.status == 409 for each in self.requests)
 
     def writes(self) -> list[str]:
         """What was written so far, in order."""
@@ -104,22 +102,22 @@ class Rules(FaultScript):
 
 
 def _before(answer: Callable[[Call], Response]) -> Behaviour:
-    async def behaviour(request: Request, _ask: Ask) -> Response:
+    async def behaviour(call: ApiCall, _ask: Ask) -> Response:
         await asyncio.sleep(0)
-        return answer(call_of(request))
+        return answer(call_of(call))
 
     return behaviour
 
 
 def _after(act: Callable[[Call], bool]) -> Behaviour:
-    async def behaviour(request: Request, ask: Ask) -> Response:
+    async def behaviour(call: ApiCall, ask: Ask) -> Response:
         answer = await ask()
-        if answer.status < 300 and act(call_of(request)):
+        if answer.status < 300 and act(call_of(call)):
             raise ApiUnavailable("the answer was lost", status=0)
         return answer
 
     return behaviour
 
 
-async def _absent(request: Request, _ask: Ask) -> Response:
-    return refusal(404, f"{request.name} not found")
+async def _absent(call: ApiCall, _ask: Ask) -> Response:
+    return refusal(404, f"{call.name} not found")

@@ -19,7 +19,7 @@ from volplane.controlplane import ControlPlane
 from volplane.drivers.status import BrokenDriver, LoadedDrivers
 from volplane.intents.bootstrap import ensure_namespace, ensure_sealer
 from volplane.kube.client import Client
-from volplane.kube.transport import Transport
+from volplane.kube.transport import Request, Transport
 from volplane.operations import DriverLimits
 from volplane.state.cluster_state import Settings
 from volplane_embedded.apiserver.server import ApiServer
@@ -184,13 +184,14 @@ class Harness:
     # --- people -------------------------------------------------------------------------------------------------
 
     async def request(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Json:
-        answer = await self._people.request(
-            method,
-            path,
-            query={},
-            headers={"content-type": kind} if body is not None else {},
-            body=json.dumps(body).encode() if body is not None else None,
-            seconds=30,
+        answer = await self._people.send(
+            Request(
+                method=method,
+                path=path,
+                headers={"content-type": kind} if body is not None else {},
+                body=json.dumps(body).encode() if body is not None else None,
+                seconds=30,
+            )
         )
         told: Json = json.loads(answer.body)
         if answer.status >= 300:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import Any
 
 from scenarios.attached_world import World, a_world
-from volplane import Asset, ExpandRequest, InvalidArgument, hookimpl
-from volplane_testing import FaultyBackend, Hang
+from volplane import Asset, ExpandRequest, InvalidArgument, Unavailable, hookimpl
+from volplane.errors import OutcomeUnknown
+from volplane_testing import FailBefore, FaultyBackend, Hang
 from volplane_testing.memory import MemoryBackend
 from volplane_testing.memory_storage import MemoryStorage
 
@@ -19,6 +22,21 @@ class SmallBackend(MemoryBackend):
         if request.capacity_bytes > 4 << 30:
             raise InvalidArgument("at most 4Gi")
         return super().expand(request)
+
+
+class RefusesToDetach:
+    """Makes backends whose first eight calls of `detach` fail."""
+
+    def __call__(self, storage: MemoryStorage) -> object:
+        busy = [FailBefore(Unavailable("the storage is busy"))] * 8
+        return FaultyBackend(MemoryBackend(storage=storage), {"detach": busy})
+
+
+class HangsWhenListed:
+    """Makes backends whose first two calls of `list_assets` never answer."""
+
+    def __call__(self, storage: MemoryStorage) -> object:
+        return FaultyBackend(MemoryBackend(storage=storage), {"list_assets": [Hang(), Hang()]})
 
 
 class HangsUntilRestarted:
@@ -59,6 +77,131 @@ async def test_without_its_attachment_a_volume_is_said_to_be_where_it_is_and_can
         await world.detach("node-1")
         await world.cluster.advance(600.0)
         assert world.asset.attached_to == ["node-2"]
+
+
+async def removed_at_once(world: World) -> None:
+    """The volume is attached to node-1; a person removes its attachment with its finalizer in one moment."""
+    await world.attach("node-1")
+    world.cluster.fail("patch", "volumeattachments", times=50)
+    await strip(world, "to-node-1")
+    world.cluster.heal()
+    assert world.asset.attached_to == ["node-1"]
+
+
+async def looked_twice(world: World) -> list[str]:
+    """Where the volume is attached after two comparisons and a minute."""
+    for _ in range(2):
+        await world.compare()
+        await world.cluster.advance(30.0)
+    return [] if world.volume not in world.storage.assets else world.asset.attached_to
+
+
+async def test_a_volume_of_ours_without_its_attachment_is_detached_after_two_looks() -> None:
+    async with a_world() as world:
+        await removed_at_once(world)
+        await world.attach("node-2")
+        await world.compare()
+        await world.cluster.advance(30.0)
+        assert world.asset.attached_to == ["node-1"], "one look may be a late answer"
+        await world.compare()
+        await world.cluster.advance(300.0)
+        assert world.asset.attached_to == ["node-2"]
+        assert [each["metadata"]["name"] for each in world.api.all("volumeattachments")] == ["to-node-2"]
+        await world.compare()
+        await world.cluster.advance(60.0)
+        assert world.asset.attached_to == ["node-2"], "what has an attachment stays"
+
+
+async def test_a_claim_that_goes_is_not_kept_by_what_is_attached_without_an_attachment() -> None:
+    async with a_world() as world:
+        await removed_at_once(world)
+        await world.cluster.delete_claim(world.claim)
+        await world.cluster.advance(60.0)
+        assert world.asset.attached_to == ["node-1"], "the storage deletes nothing that is attached"
+        await looked_twice(world)
+        await world.cluster.advance(300.0)
+        assert world.storage.assets == {}
+        assert world.api.all("persistentvolumes") == []
+
+
+async def test_a_process_that_starts_anew_detaches_what_the_former_one_left_attached() -> None:
+    async with a_world() as world:
+        await removed_at_once(world)
+        await world.cluster.restart()
+        assert await looked_twice(world) == []
+
+
+async def test_what_a_person_attached_to_a_machine_that_is_no_node_stays() -> None:
+    async with a_world() as world:
+        world.asset.attached_to.append("rescue-host")
+        assert await looked_twice(world) == ["rescue-host"]
+        volume: Any = world.api.get("persistentvolumes", world.volume)
+        [told] = [event for event in world.api.events(volume) if event["reason"] == "UnexpectedAttachment"]
+        assert told["message"] == (
+            "the backend shows it attached to rescue-host, for which there is no VolumeAttachment; a person may want "
+            "that, and it stays"
+        )
+
+
+async def test_what_carries_the_marks_of_another_cluster_stays_attached() -> None:
+    async with a_world() as world:
+        await removed_at_once(world)
+        assert world.asset.owner is not None
+        world.asset.owner = replace(world.asset.owner, cluster_id="another")
+        assert await looked_twice(world) == ["node-1"]
+
+
+async def test_a_volume_that_a_person_made_stays_where_a_person_attached_it() -> None:
+    async with a_world() as world:
+        await removed_at_once(world)
+        world.api.patch("persistentvolumes", world.volume, {"metadata": {"annotations": None}})
+        assert await looked_twice(world) == ["node-1"]
+
+
+async def test_what_a_kubelet_still_uses_is_not_detached_though_its_attachment_is_gone() -> None:
+    async with a_world() as world:
+        await removed_at_once(world)
+        unique = world.unique_name
+        world.api.patch("nodes", "node-1", {"status": {"volumesInUse": [unique]}}, subresource="status")
+        assert await looked_twice(world) == ["node-1"]
+        world.api.patch("nodes", "node-1", {"status": {"volumesInUse": None}}, subresource="status")
+        await world.compare()
+        await world.cluster.advance(30.0)
+        assert world.asset.attached_to == []
+
+
+async def test_a_detach_of_what_was_left_that_fails_says_so_and_goes_on() -> None:
+    async with a_world(RefusesToDetach()) as world:
+        await removed_at_once(world)
+        assert await looked_twice(world) == ["node-1"]
+        [left] = world.api.all("volumeattachments")
+        assert "the storage is busy" in left["status"]["detachError"]["message"]
+        await world.cluster.advance(600.0)
+        assert world.asset.attached_to == []
+        assert world.api.all("volumeattachments") == []
+
+
+async def test_an_attachment_is_found_lost_though_another_driver_is_compared_in_between() -> None:
+    async with a_world(others=["second.example.com"]) as world:
+        await world.attach("node-1")
+        world.asset.attached_to.clear()
+        for _ in range(2):
+            await world.compare()
+            await world.compare("second.example.com")
+        await world.cluster.advance(30.0)
+        assert world.asset.attached_to == ["node-1"]
+
+
+async def test_a_list_that_hangs_costs_one_thread_though_it_is_wanted_for_attachments_and_for_leaks() -> None:
+    async with a_world(HangsWhenListed()) as world:
+        plane = world.cluster.controllers.plane
+        driver = plane.drivers.get(world.driver)
+        assert driver is not None
+        comparing = asyncio.create_task(world.compare())
+        await plane.leak_check.check(driver)
+        await world.cluster.advance(300.0)
+        assert isinstance(comparing.exception(), Unavailable | OutcomeUnknown)
+        assert [call.what for call in plane.executor.running(world.driver)] == ["list_assets"]
 
 
 async def test_an_attach_that_never_answers_is_said_and_holds_up_its_own_volume_alone() -> None:

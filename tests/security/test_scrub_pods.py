@@ -15,7 +15,7 @@ import pytest
 from scenarios.harness import OURS, Harness, Json, Refused
 from scenarios.recycling import by_pod, end, intent, permitted, pods, released
 from scenarios.stories import node_runs_pods
-from volplane.kube.transport import Response, Transport
+from volplane.kube.transport import Request, Response, Transport
 
 
 def pod_name(volume: Json) -> str:
@@ -89,13 +89,13 @@ class Webhook:
         self._mutate = mutate
         self.pods = 0
 
-    async def request(self, method: str, path: str, *, body: bytes | None, **rest: Any) -> Response:
-        if method == "POST" and path.endswith("/pods") and body is not None:
-            pod = json.loads(body)
+    async def send(self, request: Request) -> Response:
+        if request.method == "POST" and request.path.endswith("/pods") and request.body is not None:
+            pod = json.loads(request.body)
             self._mutate(pod)
             self.pods += 1
-            body = json.dumps(pod).encode()
-        return await self._inner.request(method, path, body=body, **rest)
+            request = msgspec.structs.replace(request, body=json.dumps(pod).encode())
+        return await self._inner.send(request)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

@@ -10,6 +10,7 @@ from simulation.leader_plants import call_without_a_look
 from simulation.planting import by_name, replace
 from volplane.attach import attach_detach, attacher
 from volplane.attach.attach_detach import Decision
+from volplane.attach.comparison import AttachmentComparison
 from volplane.attach.operation import AttachOperation
 from volplane.controller.actions import Wait
 from volplane.state.progress import Detached, Progress
@@ -74,6 +75,19 @@ def modify_after_a_pause(stack: ExitStack) -> None:
     call_without_a_look(stack, "modify")
 
 
+def leave_what_is_left_over(stack: ExitStack) -> None:
+    """Say that something is attached without an attachment, and do no more."""
+    replace(stack, AttachmentComparison, "_left_over", lambda *_: None)
+
+
+def compare_nothing(stack: ExitStack) -> None:
+    """Believe for ever what attachments say."""
+    replace(stack, AttachmentComparison, "_compare", compare_nothing_at_all)
+
+
+async def compare_nothing_at_all(*_: Any) -> None: ...
+
+
 ATTACH_PLANTS = by_name(
     detach_what_is_in_use,
     force_at_once,
@@ -84,5 +98,7 @@ ATTACH_PLANTS = by_name(
     attach_after_a_pause,
     detach_after_a_pause,
     modify_after_a_pause,
+    leave_what_is_left_over,
+    compare_nothing,
 )
 """By name; each is caught in a seed of `recorded.CAUGHT_ATTACHING`."""

@@ -13,7 +13,7 @@ from volplane.intents.discard import DiscardOperation
 from volplane.intents.operation import OperationDeps
 from volplane.kube import names
 from volplane.kube.objects import Claim, Volume
-from volplane.protection.claims import LivePods
+from volplane.protection.live_pods import LivePods
 from volplane.provision import operation
 from volplane.reclaim import recycle
 from volplane.reclaim.operation import RecycleOperation

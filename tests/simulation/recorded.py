@@ -51,12 +51,14 @@ CAUGHT_ATTACHING: Mapping[str, tuple[int, str]] = {
     "detach_what_is_in_use": (1, "mounted-stays-attached"),
     "force_at_once": (1, "mounted-stays-attached"),
     "attach_to_two_nodes": (2, "one-node"),
-    "forget_to_detach": (4, "attachments-have-a-reason"),
+    "forget_to_detach": (4, "comes-to-rest"),
     "keep_what_nobody_wants": (2, "attachments-have-a-reason"),
     "tell_no_node": (4, "pods-run"),
     "attach_after_a_pause": (5, "lease-over"),
     "detach_after_a_pause": (4, "lease-over"),
     "modify_after_a_pause": (158, "lease-over"),
+    "leave_what_is_left_over": (2882, "attachments-have-a-reason"),
+    "compare_nothing": (2882, "attachments-have-a-reason"),
 }
 """Planted bug -> a seed of the scenario `attach` that shows it, and the invariant that breaks."""
 

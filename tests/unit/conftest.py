@@ -16,7 +16,7 @@ from volplane.kube.transport import Response
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing.clock import now
-from volplane_testing.transport import Ask, FaultTransport, Request, requests
+from volplane_testing.transport import ApiCall, Ask, FaultTransport, requests
 
 Call = tuple[str, str]
 
@@ -42,17 +42,19 @@ class Wire(FaultTransport):
         """How many are open."""
         return self.script.open_watches
 
-    async def _behave(self, request: Request, ask: Ask) -> Response:
-        self.calls.append((request.method, request.path))
+    async def _behave(self, call: ApiCall, ask: Ask) -> Response:
+        request = call.request
+        method = "WATCH" if call.verb == "watch" else request.method
+        self.calls.append((method, request.path))
         self.queries.append(request.query)
-        instead = self.before(request.method, request.path)
-        if request.verb == "watch":
+        instead = self.before(method, request.path)
+        if call.verb == "watch":
             return await ask()
         if instead is not None:
             await asyncio.sleep(0)
             return instead
         answer = await ask()
-        self.after(request.method, request.path)
+        self.after(method, request.path)
         return answer
 
     def fail(self, *calls: Call, times: int = 1, after: bool = False) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from volplane.attach.identity import attacher_finalizer
-from volplane.attach.record import intent_of, record_of, recorded_state
-from volplane.controller.actions import Action, Patch, Run, Settled, Wait
+from volplane.attach.leftover import put_back
+from volplane.attach.record import declaration, intent_of, record_of, recorded_state
+from volplane.controller.actions import Action, Delete, LiveReads, Patch, Run, Settled, Wait
 from volplane.drivers.status import DriverState
 from volplane.drivers.view import DriverView
 from volplane.intents.owner import driver_of
@@ -34,16 +35,18 @@ _STARTING = f"is {DriverState.STARTING}"
 FINALIZER_BY_HAND = "remove the finalizer {} to accept that the backend may still have it attached"
 
 
-def decide_attachment(key: str, cluster: ClusterState) -> Action:
+def decide_attachment(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     """The single next action for the VolumeAttachment of this name."""
     attachment = cluster.attachments.get(key)
     if attachment is None:
-        return Settled()
+        return put_back(key, cluster, reads)
     candidates = cluster.drivers.attachers(attachment.spec.attacher)
     if not candidates:
         return Settled()
     if attachment.terminating:
         return _leave(attachment, candidates, cluster)
+    if attachment.annotation(names.LEFTOVER) is not None:
+        return Delete(kind=ATTACHMENTS, target=attachment, why="it was put back to be detached", exact=False)
     if attachment.status.attached and not _doubtful(attachment, cluster):
         return _hold(attachment, candidates, cluster)
     return _enter(attachment, candidates, cluster)
@@ -131,15 +134,10 @@ def _declare(
     held = attachment.has_finalizer(finalizer)
     if held and record_of(attachment) is not None and attachment.annotation(names.NODE_ID) is not None:
         return None
-    metadata: dict[str, Any] = {"annotations": _declaration(volume, driver, node, cluster)}
+    metadata: dict[str, Any] = {"annotations": declaration(volume, driver, node, cluster.settings.cluster_id)}
     if not held:
         metadata["finalizers"] = [*(attachment.metadata.finalizers or ()), finalizer]
     return Patch(kind=ATTACHMENTS, target=attachment, body={"metadata": metadata}, why="declare what is attached where")
-
-
-def _declaration(volume: Volume, driver: DriverView, node: Node, cluster: ClusterState) -> dict[str, str]:
-    fresh = intent_of(volume, driver, node.uid, cluster.settings.cluster_id)
-    return {names.NODE_ID: node.spec.provider_id, names.INTENT: write_intent(fresh)}
 
 
 def declared(volume: Volume, node: Node, attacher: str, cluster: ClusterState) -> dict[str, Any]:
@@ -152,7 +150,7 @@ def declared(volume: Volume, node: Node, attacher: str, cluster: ClusterState) -
         return {}
     return {
         "finalizers": [attacher_finalizer(attacher)],
-        "annotations": _declaration(volume, driver, node, cluster),
+        "annotations": declaration(volume, driver, node, cluster.settings.cluster_id),
     }
 
 

@@ -1,18 +1,22 @@
 """The periodic comparison of attachments with what the backend says is attached, for drivers that list their assets.
 
 An attachment is lost if the backend twice in a row does not show its asset at its node: that is reported on the volume,
-and `attach` is called again. What the backend shows at a node for which there is no attachment is reported only: a
-person may have attached it. Source: the reconcile sync of kubernetes-csi/external-attacher.
+and `attach` is called again. What the backend shows where no attachment is gets reported on the volume, too. If the
+asset carries the marks of this volume, and the machine is a node of ours, it is detached after a second look
+(`leftover`). Everything else may be what a person wants, and stays.
+Source: the reconcile sync of kubernetes-csi/external-attacher, which does the first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Final
 
+from volplane.assets import ListedAsset
 from volplane.attach.identity import plugin_label
+from volplane.attach.leftover import leftover_name
 from volplane.attach.reconcilers import AttachMetrics
 from volplane.attach.record import record_of
 from volplane.backoff import LEAK_CHECK_WITHOUT_DRIVER
@@ -21,10 +25,12 @@ from volplane.controller.actions import warning
 from volplane.drivers.view import DriverView
 from volplane.errors import VolplaneError
 from volplane.intents.operation import OperationDeps
+from volplane.intents.requests import volume_identity
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
-from volplane.kube.objects import VolumeAttachment
+from volplane.kube.objects import Node, Volume, VolumeAttachment
 from volplane.leaks.listing import assets_of
+from volplane.state.progress import Leftover
 from volplane.state.records import AttachmentIntent
 
 __all__ = ["INTERVAL", "AttachmentComparison"]
@@ -56,8 +62,8 @@ class AttachmentComparison:
         self._metrics = metrics
         self._missing: set[str] = set()
         """Uids of attachments that the last listing did not show."""
-        self._unexpected: set[tuple[str, str]] = set()
-        """(handle, node) that were reported."""
+        self._unexpected: dict[str, set[tuple[str, str]]] = {}
+        """Driver -> (handle, place) that its last listing showed without an attachment; they were reported."""
 
     async def run(self, interval: float = INTERVAL) -> None:
         """Compare every `interval` seconds, until cancelled."""
@@ -95,22 +101,17 @@ class AttachmentComparison:
 
     async def _compare(self, driver: DriverView) -> None:
         before = {each.uid for each in self._attached(driver.name)}
-        if not any(self._of(driver.name)):
+        stood: dict[str, list[VolumeAttachment]] = {}
+        for attachment, record in self._of(driver.name):
+            stood.setdefault(record.volume, []).append(attachment)
+        if not stood and not self._has_volumes(driver.name):
             return
-        listed = {asset.handle: asset.attached_to async for asset in assets_of(driver, self._deps)}
-        busy = {state.key for state in self._deps.registry.snapshot()}
-        for attachment in list(self._attached(driver.name)):
-            record = record_of(attachment)
-            if attachment.uid not in before or attachment.name in busy or record is None or record.handle not in listed:
-                continue  # It was attached meanwhile, or the backend does not list such assets.
-            if any(_is_node(place, attachment) for place in listed[record.handle]):
-                self._missing.discard(attachment.uid)
-            elif attachment.uid in self._missing:
-                self._lost(attachment)
-            else:
-                self._missing.add(attachment.uid)
-        self._missing &= {each.uid for each in self._attached(driver.name)}
-        self._find_unexpected(driver.name, listed)
+        listed = {asset.handle: asset async for asset in assets_of(driver, self._deps)}
+        self._find_lost(driver.name, listed, before)
+        self._find_unexpected(driver.name, listed, stood)
+
+    def _has_volumes(self, driver: str) -> bool:
+        return any(each.annotation(names.PROVISIONED_BY) == driver for each in self._cluster.volumes.values())
 
     def _of(self, driver: str) -> Iterator[tuple[VolumeAttachment, AttachmentIntent]]:
         for attachment in self._cluster.attachments.values():
@@ -123,37 +124,119 @@ class AttachmentComparison:
             if attachment.status.attached and not attachment.terminating:
                 yield attachment
 
+    # --- attachments without what they say -----------------------------------------------------------------------
+
+    def _find_lost(self, driver: str, listed: Mapping[str, ListedAsset], before: Container[str]) -> None:
+        busy = {state.key for state in self._deps.registry.snapshot()}
+        for attachment in list(self._attached(driver)):
+            record = record_of(attachment)
+            if attachment.uid not in before or attachment.name in busy or record is None or record.handle not in listed:
+                continue  # It was attached meanwhile, or the backend does not list such assets.
+            if any(_is_node(place, attachment) for place in listed[record.handle].attached_to):
+                self._missing.discard(attachment.uid)
+            elif attachment.uid in self._missing:
+                self._lost(attachment)
+            else:
+                self._missing.add(attachment.uid)
+        self._missing &= {each.uid for name in self._drivers for each in self._attached(name)}
+
     def _lost(self, attachment: VolumeAttachment) -> None:
         self._missing.discard(attachment.uid)
         node = attachment.spec.node_name
-        self._warn(attachment, "AttachmentLost", f"the backend does not show it attached to {node}; attaching it again")
+        text = f"the backend does not show it attached to {node}; attaching it again"
+        self._warn(attachment.spec.source.persistent_volume_name or "", "AttachmentLost", text)
         self._cluster.progress.track_attachment(attachment.uid).missed()
         self._wake(attachment.name)
 
-    def _find_unexpected(self, driver: str, listed: dict[str, tuple[str, ...]]) -> None:
-        """Assets at a node without an attachment, of volumes that have one to another node."""
-        by_handle: dict[str, list[VolumeAttachment]] = {}
-        for attachment, record in self._of(driver):
-            by_handle.setdefault(record.handle, []).append(attachment)
+    # --- what is attached without an attachment ------------------------------------------------------------------
+
+    def _find_unexpected(
+        self, driver: str, listed: Mapping[str, ListedAsset], stood: Mapping[str, list[VolumeAttachment]]
+    ) -> None:
+        """stood: by volume, the attachments from before the listing, which may be gone since."""
+        by_handle = {record.handle: record.volume for _, record in self._of(driver)}
+        seen, nodes = self._unexpected.get(driver, set()), _NodesByPlace(self._cluster.nodes.values())
         found: set[tuple[str, str]] = set()
-        for handle, attachments in by_handle.items():
-            for place in listed.get(handle, ()):
-                if any(_is_node(place, each) for each in attachments):
+        for asset in listed.values():
+            if not asset.attached_to:
+                continue
+            marked = self._marked_by(asset, driver)
+            volume = marked or self._cluster.volumes.get(by_handle.get(asset.handle, ""))
+            if volume is None:
+                continue  # The leak check says so.
+            now = self._cluster.attachments.by_index("volume", volume.name)
+            attachments = [*now, *stood.get(volume.name, ())]
+            for place in asset.attached_to:
+                node = nodes.at(place)
+                if any(_is_node(place, each, node) for each in attachments):
                     continue
-                found.add((handle, place))
-                if (handle, place) not in self._unexpected:
-                    text = f"the backend shows it attached to {place}, for which there is no VolumeAttachment"
-                    self._warn(attachments[0], "UnexpectedAttachment", text)
-        self._unexpected = found
+                found.add((asset.handle, place))
+                leftover = node if marked is not None else None
+                if (asset.handle, place) not in seen:
+                    self._tell_unexpected(volume, node.name if node is not None else place, leftover)
+                elif leftover is not None:
+                    self._left_over(volume, leftover, driver)
+        self._unexpected[driver] = found
 
-    def _warn(self, attachment: VolumeAttachment, reason: str, text: str) -> None:
-        log.warning("%s: %s", attachment.name, text)
-        volume = self._cluster.volumes.get(attachment.spec.source.persistent_volume_name or "")
-        if volume is not None:
-            self._deps.recorder.record(warning(VOLUMES, volume, reason, text))
+    def _marked_by(self, asset: ListedAsset, driver: str) -> Volume | None:
+        """The volume whose marks the asset carries, if the driver made that, and it points at the asset."""
+        volume = self._cluster.volumes.get(asset.owner.volume_name) if asset.owner is not None else None
+        if volume is None or volume.annotation(names.PROVISIONED_BY) != driver:
+            return None
+        identity = volume_identity(volume, self._cluster.settings.cluster_id)
+        return volume if (identity.handle, identity.owner) == (asset.handle, asset.owner) else None
+
+    def _tell_unexpected(self, volume: Volume, place: str, leftover: Node | None) -> None:
+        text = f"the backend shows it attached to {place}, for which there is no VolumeAttachment"
+        follows = "it is detached if that stays so" if leftover is not None else "a person may want that, and it stays"
+        self._warn(volume.name, "UnexpectedAttachment", f"{text}; {follows}")
+
+    def _left_over(self, volume: Volume, node: Node, driver: str) -> None:
+        if name := leftover_name(volume, node.name, driver, self._cluster):
+            log.info("%s is attached to %s without a VolumeAttachment: putting it back", volume.name, node.name)
+            self._cluster.progress.leftovers[name] = Leftover(
+                volume=volume.name,
+                uid=volume.uid,
+                driver=driver,
+                node=node.name,
+                node_uid=node.uid,
+                seen=self._cluster.monotonic(),
+            )
+            self._wake(name)
+
+    def _warn(self, volume: str, reason: str, text: str) -> None:
+        log.warning("volume %s: %s", volume, text)
+        if (about := self._cluster.volumes.get(volume)) is not None:
+            self._deps.recorder.record(warning(VOLUMES, about, reason, text))
 
 
-def _is_node(place: str, attachment: VolumeAttachment) -> bool:
-    """Whether what the backend names, a node or an instance, is the node of the attachment."""
-    node_id = attachment.annotation(names.NODE_ID) or ""
-    return place in (attachment.spec.node_name, node_id) or node_id.endswith(f"/{place}")
+class _NodesByPlace:
+    """Finds the node for what a backend calls a node or an instance."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self._nodes = nodes
+        self._found: dict[str, Node | None] | None = None
+
+    def at(self, place: str) -> Node | None:
+        """None if there is no such node, or more than one may be meant."""
+        if self._found is None:
+            self._found = {}
+            for node in self._nodes:
+                for name in {node.name, *_suffixes(node.spec.provider_id)}:
+                    self._found[name] = None if name in self._found else node
+        return self._found.get(place)
+
+
+def _suffixes(provider_id: str) -> Iterator[str]:
+    """The id of a machine for the cloud, and its ends: "aws:///z/i-1" is also "z/i-1" and "i-1"."""
+    while provider_id:
+        yield provider_id
+        provider_id = provider_id.partition("/")[2]
+
+
+def _is_node(place: str, attachment: VolumeAttachment, node: Node | None = None) -> bool:
+    """Whether what the backend names, a node or an instance, is the node of the attachment. node: the one of that
+    place, as far as it is known.
+    """
+    node_id, name = attachment.annotation(names.NODE_ID) or "", attachment.spec.node_name
+    return place in (name, node_id) or node_id.endswith(f"/{place}") or (node is not None and node.name == name)

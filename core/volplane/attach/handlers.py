@@ -40,6 +40,8 @@ class AttacherHandlers:
 
     def attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> None:
         progress = self._cluster.progress
+        if (present := new or old) is not None:
+            progress.leftovers.pop(present.name, None)
         if new is None:
             if old is not None:
                 progress.forget_attachment(old.uid)

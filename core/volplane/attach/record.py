@@ -13,9 +13,17 @@ from volplane.kube import names
 from volplane.kube.objects import Node, Volume, VolumeAttachment
 from volplane.requests import NodeIdentity, VolumeIdentity
 from volplane.state.naming import asset_key
-from volplane.state.records import INTENT_VERSION, AttachmentIntent, read_attachment_intent
+from volplane.state.records import INTENT_VERSION, AttachmentIntent, read_attachment_intent, write_intent
 
-__all__ = ["identity_of_record", "intent_of", "node_of_record", "record_of", "recorded_state", "volume_to_attach"]
+__all__ = [
+    "declaration",
+    "identity_of_record",
+    "intent_of",
+    "node_of_record",
+    "record_of",
+    "recorded_state",
+    "volume_to_attach",
+]
 
 
 def record_of(attachment: VolumeAttachment) -> AttachmentIntent | None:
@@ -54,6 +62,14 @@ def intent_of(volume: Volume, driver: DriverView, node_uid: str, cluster_id: str
         node_uid=node_uid,
         shared=shares_nodes(volume),
     )
+
+
+def declaration(volume: Volume, driver: DriverView, node: Node, cluster_id: str) -> dict[str, str]:
+    """The annotations that stand on an attachment before anything is attached: the record, and what the backend calls
+    the node.
+    """
+    record = intent_of(volume, driver, node.uid, cluster_id)
+    return {names.NODE_ID: node.spec.provider_id, names.INTENT: write_intent(record)}
 
 
 def identity_of_record(record: AttachmentIntent, cluster_id: str) -> VolumeIdentity:

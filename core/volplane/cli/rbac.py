@@ -74,8 +74,9 @@ _OF_CONTROLLER = {
         Rule("", "persistentvolumeclaims", ("patch",)),
     ),
     "attacher": (
-        Rule("storage.k8s.io", "volumeattachments", ("get", "list", "watch", "patch")),
+        Rule("storage.k8s.io", "volumeattachments", ("get", "list", "watch", "create", "patch", "delete")),
         Rule("storage.k8s.io", "volumeattachments/status", ("patch",)),
+        Rule("", "nodes", ("get",)),
         Rule("storage.k8s.io", "csidrivers", ("get", "list", "watch", "create")),
     ),
     "attach-detach": (

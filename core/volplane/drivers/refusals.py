@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from volplane.drivers.calls import CallHook, call_hook
 from volplane.drivers.driver import Driver
-from volplane.drivers.registry import CallHook, call_hook
 from volplane.errors import Fenced
 from volplane.requests import HookRequest
 

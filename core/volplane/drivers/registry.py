@@ -1,29 +1,25 @@
-"""The drivers of this process: which can be used now, calls of their hooks, their start, probes and stop."""
+"""The drivers of this process: which can be used now, their start, probes and stop."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
-import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
-from volplane.assets import InProgress, VolumeSource
-from volplane.backoff import DRIVER_NOT_STARTED, LIVE_STATE_FORBIDS
-from volplane.controller import logs
+from volplane.assets import VolumeSource
+from volplane.backoff import DRIVER_NOT_STARTED
+from volplane.drivers.calls import HookCalls
 from volplane.drivers.driver import Driver
-from volplane.drivers.executor import HookExecutor
 from volplane.drivers.owners import SourceOwner, SourceOwners
 from volplane.drivers.status import DriverState, DriverStatus, LoadedDrivers, status_of_broken
 from volplane.drivers.view import DriverView, serves_attachments
-from volplane.errors import BackendError, PluginError, Unavailable
-from volplane.operations import Again, DriverLimits
-from volplane.requests import Context, HookRequest, OwnsRequest, ProbeRequest, StartRequest, StopRequest
+from volplane.errors import BackendError, PluginError
+from volplane.requests import Context, OwnsRequest, ProbeRequest, StartRequest, StopRequest
 from volplane.secret import Secret
 
-__all__ = ["CallHook", "DriverMetrics", "DriverRegistry", "Refresh", "call_hook", "no_secrets", "serves_attachments"]
+__all__ = ["DriverRegistry", "Refresh", "no_secrets"]
 
 log = logging.getLogger(__name__)
 
@@ -34,41 +30,12 @@ PROBE_TIMEOUT: Final = 10.0
 OWNS_TIMEOUT: Final = 30.0
 PROBE_INTERVAL: Final = 30.0
 
-_ABOUT_THE_DRIVER: Final = frozenset({"owns", "list_assets", "get_capacity", "stop"})
-"""Hooks that no operation locks by asset. While one hangs it is not called again; nor are `start` and `probe`."""
-_CHANGES_NOTHING: Final = frozenset(
-    {"describe", "validate", "find", "owns", "list_assets", "get_capacity", "probe", "start", "stop"}
-)
-"""Hooks that may run without the lease."""
-
-
-R = TypeVar("R")
-
-
-class DriverMetrics(Protocol):
-    """Where hook calls are counted."""
-
-    def hook_ended(self, driver: str, hook: str, seconds: float, result: str) -> None:
-        """Called after every call. result: "ok", "in_progress", "cancelled", or the class of the error."""
-
-
 Refresh = Callable[[Mapping[str, Secret]], Awaitable[None]]
 """Reads the Kubernetes Secrets among a driver's secrets anew (`ClusterSecrets.refresh`). Raises BackendError."""
 
 
 async def no_secrets(_secrets: Mapping[str, Secret]) -> None:
     """Read nothing: without a cluster, only secrets in the environment and in files can be revealed."""
-
-
-class CallHook(Protocol):
-    """Calls a hook in a driver's thread."""
-
-    def __call__(self, driver: Driver, request: HookRequest[R], /) -> R: ...
-
-
-def call_hook(driver: Driver, request: HookRequest[R], /) -> R:
-    """Call the hook and nothing else."""
-    return driver.call(request)
 
 
 @dataclass(slots=True, eq=False)
@@ -88,32 +55,24 @@ class DriverRegistry:
     def __init__(
         self,
         loaded: LoadedDrivers,
-        executor: HookExecutor,
+        calls: HookCalls,
         *,
         cluster_id: str = "",
         node_name: str | None = None,
         changed: Callable[[str], None] = lambda _driver: None,
-        metrics: DriverMetrics | None = None,
         refresh: Refresh = no_secrets,
-        call_hook: CallHook = call_hook,
-        may_begin: Callable[[], bool] = lambda: True,
     ) -> None:
-        """cluster_id, node_name: for the contexts and the start requests of hooks.
+        """calls: how their hooks are called. cluster_id, node_name: for the contexts and the start requests of hooks.
 
         changed: called with a driver's name when it becomes usable or unusable; it queues the driver's objects.
-        refresh: awaited before a driver starts and before each probe. call_hook: what the executor's thread does.
-        may_begin: whether a hook that changes storage may be called now; asked in the executor's thread.
+        refresh: awaited before a driver starts and before each probe.
         """
-        self._metrics = metrics
-        self._may_begin = may_begin
         self._refresh = refresh
-        self._call_hook = call_hook
         self._entries = {driver.name: _Entry(driver) for driver in loaded.drivers}
         self._publishing = loaded.publishing
         self._distributed = {driver.name: driver.view for driver in loaded.distributed}
         self._broken = {broken.name: broken for broken in loaded.broken}
-        self._limits = dict(loaded.limits)
-        self._executor = executor
+        self.calls = calls
         self._cluster_id = cluster_id
         self._node_name = node_name
         self._changed = changed
@@ -187,9 +146,6 @@ class DriverRegistry:
     def _possible_owners(self) -> tuple[DriverView, ...]:
         return tuple(driver for driver in self.ready() if driver.supports("owns"))
 
-    def limits(self, name: str) -> DriverLimits:
-        return self._limits.get(name) or DriverLimits()
-
     def status(self) -> tuple[DriverStatus, ...]:
         """Every driver now, by name."""
         states = {name: self._status(entry) for name, entry in self._entries.items()}
@@ -199,8 +155,8 @@ class DriverRegistry:
 
     def _status(self, entry: _Entry) -> DriverStatus:
         driver = entry.driver
-        hung = self._executor.hung(driver.name)
-        threads = f"all {self.limits(driver.name).concurrency} hooks that may run at once hang"
+        hung = self.calls.hung(driver.name)
+        threads = f"all {self.calls.limits(driver.name).concurrency} hooks that may run at once hang"
         return DriverStatus(
             name=driver.name,
             backend=driver.plugin.name,
@@ -212,53 +168,6 @@ class DriverRegistry:
             hooks=tuple(sorted(driver.view.hooks)),
         )
 
-    # --- calling ------------------------------------------------------------------------------------------------
-
-    async def call(
-        self,
-        driver: DriverView,
-        request: HookRequest[R],
-        *,
-        timeout: float | None = None,  # noqa: ASYNC109 - a hook cannot be cancelled
-    ) -> R:
-        """Call the hook of this request in the driver's own threads.
-
-        timeout: seconds; None: the driver's. The request's context carries it, and its `cancelled` is true once the
-        caller has stopped waiting. Raises what `Driver.call` raises, OutcomeUnknown after the timeout (see
-        `HookExecutor`), Again if the lease is over, and KeyError for a driver that is not in this registry.
-        """
-        facade = self._entries[driver.name].driver
-        self._refuse_second_hang(driver.name, request.hook)
-        seconds = self.limits(driver.name).timeout if timeout is None else timeout
-        abandoned = threading.Event()
-        context = dataclasses.replace(request.context, timeout=seconds, cancelled=abandoned.is_set)
-        complete = dataclasses.replace(request, context=context)
-        clock = asyncio.get_running_loop().time
-        began, outcome = clock(), "cancelled"
-        try:
-            with logs.bound(driver=driver.name):
-                result = await self._executor.call(
-                    driver.name,
-                    lambda: self._begin(facade, complete),
-                    seconds,
-                    what=request.hook,
-                    abandoned=abandoned,
-                )
-            outcome = "in_progress" if isinstance(result, InProgress) else "ok"
-        except (BackendError, PluginError) as error:
-            outcome = type(error).__name__
-            raise
-        finally:
-            if self._metrics is not None:
-                self._metrics.hook_ended(driver.name, request.hook, clock() - began, outcome)
-        return result
-
-    def _begin(self, driver: Driver, request: HookRequest[R]) -> R:
-        """Call the hook, in the executor's thread. The process may have been stopped since this was decided."""
-        if request.hook not in _CHANGES_NOTHING and not self._may_begin():
-            raise Again(after=LIVE_STATE_FORBIDS.delay())
-        return self._call_hook(driver, request)
-
     async def identify(self, source: VolumeSource) -> None:
         """Ask the usable drivers which of them owns a static volume's source; `owner_of` knows it afterwards.
 
@@ -269,12 +178,7 @@ class DriverRegistry:
     async def _ask_owns(self, name: str, source: VolumeSource) -> bool:
         entry = self._entries[name]
         request = OwnsRequest(context=self._context(entry), source=source)
-        return await self.call(entry.driver.view, request, timeout=OWNS_TIMEOUT)
-
-    def _refuse_second_hang(self, driver: str, hook: str) -> None:
-        """A hook about the driver as a whole that hangs costs it one thread. Raises Unavailable."""
-        if hook in _ABOUT_THE_DRIVER and any(c.overrun and c.what == hook for c in self._executor.running(driver)):
-            raise Unavailable(f"an earlier call of {hook} of driver {driver} has not returned")
+        return await self.calls.call(entry.driver.view, request, timeout=OWNS_TIMEOUT)
 
     # --- starting, probing, stopping ----------------------------------------------------------------------------
 
@@ -309,8 +213,7 @@ class DriverRegistry:
 
     def _hangs(self, entry: _Entry) -> bool:
         """Whether as many operations hang as may run at once, or a `start`, which is never called twice at once."""
-        name, calls = entry.driver.name, self._executor.running(entry.driver.name)
-        return self._executor.hung(name) or any(call.overrun and call.what == "start" for call in calls)
+        return self.calls.hung(entry.driver.name) or self.calls.overrun(entry.driver.name, "start")
 
     async def stop_all(self) -> None:
         """Call `stop` of every started driver, all at once, when no other hook runs any more. Errors are logged."""
@@ -331,23 +234,20 @@ class DriverRegistry:
         return Context(driver=entry.driver.name, cluster_id=self._cluster_id)
 
     async def _start(self, entry: _Entry) -> None:
-        if self._runs(entry, "start"):
+        if self.calls.running(entry.driver.name, "start"):
             return  # an earlier start hangs; backends are promised that no two run at once
         request = StartRequest(context=self._context(entry), node_name=self._node_name)
         # Nobody waits for a driver to start; what needs it waits silently for so long.
         grace = asyncio.get_running_loop().call_later(START_GRACE, self._start_is_slow, entry)
         try:
             await self._refresh(entry.driver.secrets)
-            await self.call(entry.driver.view, request, timeout=START_TIMEOUT)
+            await self.calls.call(entry.driver.view, request, timeout=START_TIMEOUT)
         except (BackendError, PluginError) as error:
             self._turn(entry, DriverState.UNAVAILABLE, f"start failed: {error}")
         else:
             self._turn(entry, DriverState.READY, "")
         finally:
             grace.cancel()
-
-    def _runs(self, entry: _Entry, hook: str) -> bool:
-        return any(call.what == hook for call in self._executor.running(entry.driver.name))
 
     def _start_is_slow(self, entry: _Entry) -> None:
         if entry.state is DriverState.STARTING:
@@ -368,11 +268,11 @@ class DriverRegistry:
                 await self._start(entry)
 
     async def _probe(self, entry: _Entry) -> None:
-        if entry.state is not DriverState.READY or self._runs(entry, "probe"):
+        if entry.state is not DriverState.READY or self.calls.running(entry.driver.name, "probe"):
             return
         try:
             await self._refresh(entry.driver.secrets)
-            await self.call(entry.driver.view, ProbeRequest(context=self._context(entry)), timeout=PROBE_TIMEOUT)
+            await self.calls.call(entry.driver.view, ProbeRequest(context=self._context(entry)), timeout=PROBE_TIMEOUT)
         except (BackendError, PluginError) as error:
             if not entry.error:
                 log.warning("driver %s is not healthy: %s", entry.driver.name, error)
@@ -385,7 +285,7 @@ class DriverRegistry:
     async def _stop(self, entry: _Entry) -> None:
         self._turn(entry, DriverState.STOPPED, "")
         try:
-            await self.call(entry.driver.view, StopRequest(context=self._context(entry)), timeout=PROBE_TIMEOUT)
+            await self.calls.call(entry.driver.view, StopRequest(context=self._context(entry)), timeout=PROBE_TIMEOUT)
         except (BackendError, PluginError) as error:
             log.warning("driver %s did not stop cleanly: %s", entry.driver.name, error)
 

@@ -6,8 +6,10 @@ and does nothing if they no longer justify it: the object is decided anew when t
 
 from __future__ import annotations
 
+import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from volplane.assets import Absent, Asset
@@ -43,7 +45,11 @@ class HookCaller(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationDeps:
-    """What every operation works with. fence: text of the `Fence` under which hooks run."""
+    """What every operation works with.
+
+    fence: text of the `Fence` under which hooks run. listing: of each driver, held while its assets are listed, so that
+    a storage that hangs then costs one thread, however many want the list.
+    """
 
     cluster: ClusterState
     nodes: NodePlaces
@@ -52,6 +58,7 @@ class OperationDeps:
     registry: OperationRegistry
     recorder: Recorder
     fence: Callable[[], str]
+    listing: Mapping[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
     # What a handler looks up in the turn of the decision; OperationError if it is gone.
 

@@ -20,7 +20,7 @@ from volplane.kube.kinds import Kind
 from volplane.kube.nesting import decoded
 from volplane.kube.objects import KubeObject
 from volplane.kube.status import error_from
-from volplane.kube.transport import ApiMetrics, Transport
+from volplane.kube.transport import ApiMetrics, Request, Transport
 from volplane.kube.watch import Watch
 
 __all__ = ["JSON_PATCH", "MERGE_PATCH", "Client", "Listing"]
@@ -233,7 +233,8 @@ class Client:
             "timeoutSeconds": str(seconds),
         }
         path = kind.path(namespace)
-        async with self._transport.stream(path, query=query, headers=self._headers, quiet=quiet) as stream:
+        request = Request(path=path, query=query, headers=self._headers, seconds=quiet)
+        async with self._transport.stream(request) as stream:
             self._count("watch", kind.plural, stream.status, 0.0)
             if stream.status != 200:
                 raise error_from(stream.status, stream.headers, await stream.read(), call=f"GET {path}")
@@ -292,8 +293,8 @@ class Client:
         begun = clock()
         code = 0
         try:
-            answer = await self._transport.request(
-                method, path, query=query or {}, headers=headers, body=body, seconds=limit
+            answer = await self._transport.send(
+                Request(method=method, path=path, query=query or {}, headers=headers, body=body, seconds=limit)
             )
             code = answer.status
         except ApiUnavailable:

@@ -19,7 +19,7 @@ from volplane.kube.credentials import Credentials, Identity
 from volplane.kube.http_connection import Answer, BrokenOff
 from volplane.kube.http_pool import ConnectionPool
 from volplane.kube.http_route import CONNECT_SECONDS, Address, ConnectTimeoutError, Route
-from volplane.kube.transport import LineStream, Response
+from volplane.kube.transport import LineStream, Request, Response
 from volplane.kube.unreachable import silent, unreachable
 
 if TYPE_CHECKING:
@@ -58,44 +58,34 @@ class HttpTransport:
         settings, identity, source = await connection_settings(kubeconfig, context=context)
         return cls(settings, Credentials(source, identity))
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: bytes | None,
-        seconds: float,
-    ) -> Response:
-        target = self._target(path, query)
+    async def send(self, request: Request) -> Response:
         clock = asyncio.get_running_loop().time
-        ends = clock() + seconds
+        ends = clock() + request.seconds
 
         async def exchange(identity: Identity) -> Response:
-            request = self._head(method, target, headers, identity, body) + (body or b"")
+            sent = self._bytes_of(request, identity)
             async with asyncio.timeout(max(ends - clock(), 0.001)):
-                return await self._exchange(request, identity, again=method == "GET")
+                return await self._exchange(sent, identity, again=request.method == "GET")
 
         used = self._credentials.identity
         try:
-            return await self._credentials.authorized(exchange, seconds=seconds)
+            return await self._credentials.authorized(exchange, seconds=request.seconds)
         except ConnectTimeoutError:
-            raise self._no_answer(method, path, min(seconds, CONNECT_SECONDS)) from None
+            raise self._no_answer(request, min(request.seconds, CONNECT_SECONDS)) from None
         except TimeoutError:
-            raise self._no_answer(method, path, seconds) from None
+            raise self._no_answer(request, request.seconds) from None
         except OSError as error:
-            await self._after_failure(used, error, seconds)
-            raise unreachable(self.server, f"{method} {path}", error) from error
+            await self._after_failure(used, error, request.seconds)
+            raise unreachable(self.server, f"{request.method} {request.path}", error) from error
 
-    async def _exchange(self, request: bytes, identity: Identity, *, again: bool) -> Response:
+    async def _exchange(self, sent: bytes, identity: Identity, *, again: bool) -> Response:
         """again: whether the request may be sent twice, if the server closed the connection while it was sent."""
         while True:
             connection = await self._pool.take(identity.tls)
             kept = connection.answered > 0
             answer: Answer | None = None
             try:
-                answer = connection.send(request)
+                answer = connection.send(sent)
                 body = await answer.body()
                 return Response(answer.status, answer.headers, body)
             except (BrokenOff, ConnectionResetError, BrokenPipeError):
@@ -114,29 +104,26 @@ class HttpTransport:
             await self._credentials.renewed(used, seconds=seconds)
 
     @asynccontextmanager
-    async def stream(
-        self, path: str, *, query: Mapping[str, str], headers: Mapping[str, str], quiet: float
-    ) -> AsyncIterator[LineStream]:
+    async def stream(self, request: Request) -> AsyncIterator[LineStream]:
         used = self._credentials.identity
-        request = self._head("GET", self._target(path, query), headers, used)
         try:
-            async with asyncio.timeout(quiet):
+            async with asyncio.timeout(request.seconds):
                 connection = await self._pool.take(used.tls)
                 try:
-                    answer = connection.send(request, streamed=True)
+                    answer = connection.send(self._bytes_of(request, used), streamed=True)
                     await answer.head()
                 except BaseException:
                     self._pool.give_back(connection)
                     raise
         except TimeoutError:
-            raise self._no_answer("GET", path, quiet) from None
+            raise self._no_answer(request, request.seconds) from None
         except OSError as error:
             await self._after_failure(used, error, _LOOK_SECONDS)
-            raise unreachable(self.server, f"GET {path}", error) from error
+            raise unreachable(self.server, f"GET {request.path}", error) from error
         try:
             if answer.status == 401:
                 await self._credentials.renewed(used, seconds=_LOOK_SECONDS)
-            yield _Stream(answer, path, quiet)
+            yield _Stream(answer, request)
         finally:
             self._pool.give_back(connection)
 
@@ -145,35 +132,32 @@ class HttpTransport:
         self._credentials.close()
         await self._pool.close()
 
-    def _target(self, path: str, query: Mapping[str, str]) -> str:
-        target = quote(self._prefix + path, safe="/:")
-        return f"{target}?{urlencode(query)}" if query else target
-
-    def _head(
-        self, method: str, target: str, headers: Mapping[str, str], identity: Identity, body: bytes | None = None
-    ) -> bytes:
-        """Request line and headers."""
-        lines = [f"{method} {target} HTTP/1.1\r\n{self._host}"]
-        lines += [f"{name}: {value}\r\n" for name, value in headers.items()]
+    def _bytes_of(self, request: Request, identity: Identity) -> bytes:
+        """Request line, headers and body."""
+        target = quote(self._prefix + request.path, safe="/:")
+        if request.query:
+            target = f"{target}?{urlencode(request.query)}"
+        lines = [f"{request.method} {target} HTTP/1.1\r\n{self._host}"]
+        lines += [f"{name}: {value}\r\n" for name, value in request.headers.items()]
         if identity.authorization:
             lines.append(f"authorization: {identity.authorization}\r\n")
-        if body is not None:
-            lines.append(f"content-length: {len(body)}\r\n")
+        if request.body is not None:
+            lines.append(f"content-length: {len(request.body)}\r\n")
         lines.append("\r\n")
-        return "".join(lines).encode("ascii")
+        return "".join(lines).encode("ascii") + (request.body or b"")
 
-    def _no_answer(self, method: str, path: str, seconds: float) -> ApiUnavailable:
+    def _no_answer(self, request: Request, seconds: float) -> ApiUnavailable:
         why = silent(f"{seconds:.3g} s")
-        return ApiUnavailable(f"the API server {self.server}: {method} {path}: {why}", status=0)
+        return ApiUnavailable(f"the API server {self.server}: {request.method} {request.path}: {why}", status=0)
 
 
 class _Stream:
     """An open answer, cut into lines."""
 
-    def __init__(self, answer: Answer, path: str, quiet: float) -> None:
+    def __init__(self, answer: Answer, request: Request) -> None:
         self._answer = answer
-        self._path = path
-        self._quiet = quiet
+        self._path = request.path
+        self._quiet = request.seconds
 
     @property
     def status(self) -> int:

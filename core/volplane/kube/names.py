@@ -26,6 +26,7 @@ __all__ = [
     "HANDLE",
     "INTENT",
     "IN_TREE_FINALIZER",
+    "LEFTOVER",
     "MIGRATED_PLUGINS",
     "MIGRATED_TO",
     "MODIFICATION",
@@ -82,6 +83,8 @@ NODE_ID = "csi.alpha.kubernetes.io/node-id"
 NODE_UID = "volplane.dev/node-uid"
 """Uid of the Node that it is for. On an attachment by the attach-detach controller, on claims and volumes of
 distributed drivers by the assigner: a node that is made again under its name has another uid."""
+LEFTOVER = "volplane.dev/leftover"
+"""On an attachment that was made to be deleted: the backend had the volume attached, and no attachment said so."""
 
 CAPACITY_DRIVER = "csi.storage.k8s.io/drivername"
 """Label of a CSIStorageCapacity, as the external provisioner writes it: the driver."""

@@ -11,7 +11,18 @@ from typing import Protocol
 
 import msgspec
 
-__all__ = ["ApiMetrics", "LineStream", "Response", "Transport"]
+__all__ = ["ApiMetrics", "LineStream", "Request", "Response", "Transport"]
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of the server. path is absolute and not yet percent-encoded."""
+
+    method: str = "GET"
+    path: str
+    query: Mapping[str, str] = {}
+    headers: Mapping[str, str] = {}
+    body: bytes | None = None
+    seconds: float
 
 
 class Response(msgspec.Struct, frozen=True):
@@ -52,23 +63,12 @@ class Transport(Protocol):
     have happened or not.
     """
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: bytes | None,
-        seconds: float,
-    ) -> Response:
-        """One exchange, over within `seconds`. path is absolute and not yet percent-encoded."""
+    async def send(self, request: Request) -> Response:
+        """One exchange, over within the request's `seconds`."""
         ...
 
-    def stream(
-        self, path: str, *, query: Mapping[str, str], headers: Mapping[str, str], quiet: float
-    ) -> AbstractAsyncContextManager[LineStream]:
-        """A GET whose answer is read as it comes. `quiet` seconds without a byte mean that the connection is dead."""
+    def stream(self, request: Request) -> AbstractAsyncContextManager[LineStream]:
+        """A GET whose answer is read as it comes. `seconds` without a byte mean that the connection is dead."""
         ...
 
     async def close(self) -> None:

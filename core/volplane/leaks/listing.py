@@ -33,7 +33,8 @@ async def assets_of(driver: DriverView, deps: OperationDeps) -> AsyncIterator[Li
     seen: set[str] = set()
     token: str | None = None
     while True:
-        page = await deps.hooks.call(driver, ListRequest(context=context, page=token))
+        async with deps.listing[driver.name]:
+            page = await deps.hooks.call(driver, ListRequest(context=context, page=token))
         for asset in page.assets:
             yield asset
         token = page.next_page

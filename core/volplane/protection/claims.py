@@ -4,84 +4,25 @@ The finalizer goes only after a live list of the namespace's pods that *started*
 a pod bound before that list is in it, one bound later is refused by its node. One list serves all claims of a namespace
 that were terminating when it started, each for one attempt: a kubelet of Kubernetes refuses such a claim only once the
 finalizer is gone, so the list may not be old when it goes.
-Source: `pkg/controller/volume/pvcprotection`; reference attach-and-protection A2 to A4.
+Source: `pkg/controller/volume/pvcprotection` of Kubernetes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Run, Settled, Wait, warning
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.names import CLAIM_PROTECTION
 from volplane.kube.objects import Claim, KubeObject, Pod
+from volplane.protection.live_pods import LivePods, uses
 
-__all__ = ["ClaimProtection", "LivePods", "ProtectionState", "decide_claim_protection", "without_finalizer"]
+__all__ = ["ClaimProtection", "ProtectionState", "decide_claim_protection", "without_finalizer"]
 
-BELIEVED = 30.0
-"""Seconds after which a user that only a live list showed is looked for again."""
 OPERATION_DRIVER = "volplane.dev/protection"
 """Not a driver: the name under which live lists run in the operation registry, one per namespace."""
-
-
-@dataclass(slots=True)
-class LivePods:
-    """Which claims the pods of a namespace used, by the last live list; and when that list started (loop time)."""
-
-    started: dict[str, float] = field(default_factory=dict)
-    used: dict[str, list[Pod]] = field(default_factory=dict)
-    terminating_since: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Namespace -> uid of a claim there -> loop time at which this process first saw its deletionTimestamp."""
-    spent: dict[str, set[str]] = field(default_factory=dict)
-    """Namespace -> uids of claims for which the last list was used."""
-
-    def follow(self, old: Claim | None, new: Claim | None, now: float) -> None:
-        """Listener of the claim cache. What was listed is dropped with the last terminating claim of a namespace."""
-        if new is not None and new.terminating:
-            self.terminating_since.setdefault(new.namespace, {}).setdefault(new.uid, now)
-        if old is not None and (new is None or new.uid != old.uid):
-            waiting = self.terminating_since.get(old.namespace, {})
-            waiting.pop(old.uid, None)
-            if not waiting:
-                self.terminating_since.pop(old.namespace, None)
-                self.doubt(old.namespace)
-
-    def listed(self, namespace: str, started: float, pods: Iterable[Pod]) -> None:
-        """Keep the answer of a live list: only pods that hold something, and only if a claim still waits for it."""
-        if namespace not in self.terminating_since:
-            return
-        self.started[namespace] = started
-        self.spent.pop(namespace, None)
-        self.used[namespace] = [pod for pod in pods if pod.spec.node_name and pod.spec.volumes]
-
-    def tried(self, claim: Claim) -> None:
-        """The finalizer is being removed. If that fails, another list is needed."""
-        self.spent.setdefault(claim.namespace, set()).add(claim.uid)
-
-    def proves_unused(self, claim: Claim) -> bool:
-        listed = self._started_after(claim) is not None
-        return listed and not any(uses(pod, claim) for pod in self.used[claim.namespace])
-
-    def valid_for(self, claim: Claim, now: float) -> float:
-        """Seconds for which a list that showed a user of this claim is believed; 0 = another list is needed."""
-        started = self._started_after(claim)
-        return max(started + BELIEVED - now, 0.0) if started is not None else 0.0
-
-    def _started_after(self, claim: Claim) -> float | None:
-        """When the last list started, if that was after the claim was seen terminating, and it was not tried with."""
-        since = self.terminating_since.get(claim.namespace, {}).get(claim.uid)
-        started = self.started.get(claim.namespace)
-        if claim.uid in self.spent.get(claim.namespace, ()):
-            return None
-        return None if since is None or started is None or started < since else started
-
-    def doubt(self, namespace: str) -> None:
-        """A pod of the namespace changed: what a list showed of its use may be over."""
-        self.started.pop(namespace, None)
-        self.used.pop(namespace, None)
-        self.spent.pop(namespace, None)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,26 +37,6 @@ class ProtectionState:
     live: LivePods
     monotonic: Callable[[], float]
     promised: Callable[[Claim], bool] = lambda _claim: False
-
-
-def uses(pod: Pod, claim: Claim) -> bool:
-    """Whether a pod keeps the claim: it is on a node, in any phase, and mounts it."""
-    if not pod.spec.node_name or pod.namespace != claim.namespace:
-        return False
-    for volume in pod.spec.volumes or ():
-        mounted = volume.persistent_volume_claim
-        if mounted is not None and mounted.claim_name == claim.name:
-            return True
-        if volume.ephemeral is not None and f"{pod.name}-{volume.name}" == claim.name:
-            # A pod that only waits for its own finalizers no longer needs its ephemeral claim; else both wait for ever.
-            dying = pod.terminating and pod.metadata.deletion_grace_period_seconds == 0
-            return _owned_by(claim, pod) and not dying
-    return False
-
-
-def _owned_by(claim: Claim, pod: Pod) -> bool:
-    owners = claim.metadata.owner_references or ()
-    return any(owner.controller and owner.uid == pod.uid for owner in owners)
 
 
 def decide_claim_protection(key: str, state: ProtectionState) -> Action:

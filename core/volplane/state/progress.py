@@ -35,6 +35,7 @@ __all__ = [
     "Discarding",
     "Erasing",
     "Full",
+    "Leftover",
     "LongCall",
     "Made",
     "Pending",
@@ -307,6 +308,21 @@ class AttachmentProgress(msgspec.Struct):
         self.unreported = None
 
 
+class Leftover(msgspec.Struct, frozen=True):
+    """A volume that its backend showed twice at a node of ours without an attachment.
+
+    volume, uid: of the PersistentVolume. driver: whose marks the asset carries. node, node_uid: of the Node. seen: loop
+    time of the second look.
+    """
+
+    volume: str
+    uid: str
+    driver: str
+    node: str
+    node_uid: str
+    seen: float
+
+
 class Progress:
     """The records of all claims and volumes, by uid."""
 
@@ -316,6 +332,8 @@ class Progress:
         self._attachments: dict[str, AttachmentProgress] = {}
         self._changes: dict[tuple[str, str], ChangeProgress] = {}
         """By uid of the volume and verb."""
+        self.leftovers: dict[str, Leftover] = {}
+        """By name of the attachment that each should have."""
 
     def __len__(self) -> int:
         return len(self._claims) + len(self._volumes) + len(self._changes) + len(self._attachments)

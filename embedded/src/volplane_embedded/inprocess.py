@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Protocol, runtime_checkable
 
 from volplane.errors import ApiUnavailable
-from volplane.kube.transport import LineStream, Response
+from volplane.kube.transport import LineStream, Request, Response
 
 __all__ = ["Answered", "InProcessTransport", "Server", "Watched"]
 
@@ -57,34 +57,25 @@ class InProcessTransport:
         self._headers = dict(headers or {})
         self._closed = False
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: bytes | None,
-        seconds: float,
-    ) -> Response:
+    async def send(self, request: Request) -> Response:
         self._refuse_if_closed()
-        if seconds <= 0:
-            raise ApiUnavailable(f"no time was left for {method} {path}", status=0)
+        if request.seconds <= 0:
+            raise ApiUnavailable(f"no time was left for {request.method} {request.path}", status=0)
         await asyncio.sleep(0)
-        answer = self._server.handle(method, path, query, {**self._headers, **headers}, body or b"")
+        answer = self._server.handle(
+            request.method, request.path, request.query, {**self._headers, **request.headers}, request.body or b""
+        )
         await asyncio.sleep(0)
         return Response(answer.status, _lower(answer.headers), answer.body)
 
     @asynccontextmanager
-    async def stream(
-        self, path: str, *, query: Mapping[str, str], headers: Mapping[str, str], quiet: float
-    ) -> AsyncIterator[LineStream]:
+    async def stream(self, request: Request) -> AsyncIterator[LineStream]:
         self._refuse_if_closed()
         await asyncio.sleep(0)
-        opened = self._server.watch(path, query, {**self._headers, **headers})
+        opened = self._server.watch(request.path, request.query, {**self._headers, **request.headers})
         try:
             await asyncio.sleep(0)
-            yield _Stream(opened, path, quiet)
+            yield _Stream(opened, request)
         finally:
             if isinstance(opened, Watched):
                 opened.close()
@@ -100,11 +91,11 @@ class InProcessTransport:
 class _Stream:
     """A watch, or the response that refused it."""
 
-    def __init__(self, opened: Watched | Answered, path: str, quiet: float) -> None:
+    def __init__(self, opened: Watched | Answered, request: Request) -> None:
         self._watch = opened if isinstance(opened, Watched) else None
         self._answer = None if isinstance(opened, Watched) else opened
-        self._path = path
-        self._quiet = quiet
+        self._path = request.path
+        self._quiet = request.seconds
 
     @property
     def status(self) -> int:

@@ -223,6 +223,54 @@ async def test_an_attachment_that_the_region_lost_is_reported_and_made_again() -
         assert [e["reason"] for e in region.cluster.api.events(volume)] == ["AttachmentLost"]
 
 
+async def compared(region: Region, times: int) -> None:
+    """The controllers compare attachments with the region, a minute apart."""
+    for _ in range(times):
+        plane = region.cluster.controllers.plane
+        driver = plane.drivers.get(DRIVER)
+        assert driver is not None
+        assert plane.attachments is not None
+        await plane.attachments.compare(driver)
+        await region.cluster.advance(60.0)
+
+
+async def test_what_is_attached_to_an_instance_of_ours_without_an_attachment_is_detached() -> None:
+    async with a_region() as region:
+        volume = await region.add_claim()
+        attach_by_hand(region, region.instances["node-b"].id)
+        await compared(region, 1)
+        assert region.places() == ["node-b"], "one look may be a late answer"
+        await compared(region, 1)
+        assert region.places() == []
+        [told] = [e for e in region.cluster.api.events(volume) if e["reason"] == "UnexpectedAttachment"]
+        assert "shows it attached to node-b" in told["message"]
+
+
+async def test_what_is_attached_to_the_former_machine_of_a_node_stays_and_does_not_pass_for_its_new_one() -> None:
+    async with a_region() as region:
+        volume = await region.add_claim()
+        region.start("pod", "node-a")
+        await region.attached("node-a")
+        former = region.instances["node-a"]
+        region.cluster.api.delete("nodes", "node-a")
+        region.add_node("node-a")
+        await region.attached("node-a")
+        (stored,) = region.fake.volumes.values()
+        stored.attachments.clear()
+        attach_by_hand(region, former.id)
+        await compared(region, 3)
+        assert list(stored.attachments) == [former.id]
+        told = {e["reason"]: e["message"] for e in region.cluster.api.events(volume)}
+        assert f"shows it attached to {former.id}, for which" in told["UnexpectedAttachment"]
+        assert "does not show it attached to node-a" in told["AttachmentLost"]
+
+
+def attach_by_hand(region: Region, instance: str) -> None:
+    """As a person does, or a request of long ago."""
+    (stored,) = region.fake.volumes.values()
+    InProcess(region.fake).client().attach_volume(VolumeId=stored.id, InstanceId=instance, Device="/dev/sdp")
+
+
 async def test_many_detaches_delay_an_attach_by_little() -> None:
     async with a_region() as region:
         for number in range(8):

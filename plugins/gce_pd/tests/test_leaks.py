@@ -65,3 +65,9 @@ def test_ten_thousand_disks_are_listed_in_the_memory_of_a_page(site: Any) -> Non
     tracemalloc.stop()
     assert seen == 10_000
     assert peak < 30 << 20
+
+
+def test_a_list_names_machines_and_not_the_nodes_that_they_were(site: Any) -> None:
+    asset, vm = site.provision(), site.vm()
+    site.attach(asset, site.node(vm, name="former-name-of-a-node"))
+    assert [each.attached_to for each in site.listed()] == [(f"{A}/{vm.name}",)]

@@ -34,9 +34,9 @@ from volplane_testing.api import Api, Json
 from volplane_testing.control_plane import Controllers, ControllerSpec, reasons_of
 from volplane_testing.memory import MemoryBackend
 from volplane_testing.transport import (
+    ApiCall,
     FaultScript,
     FaultTransport,
-    Request,
     answer_lost,
     delay,
     refuse,
@@ -283,7 +283,7 @@ class Cluster:
         self.server.store.compact()
 
     @property
-    def requests(self) -> Sequence[Request]:
+    def requests(self) -> Sequence[ApiCall]:
         """The requests of the controllers so far."""
         return tuple(self._script.requests)
 

@@ -19,17 +19,17 @@ from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 from volplane.errors import ApiUnavailable
-from volplane.kube.transport import LineStream, Response, Transport
+from volplane.kube.transport import LineStream, Request, Response, Transport
 
 __all__ = [
     "VERBS",
+    "ApiCall",
     "Ask",
     "Behaviour",
     "FaultScript",
     "FaultTransport",
     "KillableTransport",
     "RefusedLines",
-    "Request",
     "RequestFault",
     "Target",
     "WrappedLines",
@@ -79,29 +79,24 @@ def target_of(method: str, path: str, body: bytes | None) -> Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """One exchange. resource: plural, with `/status` for the subresource. status: HTTP code, 0 = there was no
-    answer.
+class ApiCall:
+    """One call of the API. resource: plural, with `/status` for the subresource. request: what was sent. status: HTTP
+    code, 0 = there was no answer.
     """
 
     verb: str
     resource: str
     namespace: str
     name: str
+    request: Request
     status: int = 0
-    method: str = ""
-    path: str = ""
-    query: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = field(default=b"", repr=False)
-    seconds: float = 0.0
-    """The deadline of the caller."""
 
 
 Ask = Callable[[], Awaitable[Response]]
 """Sends the request to the server and returns its answer. For a watch: status 200, and the watch is opened
 afterwards."""
 
-Behaviour = Callable[[Request, Ask], Awaitable[Response]]
+Behaviour = Callable[[ApiCall, Ask], Awaitable[Response]]
 """What happens to a request. Raises ApiUnavailable where the caller gets no answer."""
 
 
@@ -109,7 +104,7 @@ Behaviour = Callable[[Request, Ask], Awaitable[Response]]
 class RequestFault:
     """What happens to the next `times` requests that match, after the first `skip` of them."""
 
-    matches: Callable[[Request], bool]
+    matches: Callable[[ApiCall], bool]
     behaviour: Behaviour
     times: float = 1
     skip: int = 0
@@ -124,23 +119,23 @@ class FaultScript:
     """
 
     faults: list[RequestFault] = field(default_factory=list)
-    requests: list[Request] = field(default_factory=list)
+    requests: list[ApiCall] = field(default_factory=list)
     latency: float = 0.0
-    shows: Callable[[Request, Mapping[str, Any]], bool] | None = None
+    shows: Callable[[ApiCall, Mapping[str, Any]], bool] | None = None
     open_watches: int = 0
 
     def add(
-        self, matches: Callable[[Request], bool], behaviour: Behaviour, *, times: float = 1, skip: int = 0
+        self, matches: Callable[[ApiCall], bool], behaviour: Behaviour, *, times: float = 1, skip: int = 0
     ) -> RequestFault:
         """Add a fault behind those that are there."""
         fault = RequestFault(matches=matches, behaviour=behaviour, times=times, skip=skip)
         self.faults.append(fault)
         return fault
 
-    def take(self, request: Request) -> Behaviour | None:
-        """The behaviour for this request, counted as used; None: the server answers."""
+    def take(self, call: ApiCall) -> Behaviour | None:
+        """The behaviour for this call, counted as used; None: the server answers."""
         for fault in self.faults:
-            if fault.times > 0 and fault.matches(request):
+            if fault.times > 0 and fault.matches(call):
                 if fault.skip > 0:
                     fault.skip -= 1
                     continue
@@ -149,11 +144,11 @@ class FaultScript:
         return None
 
 
-def requests(verb: str = "*", resource: str = "*", name: str = "*") -> Callable[[Request], bool]:
+def requests(verb: str = "*", resource: str = "*", name: str = "*") -> Callable[[ApiCall], bool]:
     """Match requests of a verb (get, list, watch, create, patch, update, delete), a resource and a name; * = any."""
 
-    def matches(request: Request) -> bool:
-        return verb in (request.verb, "*") and resource in (request.resource, "*") and name in (request.name, "*")
+    def matches(call: ApiCall) -> bool:
+        return verb in (call.verb, "*") and resource in (call.resource, "*") and name in (call.name, "*")
 
     return matches
 
@@ -174,33 +169,34 @@ def refusal(status: int, message: str, *, reason: str = "", headers: Mapping[str
 def refuse(status: int, message: str = "", *, reason: str = "", after: bool = False) -> Behaviour:
     """Answer with this status. after: the server has performed the request by then."""
 
-    async def behaviour(request: Request, ask: Ask) -> Response:
+    async def behaviour(call: ApiCall, ask: Ask) -> Response:
         if after:
             await ask()
-        return refusal(status, message or f"{request.verb} {request.resource} was made to fail", reason=reason)
+        return refusal(status, message or f"{call.verb} {call.resource} was made to fail", reason=reason)
 
     return behaviour
 
 
-async def unanswered(request: Request, _ask: Ask) -> Response:
+async def unanswered(call: ApiCall, _ask: Ask) -> Response:
     """A `Behaviour`: the request is lost on its way to the server."""
     await asyncio.sleep(0)
-    raise ApiUnavailable(f"{request.method} {request.path}: the answer was lost", status=0)
+    raise ApiUnavailable(f"{call.request.method} {call.request.path}: the answer was lost", status=0)
 
 
-async def answer_lost(request: Request, ask: Ask) -> Response:
+async def answer_lost(call: ApiCall, ask: Ask) -> Response:
     """A `Behaviour`: the server performs the request, and its answer is lost."""
     await ask()
-    raise ApiUnavailable(f"{request.method} {request.path}: the answer was lost", status=0)
+    raise ApiUnavailable(f"{call.request.method} {call.request.path}: the answer was lost", status=0)
 
 
 def delay(seconds: float) -> Behaviour:
     """Send the request so much later; past the caller's deadline it is never sent."""
 
-    async def behaviour(request: Request, ask: Ask) -> Response:
-        await asyncio.sleep(min(seconds, request.seconds))
-        if seconds > request.seconds:
-            raise ApiUnavailable(f"{request.verb} {request.resource} took longer than {request.seconds:g} s", status=0)
+    async def behaviour(call: ApiCall, ask: Ask) -> Response:
+        await asyncio.sleep(min(seconds, call.request.seconds))
+        if seconds > call.request.seconds:
+            limit = f"{call.request.seconds:g} s"
+            raise ApiUnavailable(f"{call.verb} {call.resource} took longer than {limit}", status=0)
         return await ask()
 
     return behaviour
@@ -231,61 +227,47 @@ class FaultTransport(KillableTransport):
         super().__init__(inner)
         self.script = FaultScript() if script is None else script
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: bytes | None,
-        seconds: float,
-    ) -> Response:
+    async def send(self, request: Request) -> Response:
         """As of `Transport`."""
         await self.unless_dead()
-        request = Request(
-            *target_of(method, path, body), method=method, path=path, query=query, body=body or b"", seconds=seconds
-        )
+        call = ApiCall(*target_of(request.method, request.path, request.body), request)
 
         async def ask() -> Response:
             await self._travel()
-            answer = await self.inner.request(method, path, query=query, headers=headers, body=body, seconds=seconds)
+            answer = await self.inner.send(request)
             await self._travel()
             return answer
 
-        answer = await self._answer(request, ask)
-        if request.verb == "list" and not request.namespace and answer.status < 300:
-            return Response(answer.status, answer.headers, self._shown(request, answer.body))
+        answer = await self._answer(call, ask)
+        if call.verb == "list" and not call.namespace and answer.status < 300:
+            return Response(answer.status, answer.headers, self._shown(call, answer.body))
         return answer
 
     @asynccontextmanager
-    async def stream(
-        self, path: str, *, query: Mapping[str, str], headers: Mapping[str, str], quiet: float
-    ) -> AsyncIterator[LineStream]:
+    async def stream(self, request: Request) -> AsyncIterator[LineStream]:
         """As of `Transport`. A behaviour that refuses a watch makes it unavailable."""
         await self.unless_dead()
-        target = target_of("GET", path, None)._replace(verb="watch")
-        request = Request(*target, method="WATCH", path=path, query=query, seconds=quiet)
-        answer = await self._answer(request, _opened)
+        call = ApiCall(*target_of("GET", request.path, None)._replace(verb="watch"), request)
+        answer = await self._answer(call, _opened)
         if answer.status >= 300:
-            raise ApiUnavailable(f"GET {path}: no watch was opened", status=answer.status)
-        async with self.inner.stream(path, query=query, headers=headers, quiet=quiet) as lines:
+            raise ApiUnavailable(f"GET {request.path}: no watch was opened", status=answer.status)
+        async with self.inner.stream(request) as lines:
             self.script.open_watches += 1
             try:
-                yield lines if self.script.shows is None else _ShownLines(lines, request, self.script.shows)
+                yield lines if self.script.shows is None else _ShownLines(lines, call, self.script.shows)
             finally:
                 self.script.open_watches -= 1
 
-    async def _answer(self, request: Request, ask: Ask) -> Response:
-        behaviour = self.script.take(request)
+    async def _answer(self, call: ApiCall, ask: Ask) -> Response:
+        behaviour = self.script.take(call)
         try:
-            answer = await (ask() if behaviour is None else behaviour(request, ask))
+            answer = await (ask() if behaviour is None else behaviour(call, ask))
         except ApiUnavailable:
             await self.unless_dead()
-            self.script.requests.append(request)
+            self.script.requests.append(call)
             raise
         await self.unless_dead()
-        self.script.requests.append(replace(request, status=answer.status))
+        self.script.requests.append(replace(call, status=answer.status))
         return answer
 
     async def _travel(self) -> None:
@@ -293,12 +275,12 @@ class FaultTransport(KillableTransport):
             await asyncio.sleep(self.script.latency)
         await self.unless_dead()
 
-    def _shown(self, request: Request, body: bytes) -> bytes:
+    def _shown(self, call: ApiCall, body: bytes) -> bytes:
         shows = self.script.shows
         if shows is None:
             return body
         listing = json.loads(body)
-        listing["items"] = [item for item in listing["items"] if shows(request, item)]
+        listing["items"] = [item for item in listing["items"] if shows(call, item)]
         return json.dumps(listing).encode()
 
 
@@ -355,15 +337,13 @@ class WrappedLines:
 class _ShownLines(WrappedLines):
     """A watch without the events of hidden objects."""
 
-    def __init__(
-        self, lines: LineStream, request: Request, shows: Callable[[Request, Mapping[str, Any]], bool]
-    ) -> None:
+    def __init__(self, lines: LineStream, call: ApiCall, shows: Callable[[ApiCall, Mapping[str, Any]], bool]) -> None:
         super().__init__(lines)
-        self._request = request
+        self._call = call
         self._shows = shows
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for line in self._lines:
             event = json.loads(line)
-            if event["type"] in {"BOOKMARK", "ERROR"} or self._shows(self._request, event["object"]):
+            if event["type"] in {"BOOKMARK", "ERROR"} or self._shows(self._call, event["object"]):
                 yield line

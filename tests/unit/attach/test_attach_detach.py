@@ -82,7 +82,7 @@ def test_an_attachment_for_the_attacher_beside_it_has_its_finalizer_and_record_f
     assert made.metadata.finalizers == [FINALIZER]
     assert made.annotation(names.NODE_UID) == "uid-node-a"
     state.cluster.attachments.observe(made)
-    assert isinstance(decide_attachment(made.key, state.cluster), Run), "nothing else is to be declared"
+    assert isinstance(decide_attachment(made.key, state.cluster, LiveReads()), Run), "nothing else is to be declared"
 
 
 @pytest.mark.parametrize("change", [{"attach_required": False}, {"csi_driver_name": "other.example.com"}])

@@ -12,7 +12,7 @@ from unit.deciding import HOOKS, disk, state_with
 from volplane.attach.attacher import decide_attachment
 from volplane.attach.csidriver import decide_csi_driver
 from volplane.attach.record import identity_of_record, intent_of
-from volplane.controller.actions import Create, Patch, Run, Settled, Wait
+from volplane.controller.actions import Create, LiveReads, Patch, Run, Settled, Wait
 from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.objects import CsiDriver, CsiDriverSpec, KubeObject, Metadata, VolumeAttachment
@@ -39,7 +39,7 @@ def world(*objects: KubeObject, drivers: tuple[DriverView, ...] | None = None) -
 
 
 def decided(subject: VolumeAttachment, *objects: KubeObject, **more: Any) -> Any:
-    return decide_attachment(subject.key, world(subject, *objects, **more))
+    return decide_attachment(subject.key, world(subject, *objects, **more), LiveReads())
 
 
 def status(action: Any) -> dict[str, Any]:
@@ -80,14 +80,14 @@ def test_what_the_hook_returned_becomes_the_status() -> None:
     state = world(subject, *bound(), node())
     state.progress.track_attachment(subject.uid).succeeded(Attached({"devicePath": "/dev/xvdba"}))
     expected = {"attached": True, "attachError": None, "attachmentMetadata": {"devicePath": "/dev/xvdba"}}
-    assert status(decide_attachment(subject.key, state)) == expected
+    assert status(decide_attachment(subject.key, state, LiveReads())) == expected
 
 
 def test_a_long_attach_keeps_the_state_and_waits() -> None:
     subject = recorded()
     state = world(subject, *bound(), node())
     state.progress.track_attachment(subject.uid).succeeded(Attaching({"job": "7"}, state.monotonic() + 5.0))
-    kept = decide_attachment(subject.key, state)
+    kept = decide_attachment(subject.key, state, LiveReads())
     assert isinstance(kept, Patch)
     record = msgspec.json.decode(kept.body["metadata"]["annotations"][names.INTENT])
     assert (record["hook"], record["state"]) == ("attach", {"job": "7"})
@@ -99,7 +99,7 @@ def test_a_state_that_another_process_wrote_meanwhile_stays() -> None:
     subject = attachment(annotations=known, finalizers=[FINALIZER])
     state = world(subject, *bound(), node())
     state.progress.track_attachment(subject.uid).succeeded(Attaching({"job": "7"}, state.monotonic() + 5.0))
-    step = decide_attachment(subject.key, state)
+    step = decide_attachment(subject.key, state, LiveReads())
     assert isinstance(step, Wait)
     assert step.seconds == 5.0
 
@@ -108,7 +108,7 @@ def test_a_failure_is_shown_with_its_time_and_then_tried_again() -> None:
     subject = recorded()
     state = world(subject, *bound(), node())
     state.progress.track_attachment(subject.uid).failed(AttachmentFailure("attach", "é" * 800, 8))
-    error = status(decide_attachment(subject.key, state))["attachError"]
+    error = status(decide_attachment(subject.key, state, LiveReads()))["attachError"]
     assert (error["time"], error["errorCode"]) == ("2026-01-01T00:00:00Z", 8)
     assert len(error["message"].encode()) <= 1024
 
@@ -138,9 +138,9 @@ def test_another_machine_under_the_name_of_the_node_is_said() -> None:
 def test_an_attachment_that_the_backend_lost_is_attached_again() -> None:
     subject = recorded(attached=True)
     state = world(subject, *bound(), node())
-    assert decide_attachment(subject.key, state) == Settled()
+    assert decide_attachment(subject.key, state, LiveReads()) == Settled()
     state.progress.track_attachment(subject.uid).missed()
-    action = decide_attachment(subject.key, state)
+    action = decide_attachment(subject.key, state, LiveReads())
     assert isinstance(action, Run)
     assert action.verb == "attach"
 
@@ -199,7 +199,7 @@ def test_the_finalizer_goes_once_nothing_is_attached() -> None:
     subject = recorded(attached=True, deleted=True)
     state = world(subject)
     state.progress.track_attachment(subject.uid).succeeded(Detached())
-    action = decide_attachment(subject.key, state)
+    action = decide_attachment(subject.key, state, LiveReads())
     assert isinstance(action, Patch)
     assert action.body == {"metadata": {"finalizers": None}}
 
@@ -208,14 +208,14 @@ def test_where_others_hold_the_object_the_status_goes_first() -> None:
     subject = recorded(attached=True, deleted=True, others=["other"])
     state = world(subject)
     state.progress.track_attachment(subject.uid).succeeded(Detached())
-    assert status(decide_attachment(subject.key, state))["attached"] is False
+    assert status(decide_attachment(subject.key, state, LiveReads()))["attached"] is False
 
 
 def test_a_result_of_attach_does_not_end_a_detach() -> None:
     subject = recorded(attached=True, deleted=True)
     state = world(subject)
     state.progress.track_attachment(subject.uid).succeeded(Attached({}))
-    assert isinstance(decide_attachment(subject.key, state), Run)
+    assert isinstance(decide_attachment(subject.key, state, LiveReads()), Run)
 
 
 # --- CSIDriver ----------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from volplane.kube.kinds import LEASES, NAMESPACES
 from volplane.kube.leases import LeaseLock
 from volplane.kube.transport import Response
 from volplane_testing.clock import now
-from volplane_testing.transport import Ask, FaultTransport, Request, requests
+from volplane_testing.transport import ApiCall, Ask, FaultTransport, requests
 
 KEY = "default/provisioner"
 
@@ -63,8 +63,8 @@ class Candidate:
     def note(self, what: str) -> None:
         self.log.append((asyncio.get_running_loop().time(), self.identity, what))
 
-    async def _connection(self, request: Request, ask: Ask) -> Response:
-        assert request.verb != "watch", "an elector does not watch"
+    async def _connection(self, call: ApiCall, ask: Ask) -> Response:
+        assert call.verb != "watch", "an elector does not watch"
         if self.state == "hangs":
             await asyncio.Event().wait()
         if self.state == "refused":

@@ -11,6 +11,7 @@ import pytest
 
 from volplane import Done, ListRequest, Unavailable, VolumeSource, hookimpl
 from volplane.drivers import owners
+from volplane.drivers.calls import HookCalls
 from volplane.drivers.executor import HookExecutor, ThreadExecutor
 from volplane.drivers.loading import build_driver
 from volplane.drivers.owners import SourceOwner
@@ -37,7 +38,8 @@ class Site:
         drivers = tuple(build_driver(name, kit.backend(self._backend(kit, name)), {}) for name in names)
         reasons = (BrokenDriver(name=broken, backend="nfs", error="cannot be made"),) if broken else ()
         self.executor = executor or InlineExecutor(latency=lambda *call: (self.latency.get(call, 0.0), 0.0))
-        self.registry = DriverRegistry(LoadedDrivers(drivers=drivers, broken=reasons), self.executor, cluster_id="c")
+        loaded = LoadedDrivers(drivers=drivers, broken=reasons)
+        self.registry = DriverRegistry(loaded, HookCalls(loaded, self.executor), cluster_id="c")
 
     def _backend(self, kit: Any, name: str) -> Any:
         site = self
@@ -238,10 +240,10 @@ async def test_a_listing_that_hangs_costs_one_thread(kit: Any) -> None:
     await site.registry.start_all()
     request = ListRequest(context=kit.context)
     with pytest.raises(OutcomeUnknown):
-        await site.registry.call(site.view("a"), request)
+        await site.registry.calls.call(site.view("a"), request)
     for _ in range(3):
         with pytest.raises(Unavailable, match="an earlier call of list_assets of driver a has not returned"):
-            await site.registry.call(site.view("a"), request)
+            await site.registry.calls.call(site.view("a"), request)
     assert len(site.executor.running("a")) == 1
 
 
@@ -263,7 +265,7 @@ async def test_owns_runs_in_a_thread_of_its_driver_while_the_event_loop_goes_on(
         await asyncio.sleep(0)
     assert (await site.identified("/quick/x")).driver == site.view("quick")
     demand = kit.demand()
-    assert (await site.registry.call(site.view("slow"), demand)).handle == demand.name
+    assert (await site.registry.calls.call(site.view("slow"), demand)).handle == demand.name
     assert not own.done()
     free.set()
     assert (await own).driver == site.view("slow")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from volplane import Asset, Done, Fenced, Unavailable, VolumeSource, hookimpl
+from volplane.drivers.calls import HookCalls
 from volplane.drivers.loading import build_driver
 from volplane.drivers.refusals import telling
 from volplane.drivers.registry import DriverRegistry
@@ -67,7 +68,8 @@ def registry(
     limits = {d.name: DriverLimits(concurrency=2, timeout=50.0) for d in drivers}
     executor = executor or InlineExecutor(limits, latency=lambda _driver, what: (world.latency.get(what, 0.0), 0.0))
     loaded = LoadedDrivers(drivers=drivers, broken=broken, limits=limits)
-    return DriverRegistry(loaded, executor, cluster_id="c", changed=world.changed.append, may_begin=may_begin)
+    calls = HookCalls(loaded, executor, may_begin=may_begin)
+    return DriverRegistry(loaded, calls, cluster_id="c", changed=world.changed.append)
 
 
 async def keeping(drivers: DriverRegistry, seconds: float) -> None:
@@ -190,7 +192,7 @@ async def test_the_status_tells_version_hooks_and_hung_threads(kit: Any) -> None
     assert driver is not None
     for _ in range(2):
         with pytest.raises(OutcomeUnknown):
-            await drivers.call(driver, kit.demand(), timeout=1.0)
+            await drivers.calls.call(driver, kit.demand(), timeout=1.0)
     (status,) = drivers.status()
     assert (status.hung, status.healthy) == (True, False)
     assert status.error == "all 2 hooks that may run at once hang"
@@ -212,10 +214,10 @@ async def test_a_call_tells_the_backend_its_deadline_and_when_nobody_waits_any_m
     await drivers.start_all()
     driver = drivers.get("d")
     assert driver is not None
-    await drivers.call(driver, kit.demand())
+    await drivers.calls.call(driver, kit.demand())
     world.latency["provision"] = 20.0
     with pytest.raises(OutcomeUnknown):
-        await drivers.call(driver, kit.demand(), timeout=5.0)
+        await drivers.calls.call(driver, kit.demand(), timeout=5.0)
     await asyncio.sleep(30)
     assert seen == [(50.0, False), (5.0, True)]
 
@@ -258,10 +260,10 @@ async def test_a_hook_that_changes_storage_is_not_called_once_the_lease_is_over(
     await drivers.start_all()
     driver = drivers.get("d")
     assert driver is not None
-    asset = await drivers.call(driver, kit.demand())
+    asset = await drivers.calls.call(driver, kit.demand())
     world.over = True
     with pytest.raises(Again):
-        await drivers.call(driver, kit.demand())
+        await drivers.calls.call(driver, kit.demand())
     assert isinstance(asset, Asset)
     assert await drivers.probe("d") == "", "what only looks may run"
 
@@ -273,7 +275,7 @@ async def test_a_hook_that_waited_for_its_thread_looks_at_the_lease_when_it_gets
     await drivers.start_all()
     driver = drivers.get("d")
     assert driver is not None
-    call = asyncio.ensure_future(drivers.call(driver, kit.demand()))
+    call = asyncio.ensure_future(drivers.calls.call(driver, kit.demand()))
     await asyncio.sleep(5.0)
     world.over = True
     with pytest.raises(Again):
@@ -297,7 +299,7 @@ async def test_all_drivers_hang_only_when_none_can_work(kit: Any) -> None:
     assert driver is not None
     assert not drivers.all_hang, "a can work, though b does not start"
     with pytest.raises(OutcomeUnknown):
-        await drivers.call(driver, kit.demand(), timeout=5.0)
+        await drivers.calls.call(driver, kit.demand(), timeout=5.0)
     assert drivers.all_hang
     await asyncio.sleep(3600.0)
     assert not drivers.all_hang, "the hooks have returned"

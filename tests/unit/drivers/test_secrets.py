@@ -30,6 +30,7 @@ from volplane import (
 )
 from volplane.controller import logs
 from volplane.controller.config import parse_configuration
+from volplane.drivers.calls import HookCalls
 from volplane.drivers.cluster_secrets import ClusterSecrets
 from volplane.drivers.contract import schema_flaws
 from volplane.drivers.driver import Driver
@@ -374,7 +375,8 @@ async def test_a_driver_waits_for_its_secret_follows_its_rotation_and_outlives_i
     api = ApiOfSecrets()
     driver = build_driver(NAME, kit.backend(Filer), {"password": "secret:ns/filer/password"})
     refresh = ClusterSecrets(api).refresh  # type: ignore[arg-type]
-    drivers = DriverRegistry(LoadedDrivers(drivers=(driver,)), InlineExecutor(), refresh=refresh)
+    loaded = LoadedDrivers(drivers=(driver,))
+    drivers = DriverRegistry(loaded, HookCalls(loaded, InlineExecutor()), refresh=refresh)
     await drivers.start_all()
     [status] = drivers.status()
     assert (status.state, status.healthy) == (DriverState.UNAVAILABLE, False)

@@ -20,7 +20,7 @@ from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.reflector import Reflector
-from volplane.kube.transport import LineStream, Response
+from volplane.kube.transport import LineStream, Request, Response
 from volplane_testing.clock import run
 
 GOOD = msgspec.json.encode({"metadata": {"name": "good", "uid": "u", "resourceVersion": "50"}})
@@ -49,12 +49,12 @@ class OddServer:
         self._answers = list(answers)
         self._lines = list(lines)
 
-    async def request(self, method: str, path: str, **_: Any) -> Response:
+    async def send(self, _request: Request) -> Response:
         await asyncio.sleep(0.01)
         return Response(200, {}, self._answers.pop(0) if self._answers else LIST)
 
     @asynccontextmanager
-    async def stream(self, path: str, **_: Any) -> AsyncIterator[LineStream]:
+    async def stream(self, _request: Request) -> AsyncIterator[LineStream]:
         await asyncio.sleep(0.01)
         lines, self._lines = self._lines, []
         good = b'{"type":"ADDED","object":' + GOOD + b"}"

@@ -14,8 +14,9 @@ from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, PODS
 from volplane.kube.names import CLAIM_PROTECTION as GUARD
 from volplane.kube.objects import Claim, Pod, Volume
-from volplane.protection.claims import BELIEVED, LivePods, ProtectionState, decide_claim_protection, uses
+from volplane.protection.claims import ProtectionState, decide_claim_protection
 from volplane.protection.handlers import ProtectionHandlers
+from volplane.protection.live_pods import BELIEVED, LivePods, uses
 from volplane.state.indexes import POD_INDEXES
 
 DYING = "2026-01-01T00:00:00Z"

@@ -12,8 +12,9 @@ from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, PODS
 from volplane.kube.names import CLAIM_PROTECTION, VOLUME_PROTECTION
 from volplane.kube.objects import Claim, Pod, Volume
-from volplane.protection.claims import LivePods, ProtectionState
+from volplane.protection.claims import ProtectionState
 from volplane.protection.handlers import ProtectionHandlers
+from volplane.protection.live_pods import LivePods
 from volplane.state.indexes import POD_INDEXES
 
 DYING = "2026-01-01T00:00:00Z"

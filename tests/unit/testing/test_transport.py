@@ -11,6 +11,7 @@ import pytest
 from volplane.errors import ApiConflict, ApiNotFound, ApiUnavailable
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.transport import Request
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock
@@ -89,7 +90,7 @@ async def test_a_hidden_object_is_in_no_list_of_all_namespaces_and_in_no_watch()
     assert len((await other.list(VOLUMES)).items) == 1
     transport = FaultTransport(client._transport.inner, script)  # type: ignore[attr-defined]
     query = {"watch": "1", "resourceVersion": str(listing.version)}
-    async with transport.stream(VOLUMES.path(), query=query, headers={}, quiet=60.0) as lines:
+    async with transport.stream(Request(path=VOLUMES.path(), query=query, seconds=60.0)) as lines:
         assert script.open_watches == 1
         await other.delete(VOLUMES, "v")
         await other.create(VOLUMES, {**BODY, "metadata": {"name": "w"}})
@@ -103,7 +104,7 @@ async def test_a_refused_watch_is_unavailable() -> None:
     script, client, _ = setting()
     script.add(requests("watch"), refuse(503))
     with pytest.raises(ApiUnavailable, match="no watch was opened"):
-        async with client._transport.stream(VOLUMES.path(), query={"watch": "1"}, headers={}, quiet=1.0):
+        async with client._transport.stream(Request(path=VOLUMES.path(), query={"watch": "1"}, seconds=1.0)):
             pass
     assert [(each.verb, each.status) for each in script.requests] == [("watch", 503)]
 

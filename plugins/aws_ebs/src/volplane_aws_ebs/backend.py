@@ -215,7 +215,7 @@ class AwsEbsBackend(BackendSpec):
     def list_assets(self, request: ListRequest) -> AssetPage:
         """All volumes of the region with ownership tags, of any cluster."""
         with self._ec2.translating_errors("list the volumes"):
-            return list_page(self._ec2, request, self._node_name)
+            return list_page(self._ec2, request)
 
     @hookimpl
     def adopt(self, request: AdoptRequest) -> Done:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from volplane import (
     AdoptRequest,
     AlreadyExists,
@@ -29,7 +27,7 @@ _PAGE_SIZE = 500
 # --- list -------------------------------------------------------------------------------------------------------
 
 
-def list_page(ec2: Ec2, request: ListRequest, node_name: Callable[[str], str]) -> AssetPage:
+def list_page(ec2: Ec2, request: ListRequest) -> AssetPage:
     """One page of the region's volumes with ownership tags of any cluster, without those that are being deleted.
 
     Volumes without these tags are never listed, such as root volumes of instances. Raises AwsError.
@@ -39,12 +37,12 @@ def list_page(ec2: Ec2, request: ListRequest, node_name: Callable[[str], str]) -
     answer = ec2.read(Action.DESCRIBE_VOLUMES, Filters=filters, MaxResults=_PAGE_SIZE, **token)
     volumes = [Ec2Volume.of(response) for response in answer.get("Volumes", ())]
     return AssetPage(
-        assets=tuple(_listed(volume, node_name) for volume in volumes if not volume.being_deleted),
+        assets=tuple(_listed(volume) for volume in volumes if not volume.being_deleted),
         next_page=answer.get("NextToken") or None,
     )
 
 
-def _listed(volume: Ec2Volume, node_name: Callable[[str], str]) -> ListedAsset:
+def _listed(volume: Ec2Volume) -> ListedAsset:
     owner = ownership_tags.owner_of(volume.tags)
     return ListedAsset(
         handle=volume.id,
@@ -52,7 +50,7 @@ def _listed(volume: Ec2Volume, node_name: Callable[[str], str]) -> ListedAsset:
         capacity_bytes=volume.size * GIB,
         owner=owner,
         created_at=volume.created or None,
-        attached_to=tuple(node_name(each.instance) for each in volume.attachments if each.state != "detached"),
+        attached_to=tuple(each.instance for each in volume.attachments if each.state != "detached"),
     )
 
 

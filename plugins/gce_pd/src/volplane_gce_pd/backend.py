@@ -217,7 +217,7 @@ class GcePdBackend(BackendSpec):
     def list_assets(self, request: ListRequest) -> AssetPage:
         """All disks of the region with ownership labels, of any cluster."""
         with self._compute.translating_errors("list the disks"):
-            return list_page(self._compute, request, self._node_name)
+            return list_page(self._compute, request)
 
     @hookimpl
     def adopt(self, request: AdoptRequest) -> Done:

@@ -6,7 +6,7 @@ cannot both write the fence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -23,17 +23,17 @@ FOREIGN_LABELS = ("goog-gke-volume", "goog-k8s-cluster-name")
 _ADOPT_RETRY = 1.0
 
 
-def list_page(compute: Compute, request: ListRequest, node_name: Callable[[str], str]) -> AssetPage:
+def list_page(compute: Compute, request: ListRequest) -> AssetPage:
     """One page of the region's disks with ownership labels of any cluster, without those that are being deleted.
 
     Raises GceError, and Unavailable while a zone cannot be read.
     """
     disks, following = compute.marked_disks(LABELS.cluster, request.page)
     listed = [disk for disk in disks if disk.state != "DELETING"]
-    return AssetPage(assets=tuple(_listed(compute, disk, request, node_name) for disk in listed), next_page=following)
+    return AssetPage(assets=tuple(_listed(compute, disk, request) for disk in listed), next_page=following)
 
 
-def _listed(compute: Compute, disk: Disk, request: ListRequest, node_name: Callable[[str], str]) -> ListedAsset:
+def _listed(compute: Compute, disk: Disk, request: ListRequest) -> ListedAsset:
     owner = LABELS.owner(disk.labels, request.context.cluster_id)
     return ListedAsset(
         handle=disk.handle(compute.settings.project),
@@ -41,7 +41,7 @@ def _listed(compute: Compute, disk: Disk, request: ListRequest, node_name: Calla
         capacity_bytes=disk.size * GIB,
         owner=owner,
         created_at=_unix_time(disk.created),
-        attached_to=tuple(node_name(name) for _, name in disk.users),
+        attached_to=tuple("/".join(vm) for vm in disk.users),
     )
 
 

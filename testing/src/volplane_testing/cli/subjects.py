@@ -21,8 +21,8 @@ from volplane.messages import nearest, why_unusable
 from volplane.requests import NodeIdentity
 from volplane_testing.conformance import Subject
 from volplane_testing.conformance.crash_injection import call_in_thread
-from volplane_testing.conformance.rule import HungCall
 from volplane_testing.conformance.subject import MakeSubject, opened
+from volplane_testing.conformance.violations import HungCall
 
 GROUP: Final = "volplane.fakes"
 """Entry points: name of a backend -> the module that plays its storage, whose function `subject` gives a Subject."""

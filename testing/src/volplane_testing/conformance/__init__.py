@@ -7,10 +7,11 @@ whatever it made on the storage.
 
 from volplane_testing.conformance.pytest_suite import BackendConformance
 from volplane_testing.conformance.report import Report, RuleResult, RuleStatus
-from volplane_testing.conformance.rule import NotApplicable, Rule, Violation, rule
+from volplane_testing.conformance.rule import Rule, rule
 from volplane_testing.conformance.rules import RULES
 from volplane_testing.conformance.running import judge, run_rules
 from volplane_testing.conformance.subject import Subject
+from volplane_testing.conformance.violations import NotApplicable, Violation
 
 __all__ = [
     "RULES",

@@ -27,8 +27,8 @@ from volplane.schemas import DriverInfo
 from volplane_testing.conformance.crash_injection import OwnCode, crash_at, die_at
 from volplane_testing.conformance.instance import MOST_ROUNDS, Call, Instance, shown
 from volplane_testing.conformance.picture import LEAVES_NOTHING, changes, picture_at_rest
-from volplane_testing.conformance.rule import HungCall, NotApplicable, Violation
 from volplane_testing.conformance.subject import Subject
+from volplane_testing.conformance.violations import HungCall, NotApplicable, Violation
 
 __all__ = ["Bench", "Made"]
 

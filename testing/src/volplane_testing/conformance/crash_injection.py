@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from volplane.hookspecs import BackendSpec
-from volplane_testing.conformance.rule import HungCall
+from volplane_testing.conformance.violations import HungCall
 
 __all__ = ["CallWatch", "Crash", "OwnCode", "call_in_thread", "crash_at", "die_at", "watch_calls"]
 

@@ -31,8 +31,8 @@ from volplane.requests import (
 )
 from volplane.schemas import ParameterSchema
 from volplane_testing.conformance.crash_injection import call_in_thread
-from volplane_testing.conformance.rule import HungCall, Violation
 from volplane_testing.conformance.subject import Subject
+from volplane_testing.conformance.violations import HungCall, Violation
 
 __all__ = ["MOST_ROUNDS", "Call", "Instance", "Kept", "pages_of", "shown"]
 

@@ -10,29 +10,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from volplane_testing.conformance.bench import Bench
 
-__all__ = ["Check", "HungCall", "NotApplicable", "Rule", "Violation", "rule"]
+__all__ = ["Check", "Rule", "rule"]
 
 Check = Callable[["Bench"], None]
 """Tries a rule on the subject of a `Bench`. Raises Violation where the rule is broken."""
-
-
-class Violation(AssertionError):
-    """The backend breaks the rule; the message says what was asked, what came, and what would be right."""
-
-
-class HungCall(Violation):
-    """A call of the backend did not return in time. Its thread stays in the backend, perhaps with locks of it."""
-
-    def __init__(self, what: str, message: str) -> None:
-        """what: the call that hangs."""
-        super().__init__(message)
-        self.what = what
-
-
-class NotApplicable(Exception):
-    """The rule says nothing about this backend, for the reason given: it lacks the ability, or the subject the
-    means.
-    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,10 @@ from collections.abc import Callable, Collection, Mapping
 from volplane.errors import BackendError, PluginError, VolplaneError
 from volplane_testing.conformance.bench import Bench
 from volplane_testing.conformance.report import Report, RuleResult, RuleStatus
-from volplane_testing.conformance.rule import HungCall, NotApplicable, Rule, Violation
+from volplane_testing.conformance.rule import Rule
 from volplane_testing.conformance.rules import RULES
 from volplane_testing.conformance.subject import MakeSubject, Subject, opened
+from volplane_testing.conformance.violations import HungCall, NotApplicable, Violation
 
 __all__ = ["first_obstacle", "judge", "run_rules"]
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from volplane.errors import ApiUnavailable
-from volplane.kube.transport import LineStream, Response
+from volplane.kube.transport import LineStream, Request, Response
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing.simulation.run_context import RunContext
 from volplane_testing.simulation.safety import READ
@@ -49,11 +49,15 @@ class NetworkFaults:
 @dataclass(frozen=True, slots=True)
 class _Call:
     name: str
-    method: str
-    path: str
-    query: Mapping[str, str]
-    headers: Mapping[str, str]
-    body: bytes
+    request: Request
+
+    @property
+    def method(self) -> str:
+        return self.request.method
+
+    @property
+    def path(self) -> str:
+        return self.request.path
 
     @property
     def writes(self) -> bool:
@@ -94,18 +98,10 @@ class Network(KillableTransport):
 
     # --- requests -----------------------------------------------------------------------------------------------
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: bytes | None,
-        seconds: float,
-    ) -> Response:
+    async def send(self, request: Request) -> Response:
         await self.unless_dead()
-        call = _Call(self._name(method, path), method, path, query, headers, body or b"")
+        method, path, seconds = request.method, request.path, request.seconds
+        call = _Call(self._name(method, path), request)
         if call.writes:
             self.run_context.hook_rules.writes(method, path)
         draw, server = self._chance.number(call.name), self._server.restores
@@ -136,7 +132,13 @@ class Network(KillableTransport):
         return self._answered(call, fault, answer)
 
     async def _arrive(self, call: _Call) -> Response:
-        answer = self._view.send(self._who, call.method, call.path, call.body, query=call.query, headers=call.headers)
+        return self._deliver(call)
+
+    def _deliver(self, call: _Call) -> Response:
+        sent = call.request
+        answer = self._view.send(
+            self._who, sent.method, sent.path, sent.body or b"", query=sent.query, headers=sent.headers
+        )
         return Response(answer.status, _lower(answer.headers), answer.body)
 
     def _name(self, method: str, path: str) -> str:
@@ -186,7 +188,7 @@ class Network(KillableTransport):
         def arrive() -> None:
             kind = "api: late pod create" if call.creates_a_pod else "api: late effect"
             self._trace.strike(kind, f"{call.name}: arrives late")
-            self._view.send(self._who, call.method, call.path, call.body, query=call.query, headers=call.headers)
+            self._deliver(call)
 
         asyncio.get_running_loop().call_later(seconds, arrive)
 
@@ -210,22 +212,20 @@ class Network(KillableTransport):
     # --- watches ------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def stream(
-        self, path: str, *, query: Mapping[str, str], headers: Mapping[str, str], quiet: float
-    ) -> AsyncIterator[LineStream]:
+    async def stream(self, request: Request) -> AsyncIterator[LineStream]:
         await self.unless_dead()
-        name = self._name("WATCH", path)
+        name = self._name("WATCH", request.path)
         if self._chance.strikes(name, self._faults.requests):
             self._trace.strike("watch: refused", f"{name}: refused")
             await asyncio.sleep(0.01)
-            raise ApiUnavailable(f"GET {path} failed", status=0)
+            raise ApiUnavailable(f"GET {request.path} failed", status=0)
         if status := self._server.refusal(self.credentials.identity):
             await self.credentials.renewed(self.credentials.identity, seconds=5.0)
             yield RefusedLines(_refusal(status))
             return
         lag = self._faults.lag * self._chance.number(f"{name} lag") ** 2
-        async with self.inner.stream(path, query=query, headers=headers, quiet=quiet) as lines:
-            yield _Unsteady(self, lines, name, path.rpartition("/")[2], lag=lag, rate=self._faults.watches)
+        async with self.inner.stream(request) as lines:
+            yield _Unsteady(self, lines, name, request.path.rpartition("/")[2], lag=lag, rate=self._faults.watches)
 
 
 class _Unsteady(WrappedLines):

@@ -233,6 +233,8 @@ class Process:
         async with asyncio.TaskGroup() as group:
             group.create_task(run_plane(plane, started), name="plane")
             group.create_task(plane.leak_check.run(), name="leak check")
+            if plane.attachments is not None:
+                group.create_task(plane.attachments.run(), name="attachments")
             group.create_task(self.network.credentials.keep(), name="credentials")
 
     def _saves(self, volume: Mapping[str, Any]) -> None:

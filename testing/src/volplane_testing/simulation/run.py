@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from volplane.attach.comparison import INTERVAL
 from volplane.controller.actions import EventRecord
 from volplane.errors import ConfigurationError
 from volplane_testing import clock
@@ -41,6 +42,8 @@ RESTLESS: Final = 3600.0
 """Virtual seconds without faults after which the run must be at rest."""
 QUIET: Final = 100.0
 """Virtual seconds without a write after which a run counts as at rest."""
+COMPARED: Final = 2.5 * INTERVAL
+"""The same where volumes are attached: what the storage shows is believed at the second look."""
 MOST_CRASHES: Final = 5
 CAUGHT_UP: Final = 5.0
 """Virtual seconds after which a process has seen every object that existed when it started."""
@@ -325,12 +328,13 @@ class _Simulation:
         while (many := len(self._living)) > 1:
             self._crash(self._living[int(self._chance.number(f"who stays {many}") * many)], "another one leads")
         version, since, end = -1, self._loop.time(), self._loop.time() + RESTLESS
+        quiet = COMPARED if self._schedule.alpha.attaches else QUIET
         while self._violations.violation is None:
             await self._until(self._loop.time() + 10.0)
             process = self._living[0] if self._living else None
             if process is None or not process.at_rest or self._nodes.busy or self._server.store.version != version:
                 version, since = self._server.store.version, self._loop.time()
-            elif self._loop.time() - since >= QUIET:
+            elif self._loop.time() - since >= quiet:
                 self._take_stock(process)
                 return
             if self._loop.time() > end:

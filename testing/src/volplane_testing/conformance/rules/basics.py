@@ -7,11 +7,12 @@ from dataclasses import replace
 from volplane.errors import AlreadyExists, BackendError, InvalidArgument
 from volplane.requests import DescribeRequest, ProbeRequest, ValidateRequest
 from volplane_testing.conformance.bench import Bench
-from volplane_testing.conformance.rule import NotApplicable, rule
+from volplane_testing.conformance.rule import rule
 from volplane_testing.conformance.rules.provisioning import (
     provision_again_gives_the_same_asset,
     provision_makes_an_asset,
 )
+from volplane_testing.conformance.violations import NotApplicable
 
 __all__ = ["RULES"]
 

@@ -8,12 +8,13 @@ from typing import Any
 
 from volplane.errors import BackendError, PluginError, RetryPolicy
 from volplane_testing.conformance.bench import Bench
-from volplane_testing.conformance.rule import Violation, rule
+from volplane_testing.conformance.rule import rule
 from volplane_testing.conformance.rules.crashes import (
     a_crash_after_delete_is_survived,
     a_crash_after_provision_is_survived,
 )
 from volplane_testing.conformance.rules.provisioning import provision_again_gives_the_same_asset
+from volplane_testing.conformance.violations import Violation
 
 __all__ = ["RULES"]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from volplane.assets import Asset, InProgress
 from volplane.errors import BackendError
 from volplane_testing.conformance.bench import Bench
-from volplane_testing.conformance.rule import NotApplicable, rule
+from volplane_testing.conformance.rule import rule
 from volplane_testing.conformance.rules.deleting import (
     a_deleted_asset_leaves_nothing,
     delete_of_what_is_gone_is_done,
@@ -15,6 +15,7 @@ from volplane_testing.conformance.rules.deleting import (
     find_answers_with_the_asset,
 )
 from volplane_testing.conformance.rules.provisioning import provision_again_gives_the_same_asset
+from volplane_testing.conformance.violations import NotApplicable
 
 __all__ = ["RULES", "a_crash_after_delete_is_survived", "a_crash_after_provision_is_survived"]
 

@@ -8,11 +8,12 @@ import uuid
 from volplane.assets import VolumeSource
 from volplane.errors import BackendError
 from volplane_testing.conformance.bench import Bench
-from volplane_testing.conformance.rule import NotApplicable, rule
+from volplane_testing.conformance.rule import rule
 from volplane_testing.conformance.rules.provisioning import (
     provision_again_gives_the_same_asset,
     provision_makes_an_asset,
 )
+from volplane_testing.conformance.violations import NotApplicable
 
 __all__ = ["RULES", "a_deleted_asset_leaves_nothing", "delete_removes_the_asset", "find_answers_with_the_asset"]
 

@@ -12,12 +12,13 @@ from volplane.assets import Asset, Erased, PodScrub
 from volplane.errors import AlreadyExists, BackendError, InvalidArgument, NotFound
 from volplane.requests import ModifyRequest, RecycleRequest
 from volplane_testing.conformance.bench import Bench, Made
-from volplane_testing.conformance.rule import NotApplicable, rule
+from volplane_testing.conformance.rule import rule
 from volplane_testing.conformance.rules.deleting import delete_removes_the_asset
 from volplane_testing.conformance.rules.provisioning import (
     provision_again_gives_the_same_asset,
     provision_makes_an_asset,
 )
+from volplane_testing.conformance.violations import NotApplicable
 
 __all__ = ["RULES"]
 

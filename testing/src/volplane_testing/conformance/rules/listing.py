@@ -11,9 +11,10 @@ from volplane.errors import BackendError, ResourceExhausted
 from volplane.requests import CapacityRequest, ListRequest, OwnsRequest
 from volplane_testing.conformance.bench import Bench
 from volplane_testing.conformance.instance import Instance, pages_of
-from volplane_testing.conformance.rule import NotApplicable, rule
+from volplane_testing.conformance.rule import rule
 from volplane_testing.conformance.rules.deleting import delete_removes_the_asset
 from volplane_testing.conformance.rules.provisioning import provision_makes_an_asset, require_nothing_made
+from volplane_testing.conformance.violations import NotApplicable
 
 __all__ = ["RULES"]
 

@@ -9,7 +9,8 @@ from typing import Final
 from volplane.errors import AlreadyExists, BackendError, InvalidArgument, NotFound, ResourceExhausted, Unsupported
 from volplane.requests import ClaimIdentity, ProvisionRequest
 from volplane_testing.conformance.bench import Bench
-from volplane_testing.conformance.rule import NotApplicable, rule
+from volplane_testing.conformance.rule import rule
+from volplane_testing.conformance.violations import NotApplicable
 
 __all__ = ["RULES", "provision_again_gives_the_same_asset", "provision_makes_an_asset", "require_nothing_made"]
 
