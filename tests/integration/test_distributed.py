@@ -253,6 +253,46 @@ async def test_a_claim_that_a_lost_node_had_begun_moves_on_after_the_time_of_its
         assert any("node a is gone" in event["message"] for event in cluster.api.events(claim))
 
 
+async def test_a_full_node_does_not_forget_what_was_begun_on_one_that_is_gone() -> None:
+    """Else two assets of one generation are there when that node comes back, and nobody can tell them apart."""
+    async with DistributedCluster(["a", "b", "c"]) as cluster:
+        cluster.create_class("late", late=True, parameters={names.NODE_GONE_AFTER: "1m"})
+        cluster.scripts["a"].add(requests("create", "persistentvolumes"), unanswered, times=1e9)
+        cluster.create_claim("data", "late", node="a")
+        await cluster.advance(5)
+        await cluster.kill("a")
+        cluster.set_ready("a", ready=False)
+        await cluster.advance(70)
+        cluster.disks["b"].capacity_bytes = 0
+        for node in "bc":
+            assert selected(cluster.claim("data")) is None
+            cluster.api.patch(
+                "persistentvolumeclaims", "data", {"metadata": {"annotations": {names.SELECTED_NODE: node}}}
+            )
+            await cluster.advance(5)
+        volume = cluster.volume("data")
+        assert volume is not None
+        assert cluster.node_of("data") == "c"
+        assert volume["metadata"]["annotations"][names.GENERATION] == "2"
+
+
+async def test_a_claim_that_is_deleted_between_two_nodes_is_let_go() -> None:
+    async with DistributedCluster(["a", "b"]) as cluster:
+        cluster.create_class("late", late=True, parameters={names.NODE_GONE_AFTER: "1m"})
+        cluster.scripts["a"].add(requests("create", "persistentvolumes"), unanswered, times=1e9)
+        cluster.create_claim("data", "late", node="a")
+        await cluster.advance(5)
+        await cluster.kill("a")
+        cluster.set_ready("a", ready=False)
+        await cluster.advance(70)
+        cluster.disks["b"].capacity_bytes = 0
+        cluster.api.patch("persistentvolumeclaims", "data", {"metadata": {"annotations": {names.SELECTED_NODE: "b"}}})
+        await cluster.advance(5)
+        cluster.api.delete("persistentvolumeclaims", "data")
+        await cluster.settle()
+        assert cluster.api.get("persistentvolumeclaims", "data") is None
+
+
 async def test_a_node_that_comes_back_leaves_the_claim_alone_that_went_elsewhere() -> None:
     async with DistributedCluster(["a", "b"]) as cluster:
         cluster.create_class("local", parameters={names.NODE_GONE_AFTER: "1m"})
@@ -389,6 +429,56 @@ async def test_a_central_process_that_starts_anew_counts_claims_that_are_on_thei
         await cluster.start(CENTRAL)
         await cluster.settle()
         assert selected(cluster.claim("second")) == "b"
+
+
+@pytest.mark.parametrize("offset", [-600, 600])
+async def test_a_clock_that_is_wrong_by_minutes_promises_no_room_twice(offset: float) -> None:
+    """What was made a moment ago is not in the published room yet."""
+    async with DistributedCluster(["a", "b"], capacity=10 * GIB) as cluster:
+        cluster.clocks[CENTRAL].offset = offset
+        cluster.disks["b"].capacity_bytes = 8 * GIB
+        cluster.create_class("local", parameters={names.PLACEMENT: "most-room"})
+        await cluster.advance(120)
+        for number in range(3):
+            cluster.create_claim(f"c{number}", "local", "5Gi")
+            await asyncio.sleep(0.1)
+        await cluster.settle()
+        assert [cluster.node_of(f"c{number}") for number in range(3)] == ["a", "b", "a"]
+        assert not [each for each in cluster.api.all("events") if each["reason"] == "ProvisioningFailed"]
+
+
+async def test_a_claim_that_waits_for_room_gets_what_was_counted_twice_for_a_while() -> None:
+    """The room was measured between the making of an asset and that of its volume."""
+    async with DistributedCluster(["a"], capacity=10 * GIB) as cluster:
+        cluster.create_class("local")
+        await cluster.advance(120)
+        fault = cluster.scripts["a"].add(requests("create", "persistentvolumes"), unanswered, times=1e9)
+        cluster.create_claim("first", "local", "6Gi")
+        await cluster.advance(70)
+        assert published(cluster) == {"a": "4Gi"}
+        fault.times = 0
+        await cluster.advance(20)
+        assert cluster.node_of("first") == "a"
+        cluster.create_claim("second", "local", "3Gi")
+        await cluster.advance(70)
+        assert cluster.node_of("second") == "a"
+
+
+async def test_a_claim_that_goes_while_it_is_assigned_leaves_no_room_taken() -> None:
+    async with DistributedCluster(["a"], capacity=10 * GIB) as cluster:
+        cluster.create_class("local")
+        await cluster.advance(120)
+        cluster.scripts[CENTRAL].latency = 0.05
+        cluster.create_claim("first", "local", "8Gi")
+        await asyncio.sleep(0.08)  # The binder has asked for a volume, the assigner's write is on its way.
+        assert names.STORAGE_PROVISIONER in cluster.claim("first")["metadata"]["annotations"]
+        assert label_of(cluster.claim("first")) is None
+        cluster.api.delete("persistentvolumeclaims", "first")
+        cluster.api.patch("persistentvolumeclaims", "first", {"metadata": {"finalizers": None}})
+        await cluster.settle()
+        cluster.create_claim("second", "local", "8Gi")
+        await cluster.advance(5)
+        assert cluster.node_of("second") == "a"
 
 
 async def test_what_was_on_a_lost_node_can_be_drained_and_other_nodes_are_left_alone() -> None:

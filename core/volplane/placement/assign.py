@@ -24,6 +24,7 @@ from volplane.placement.choose import choose
 from volplane.placement.nodes import is_ready
 from volplane.placement.parameters import read_parameters
 from volplane.placement.state import PlacementState, unsuitable
+from volplane.placement.usage import UNPUBLISHED_SECONDS
 from volplane.state.naming import volume_name_of
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 
@@ -98,8 +99,8 @@ def _begun(claim: Claim, intent: ClaimIntent, state: PlacementState, reads: Live
     if waits is not None:
         return waits
     asked = node.name if node is not None else selected
-    if asked and (step := _not_gone(asked, intent.segment or {}, reads)) is not None:
-        return step
+    if asked and (there_after_all := _not_gone(asked, intent.segment or {}, reads)) is not None:
+        return there_after_all
     return _give_up(claim, intent, name, state)
 
 
@@ -108,7 +109,7 @@ def _not_gone(name: str, place: Segment, reads: LiveReads) -> Action | None:
     if not reads.has(NODES, name):
         return Read(NODES, name, why="is the node really gone?")
     live = reads.get(NODES, name)
-    if live is not None and is_ready(live) and place.items() <= (live.metadata.labels or {}).items():
+    if isinstance(live, Node) and is_ready(live) and place.items() <= (live.metadata.labels or {}).items():
         return Wait(reason=f"node {name} is there again", seconds=1.0)
     return None
 
@@ -197,8 +198,8 @@ def _selected(claim: Claim, selected: str, driver: DriverView, state: PlacementS
     if max(away, silent) < gone_after:
         left = gone_after - max(away, silent)
         return Wait(reason=f"the process of node {selected} has not begun to make its volume", seconds=left)
-    if silent < gone_after and (step := _not_gone(selected, {}, reads)) is not None:
-        return step
+    if silent < gone_after and (there_after_all := _not_gone(selected, {}, reads)) is not None:
+        return there_after_all
     why = "is gone or not ready" if away >= gone_after else "does not answer: no process of volplane serves it"
     return _give_back(claim, f"node {selected} {why}; another one is asked for")
 
@@ -245,6 +246,7 @@ def _nowhere(claim: Claim, storage_class: StorageClass, driver: DriverView, stat
     )
     lacking = Counter(unsuitable(node, driver, allowed) or full for node in state.nodes.all())
     counted = ", ".join(f"{count} {why}" for why, count in sorted(lacking.items())) or "there are none"
-    due = [until - now for until in refused.values() if until > now]
+    # What is counted twice for a while is not any more after so long.
+    due = min([UNPUBLISHED_SECONDS, *(until - now for until in refused.values() if until > now)])
     wait = not_provisioned(claim, f"no node can take it; of the nodes are {counted}")
-    return replace(wait, seconds=min(due)) if due else wait
+    return replace(wait, seconds=due)

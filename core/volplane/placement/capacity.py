@@ -267,17 +267,18 @@ def _remove_outdated(found: CsiStorageCapacity, state: CapacityState, reads: Liv
     if labels.get(names.CAPACITY_PUBLISHER) != PUBLISHER:
         return Settled()
     of_node = next((each for each in found.metadata.owner_references or () if each.kind == "Node"), None)
-    if cluster.settings.node_name or of_node is None:
-        mine = cluster.drivers.get(labels.get(names.CAPACITY_DRIVER, "")) is not None
-        return Delete(kind=CAPACITIES, target=found, why="nobody needs it any more") if mine else Settled()
+    ours = cluster.drivers.get(labels.get(names.CAPACITY_DRIVER, "")) is not None
+    unneeded = Delete(kind=CAPACITIES, target=found, why="nobody needs it any more") if ours else Settled()
+    if of_node is None or (cluster.settings.node_name and found.storage_class_name not in cluster.classes):
+        return unneeded
     node = cluster.nodes.get(of_node.name)
     if node is not None and node.uid == of_node.uid:
-        return Settled()
+        return unneeded if cluster.settings.node_name else Settled()
     if not reads.has(NODES, of_node.name):
         return Read(NODES, of_node.name, why="is the node of this room gone?")
     live = reads.get(NODES, of_node.name)
     if live is not None and live.uid == of_node.uid:
-        return Settled()
+        return Wait(reason=f"node {of_node.name} has just been made", seconds=PAUSE_SECONDS)
     return Delete(kind=CAPACITIES, target=found, why=f"node {of_node.name} is gone")
 
 
