@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from scenarios.attached_world import World, a_world
 from volplane import Asset, ExpandRequest, InvalidArgument, Unavailable, hookimpl
@@ -235,6 +238,40 @@ async def test_a_finalizer_that_a_person_removes_comes_back_so_that_nothing_stay
         await world.cluster.advance(5.0)
         await world.detach("node-1")
         assert world.asset.attached_to == []
+
+
+async def test_a_record_that_a_person_removes_is_written_again() -> None:
+    async with a_world() as world:
+        await world.attach("node-1")
+        before = annotations(world)
+        world.api.patch("volumeattachments", "to-node-1", {"metadata": {"annotations": None}})
+        await world.cluster.advance(5.0)
+        assert annotations(world) == before
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_record_that_a_person_edits_leads_to_no_other_asset(at_once: bool) -> None:
+    """at_once: the attachment is deleted in the same moment."""
+    async with a_world() as world:
+        other = await world.cluster.wait_bound(await world.cluster.create_claim("other", storage_class="fast"))
+        second = world.storage.assets[other["metadata"]["name"]]
+        await world.attach("node-1")
+        await world.attach("node-1", other["metadata"]["name"])
+        before = annotations(world)
+        record = json.loads(before["volplane.dev/intent"])
+        assert record["handle"] != second.handle
+        edited = {"volplane.dev/intent": json.dumps({**record, "handle": second.handle, "asset": second.name})}
+        world.api.patch("volumeattachments", "to-node-1", {"metadata": {"annotations": edited}})
+        if not at_once:
+            await world.cluster.advance(5.0)
+            assert annotations(world) == before
+        await world.detach("node-1")
+        assert (world.asset.attached_to, second.attached_to) == ([], ["node-1"])
+
+
+def annotations(world: World) -> dict[str, str]:
+    found: dict[str, str] = (world.api.get("volumeattachments", "to-node-1") or {})["metadata"]["annotations"]
+    return found
 
 
 async def test_an_attachment_of_a_claim_that_goes_keeps_the_volume_until_it_is_deleted() -> None:

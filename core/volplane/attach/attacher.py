@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from volplane.attach.identity import attacher_finalizer
 from volplane.attach.leftover import put_back
-from volplane.attach.record import declaration, intent_of, record_of, recorded_state
+from volplane.attach.record import declaration, intent_of, record_of, recorded_state, true_record
 from volplane.controller.actions import Action, Delete, LiveReads, Patch, Run, Settled, Wait
 from volplane.drivers.status import DriverState
 from volplane.drivers.view import DriverView
@@ -53,11 +53,13 @@ def decide_attachment(key: str, cluster: ClusterState, reads: LiveReads) -> Acti
 
 
 def _hold(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: ClusterState) -> Action:
-    """It is attached. A finalizer that a person removed is put back, or the object could go without a detach."""
+    """It is attached. Finalizer and record are put right if a person edited them, or nobody could detach it later."""
     volume = cluster.volumes.get(attachment.spec.source.persistent_volume_name or "")
     node = cluster.nodes.get(attachment.spec.node_name)
-    if attachment.has_finalizer(attacher_finalizer(attachment.spec.attacher)) or volume is None or node is None:
-        return Settled()
+    record = record_of(attachment)
+    made_for = record.node_uid if record is not None else attachment.annotation(names.NODE_UID)
+    if volume is None or node is None or (made_for and made_for != node.uid):
+        return Settled()  # Nothing says any more what is attached, or to which machine.
     driver = _driver_for(volume, candidates, cluster)
     if not isinstance(driver, DriverView) or not driver.info.attach_required:
         return Settled()
@@ -132,7 +134,7 @@ def _declare(
         return _cannot(attachment, "attach", moved, cluster)
     finalizer = attacher_finalizer(attachment.spec.attacher)
     held = attachment.has_finalizer(finalizer)
-    if held and record_of(attachment) is not None and attachment.annotation(names.NODE_ID) is not None:
+    if held and true_record(attachment, volume) is not None and attachment.annotation(names.NODE_ID) is not None:
         return None
     metadata: dict[str, Any] = {"annotations": declaration(volume, driver, node, cluster.settings.cluster_id)}
     if not held:
@@ -191,7 +193,7 @@ def _leave(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: C
         text = f"{found}; {FINALIZER_BY_HAND.format(finalizer)}"
         return _cannot(attachment, "detach", text, cluster)
     record, driver = found
-    if record_of(attachment) is None:
+    if record_of(attachment) != record:
         annotations = {names.INTENT: write_intent(record)}
         why = "record what is detached"
         return Patch(kind=ATTACHMENTS, target=attachment, body={"metadata": {"annotations": annotations}}, why=why)
@@ -212,15 +214,15 @@ def _recorded(
     attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: ClusterState
 ) -> tuple[AttachmentIntent, DriverView] | str:
     """What to detach and by whom; or why that is not known. One without a record was begun by another attacher."""
-    record = record_of(attachment)
+    name = attachment.spec.source.persistent_volume_name or ""
+    volume = cluster.volumes.get(name)
+    record = true_record(attachment, volume)
     if record is not None:
         driver = cluster.drivers.get(record.driver)
         if driver is None:
             broken = cluster.drivers.broken(record.driver)
             return broken or f'driver "{record.driver}" is not configured here'
         return record, driver
-    name = attachment.spec.source.persistent_volume_name or ""
-    volume = cluster.volumes.get(name)
     if volume is None:
         return f'PersistentVolume "{name}" is gone, and nothing else says what was attached'
     found = _driver_for(volume, candidates, cluster)

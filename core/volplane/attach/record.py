@@ -12,7 +12,7 @@ from volplane.intents.requests import volume_identity
 from volplane.kube import names
 from volplane.kube.objects import Node, Volume, VolumeAttachment
 from volplane.requests import NodeIdentity, VolumeIdentity
-from volplane.state.naming import asset_key
+from volplane.state.naming import asset_key, handle_in, volume_source
 from volplane.state.records import INTENT_VERSION, AttachmentIntent, read_attachment_intent, write_intent
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "node_of_record",
     "record_of",
     "recorded_state",
+    "true_record",
     "volume_to_attach",
 ]
 
@@ -29,6 +30,19 @@ __all__ = [
 def record_of(attachment: VolumeAttachment) -> AttachmentIntent | None:
     """The record that the attachment carries."""
     return read_attachment_intent(attachment.annotation(names.INTENT))
+
+
+def true_record(attachment: VolumeAttachment, volume: Volume | None) -> AttachmentIntent | None:
+    """The record, unless it is damaged, or names another asset than the volume: then somebody edited it.
+
+    volume: the one of the name that the attachment has, if there is one now. One that was made anew under that name has
+    another uid, and the record is of the former one.
+    """
+    record = record_of(attachment)
+    if record is None or volume is None or record.uid != volume.uid:
+        return record
+    handle = volume.annotation(names.HANDLE) or handle_in(volume_source(volume))
+    return record if record.handle == handle else None
 
 
 def recorded_state(record: AttachmentIntent, hook: str) -> dict[str, Any] | None:

@@ -19,11 +19,11 @@ from volplane.kube.objects import Claim
 from volplane_embedded.informers import Informers
 from volplane_embedded.objects import PODS, Pod, PodVolume, is_finished
 
-__all__ = ["EphemeralVolumes"]
+__all__ = ["EphemeralVolumes", "NoOperations"]
 
 
-class _NoOperations:
-    """Neither decision starts an operation."""
+class NoOperations:
+    """For runners whose decisions start no operation."""
 
     def start(self, run: Run, requeue: Callable[[], None]) -> None:
         raise AssertionError(run)
@@ -41,7 +41,7 @@ class EphemeralVolumes:
             caches=informers.caches,
             client=client,
             recorder=recorder,
-            dispatcher=_NoOperations(),
+            dispatcher=NoOperations(),
             workers=5,
         )
         self._claims = Runner(
@@ -51,7 +51,7 @@ class EphemeralVolumes:
             caches=informers.caches,
             client=client,
             recorder=recorder,
-            dispatcher=_NoOperations(),
+            dispatcher=NoOperations(),
             workers=5,
         )
 

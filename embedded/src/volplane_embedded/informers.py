@@ -9,7 +9,17 @@ from typing import Any
 from volplane.binding.matching import place_of
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
-from volplane.kube.kinds import ATTACHMENTS, CAPACITIES, CLAIMS, CSI_DRIVERS, CSI_NODES, NODES, STORAGE_CLASSES, VOLUMES
+from volplane.kube.kinds import (
+    ATTACHMENTS,
+    CAPACITIES,
+    CLAIMS,
+    CSI_DRIVERS,
+    CSI_NODES,
+    NODES,
+    STORAGE_CLASSES,
+    VOLUME_ATTRIBUTES_CLASSES,
+    VOLUMES,
+)
 from volplane.kube.objects import (
     Claim,
     CsiDriver,
@@ -19,6 +29,7 @@ from volplane.kube.objects import (
     StorageClass,
     Volume,
     VolumeAttachment,
+    VolumeAttributesClass,
 )
 from volplane.kube.reflector import Reflector
 from volplane_embedded.objects import PODS, Pod, claim_names, is_finished, needs_node
@@ -39,6 +50,7 @@ class Informers:
         self.csi_drivers: Cache[CsiDriver] = Cache(CSI_DRIVERS)
         self.capacities: Cache[CsiStorageCapacity] = Cache(CAPACITIES, {"class": lambda one: [one.storage_class_name]})
         self.csi_nodes: Cache[CsiNode] = Cache(CSI_NODES)
+        self.attributes_classes: Cache[VolumeAttributesClass] = Cache(VOLUME_ATTRIBUTES_CLASSES)
 
     @property
     def caches(self) -> dict[str, Cache[Any]]:
@@ -53,6 +65,7 @@ class Informers:
             self.csi_drivers,
             self.capacities,
             self.csi_nodes,
+            self.attributes_classes,
         )
         return {cache.kind.plural: cache for cache in listed}
 

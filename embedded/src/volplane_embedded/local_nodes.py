@@ -1,5 +1,5 @@
-"""The nodes of `volplane dev`: scheduler, node registration, kubelet and the controller of ephemeral volumes, run
-together beside an API server.
+"""The nodes of `volplane dev`: scheduler, node registration, kubelet, and the controllers of ephemeral volumes and of
+the protection of VolumeAttributesClasses, run together beside an API server.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.objects import Node
 from volplane_embedded.apiserver.errors import bad_request, not_found
+from volplane_embedded.attributes_class_protection import AttributesClassProtection
 from volplane_embedded.ephemeral_volumes import EphemeralVolumes
 from volplane_embedded.informers import Informers
 from volplane_embedded.kubelet.attached_disks import AttachedDisks
@@ -99,6 +100,7 @@ class LocalNodes:
         async with Sandboxes() as sandboxes, asyncio.TaskGroup() as tasks:
             self._agent = Kubelet(self._dependencies(sandboxes, ran), self.names)
             ephemeral = EphemeralVolumes(self._client, self._informers, recorder=controlled)
+            protection = AttributesClassProtection(self._client, self._informers, recorder=controlled)
             scheduler = Scheduler(self._client, self._informers, recorder=scheduled, now=self._now)
             for recorder in (scheduled, ran, controlled):
                 tasks.create_task(recorder.run(), name="node-events")
@@ -111,6 +113,7 @@ class LocalNodes:
             tasks.create_task(self._agent.run(), name="node-agent")
             tasks.create_task(scheduler.run(), name="node-scheduler")
             tasks.create_task(ephemeral.run(), name="node-ephemeral")
+            tasks.create_task(protection.run(), name="node-vac-protection")
             self._ready.set()
 
     async def _check(self, sandboxes: Sandboxes) -> None:

@@ -24,9 +24,12 @@ from volplane_nfs.nfs4 import (
     OutcomeUnknown,
     ServerUnavailable,
     Status,
+    Stream,
+    dial_tcp,
     files,
 )
 from volplane_nfs.nfs4 import client as client_module
+from volplane_nfs.nfs4 import connection as connection_module
 from volplane_nfs.nfs4 import operations as nfs
 from volplane_nfs.nfs4.files import create_directory, names, read_file, root_handle, write_file
 from volplane_nfs.nfs4.operations import Request
@@ -104,7 +107,10 @@ def test_what_changes_nothing_is_called_again_after_a_restart(model: ModelServer
     assert client.compound(*LOOK) == before
 
 
-def test_a_change_after_a_restart_of_an_idle_server_is_done(model: ModelServer) -> None:
+def test_a_change_after_a_restart_of_an_idle_server_is_done(
+    model: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "_IDLE", 0.0)
     client = client_of(model)
     client.compound(*LOOK)
     model.restart()
@@ -283,6 +289,63 @@ def test_a_silent_server_holds_no_more_threads_than_asked_it_at_first(
             client.compound(*LOOK)
         assert waiting.is_alive()
         waiting.join()
+
+
+def test_a_server_that_answers_other_calls_is_not_taken_for_silent(
+    model: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_SILENCE", 0.1)
+    model.fault = lambda requests: "silent" if any(each.operation is nfs.CREATE for each in requests) else None
+    with model.serve() as port:
+        client = Client(Address("127.0.0.1", port))
+        client.compound(*LOOK)
+
+        def wait() -> None:
+            with pytest.raises(OutcomeUnknown):
+                client.compound(*make(b"late"))
+
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:
+            client.compound(*LOOK)
+            time.sleep(0.02)
+        assert waiting.is_alive()
+        model.fault = lambda _requests: None
+        client.close()
+        waiting.join()
+
+
+def test_calls_at_one_time_have_a_connection_each_while_there_are_some(model: ModelServer) -> None:
+    dialled: list[Address] = []
+    second, third = threading.Event(), threading.Event()
+
+    def dial(address: Address, seconds: float) -> Stream:
+        dialled.append(address)
+        if len(dialled) == 2:
+            second.set()
+        return dial_tcp(address, seconds)
+
+    def hold(requests: list[Request]) -> None:
+        if any(request.operation is nfs.CREATE for request in requests):
+            assert third.wait(5.0)
+
+    with model.serve() as port:
+        client = Client(Address("127.0.0.1", port), connections=2, dial=dial)
+        client.compound(*LOOK)
+        client.compound(*LOOK)
+        assert len(dialled) == 1
+        model.fault = hold
+        threads = [threading.Thread(target=client.compound, args=make(name)) for name in (b"a", b"b", b"c")]
+        for thread in threads:
+            thread.start()
+        assert second.wait(5.0)
+        third.set()
+        for thread in threads:
+            thread.join()
+        client.close()
+    assert len(dialled) == 2
+    assert {*model.share.children} == {b"a", b"b", b"c"}
 
 
 def test_a_call_larger_than_the_server_takes_is_refused_and_the_next_one_served(model: ModelServer) -> None:

@@ -118,8 +118,8 @@ def test_an_export_that_is_made_beside_a_deletion_ends_again(ganesha: GaneshaSer
 
 def _begin_deletion(server: GaneshaServer, name: str) -> None:
     """The first step of a deletion, as a process does it that dies after it."""
-    control = server.data / ".volplane"
-    (control / "volumes" / name).rename(control / "deleting" / f"{name}@1")
+    volumes = server.data / ".volplane" / "volumes"
+    (volumes / name).rename(volumes / f"{name}@1")
 
 
 def test_a_host_that_is_no_client_cannot_reach_the_export(ganesha: GaneshaServer, exporting: Site) -> None:

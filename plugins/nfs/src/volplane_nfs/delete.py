@@ -1,7 +1,7 @@
-"""The hook `delete`: the marker moves to `deleting`, then the directory leaves its place, then it is removed in slices.
+"""The hook `delete`: the marker gets another name, then the directory leaves its place, then it is removed in slices.
 
 From the first step on the volume does not exist for `provision`. Every step looks at what is there, so a deletion goes
-on wherever the last call ended. The marker in `deleting` is removed last. In the common case, an empty volume,
+on wherever the last call ended. The marker is removed last. In the common case, an empty volume,
 everything is one COMPOUND.
 """
 
@@ -26,7 +26,6 @@ from volplane_nfs.nfs4.files import (
     directory_handle,
     make_directory,
     page_of_names,
-    rename,
     walk,
 )
 from volplane_nfs.nfs4.operations import GETATTR, PUTFH, REMOVE, RENAME, SAVEFH
@@ -99,7 +98,7 @@ def _begin(
     exports: Exports | NoExports,
 ) -> bool:
     path = marker.components
-    take_marker = rename(handles.volumes, marker.file, handles.deleting, marker.key)
+    take_marker = [PUTFH(handles.volumes), SAVEFH(), RENAME(marker.file, marker.key)]
     if (keep or marker.demand.get("on_delete")) != DELETE or marker.export_id is not None:
         (reply,) = share.client.pipeline([take_marker])
         if reply.status not in MISSING:
@@ -113,7 +112,7 @@ def _begin(
                 *walk(handles.root, path[:-1]),
                 REMOVE(path[-1]),
                 GETATTR(mask_of(NUMLINKS)),
-                PUTFH(handles.deleting),
+                PUTFH(handles.volumes),
                 REMOVE(marker.key),
             ]
         ]
@@ -146,7 +145,7 @@ def _go_on(
     if on_delete != RETAIN:
         remove_empty_parents(share, handles, marker.components)
     exports.release(share, handles, marker)
-    (reply,) = share.client.pipeline([[PUTFH(handles.deleting), REMOVE(marker.key)]])
+    (reply,) = share.client.pipeline([[PUTFH(handles.volumes), REMOVE(marker.key)]])
     if reply.status not in MISSING:
         values_of(reply)
     return True

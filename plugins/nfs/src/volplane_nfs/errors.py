@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from volplane import (
@@ -20,7 +19,7 @@ from volplane_nfs.markers import CONTROL, CorruptMarker
 from volplane_nfs.nfs4 import NfsError, NotAnNfsServer, Status, TransportError, name_of_status
 from volplane_nfs.nfs4.files import NotADirectory
 
-__all__ = ["LOST_HANDLE", "printable", "storage_errors", "to_backend_error"]
+__all__ = ["LOST_HANDLE", "STORAGE_ERRORS", "printable", "to_backend_error"]
 
 _DENIED_RETRY: Final = 15.0
 """Seconds. Exports are repaired by hand while somebody waits: sooner than `PermissionDenied` by itself."""
@@ -126,9 +125,19 @@ def printable(name: bytes) -> str:
     return name.decode("utf-8", "backslashreplace")
 
 
-def to_backend_error(error: NfsError | TransportError, *, share: str, doing: str) -> BackendError:
+STORAGE_ERRORS: Final = (NfsError, TransportError, NotADirectory, CorruptMarker)
+"""What the client and the driver's own files raise."""
+
+
+def to_backend_error(
+    error: NfsError | TransportError | NotADirectory | CorruptMarker, *, share: str, doing: str
+) -> BackendError:
     """The error of the contract. doing: as in "make the directory of pvc-1"."""
     text = f"cannot {doing} on {share}"
+    if isinstance(error, NotADirectory):
+        return Unavailable(f"{text}: {error}, but a link or a file; no link is followed, and it is not touched")
+    if isinstance(error, CorruptMarker):
+        return Unavailable(f"{text}: its marker in {CONTROL} cannot be read ({error}); restore or repair it")
     if isinstance(error, NotAnNfsServer):
         return Unavailable(
             f"{text}: what answers there is no NFSv4 server ({error}); check host and port in the option shares"
@@ -139,20 +148,3 @@ def to_backend_error(error: NfsError | TransportError, *, share: str, doing: str
     if make is None:
         return BackendError(f"{text}: {error}", code=name_of_status(error.status))
     return make(f"{text} ({error.operation})", name_of_status(error.status))
-
-
-@contextmanager
-def storage_errors(*, share: str, doing: str) -> Iterator[None]:
-    """Turn what the client raises in the block into a `BackendError`."""
-    try:
-        yield
-    except (NfsError, TransportError) as error:
-        raise to_backend_error(error, share=share, doing=doing) from error
-    except NotADirectory as error:
-        raise Unavailable(
-            f"cannot {doing} on {share}: {error}, but a link or a file; no link is followed, and it is not touched"
-        ) from error
-    except CorruptMarker as error:
-        raise Unavailable(
-            f"cannot {doing} on {share}: its marker in {CONTROL} cannot be read ({error}); restore or repair it"
-        ) from error

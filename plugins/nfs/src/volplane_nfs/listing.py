@@ -11,7 +11,7 @@ from volplane_nfs.archive import remove_expired
 from volplane_nfs.delete import SLICE, empty_trash
 from volplane_nfs.errors import printable
 from volplane_nfs.ganesha.export_ids import free_unused
-from volplane_nfs.markers import CONTROL, CorruptMarker, Handle, VolumeMarker, parent_key
+from volplane_nfs.markers import CONTROL, CorruptMarker, Handle, VolumeMarker, is_deleting, parent_key
 from volplane_nfs.nfs4 import NfsError, Status, values_of
 from volplane_nfs.nfs4.attributes import DIRECTORY, TIME_METADATA, TYPE, mask_of
 from volplane_nfs.nfs4.files import Path, batches, directory_handle, entries, names
@@ -40,17 +40,16 @@ Named = tuple[str, VolumeMarker | None]
 
 def all_markers(share: Share, handles: Handles) -> Iterator[Named]:
     """The markers of all volumes, of those that are being deleted too."""
-    for directory in (handles.volumes, handles.deleting):
-        yield from read_markers(share, directory, names(share.client, directory))
+    yield from read_markers(share, handles, names(share.client, handles.volumes))
 
 
-def read_markers(share: Share, directory: bytes, files: Sequence[bytes]) -> Iterator[Named]:
+def read_markers(share: Share, handles: Handles, files: Sequence[bytes]) -> Iterator[Named]:
     """Markers by their names, many in one COMPOUND; those that are gone are left out."""
     size = max(1, share.client.operations // 3)
     for part in batches(list(batches(files, size)), _AT_ONCE):
         pending = [list(batch) for batch in part]
         while pending:
-            replies = share.client.pipeline([_reads(directory, batch) for batch in pending])
+            replies = share.client.pipeline([_reads(handles, batch) for batch in pending])
             rest: list[list[bytes]] = []
             for batch, reply in zip(pending, replies, strict=True):
                 read = [result.value for result in reply.results if result.operation is READLINK and not result.status]
@@ -66,8 +65,8 @@ def read_markers(share: Share, directory: bytes, files: Sequence[bytes]) -> Iter
             pending = rest
 
 
-def _reads(directory: bytes, files: Iterable[bytes]) -> list[Request]:
-    return [request for name in files for request in (PUTFH(directory), LOOKUP(name), READLINK())]
+def _reads(handles: Handles, files: Iterable[bytes]) -> list[Request]:
+    return [request for name in files for request in (PUTFH(handles.volumes), LOOKUP(name), READLINK())]
 
 
 def _volume_of(file: bytes) -> str:
@@ -111,12 +110,10 @@ def _marked_page(
 ) -> AssetPage:
     """Volumes with a marker, of those whose keys are behind `after`."""
     end = time.monotonic() + _PAGE_SECONDS
-    found = dict.fromkeys(names(share.client, handles.volumes), handles.volumes)
-    found |= dict.fromkeys(names(share.client, handles.deleting), handles.deleting)
-    keys = sorted(key for key in found if key > after)
+    keys = sorted(name for name in names(share.client, handles.volumes) if name > after)
     assets: list[ListedAsset] = []
     for part in batches(keys[:PAGE], _PART):
-        assets += _listed_volumes(share, handles, [(key, found[key]) for key in part], context, export)
+        assets += _listed_volumes(share, handles, part, context, export)
         after = part[-1]
         if time.monotonic() > end:
             break
@@ -127,20 +124,19 @@ def _marked_page(
 def _listed_volumes(
     share: Share,
     handles: Handles,
-    files: Sequence[tuple[bytes, bytes]],
+    files: Sequence[bytes],
     context: Context,
     export: ExportSettings | None,
 ) -> Iterator[ListedAsset]:
-    for directory in (handles.volumes, handles.deleting):
-        mine = [name for name, where in files if where == directory]
-        found = list(read_markers(share, directory, mine))
+    for deleting in (False, True):
+        found = list(read_markers(share, handles, [file for file in files if is_deleting(file) == deleting]))
         missing = _missing(share, handles, [marker for _, marker in found if marker is not None])
         for name, marker in found:
             if marker is None:
                 context.log.warning("the marker of volume %s on %s cannot be read", name, share)
                 handle = str(Handle(handles.share_id, name, 1))
                 yield ListedAsset(handle=handle, name=name, capacity_bytes=0, owner=None)
-            elif directory == handles.volumes and marker.name in missing:
+            elif not deleting and marker.name in missing:
                 # Not listed, so that the leak check reports the volume as lost.
                 context.log.warning("%s of volume %s is gone from %s", marker.path, name, share)
             else:
@@ -213,9 +209,10 @@ def tidy_up(share: Share, handles: Handles, context: Context) -> None:
         for key in names(share.client, handles.trash):
             if time.monotonic() >= deadline:
                 return
-            (marked,) = share.client.pipeline([[PUTFH(handles.deleting), LOOKUP(key)]])
-            (volume,) = share.client.pipeline([[PUTFH(handles.volumes), LOOKUP(key.partition(b"@")[0])]])
-            if marked.status and volume.status:
+            deleting, volume = share.client.pipeline(
+                [[PUTFH(handles.volumes), LOOKUP(name)] for name in (key, key.partition(b"@")[0])]
+            )
+            if deleting.status and volume.status:
                 empty_trash(share, handles, key, printable(key))
     except (BackendError, NfsError) as error:
         context.log.warning("cannot tidy up %s yet: %s", share, error)

@@ -5,22 +5,27 @@ read without an open file, and leaves no state on the server. Nothing ever follo
 
 <share>/.volplane/share                      ShareMarker: the id of the share
 <share>/.volplane/volumes/<volume name>      VolumeMarker: owner, path, promised size, what becomes of it
-<share>/.volplane/deleting/<key>             the same, from the moment its deletion begins to its end
+<share>/.volplane/volumes/<key>              the same, from the moment its deletion begins to its end
 <share>/.volplane/trash/<key>/               directories that are being removed
 <share>/.volplane/parents/<digest>           path of a directory that the driver made above volumes
 <share>/.volplane/archive/<key>.<time>/      `data` and `marker` of a volume that was archived
 <share>/.volplane/exports/<id>[.free]        VolumeExport: which volume has or had this Export_Id
 <share>/.volplane/tmp/                       markers before they replace others
+
+A key is `<volume name>@<generation>`. Both names of a marker are in one directory, because a rename between two takes
+the locks of both: NFS-Ganesha sleeps for a second when another call holds the second one.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Self
+
+import msgspec
 
 from volplane import InvalidArgument, Ownership
 
@@ -31,6 +36,7 @@ __all__ = [
     "VolumeMarker",
     "check_name",
     "dumped",
+    "is_deleting",
     "loaded",
     "parent_key",
     "parent_marker",
@@ -41,7 +47,8 @@ FORMAT = 1
 LARGEST = 3500
 """Bytes of a marker. Most servers take links of 4095."""
 
-_JSON = json.JSONEncoder(separators=(",", ":"), default=dict)
+_encode = msgspec.json.Encoder(enc_hook=dict).encode
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,220}[a-z0-9])?")
 _HANDLE = re.compile(r"(?P<share>[0-9a-f]{32})/(?P<name>[^/@]+)@(?P<generation>[1-9][0-9]*)")
 _COMPONENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
@@ -58,6 +65,12 @@ def check_name(name: str) -> str:
     return name
 
 
+def is_deleting(file: bytes) -> bool:
+    """Whether the marker of this name is one of a volume that is being deleted."""
+    return b"@" in file
+
+
+@lru_cache(maxsize=1024)
 def parent_key(path: tuple[bytes, ...]) -> bytes:
     """Name of the marker of a directory above volumes."""
     return hashlib.sha256(b"/".join(path)).hexdigest()[:32].encode()
@@ -73,16 +86,16 @@ def dumped(fields: Mapping[str, Any]) -> bytes:
 
     Raises TypeError or ValueError for values that JSON does not have; the size is not checked.
     """
-    return _JSON.encode({"format": FORMAT, **fields}).encode()
+    return _encode({"format": FORMAT, **fields})
 
 
 def loaded(content: bytes) -> dict[str, Any]:
     """Raises `CorruptMarker`."""
     try:
-        fields = json.loads(content)
-    except ValueError as error:
-        raise CorruptMarker(f"no JSON: {error}") from error
-    if not isinstance(fields, dict) or not isinstance(fields.get("format"), int):
+        fields = _decode(content)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise CorruptMarker(f"no JSON object: {error}") from error
+    if not isinstance(fields.get("format"), int):
         raise CorruptMarker("no object with a format")
     if fields["format"] > FORMAT:
         raise CorruptMarker(f"written by a newer version (format {fields['format']})")
@@ -100,11 +113,12 @@ class Handle:
     def __str__(self) -> str:
         return f"{self.share_id}/{self.volume_name}@{self.generation}"
 
-    @classmethod
-    def parse(cls, text: str) -> Handle | None:
+    @staticmethod
+    @lru_cache(maxsize=1024)
+    def parse(text: str) -> Handle | None:
         """The handle, None if the text is no handle of this driver."""
         match = _HANDLE.fullmatch(text)
-        return cls(match["share"], match["name"], int(match["generation"])) if match else None
+        return Handle(match["share"], match["name"], int(match["generation"])) if match else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +141,7 @@ class VolumeMarker:
 
     @property
     def key(self) -> bytes:
-        """Name of this volume's entries in deleting and in trash."""
+        """Name of its marker while it is being deleted, and of its entry in trash."""
         return f"{self.name}@{self.owner.generation}".encode()
 
     @property

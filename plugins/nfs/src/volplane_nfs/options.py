@@ -70,9 +70,9 @@ OPTIONS = ParameterSchema(
         ),
         Parameter(
             name="connections",
-            doc="TCP connections to a server, at most.",
+            doc="TCP connections to a server, at most: so many calls are under way without waiting for each other.",
             kind=ParameterKind.INTEGER,
-            default=2,
+            default=8,
             minimum=1,
             maximum=16,
         ),

@@ -222,12 +222,12 @@ def _refuse_what_is_there(
     if reply.status in {Status.NOTDIR, Status.SYMLINK}:
         raise NotADirectory(marker.components[max(0, len(reply.results) - 3)])
     values_of(reply)
-    deleting = read_marker(share, handles.deleting, marker.key)
+    deleting = read_marker(share, handles.volumes, marker.key)
     if deleting is not None and deleting.belongs_to(marker.owner):
         finish_deletion(share, handles, deleting, exports)
         raise Unavailable(f"{marker.name} is being deleted", retry_after=_AGAIN)
     prefix = f"{marker.name}@".encode()
-    if any(name.startswith(prefix) for name in names(share.client, handles.deleting)):
+    if any(name.startswith(prefix) for name in names(share.client, handles.volumes)):
         raise Unavailable(f"{marker.name} is being deleted", retry_after=1.0)
     raise AlreadyExists(
         f"{text(share, marker.components)} exists and carries no mark of {marker.name}: it is not touched; move it "

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from volplane import Unavailable
-from volplane_nfs.errors import LOST_HANDLE, storage_errors
+from volplane_nfs.errors import LOST_HANDLE, STORAGE_ERRORS, to_backend_error
 from volplane_nfs.markers import CONTROL, CorruptMarker, dumped, loaded
 from volplane_nfs.nfs4 import Compounds, NfsError, OutcomeUnknown, Status
 from volplane_nfs.nfs4.files import (
@@ -26,7 +26,7 @@ from volplane_nfs.settings import ShareAddress
 
 __all__ = ["Handles", "Share"]
 
-_DIRECTORIES: Final = ("volumes", "deleting", "trash", "parents", "archive", "exports", "tmp")
+_DIRECTORIES: Final = ("volumes", "trash", "parents", "archive", "exports", "tmp")
 _ATTEMPTS: Final = 4
 _CONTROL: Final = CONTROL.encode()
 _ID_DIGITS: Final = 32
@@ -42,7 +42,6 @@ class Handles:
     root: bytes
     control: bytes
     volumes: bytes
-    deleting: bytes
     trash: bytes
     parents: bytes
     archive: bytes
@@ -76,7 +75,7 @@ class Share:
         A step looks at what is there before it changes anything. So it is run again if handles are stale or the outcome
         of a call is unknown.
         """
-        with storage_errors(share=str(self), doing=doing):
+        try:
             for _ in range(_ATTEMPTS - 1):
                 try:
                     return step(self.handles())
@@ -87,6 +86,8 @@ class Share:
                         raise
                     self._handles = None
             return step(self.handles())
+        except STORAGE_ERRORS as error:
+            raise to_backend_error(error, share=str(self), doing=doing) from error
 
     def handles(self) -> Handles:
         """Open the share, or return what is known. Raises NfsError, TransportError, `Unavailable`."""

@@ -86,7 +86,7 @@ def read_marker(share: Share, directory: bytes, name: bytes) -> VolumeMarker | N
 def read_found(share: Share, handles: Handles, name: str, generation: int) -> Found:
     """Both markers of a name and generation."""
     first = read_request(handles.volumes, name.encode())
-    second = read_request(handles.deleting, f"{name}@{generation}".encode())
+    second = read_request(handles.volumes, f"{name}@{generation}".encode())
     (reply,) = share.client.pipeline([[*first, *second]])
     if len(reply.results) <= len(first):
         marker = marker_in(reply)

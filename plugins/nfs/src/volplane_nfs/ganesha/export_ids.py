@@ -126,6 +126,6 @@ def free_unused(share: Share, handles: Handles, *, older_than: float) -> None:
         content = read_link(share.client, handles.exports, entry.name)
         owner = "" if content is None else str(loaded(content).get("owner", ""))
         if volumes is None:
-            volumes = {*names(share.client, handles.volumes), *names(share.client, handles.deleting)}
+            volumes = {*names(share.client, handles.volumes)}
         if owner and owner.encode() not in volumes and owner.partition("@")[0].encode() not in volumes:
             release(share, handles, int(entry.name), owner)

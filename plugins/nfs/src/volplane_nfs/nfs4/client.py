@@ -62,8 +62,8 @@ def done(reply: Reply) -> int:
 class Client:
     """Calls one server. Threads may share it; after fork(2) the child connects anew.
 
-    timeout: seconds of a call, from sending to its answer. connections: at most so many; a second one is opened when
-    the first has several calls under way. now: the clock of the rest that a dead server is given.
+    timeout: seconds of a call, from sending to its answer. connections: at most so many; another one is opened when
+    each has a call under way. now: the clock of the rest that a dead server is given.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Client:
         *,
         credentials: Credentials = Credentials(),  # noqa: B008 - frozen
         timeout: float = 10.0,
-        connections: int = 2,
+        connections: int = 8,
         dial: Dial = dial_tcp,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -86,6 +86,13 @@ class Client:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._channels: list[Channel] = []
+        self._idle: list[Channel] = []
+        """Channels that no thread has. Each call takes one of its own while there are some: then its thread alone
+        sends and reads, and waits for no other one.
+        """
+        self._calls = 0
+        self._heard = 0.0
+        """When the server answered a call, or got one while it had none, monotonic."""
         self._rest_until = 0.0
         self._rest = 0.0
         self._why = ""
@@ -117,15 +124,20 @@ class Client:
 
     def pipeline(self, compounds: Sequence[Sequence[Request]]) -> list[Reply]:
         """Do several COMPOUNDs at once, in any order; their answers, failed ones too. Raises TransportError."""
-        self._refuse_if_resting()
-        channel = self._channel()
+        if self._rest_until:
+            self._refuse_while_resting()
+        now = time.monotonic()
+        channel, alone = self._take_channel(now)
         try:
-            replies = channel.run(compounds, time.monotonic() + self._timeout)
+            replies = channel.run(compounds, now + self._timeout)
         except (ServerUnavailable, NoAnswer) as error:
             self._let_rest(error)
             raise type(error)(f"NFS server {self.address}: {error}") from error
         except TransportError as error:
             raise type(error)(f"NFS server {self.address}: {error}") from error
+        finally:
+            self._give_back(channel, alone)
+        self._heard = time.monotonic()
         if self._rest:
             self._rest = self._rest_until = 0.0
         return replies
@@ -133,35 +145,50 @@ class Client:
     def close(self) -> None:
         """End all sessions. A later call opens new ones."""
         with self._lock:
-            channels, self._channels = self._channels, []
+            channels, self._channels, self._idle = self._channels, [], []
             mine = self._pid == os.getpid()
         if mine:
             for channel in channels:
                 channel.close()
 
-    def _channel(self) -> Channel:
+    def _take_channel(self, now: float) -> tuple[Channel, bool]:
+        """A channel for one call, and whether no other call has it. Raises ServerUnavailable."""
         with self._lock:
             if self._pid != os.getpid():
                 # The connections belong to the parent process.
-                self._channels, self._pid = [], os.getpid()
-            idle = min(self._channels, key=lambda channel: channel.load, default=None)
-            if idle is not None and (idle.load < 2 or len(self._channels) >= self._connections):
-                return idle
+                self._channels, self._idle, self._calls, self._pid = [], [], 0, os.getpid()
+            if not self._calls:
+                self._heard = now
+            elif now - self._heard > _SILENCE:
+                self._refuse_if_silent(now)
+            self._calls += 1
+            if self._idle:
+                return self._idle.pop(), True
+            if len(self._channels) >= self._connections:
+                return min(self._channels, key=lambda channel: channel.load), False
             owner = f"volplane {socket.gethostname()} {self._pid} {self._nonce} {len(self._channels)}"
             channel = Channel(self.address, self._credentials, owner.encode(), dial=self._dial, timeout=self._timeout)
             self._channels.append(channel)
-            return channel
+            return channel, True
+
+    def _give_back(self, channel: Channel, alone: bool) -> None:
+        with self._lock:
+            self._calls = max(0, self._calls - 1)
+            if alone and channel in self._channels:
+                self._idle.append(channel)
 
     # --- a server that is down ----------------------------------------------------------------------------------
 
-    def _refuse_if_resting(self) -> None:
-        if self._rest_until:
-            left = self._rest_until - self._now()
-            if left > 0:
-                raise ServerUnavailable(f"NFS server {self.address}: {self._why}; it is tried again in {left:.0f} s")
-        for channel in self._channels:
-            if channel.silent_seconds > _SILENCE:
-                raise ServerUnavailable(f"NFS server {self.address}: it does not answer other calls")
+    def _refuse_while_resting(self) -> None:
+        left = self._rest_until - self._now()
+        if left > 0:
+            raise ServerUnavailable(f"NFS server {self.address}: {self._why}; it is tried again in {left:.0f} s")
+
+    def _refuse_if_silent(self, now: float) -> None:
+        # Calls of several COMPOUNDs may be answered in part.
+        self._heard = max([self._heard, *(channel.last_heard for channel in self._channels)])
+        if now - self._heard > _SILENCE:
+            raise ServerUnavailable(f"NFS server {self.address}: it does not answer other calls")
 
     def _let_rest(self, error: TransportError) -> None:
         """Fail the next calls at once, so that a dead server holds no threads; the first one after that tries again."""

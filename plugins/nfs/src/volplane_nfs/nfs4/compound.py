@@ -9,29 +9,25 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from volplane_nfs.nfs4.operations import ILLEGAL, OPERATIONS, Operation, Reply, Request, Result
+from volplane_nfs.nfs4.operations import ILLEGAL, OPERATIONS, Operation, Reply, Request, Result, result_of
 from volplane_nfs.nfs4.xdr import UINT32, MalformedData, Opaque, Reader
 
 __all__ = ["MAXIMUM_OPERATIONS", "pack_compound", "pack_reply", "unpack_compound", "unpack_reply"]
 
 MAXIMUM_OPERATIONS: Final = 128
 """In one COMPOUND. Servers have limits of their own; sessions announce them."""
+_TAG_LENGTH_BYTES: Final = 4
+_SUCCESS_BYTES: Final = 8
+"""Of a result, before its value: number and status."""
 _TAG: Final = Opaque(1024)
-_TWO: Final = struct.Struct(">II")
+_HEAD: Final = struct.Struct(">III")
+"""Length of the tag, which is empty in our calls, minor version and number of operations."""
 
 
-def pack_compound(requests: Sequence[Request], minor: int, tag: bytes = b"") -> bytes:
+def pack_compound(requests: Sequence[Request], minor: int) -> bytes:
     """The arguments of a COMPOUND."""
-    out = bytearray()
-    _TAG.pack(out, tag)
-    out += _TWO.pack(minor, len(requests))
-    for operation, arguments in requests:
-        out += operation.code
-        if operation.single is not None:
-            operation.single.pack(out, arguments[0])
-        elif arguments:
-            operation.arguments.pack_fields(out, arguments)
-    return bytes(out)
+    encoded = [operation.encode(arguments) for operation, arguments in requests]
+    return _HEAD.pack(0, minor, len(requests)) + b"".join(encoded)
 
 
 def unpack_compound(reader: Reader) -> tuple[int, list[Request]]:
@@ -64,36 +60,40 @@ def pack_reply(reply: Reply, tag: bytes = b"") -> bytes:
 
 def unpack_reply(reader: Reader, requests: Sequence[Request]) -> Reply:
     """The answer to these requests; raises MalformedData if it is none to them."""
-    status = reader.uint32()
-    _TAG.unpack(reader)
+    status, tag_bytes = reader.two()
+    if tag_bytes:
+        reader.position -= _TAG_LENGTH_BYTES
+        _TAG.unpack(reader)
     count = reader.uint32()
     if count > len(requests):
         raise MalformedData(f"{count} results for {len(requests)} operations")
     results: list[Result] = []
-    last = 0
-    for request in requests[:count]:
-        if last:
-            raise MalformedData(f"results behind one with status {last}")
-        number, last = reader.two()
-        due = request.operation
-        operation = due if number == due.number else _in_the_place_of(due, number)
-        if last:
-            results.append(Result(operation, last, operation.arm(last).unpack(reader)))
-        else:
-            results.append(operation.done or Result(operation, 0, operation.result.unpack(reader)))
+    data = reader.data
+    for operation, _ in requests[:count]:
+        if not data.startswith(operation.success, reader.position):
+            results.append(_failed(reader, operation))
+            break
+        reader.position += _SUCCESS_BYTES
+        results.append(operation.done or result_of((operation, 0, operation.result.unpack(reader))))
+    if len(results) < count:
+        raise MalformedData(f"results behind one with status {results[-1].status}")
     _end(reader)
-    if last != status and results:
-        raise MalformedData(f"status {status} does not go with the last result's {last}")
+    if results and results[-1].status != status:
+        raise MalformedData(f"status {status} does not go with the last result's {results[-1].status}")
     if not status and count != len(requests):
         raise MalformedData(f"{count} results for {len(requests)} operations, and no error")
     return Reply(status, results)
 
 
-def _in_the_place_of(due: Operation, number: int) -> Operation:
-    operation = _known(number)
-    if operation is not ILLEGAL:
+def _failed(reader: Reader, due: Operation) -> Result:
+    """The result of an operation that failed: the last of its COMPOUND."""
+    number, status = reader.two()
+    operation = due if number == due.number else _known(number)
+    if operation is not due and operation is not ILLEGAL:
         raise MalformedData(f"a result of {operation.name} where one of {due.name} is due")
-    return operation
+    if not status:
+        raise MalformedData(f"{operation.name} without an error where {due.name} is due")
+    return Result(operation, status, operation.arm(status).unpack(reader))
 
 
 def _known(number: int) -> Operation:

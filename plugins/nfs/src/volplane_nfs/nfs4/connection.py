@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import os
 import socket
+import struct
 import threading
 import time
 import weakref
@@ -18,12 +19,24 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from volplane_nfs.nfs4.errors import NoAnswer, NotAnNfsServer, ServerUnavailable, TransportError
-from volplane_nfs.nfs4.rpc import COMPOUND, RecordParser, call_header, check_reply_header, framed
+from volplane_nfs.nfs4.rpc import (
+    COMPOUND,
+    USUAL_REPLY,
+    RecordParser,
+    call_header,
+    call_record,
+    check_reply_header,
+)
 from volplane_nfs.nfs4.xdr import MalformedData, Reader
 
 __all__ = ["Address", "Connection", "Dial", "Stream", "dial_tcp"]
 
 _CHUNK: Final = 1 << 16
+_XID_BYTES: Final = 4
+_TICK: Final = 0.25
+"""Seconds after which the kernel gives a waiting thread back, so that it sees whether its time is up."""
+_IDLE: Final = 0.05
+"""Seconds since the last answer after which a connection may have been closed by the server."""
 _RESOLVE_THREADS: Final = threading.BoundedSemaphore(8)
 """Look-ups of names that hang keep their thread; no more than these are given to them."""
 
@@ -41,11 +54,11 @@ class Address:
 
 
 class Stream(Protocol):
-    """The part of a socket that a connection uses."""
+    """The part of a socket that a connection uses. Its calls wait for a moment and then raise BlockingIOError; or
+    TimeoutError, if nothing will come.
+    """
 
-    def settimeout(self, seconds: float | None, /) -> None: ...
-
-    def sendall(self, data: bytes, /) -> None: ...
+    def send(self, data: bytes | memoryview, /) -> int: ...
 
     def recv(self, size: int, flags: int = 0, /) -> bytes: ...
 
@@ -70,12 +83,21 @@ def dial_tcp(address: Address, seconds: float) -> Stream:
             stream.connect(place)
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            _let_the_kernel_wait(stream)
         except OSError as error:
             stream.close()
             last = error
         else:
             return stream
     raise last
+
+
+def _let_the_kernel_wait(stream: socket.socket) -> None:
+    """Sending and receiving are one system call each. With a time limit of Python's they are three."""
+    stream.settimeout(None)
+    limit = struct.pack("@ll", 0, int(_TICK * 1e6))
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 def _resolve(
@@ -109,14 +131,16 @@ def _resolve(
 
 
 class Call:
-    """A call that was sent. answer: set when it is there. gate: locked while a thread waits for it, opened when there
-    is something to do: the answer is there, the connection broke, or it is the thread's turn to read.
+    """A call of COMPOUND. compound: its arguments, encoded. answer: set when it is there. gate: locked while a thread
+    waits for it, opened when there is something to do: the answer is there, the connection broke, or it is the
+    thread's turn to read.
     """
 
-    __slots__ = ("answer", "gate", "reads", "xid")
+    __slots__ = ("answer", "compound", "gate", "reads", "xid")
 
-    def __init__(self, xid: int) -> None:
-        self.xid = xid
+    def __init__(self) -> None:
+        self.compound = b""
+        self.xid = 0
         self.answer: bytes | None = None
         self.gate: threading.Lock | None = None
         self.reads = False
@@ -143,39 +167,45 @@ class Connection:
         """Number of calls without an answer."""
         return len(self._pending)
 
-    def send(self, compounds: Sequence[bytes], seconds: float) -> list[Call]:
-        """Send calls of COMPOUND together. compounds: their arguments, encoded.
+    def send(self, calls: Sequence[Call], deadline: float) -> None:
+        """Send calls together, before `deadline` (monotonic).
 
         Raises ServerUnavailable if none was sent, NoAnswer if any may have arrived.
         """
-        calls = [Call(next(self._xids) & 0xFFFFFFFF) for _ in compounds]
+        records: list[bytes] = []
         with self._state:
             if self.broken is not None:
                 raise ServerUnavailable(str(self.broken))
-            if not self._pending:
-                self.last_heard = time.monotonic()
-                if not self._reading and self._is_closed():
-                    self.broken = NoAnswer("the server closed the connection")
-                    raise ServerUnavailable(str(self.broken))
+            idle = not self._pending and not self._reading
+            if idle and time.monotonic() - self.last_heard > _IDLE and self._is_closed():
+                self.broken = NoAnswer("the server closed the connection")
+                raise ServerUnavailable(str(self.broken))
             for call in calls:
+                call.xid = next(self._xids) & 0xFFFFFFFF
+                call.answer, call.reads = None, False
                 self._pending[call.xid] = call
-        header = self._header
-        records = b"".join(
-            [framed(call.xid.to_bytes(4, "big") + header + each) for call, each in zip(calls, compounds, strict=True)]
-        )
+                records.append(call_record(call.xid, self._header, call.compound))
         try:
             with self._sending:
-                self._stream.settimeout(seconds)
-                self._stream.sendall(records)
+                self._send_all(b"".join(records), deadline)
         except OSError as error:
             raise self._break(NoAnswer(f"the connection broke: {error}")) from error
-        return calls
+
+    def _send_all(self, data: bytes, deadline: float) -> None:
+        left: bytes | memoryview = data
+        while left:
+            try:
+                sent = self._stream.send(left)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise TimeoutError("timed out") from None
+            else:
+                left = memoryview(left)[sent:] if sent < len(left) else b""
 
     def _is_closed(self) -> bool:
         """Whether the server closed an idle connection: then a call need not be sent to find out."""
         try:
-            self._stream.settimeout(0)
-            return not self._stream.recv(1, socket.MSG_PEEK)
+            return not self._stream.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
         except OSError:
@@ -185,7 +215,10 @@ class Connection:
         """The results of a call, before `deadline` (monotonic). Raises NoAnswer, NotAnNfsServer, ServerUnavailable."""
         while not self._there_or_ours_to_read(call, deadline):
             self._read_until(call, deadline)
-        reader = Reader(call.answer or b"", 4)
+        answer = call.answer or b""
+        if answer.startswith(USUAL_REPLY, _XID_BYTES):
+            return Reader(answer, _XID_BYTES + len(USUAL_REPLY))
+        reader = Reader(answer, _XID_BYTES)
         try:
             check_reply_header(reader)
         except MalformedData as error:
@@ -215,12 +248,12 @@ class Connection:
         failure: TransportError | None = None
         try:
             while call.answer is None:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    failure = NoAnswer("no answer in time")
-                    break
-                self._stream.settimeout(left)
-                data = self._stream.recv(_CHUNK)
+                try:
+                    data = self._stream.recv(_CHUNK)
+                except BlockingIOError:
+                    if time.monotonic() < deadline:
+                        continue
+                    raise TimeoutError from None
                 if not data:
                     failure = NoAnswer("the server closed the connection")
                     break

@@ -13,9 +13,11 @@ __all__ = [
     "AUTH_SYS",
     "COMPOUND",
     "NULL",
+    "USUAL_REPLY",
     "Credentials",
     "RecordParser",
     "call_header",
+    "call_record",
     "check_reply_header",
     "framed",
     "success_header",
@@ -26,10 +28,12 @@ NFS_VERSION: Final = 4
 NULL, COMPOUND = 0, 1
 AUTH_NONE, AUTH_SYS = 0, 1
 _CALL, _REPLY = 0, 1
-_ACCEPTED: Final = struct.pack(">IIIII", _REPLY, 0, AUTH_NONE, 0, 0)
-"""The header of a usual reply."""
+USUAL_REPLY: Final = struct.pack(">IIIII", _REPLY, 0, AUTH_NONE, 0, 0)
+"""The header of a reply to an accepted call, behind the xid, as servers that check no more than AUTH_SYS send it."""
 _LAST_FRAGMENT: Final = 0x80000000
 _HEADER: Final = struct.Struct(">I")
+_CALL_START: Final = struct.Struct(">II")
+"""Header of the record, and xid."""
 _AUTH_BODY: Final = Opaque(400)
 _AUTH_SYS: Final = Struct(
     "AuthSys",
@@ -72,6 +76,12 @@ def call_header(procedure: int, credentials: bytes) -> bytes:
     return head + credentials + struct.pack(">II", AUTH_NONE, 0)
 
 
+def call_record(xid: int, header: bytes, arguments: bytes) -> bytes:
+    """A call as it is sent. header: of `call_header`."""
+    size = 4 + len(header) + len(arguments)
+    return _CALL_START.pack(_LAST_FRAGMENT | size, xid) + header + arguments
+
+
 def success_header(xid: int) -> bytes:
     """What stands before the results of an accepted call."""
     return struct.pack(">IIIIII", xid, _REPLY, 0, AUTH_NONE, 0, 0)
@@ -79,9 +89,6 @@ def success_header(xid: int) -> bytes:
 
 def check_reply_header(reader: Reader) -> None:
     """Read the rest of a reply's header, behind the xid. Raises NotAnNfsServer, ServerUnavailable, MalformedData."""
-    if reader.data.startswith(_ACCEPTED, reader.position):
-        reader.position += len(_ACCEPTED)
-        return
     if reader.uint32() != _REPLY:
         raise NotAnNfsServer("the server sent a call where an answer is due")
     if reader.uint32() != 0:
@@ -117,6 +124,9 @@ class RecordParser:
     def feed(self, data: bytes) -> list[bytes]:
         """The records that are complete with this data."""
         if not self._buffer:
+            size = len(data) - 4
+            if not self._record and 0 <= size <= self._maximum and data[:4] == _HEADER.pack(_LAST_FRAGMENT | size):
+                return [data[4:]]  # one whole record, as it nearly always comes
             records, at = self._taken(data)
             self._buffer += data[at:]
             return records

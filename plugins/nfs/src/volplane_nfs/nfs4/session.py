@@ -11,8 +11,9 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from volplane_nfs.nfs4.compound import pack_compound, unpack_reply
@@ -29,7 +30,7 @@ from volplane_nfs.nfs4.operations import (
     Request,
 )
 from volplane_nfs.nfs4.status import Status, name_of_status
-from volplane_nfs.nfs4.xdr import MalformedData
+from volplane_nfs.nfs4.xdr import MalformedData, Reader
 
 __all__ = ["LARGEST_ANSWER", "Channel"]
 
@@ -43,8 +44,6 @@ _CONNECT_WAIT: Final = 0.5
 _HEADER_BYTES: Final = 512
 """Of a call's header, at most: credentials have up to 400."""
 _USE_NON_PNFS: Final = 0x00010000
-_SEQUENCE: Final = SEQUENCE(b"", 0, 0, 0, False)
-"""Stands for the first request of a session's call where its answer is decoded."""
 _LOST: Final = frozenset(
     {
         Status.BADSESSION,
@@ -61,12 +60,14 @@ _LOST: Final = frozenset(
 
 
 _Channel = tuple[int, int, int, int, int, int, list[int]]
+_Slot = tuple[int, int]
+"""The number of a slot, and the sequence of the next call in it."""
 
 
 @dataclass(slots=True)
 class _Session:
-    """minor: version. free: numbers of slots and the next sequence of each. operations: in one COMPOUND. request_bytes:
-    of a call, at most.
+    """minor: version. free: slots without a call; None once the session is lost, for those that wait for one.
+    operations: in one COMPOUND. request_bytes: of a call, at most.
     """
 
     minor: int
@@ -75,21 +76,41 @@ class _Session:
     operations: int = _OPERATIONS
     request_bytes: int = _LARGEST
     highest: int = SLOTS - 1
-    free: list[tuple[int, int]] = field(default_factory=list)
+    free: SimpleQueue[_Slot | None] = field(default_factory=SimpleQueue)
     lost: bool = False
 
+    def slot(self, seconds: float) -> _Slot | None:
+        """Take a free slot, waiting for one; None if there is none in time, or the session is lost."""
+        try:
+            slot = self.free.get(seconds > 0, seconds)
+        except Empty:
+            return None
+        if slot is None:
+            self.free.put(None)  # for the next one who waits
+        return slot
 
-@dataclass(slots=True)
-class _Item:
-    """A COMPOUND on its way. sent: how often it was sent in this session."""
+    def lose(self) -> None:
+        """Use it no longer."""
+        self.lost = True
+        self.free.put(None)
 
-    requests: Sequence[Request]
-    changes: bool
-    session: _Session | None = None
-    slot: tuple[int, int] = (0, 1)
-    sent: int = 0
-    call: Call | None = None
-    reply: Reply | None = None
+
+class _Item(Call):
+    """A COMPOUND on its way. changes: it may change something. sent: how often it was sent in this session.
+    on_the_wire: its requests as they were sent last, with SEQUENCE.
+    """
+
+    __slots__ = ("changes", "on_the_wire", "reply", "requests", "sent", "session", "slot")
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        super().__init__()
+        self.requests = requests
+        self.changes = any(operation.changes for operation, _ in requests)
+        self.session: _Session | None = None
+        self.slot: _Slot = (0, 1)
+        self.sent = 0
+        self.on_the_wire = requests
+        self.reply: Reply | None = None
 
 
 class Channel:
@@ -102,7 +123,6 @@ class Channel:
         self._dial = dial
         self._timeout = timeout
         self._connecting = threading.Lock()
-        self._slots = threading.Condition(threading.Lock())
         self._connection: Connection | None = None
         self._session: _Session | None = None
         self._minor = 1
@@ -124,19 +144,17 @@ class Channel:
         return connection.load if connection is not None else 0
 
     @property
-    def silent_seconds(self) -> float:
-        """How long the server has left calls without any answer."""
+    def last_heard(self) -> float:
+        """When the server answered here last, monotonic; 0 if it never did."""
         connection = self._connection
-        if connection is None or not connection.load or connection.broken is not None:
-            return 0.0
-        return time.monotonic() - connection.last_heard
+        return connection.last_heard if connection is not None else 0.0
 
     def run(self, compounds: Sequence[Sequence[Request]], deadline: float) -> list[Reply]:
         """Send them all, as many at once as there are slots, and wait for the answers, in the same order.
 
         Raises ServerUnavailable (nothing was done), NoAnswer, OutcomeUnknown, NotAnNfsServer.
         """
-        waiting = [_Item(requests, any(request.operation.changes for request in requests)) for requests in compounds]
+        waiting = [_Item(requests) for requests in compounds]
         todo = waiting
         begun = interrupted = False
         while todo:
@@ -177,8 +195,7 @@ class Channel:
         try:
             self._send(items, connection, deadline)
             for item in items:
-                if item.call is not None:
-                    self._answered(item, connection, deadline)
+                self._take_answer(item, connection.wait(item, deadline), connection, deadline)
         except (NoAnswer, ServerUnavailable):
             # A session is kept over connections, so that calls can be repeated. Time that is up ends that.
             if time.monotonic() >= deadline:
@@ -193,38 +210,37 @@ class Channel:
             raise
 
     def _send(self, items: list[_Item], connection: Connection, deadline: float) -> None:
-        records = [self._packed(item) for item in items]
         for item in items:
-            item.call = None
+            self._pack(item)
             item.sent += 1
         try:
-            calls = connection.send(records, max(0.001, deadline - time.monotonic()))
+            connection.send(items, deadline)
         except ServerUnavailable:
             for item in items:
                 item.sent -= 1  # the connection was known to be lost: nothing was sent
             raise
-        for item, call in zip(items, calls, strict=True):
-            item.call = call
 
-    def _packed(self, item: _Item) -> bytes:
+    def _pack(self, item: _Item) -> None:
         session = item.session
         if session is None or session.minor == 0:
-            return pack_compound(item.requests, 0)
-        slot, sequence = item.slot
-        first = SEQUENCE(session.id, sequence, slot, session.highest, item.changes)
-        packed = pack_compound([first, *item.requests], 1)
-        if len(packed) + _HEADER_BYTES > session.request_bytes:
-            raise NfsError(Status.REQ_TOO_BIG, "SEQUENCE", 0)
-        return packed
-
-    def _answered(self, item: _Item, connection: Connection, deadline: float) -> None:
-        call, session = item.call, item.session
-        if call is None or session is None:
+            item.on_the_wire = item.requests
+            item.compound = pack_compound(item.requests, 0)
             return
-        reader = connection.wait(call, deadline)
-        requests = item.requests if session.minor == 0 else [_SEQUENCE, *item.requests]
+        slot, sequence = item.slot
+        item.on_the_wire = [
+            SEQUENCE(session.id, sequence, slot, session.highest, item.changes),
+            *item.requests,
+        ]
+        item.compound = pack_compound(item.on_the_wire, 1)
+        if len(item.compound) + _HEADER_BYTES > session.request_bytes:
+            raise NfsError(Status.REQ_TOO_BIG, "SEQUENCE", 0)
+
+    def _take_answer(self, item: _Item, answer: Reader, connection: Connection, deadline: float) -> None:
+        session = item.session
+        if session is None:
+            return
         try:
-            reply = unpack_reply(reader, requests)
+            reply = unpack_reply(answer, item.on_the_wire)
         except MalformedData as error:
             connection.close()
             raise NotAnNfsServer(f"the answer cannot be decoded: {error}") from error
@@ -244,7 +260,7 @@ class Channel:
         elif status == Status.DELAY:
             time.sleep(min(0.02, max(0.0, deadline - time.monotonic())))
         elif status in _LOST:
-            session.lost = True
+            session.lose()
             self._again(item, unknown=item.sent > 1)
         else:
             self._release(item, session)
@@ -262,39 +278,33 @@ class Channel:
     def _take_slots(self, items: list[_Item], session: _Session, deadline: float) -> list[_Item]:
         """Those that have a slot of the session, or get one: at least one item, waiting for it if need be."""
         taken: list[_Item] = []
-        with self._slots:
-            for item in items:
-                if item.session is session:
-                    taken.append(item)
-                elif item.session is not None:
-                    self._again(item, unknown=item.sent > 0)
-            for item in items:
-                if item.session is None:
-                    while not session.free and not taken and not session.lost:
-                        if not self._slots.wait(max(0.0, deadline - time.monotonic())):
-                            raise ServerUnavailable("all slots of the session are taken by calls without an answer")
-                    if not session.free:
-                        break
-                    item.slot = session.free.pop()
-                    item.session = session
-                    taken.append(item)
+        for item in items:
+            if item.session is session:
+                taken.append(item)
+            elif item.session is not None:
+                self._again(item, unknown=item.sent > 0)
+        for item in items:
+            if item.session is None:
+                slot = session.slot(0.0 if taken else max(0.0, deadline - time.monotonic()))
+                if slot is None:
+                    if not taken and not session.lost:
+                        raise ServerUnavailable("all slots of the session are taken by calls without an answer")
+                    break
+                item.slot, item.session = slot, session
+                taken.append(item)
         return taken
 
     def _release(self, item: _Item, session: _Session) -> None:
         slot, sequence = item.slot
-        with self._slots:
-            session.free.append((slot, (sequence + 1) & 0xFFFFFFFF))
-            self._slots.notify()
+        session.free.put((slot, (sequence + 1) & 0xFFFFFFFF))
 
     def _drop(self, items: list[_Item]) -> None:
         """Give the session up: the state of some of its slots is not known."""
-        with self._slots:
-            for item in items:
-                if item.reply is None and item.session is not None and item.session.minor == 1:
-                    item.session.lost = True
-                elif item.reply is None and item.session is not None:
-                    item.session.free.append(item.slot)
-            self._slots.notify_all()
+        for item in items:
+            if item.reply is None and item.session is not None and item.session.minor == 1:
+                item.session.lose()
+            elif item.reply is None and item.session is not None:
+                item.session.free.put(item.slot)
 
     # --- connecting ---------------------------------------------------------------------------------------------
 
@@ -336,7 +346,7 @@ class Channel:
             raise ServerUnavailable(str(error)) from error
         if old is not None and old.minor == 0:
             return old
-        return _Session(minor=0, free=[(slot, 0) for slot in range(SLOTS)])
+        return _Session(minor=0, free=_queue_of((slot, 0) for slot in range(SLOTS)))
 
     def _session_of_41(self, connection: Connection, deadline: float) -> _Session | None:
         exchange = EXCHANGE_ID((os.urandom(8), self._owner), _USE_NON_PNFS, (0, None), [])
@@ -357,19 +367,18 @@ class Channel:
             operations=max(8, min(_OPERATIONS, made.fore.operations)),
             request_bytes=min(_LARGEST, made.fore.request_bytes),
             highest=slots - 1,
-            free=[(slot, 1) for slot in reversed(range(1, slots))] or [(0, 1)],
+            free=_queue_of((slot, 1) for slot in range(1, slots)),
         )
         first = [SEQUENCE(session.id, 1, 0, session.highest, True), RECLAIM_COMPLETE(False)]
         self._plain(connection, first, 1, deadline)
-        if slots > 1:
-            session.free.append((0, 2))
-        else:
-            session.free = [(0, 2)]
+        session.free.put((0, 2))
         return session
 
     def _plain(self, connection: Connection, requests: list[Request], minor: int, deadline: float) -> tuple[int, Any]:
         """A call outside of any session: its status and the value of its last result."""
-        (call,) = connection.send([pack_compound(requests, minor)], max(0.001, deadline - time.monotonic()))
+        call = Call()
+        call.compound = pack_compound(requests, minor)
+        connection.send([call], deadline)
         try:
             reply = unpack_reply(connection.wait(call, deadline), requests)
         except MalformedData as error:
@@ -380,3 +389,10 @@ class Channel:
     def _check(self, status: int, operation: str) -> None:
         if status:
             raise ServerUnavailable(f"{operation} is refused with {name_of_status(status)}")
+
+
+def _queue_of(slots: Iterable[_Slot]) -> SimpleQueue[_Slot | None]:
+    queue: SimpleQueue[_Slot | None] = SimpleQueue()
+    for slot in slots:
+        queue.put(slot)
+    return queue

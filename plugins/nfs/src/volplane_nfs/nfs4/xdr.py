@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, Protocol
 
 __all__ = [
@@ -175,11 +175,15 @@ class Opaque:
     def __init__(self, maximum: int) -> None:
         self.maximum = maximum
 
-    def pack(self, out: bytearray, value: bytes) -> None:
+    def encode(self, value: bytes) -> bytes:
+        """The packed value by itself."""
         size = len(value)
         if size > self.maximum:
             raise MalformedData(f"{size} bytes where at most {self.maximum} are allowed")
-        out += _U32.pack(size) + value + _PADDING[-size & 3]
+        return _U32.pack(size) + value + _PADDING[-size & 3]
+
+    def pack(self, out: bytearray, value: bytes) -> None:
+        out += self.encode(value)
 
     def unpack(self, reader: Reader) -> bytes:
         return reader.opaque(self.maximum)
@@ -260,14 +264,19 @@ class Struct:
         self.name = name
         self.fields = fields
         self._codecs = tuple(codec for _, codec in fields)
-        self._make: Callable[..., Any] = namedtuple(name, [field for field, _ in fields])  # type: ignore[misc]  # noqa: PYI024
+        self._type: Callable[..., Any] = namedtuple(name, [field for field, _ in fields])  # type: ignore[misc]  # noqa: PYI024
+        self._made_of = partial(tuple.__new__, self._type)
+        """Faster than the type itself, which is a function of Python around this one."""
         self._form = _form_of(self._codecs)
         self._booleans = tuple(number for number, codec in enumerate(self._codecs) if codec is BOOL)
-        self._sizes = tuple((number, each.size) for number, each in enumerate(self._codecs) if isinstance(each, Fixed))
+        self._sizes = tuple(
+            (number - len(fields), each.size) for number, each in enumerate(self._codecs) if isinstance(each, Fixed)
+        )
+        """Of the fields that are bytes, counted from the end."""
 
     def __call__(self, *values: Any) -> Any:
         """A value of the struct."""
-        return self._make(*values)
+        return self._type(*values)
 
     def pack(self, out: bytearray, value: Any) -> None:
         if len(self._codecs) == 1:
@@ -282,24 +291,43 @@ class Struct:
         if len(values) != len(self._codecs):
             raise MalformedData(f"{self.name} has {len(self._codecs)} fields, not {len(values)}")
         if self._form is not None:
-            self._pack_form(self._form, out, values)
+            out += self._packed_form(self._form, *values)
             return
         for codec, field in zip(self._codecs, values, strict=True):
             codec.pack(out, field)
 
-    def _pack_form(self, form: struct.Struct, out: bytearray, values: Sequence[Any]) -> None:
+    def encoder(self, prefix: bytes) -> Callable[[Sequence[Any]], bytes | bytearray]:
+        """A function that packs all fields behind these bytes. It is made once, so that a call finds nothing out."""
+        if not self._codecs:
+            return lambda _: prefix
+        if len(self._codecs) == 1 and isinstance(only := self._codecs[0], Opaque):
+            encode = only.encode
+            return lambda values: prefix + encode(values[0])
+        if self._form is not None:
+            form = struct.Struct(f">{len(prefix)}s{self._form.format[1:]}")
+            return lambda values: self._packed_form(form, prefix, *values)
+
+        def encode_all(values: Sequence[Any]) -> bytearray:
+            out = bytearray(prefix)
+            self.pack_fields(out, values)
+            return out
+
+        return encode_all
+
+    def _packed_form(self, form: struct.Struct, *values: Any) -> bytes:
+        """values: of all fields, perhaps behind a prefix."""
         for number, size in self._sizes:
             if len(values[number]) != size:
                 raise MalformedData(f"{len(values[number])} bytes where {size} are needed")
         try:
-            out += form.pack(*values)
+            return form.pack(*values)
         except struct.error as error:
-            raise MalformedData(f"{self.name} {tuple(values)!r}: {error}") from None
+            raise MalformedData(f"{self.name} {values!r}: {error}") from None
 
     def unpack(self, reader: Reader) -> Any:
-        if len(self._codecs) == 1:
-            return self._codecs[0].unpack(reader)
-        return self._make(*self.unpack_fields(reader)) if self._codecs else None
+        if self._form is None and len(self._codecs) < 2:
+            return self._codecs[0].unpack(reader) if self._codecs else None
+        return self._made_of(self.unpack_fields(reader))
 
     def unpack_fields(self, reader: Reader) -> Sequence[Any]:
         """The values of all fields, also if there is only one or none."""

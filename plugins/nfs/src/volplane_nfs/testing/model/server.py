@@ -143,19 +143,17 @@ class _ModelStream:
         self._answers = bytearray()
         self.cut = False
 
-    def settimeout(self, seconds: float | None) -> None:
-        """Nothing is waited for."""
-
-    def sendall(self, data: bytes) -> None:
+    def send(self, data: bytes | memoryview) -> int:
         if self.cut:
             raise BrokenPipeError(32, "Broken pipe")
-        for record in self._parser.feed(data):
+        for record in self._parser.feed(bytes(data)):
             answer = None if self.cut or not self._server.reachable else self._server.answer(record)
             if answer is None:
                 self.cut = True
-                return
+                break
             if answer:
                 self._answers += framed(answer)
+        return len(data)
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         if flags and not self._answers and not self.cut:
