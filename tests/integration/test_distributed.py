@@ -253,6 +253,27 @@ async def test_a_claim_that_a_lost_node_had_begun_moves_on_after_the_time_of_its
         assert any("node a is gone" in event["message"] for event in cluster.api.events(claim))
 
 
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_node_that_is_back_keeps_its_claim_though_the_assigner_has_not_heard_of_it(begun: bool) -> None:
+    async with DistributedCluster(["a", "b"]) as cluster:
+        cluster.create_class("late", late=True, parameters={names.NODE_GONE_AFTER: "1m"})
+        cluster.scripts["a"].add(requests("create", "persistentvolumes"), unanswered, times=1e9)
+        if begun:
+            cluster.create_claim("data", "late", node="a")
+            await cluster.advance(5)
+        cluster.set_ready("a", ready=False)
+        await cluster.advance(50)
+        if not begun:
+            await cluster.kill("a")
+            cluster.create_claim("data", "late", node="a")
+        for verb in ("watch", "list"):
+            cluster.scripts[CENTRAL].add(requests(verb, "nodes"), unanswered, times=1e9)
+        cluster.server.end_watches()
+        cluster.set_ready("a", ready=True)
+        await cluster.advance(30)
+        assert selected(cluster.claim("data")) == "a"
+
+
 async def test_a_full_node_does_not_forget_what_was_begun_on_one_that_is_gone() -> None:
     """Else two assets of one generation are there when that node comes back, and nobody can tell them apart."""
     async with DistributedCluster(["a", "b", "c"]) as cluster:

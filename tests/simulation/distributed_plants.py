@@ -5,13 +5,16 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
+import msgspec
+
 from simulation.planting import by_name, replace
 from volplane.controller.actions import Patch, Settled, Wait
+from volplane.external import provisioner
 from volplane.intents import node as node_rules
 from volplane.intents import operation, owner
 from volplane.kube import names
 from volplane.placement import assign, capacity, recognise, volumes
-from volplane.placement.capacity import CapacityState
+from volplane.placement.state import PlacementState
 from volplane.placement.usage import Usage
 from volplane.provision import decide as provision
 from volplane.state.records import INTENT_VERSION, ClaimIntent
@@ -29,7 +32,7 @@ def leave_labels_as_they_are(stack: ExitStack) -> None:
 
 def delete_by_the_label_alone(stack: ExitStack) -> None:
     """Take a volume for one's own because it is in the watch, wherever its node affinity puts it."""
-    for module in (owner, operation):
+    for module in (owner, operation, provisioner):
         replace(stack, module, "volume_elsewhere", lambda *_: "")
 
 
@@ -37,17 +40,6 @@ def take_a_node_made_again_for_the_old_one(stack: ExitStack) -> None:
     """Know a node by its name."""
     replace(stack, node_rules, "_made_again", lambda *_: "")
     replace(stack, recognise, "decide_recognition", lambda *_: None)
-
-
-def write_the_uid_of_the_node_later(stack: ExitStack) -> None:
-    """Leave to the assigner, once there is a volume, which node of that name it was."""
-    metadata = node_rules.node_metadata
-
-    def without_uid(node: Any) -> dict[str, Any]:
-        return {**metadata(node), "annotations": {}}
-
-    for module in (assign, provision):
-        replace(stack, module, "node_metadata", without_uid)
 
 
 def move_claims_on_at_once(stack: ExitStack) -> None:
@@ -103,13 +95,19 @@ def take_claims_from_the_scheduler(stack: ExitStack) -> None:
     replace(stack, provision, "_reschedule", keeps)
 
 
-def insist_on_ones_own_figures(stack: ExitStack) -> None:
-    """Write the room that was measured over whatever another process of the node has written."""
+def forget_generations_on_a_full_node(stack: ExitStack) -> None:
+    """Drop the record of a claim that a full node gives back, and with it how often it was begun elsewhere."""
+    reschedule = provision._reschedule
 
-    def at_once(self: CapacityState, old: Any, new: Any) -> None:
-        self._queue.enqueue((new or old).key)
+    def forgets(claim: Any, intent: Any, cluster: Any) -> Patch:
+        return reschedule(claim, msgspec.structs.replace(intent, generation=1), cluster)
 
-    replace(stack, CapacityState, "_object_changed", at_once)
+    replace(stack, provision, "_reschedule", forgets)
+
+
+def take_the_time_from_ones_own_clock(stack: ExitStack) -> None:
+    """Tell what is new by the clock of the machine, which may be minutes off."""
+    replace(stack, PlacementState, "_server_time", lambda self: self.cluster.now().timestamp())
 
 
 def publish_for_a_node_that_is_gone(stack: ExitStack) -> None:
@@ -122,12 +120,12 @@ DISTRIBUTED_PLANTS = by_name(
     leave_labels_as_they_are,
     delete_by_the_label_alone,
     take_a_node_made_again_for_the_old_one,
-    write_the_uid_of_the_node_later,
     move_claims_on_at_once,
     go_on_with_the_same_generation,
     promise_room_twice,
     keep_claims_on_a_full_node,
     take_claims_from_the_scheduler,
-    insist_on_ones_own_figures,
+    forget_generations_on_a_full_node,
+    take_the_time_from_ones_own_clock,
     publish_for_a_node_that_is_gone,
 )
