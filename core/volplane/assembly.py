@@ -6,7 +6,6 @@ here decides anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from volplane.attach.desired import NODE_INDEX, VOLUME_INDEXES
 from volplane.attach.handlers import AttachDetachHandlers, AttacherHandlers
 from volplane.attach.operation import AttachOperation, DetachOperation
 from volplane.attach.reconcilers import NodeReconciler, PairReconciler
-from volplane.controller.actions import Decide
+from volplane.controller.actions import Decide, Flow, Predicate
 from volplane.controller.runner import Runner
 from volplane.controlplane import ControlPlane, Runners
 from volplane.drivers.calls import HookCalls
@@ -178,14 +177,18 @@ class _Wiring:
 
     def _runners(self) -> Runners:
         state = self._state
-        decide: Decide = ClaimReconciler(state, self._enqueue_claim)
+        of_claims = ClaimReconciler(state, lambda key: self._plane.wake("claims", key))
+        of_volumes = VolumeReconciler(state)
+        decide: Decide = of_claims
         if self._parts.lifecycle_metrics is not None:
             decide = CountedAssignments(decide, state.claims, self._parts.lifecycle_metrics)
-        claims = self._runner("claims", decide, state.claims, state.flow_of_claim)
-        volumes = self._runner("volumes", VolumeReconciler(state), state.volumes, state.flow_of_volume)
+        claims = self._runner("claims", decide, state.claims, state.flow_of_claim, of_claims.may_act)
+        volumes = self._runner("volumes", of_volumes, state.volumes, state.flow_of_volume, of_volumes.may_act)
         return Runners(claims=claims, volumes=volumes)
 
-    def _runner(self, name: str, decide: Decide, cache: Cache[Any], flow: Callable[[str], str] | None = None) -> Runner:
+    def _runner(
+        self, name: str, decide: Decide, cache: Cache[Any], flow: Flow | None = None, predicate: Predicate | None = None
+    ) -> Runner:
         return Runner(
             name,
             decide,
@@ -196,12 +199,10 @@ class _Wiring:
             dispatcher=self._dispatcher,
             workers=_WORKERS_OF_NODE if self._settings.node_name else _WORKERS,
             flow=flow,
+            predicate=predicate,
             may_begin=self._parts.may_begin,
             metrics=self._parts.metrics,
         )
-
-    def _enqueue_claim(self, key: str) -> None:
-        self._plane.runners.claims.enqueue(key)
 
     def _driver_changed(self, name: str) -> None:
         self._plane.driver_changed(name)
@@ -373,9 +374,14 @@ class _Wiring:
             monotonic=parts.clock.monotonic,
             promised=lambda claim: promised(claim, state),
         )
-        claims = self._runner("pvcprotection", ClaimProtection(protection), state.claims)
+        claims = self._runner(
+            "pvcprotection", ClaimProtection(protection), state.claims, predicate=state.claims.__contains__
+        )
         volumes = self._runner(
-            "pvprotection", lambda key, _: decide_volume_protection(key, state.volumes, state.lets_go), state.volumes
+            "pvprotection",
+            lambda key, _: decide_volume_protection(key, state.volumes, state.lets_go),
+            state.volumes,
+            predicate=state.volumes.__contains__,
         )
         handlers = ProtectionHandlers(protection, claims=claims, volumes=volumes)
         state.claims.subscribe(handlers.claim_changed)

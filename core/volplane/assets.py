@@ -180,7 +180,9 @@ class ListedAsset:
     created_at: float | None = None
     """Unix time of creation; None if the backend does not know it."""
     attached_to: tuple[str, ...] = ()
-    """Names of the nodes, or ids of the instances, to which it is attached now."""
+    """To what it is attached now: ids of machines, as nodes have them in `spec.providerID` or at its end, or names of
+    nodes where the storage knows no machines. A name may be that of another machine by now.
+    """
     source: VolumeSource | None = None
     """The source that a PersistentVolume of it would have. Required if the handle is not part of the source, so that
     an asset of a static volume is not taken for an orphan."""

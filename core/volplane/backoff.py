@@ -195,6 +195,10 @@ PREPARE_FAILED: Final = Backoff(
     reset="-",
 )
 
+NODE_GROWTH_REFUSED: Final = Backoff(
+    reason="a kubelet cannot grow a file system, and gave up", first=300.0, factor=1.0, reset="-"
+)
+
 # Drivers and leak check.
 
 DRIVER_NOT_STARTED: Final = Backoff(

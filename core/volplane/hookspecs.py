@@ -135,7 +135,9 @@ class BackendSpec:
 
     @hookspec(firstresult=True)
     def list_assets(self, request: ListRequest) -> AssetPage:
-        """List every asset in reach, for the leak check. An asset that exists during the whole listing is in it."""
+        """List every asset in reach, for the leak check, and for the comparison of what is attached with
+        VolumeAttachments. An asset that exists during the whole listing is in it.
+        """
         raise AssertionError(request)
 
     @hookspec(firstresult=True)

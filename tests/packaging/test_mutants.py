@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import subprocess
 import sys
@@ -63,6 +64,13 @@ def test_a_changed_function_is_changed_for_all_who_imported_it(module: ModuleTyp
     swapper = Swapper(tmp_path, frozenset({"module.py"}))
     assert swapper.swap(variant("size > LIMIT or not owner", "not owner"))
     assert guarded(5, "me") == "deleted"
+
+
+def test_so_is_one_that_the_garbage_collector_does_not_list(module: ModuleType, tmp_path: Path) -> None:
+    gc.freeze()
+    swapper = Swapper(tmp_path, frozenset({"module.py"}))
+    assert swapper.swap(variant("size > LIMIT or not owner", "not owner"))
+    assert module.guarded(5, "me") == "deleted"
 
 
 def test_so_is_a_method_with_what_is_within_it(module: ModuleType, tmp_path: Path) -> None:

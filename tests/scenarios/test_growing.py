@@ -11,7 +11,7 @@ import pytest
 from scenarios.backends import OK, GrowingBackend, ScriptedBackend
 from scenarios.harness import Harness, Json, Refused
 from scenarios.stories import DRIVER, claim, storage_class
-from volplane import InProgress, InvalidArgument, ResourceExhausted
+from volplane import BackendError, InProgress, InvalidArgument, ResourceExhausted, Unavailable, VolumeInUse
 
 GROWS = storage_class(allowVolumeExpansion=True)
 TWO_GIB = 2 * 2**30
@@ -132,6 +132,33 @@ async def test_a_size_that_the_backend_refuses_can_be_lowered_again() -> None:
         await asyncio.sleep(5.0)
         assert await capacities(harness) == ("3Gi", "3Gi"), "at once, not after the back-off of the refused size"
         assert types(await harness.claim("c")) == []
+
+
+@pytest.mark.parametrize("error", [VolumeInUse("it is in use"), Unavailable("not now", nothing_done=True)])
+async def test_a_size_that_was_not_begun_can_be_lowered_again(error: Exception) -> None:
+    backend = GrowingBackend(DRIVER, {"expand": [error]})
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await ask(harness, "9Gi")
+        await asyncio.sleep(5.0)
+        await ask(harness, "3Gi")
+        await asyncio.sleep(5.0)
+        status = (await harness.claim("c"))["status"]
+        assert status["allocatedResources"] == {"storage": "3Gi"}
+        backend.script("expand", OK)
+        await harness.settle()
+        assert await capacities(harness) == ("3Gi", "3Gi")
+
+
+async def test_a_size_that_may_have_been_begun_goes_on() -> None:
+    backend = GrowingBackend(DRIVER, {"expand": [Unavailable("no answer")]})
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await ask(harness, "9Gi")
+        await asyncio.sleep(5.0)
+        await ask(harness, "3Gi")
+        await asyncio.sleep(5.0)
+        assert (await harness.claim("c"))["status"]["allocatedResources"] == {"storage": "9Gi"}
 
 
 async def test_a_full_backend_is_asked_again_with_the_same_size() -> None:
@@ -285,6 +312,43 @@ async def test_a_change_that_may_have_begun_is_undone_by_applying_the_former_cla
         assert "modifyVolumeStatus" not in item["status"]
 
 
+async def test_a_change_that_may_have_begun_goes_to_its_end_where_no_former_class_is_named() -> None:
+    backend = GrowingBackend(DRIVER, {"modify": [InProgress(retry_after=600.0, state={"job": "7"}), OK]}, csi=True)
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await harness.create("attributes", attributes("gold", "yellow"))
+        await choose(harness, "gold")
+        await asyncio.sleep(5.0)
+        await choose(harness, None)
+        await asyncio.sleep(5.0)
+        shown = (await harness.claim("c"))["status"]["modifyVolumeStatus"]
+        assert shown == {"targetVolumeAttributesClassName": "gold", "status": "InProgress"}
+        await harness.restart()
+        await harness.settle()
+        assert backend.requests[-1].context.state == {"job": "7"}
+        assert modified(backend) == {"colour": "yellow"}
+        item = await harness.claim("c")
+        assert item["status"]["currentVolumeAttributesClassName"] == "gold", "nobody is told less than there is"
+        assert "modifyVolumeStatus" not in item["status"]
+
+
+async def test_a_first_class_that_is_refused_can_be_given_up() -> None:
+    backend = GrowingBackend(DRIVER, {"modify": [InvalidArgument("no such colour")]}, csi=True)
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await harness.create("attributes", attributes("plaid", "plaid"))
+        await choose(harness, "plaid")
+        await asyncio.sleep(5.0)
+        assert (await harness.claim("c"))["status"]["modifyVolumeStatus"]["status"] == "Infeasible"
+        calls = backend.calls["modify"]
+        await choose(harness, None)
+        await harness.settle()
+        item = await harness.claim("c")
+        assert "modifyVolumeStatus" not in item["status"]
+        assert types(item) == []
+        assert backend.calls["modify"] == calls
+
+
 @pytest.mark.parametrize("write", range(1, 5))
 async def test_a_crash_after_any_write_of_a_change_changes_nothing_of_its_end(write: int) -> None:
     backend = GrowingBackend(DRIVER, csi=True)
@@ -353,3 +417,50 @@ async def test_a_volume_whose_attributes_are_refused_is_not_bound_and_goes_with_
         await harness.settle()
         assert backend.assets == {}
         assert await harness.claims() == {}
+
+
+async def test_for_a_class_of_another_driver_nothing_is_made() -> None:
+    backend = with_csi()
+    async with Harness(backend) as harness:
+        await born_with(harness, attributes("gold", "yellow", "other.example.com"))
+        await asyncio.sleep(60.0)
+        assert not backend.calls
+        words = 'is of driver "other.example.com", the storage class of "memory.volplane.dev"'
+        assert words in harness.messages("ProvisioningFailed")[-1]
+
+
+async def test_a_class_may_name_the_csi_driver() -> None:
+    backend = with_csi()
+    async with Harness(backend) as harness:
+        await born_with(harness, attributes("gold", "yellow", "memory.volplane.dev"))
+        await harness.settle()
+        assert modified(backend) == {"colour": "yellow"}
+
+
+async def test_attributes_that_take_long_are_waited_for_with_what_the_making_of_the_volume_remembers() -> None:
+    backend = with_csi(
+        {
+            "provision": [InProgress(retry_after=1.0, state={"job": 7}), OK],
+            "modify": [InProgress(retry_after=20.0), OK],
+        }
+    )
+    async with Harness(backend) as harness:
+        await born_with(harness, attributes("gold", "yellow"))
+        await asyncio.sleep(15.0)
+        assert await harness.claims() == {"c": "Pending"}
+        assert (backend.calls["provision"], backend.calls["modify"]) == (2, 1)
+        await asyncio.sleep(15.0)
+        assert await harness.claims() == {"c": "Bound"}
+        assert [dict(each.context.state) for each in backend.requests] == [{}, *[{"job": 7}] * 4]
+
+
+async def test_attributes_that_cannot_be_had_yet_are_tried_again_when_the_backend_says() -> None:
+    backend = with_csi({"modify": [BackendError("too many changes", code="Busy", retry_after=77.0), OK]})
+    async with Harness(backend) as harness:
+        await born_with(harness, attributes("gold", "yellow"))
+        await harness.settle()
+        assert modified(backend) == {"colour": "yellow"}
+        said = harness.messages("ProvisioningFailed")[0]
+        words = 'the asset is made, and is not changed to VolumeAttributesClass "gold": too many changes (Busy)'
+        assert words in said
+        assert said.endswith("(Busy); next attempt in 77 s")

@@ -47,8 +47,8 @@ def insist_on_what_was_refused(stack: ExitStack) -> None:
     """Go on with a size that the backend refused, whatever is asked for now."""
     target = resize.expansion_target
 
-    def stubborn(claim: Claim, volume: Volume) -> int | None:
-        return resize.recorded_target(claim) or target(claim, volume)
+    def stubborn(claim: Claim, volume: Volume, **more: Any) -> int | None:
+        return resize.recorded_target(claim) or target(claim, volume, **more)
 
     replace(stack, resize, "expansion_target", stubborn)
 

@@ -9,8 +9,8 @@ from simulation.planting import by_name, replace
 from volplane import Fence
 from volplane.controller.actions import Wait
 from volplane.controller.runner import Runner
-from volplane.drivers import registry
-from volplane.drivers.registry import DriverRegistry
+from volplane.drivers import calls
+from volplane.drivers.calls import HookCalls
 from volplane.intents import term
 from volplane.reclaim import recycle
 from volplane.state.cluster_state import ClusterState
@@ -19,7 +19,7 @@ from volplane_testing.simulation.hooks import TimedExecutor
 
 def call_without_a_look(stack: ExitStack, hook: str) -> None:
     """Call one hook that changes storage as if it changed nothing, whatever became of the lease."""
-    replace(stack, registry, "_CHANGES_NOTHING", registry._CHANGES_NOTHING | {hook})
+    replace(stack, calls, "_CHANGES_NOTHING", calls._CHANGES_NOTHING | {hook})
 
 
 def step_after_a_pause(stack: ExitStack) -> None:
@@ -71,7 +71,7 @@ def wait_for_an_epoch(stack: ExitStack) -> None:
 
 def call_again_what_hangs(stack: ExitStack) -> None:
     """List the assets of a driver once more while the call before hangs: a thread each time."""
-    replace(stack, DriverRegistry, "_refuse_second_hang", lambda *_: None)
+    replace(stack, HookCalls, "_refuse_second_hang", lambda *_: None)
 
 
 def start_again_what_hangs(stack: ExitStack) -> None:

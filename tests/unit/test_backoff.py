@@ -27,6 +27,7 @@ DELAYS: list[tuple[Backoff, list[float], float]] = [
     (backoff.LEASE_NOT_HELD, [1, 1], 1),
     (backoff.LEASE_NOT_RENEWED, [1, 1], 1),
     (backoff.PREPARE_FAILED, [1, 1], 1),
+    (backoff.NODE_GROWTH_REFUSED, [300, 300], 300),
     (backoff.DRIVER_NOT_STARTED, [1, 2, 4, 8, 16, 30, 30], 30),
     (backoff.LEAK_CHECK_FAILED, [60, 60], 60),
     (backoff.LEAK_CHECK_WITHOUT_DRIVER, [10, 10], 10),

@@ -64,6 +64,10 @@ class CoverageMap:
         """Those that fail though nothing is changed."""
         return [test for test in tests if self._known[test]["seconds"] is None]
 
+    def passing(self) -> Iterator[str]:
+        """Those that pass."""
+        return (test for test, known in self._known.items() if known["seconds"] is not None)
+
     def seconds(self, test: str) -> float:
         """How long it takes when nothing is wrong."""
         return float(self._known[test]["seconds"])
@@ -75,9 +79,9 @@ class CoverageMap:
     def covering(self, path: str, lines: Iterable[int] = ()) -> Iterator[str]:
         """Tests that run one of the lines; without lines, any of the file."""
         wanted = set(lines)
-        for test, known in self._known.items():
-            run = known["lines"].get(path, ())
-            if known["seconds"] is not None and (wanted.intersection(run) if wanted else run):
+        for test in self.passing():
+            run = self._known[test]["lines"].get(path, ())
+            if wanted.intersection(run) if wanted else run:
                 yield test
 
     def measure(self, items: Sequence[pytest.Item]) -> int:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
@@ -34,8 +35,13 @@ MEASURED_AT_ONCE: Final = 200
 """Tests after which what they run is written down."""
 GRACE: Final = 5.0
 """Seconds that a test may take beside ten times what it took before; then it hangs, which is noticed too."""
+BUSY_GRACE: Final = 1.0
+"""The same in seconds of the processor's time, beside four times what it took: most of what hangs turns in a loop."""
 SIMULATING: Final = 120.0
 """Seconds that the simulation may take."""
+UNTOLD_OF_ROOM, UNTOLD, OVERHEAD = 0.2, 0.05, 0.005
+"""Changes that a test may notice beside those that it noticed: one of the module's own room, any other. Seconds that
+pytest adds to a test."""
 MEMORY: Final = 4 * 2**30
 """Bytes that a child may have."""
 
@@ -107,7 +113,7 @@ class Judge:
 
     def _judged(self, variant: Variant) -> Verdict:
         tests = self._tests_of(variant)
-        limit = sum(self._longest(test) for test in tests) + GRACE
+        limit = sum(_longest(self._map.seconds(test)) for test in tests) + GRACE
         code, by = self._in_child(variant, tests, limit) if tests else (UNNOTICED, "")
         if code == UNCHANGED:
             code, by = self._fresh(variant, tests, limit)
@@ -125,28 +131,26 @@ class Judge:
         )
 
     def _tests_of(self, variant: Variant) -> list[str]:
-        """Tests that run the changed lines, the most telling first, while there is time; none that missed it."""
+        """Tests that run the changed lines, while there is time; none that missed it.
+
+        Those come first that notice most in a second, by what they noticed of the module so far.
+        """
         lines = () if variant.at_import else range(variant.line, variant.last + 1)
         telling, missed = self._telling[variant.path], self._verdicts.missed_by(variant)
         room = f"tests/unit/{variant.path.split('/')[-2]}/"
 
-        def rank(test: str) -> tuple[int, bool, float]:
-            return -telling[test], not test.startswith(room), self._map.seconds(test)
+        def expected(test: str) -> float:
+            untold = UNTOLD_OF_ROOM if test.startswith(room) else UNTOLD
+            return (telling[test] + untold) / (self._map.seconds(test) + OVERHEAD)
 
-        chosen: list[str] = []
-        seconds = 0.0
-        for test in sorted(self._items.keys() & self._map.covering(variant.path, lines), key=rank):
-            if self._map.mark(test) in missed:
-                continue
-            seconds += self._map.seconds(test)
-            if chosen and seconds > self._limits.seconds:
-                break
-            chosen.append(test)
-        return chosen
-
-    def _longest(self, test: str) -> float:
-        """Seconds after which a test hangs."""
-        return self._map.seconds(test) * 10 + GRACE
+        running = set(self._map.covering(variant.path, lines))
+        if variant.at_import:  # What a class says of its fields is no line that a test runs.
+            running |= {test for test in self._map.passing() if test.startswith(room)}
+        covering = sorted(self._items.keys() & running, key=expected, reverse=True)
+        asked = [test for test in covering if self._map.mark(test) not in missed]
+        spent = accumulate(self._map.seconds(test) for test in asked)
+        chosen = [test for test, seconds in zip(asked, spent, strict=True) if seconds <= self._limits.seconds]
+        return chosen or (asked[:1] if len(asked) == len(covering) else [])
 
     def _in_child(self, variant: Variant, tests: Sequence[str] | None, limit: float) -> tuple[int, str]:
         """Exit code, and what noticed. tests: None = the simulation instead."""
@@ -159,7 +163,7 @@ class Judge:
                 if tests is None:
                     by = broken_seed(variant.path)
                 else:
-                    by = _first_failure({self._items[test]: self._longest(test) for test in tests}, Path(told.name))
+                    by = _first_failure({self._items[test]: self._map.seconds(test) for test in tests}, Path(told.name))
                 Path(told.name).write_text(by, "utf-8")
                 return NOTICED if by else UNNOTICED
 
@@ -179,10 +183,15 @@ class Judge:
         return (UNNOTICED, "") if done.returncode == 0 else (NOTICED, "a process that imports it")
 
 
-def _first_failure(items: Mapping[pytest.Item, float], told: Path) -> str:
-    """The name of the first test that fails; "" if none does. items: the seconds that each may take.
+def _longest(seconds: float) -> float:
+    """Seconds after which a test hangs that took so many before."""
+    return seconds * 10 + GRACE
 
-    One that takes longer ends the process, after its name is written to `told`.
+
+def _first_failure(items: Mapping[pytest.Item, float], told: Path) -> str:
+    """The name of the first test that fails; "" if none does. items: the seconds that each took before.
+
+    One that hangs ends the process, after its name is written to `told`.
     """
     for item, following in zip(items, [*list(items)[1:], None], strict=True):
 
@@ -191,8 +200,11 @@ def _first_failure(items: Mapping[pytest.Item, float], told: Path) -> str:
             os._exit(NOTICED)
 
         signal.signal(signal.SIGALRM, hangs)
-        signal.setitimer(signal.ITIMER_REAL, items[item])
+        signal.signal(signal.SIGVTALRM, hangs)
+        signal.setitimer(signal.ITIMER_REAL, _longest(items[item]))
+        signal.setitimer(signal.ITIMER_VIRTUAL, items[item] * 4 + BUSY_GRACE)
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         if item.session.testsfailed:
             return item.nodeid

@@ -58,13 +58,13 @@ def _statement(node: cst.SimpleStatementLine) -> Iterator[cst.CSTNode]:
 
 
 def _argument(node: cst.Call) -> Iterator[cst.CSTNode]:
-    """An argument is None; one with a name is missing. What only logs show is left alone."""
+    """An argument is None (not where it is False, as that is as false); one with a name is missing."""
     for index, argument in enumerate(node.args):
         name = argument.keyword.value if argument.keyword is not None else ""
         if argument.star or name in SILENT:
             continue
         before, after = node.args[:index], node.args[index + 1 :]
-        if not (isinstance(argument.value, cst.Name) and argument.value.value == "None"):
+        if not (isinstance(argument.value, cst.Name) and argument.value.value in ("None", "False")):
             yield node.with_changes(args=[*before, argument.with_changes(value=cst.Name("None")), *after])
         if name:
             yield node.with_changes(args=[*before, *after])
@@ -82,11 +82,19 @@ def _element(node: cst.List | cst.Tuple | cst.Set | cst.Dict) -> Iterator[cst.CS
             yield node.with_changes(elements=left)
 
 
-_REPLACED: Final = (mutators.operator_string, mutators.operator_arg_removal)
+def _assignment(node: cst.Assign | cst.AnnAssign) -> Iterator[cst.CSTNode]:
+    """None is as false as False."""
+    if not (isinstance(node.value, cst.Name) and node.value.value == "False"):
+        yield from mutators.operator_assignment(node)
+
+
+_REPLACED: Final = (mutators.operator_string, mutators.operator_arg_removal, mutators.operator_assignment)
 """Rules of mutmut in whose place one of ours stands."""
 
 RULES: Final[tuple[Rule, ...]] = (
     *((kind, rule) for kind, rule in mutators.mutation_operators if rule not in _REPLACED),
+    (cst.Assign, _assignment),
+    (cst.AnnAssign, _assignment),
     (cst.SimpleString, _string),
     (cst.If, _condition),
     (cst.While, _condition),

@@ -30,10 +30,12 @@ class Swapper:
             for path in modules
         }
         files = {str(root / path): path for path in modules}
+        gc.unfreeze()  # The tests freeze what is imported, and frozen objects are not listed.
         self._functions: dict[str, list[FunctionType]] = {path: [] for path in modules}
         for found in gc.get_objects():
             if type(found) is FunctionType and found.__code__.co_filename in files:
                 self._functions[files[found.__code__.co_filename]].append(found)
+        gc.freeze()
 
     def recompute(self, variant: Variant) -> bool:
         """Change the values that the module computes at its import; whether one differs.

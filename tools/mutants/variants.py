@@ -82,14 +82,18 @@ def _places(
 
 
 def _is_left_alone(node: cst.CSTNode) -> bool:
-    """Types, decorators, imports, docstrings, lists of names, and what is only logged."""
+    """Types and names of types, decorators, imports, docstrings, lists of names, and what is only logged."""
     match node:
         case cst.Annotation() | cst.Decorator() | cst.Import() | cst.ImportFrom() | cst.Expr(value=cst.SimpleString()):
             return True
         case cst.Assign(targets=[cst.AssignTarget(target=cst.Name(value="__all__" | "log"))]):
             return True
-        case cst.Expr(value=cst.Call(func=cst.Attribute(value=cst.Name(value="log")))):
+        case cst.SimpleStatementLine(body=[cst.Expr(value=cst.Call(func=cst.Attribute(value=cst.Name(value="log"))))]):
             return True
+        case cst.Assign(
+            targets=[cst.AssignTarget(target=cst.Name(value=name))], value=cst.Subscript() | cst.BinaryOperation()
+        ):
+            return name.lstrip("_")[0].isupper() and not name.isupper()  # Such as `Requeue = Callable[[], None]`.
         case cst.Arg(keyword=cst.Name(value=name)) if name in SILENT:
             return True
     return False

@@ -90,9 +90,10 @@ class FreeVolumes:
         return before is None or before[1:] != (place, modes, entry) or before[0].metadata.labels != new.metadata.labels
 
     def _remove(self, volume: Volume) -> None:
-        arriving = self._coming.get(place_of(volume))
-        if arriving is not None and arriving.pop(volume.name, None) is not None and not arriving:
-            del self._coming[place_of(volume)]
+        arriving = self._coming.get(place_of(volume), {})
+        arriving.pop(volume.name, None)
+        if not arriving:
+            self._coming.pop(place_of(volume), None)
         known = self._volumes.pop(volume.name, None)
         if known is None:
             return
@@ -105,11 +106,10 @@ class FreeVolumes:
                 del self._candidates[place]
 
     def _unreserve(self, claim_key: str, name: str) -> None:
-        names = self._reserved.get(claim_key)
-        if names is not None:
-            names.discard(name)
-            if not names:
-                del self._reserved[claim_key]
+        names = self._reserved[claim_key]
+        names.discard(name)
+        if not names:
+            del self._reserved[claim_key]
 
     def reserved_for(self, claim_key: str) -> list[str]:
         """Names of volumes whose reference names this claim (whatever the uid), in order of name."""
@@ -256,5 +256,4 @@ def _needed_label(demand: Demand) -> _Label:
 
 def _shape_of(demand: Demand) -> _Shape:
     """Equal for demands that differ in size only."""
-    selector = b"" if demand.selector is None else msgspec.json.encode(demand.selector, order="sorted")
-    return tuple(sorted(demand.access_modes)), selector
+    return tuple(sorted(demand.access_modes)), msgspec.json.encode(demand.selector, order="sorted")

@@ -21,8 +21,10 @@ __all__ = [
     "Decide",
     "Delete",
     "EventRecord",
+    "Flow",
     "LiveReads",
     "Patch",
+    "Predicate",
     "Queue",
     "Read",
     "Recorder",
@@ -188,6 +190,14 @@ class LiveReads:
         """Drop all: what was read is outdated, since a conflict was met."""
         self._read.clear()
 
+
+Flow = Callable[[str], str]
+"""key -> the flow that it belongs to in its queue: flows are served in turns."""
+
+Predicate = Callable[[str], bool]
+"""key -> whether there may be something to decide about it, by the cached object alone. What it refuses, the decision
+would call settled. The word is controller-runtime's.
+"""
 
 Decide = Callable[[str, LiveReads], Action]
 """(key, what was read live in this pass) -> the next action."""

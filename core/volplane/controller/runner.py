@@ -23,8 +23,10 @@ from volplane.controller.actions import (
     Decide,
     Delete,
     EventRecord,
+    Flow,
     LiveReads,
     Patch,
+    Predicate,
     Read,
     Recorder,
     Run,
@@ -90,6 +92,7 @@ class Runner:
     name: for logs and metrics. kind: what keys are of; events about a refused call go there. caches: by plural; what is
     written or read live goes into them. workers: keys in flight at once. flow: the flow of a key; flows are served
     in turns, and one has at most half of the workers, fewer while the loop is busy (see `AdaptiveConcurrency`).
+    predicate: asked when a key is added: no pass is spent on what it refuses.
     may_begin: asked before each step; while it is false none is taken.
     """
 
@@ -104,12 +107,14 @@ class Runner:
         recorder: Recorder,
         dispatcher: Dispatcher,
         workers: int = 64,
-        flow: Callable[[str], str] | None = None,
+        flow: Flow | None = None,
+        predicate: Predicate | None = None,
         may_begin: Callable[[], bool] = lambda: True,
         metrics: ControllerMetrics | None = None,
     ) -> None:
         self.name = name
         self._decide = decide
+        self._predicate = predicate
         self._may_begin = may_begin
         self._kind = kind
         self._caches = caches
@@ -128,8 +133,12 @@ class Runner:
         self._failure_events: dict[str, EventRecord] = {}
 
     def enqueue(self, key: str, after: float = 0.0) -> None:
-        """Decide about `key` soon, or after so many seconds. May be called before `run`."""
-        if after > 0:
+        """Decide about `key` soon, or after so many seconds, unless all is well by the predicate. May be called before
+        `run`.
+        """
+        if self._predicate is not None and not self._predicate(key) and not self._queue.in_work(key):
+            self._reasons.pop(key, None)
+        elif after > 0:
             self._queue.add_after(key, after)
         else:
             self._queue.add(key)

@@ -127,6 +127,10 @@ class WorkQueue:
         """The key did not fail: its failures are counted from zero again."""
         self._failures.pop(key, None)
 
+    def in_work(self, key: str) -> bool:
+        """Whether a worker has the key."""
+        return key in self._working
+
     def failures(self, key: str) -> int:
         """How often in a row `retry` was called for the key."""
         return self._failures.get(key, 0)

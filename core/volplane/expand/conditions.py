@@ -18,10 +18,12 @@ __all__ = [
     "MODIFYING_VOLUME",
     "MODIFY_CONDITIONS",
     "MODIFY_VOLUME_ERROR",
+    "NODE_RESIZE_ERROR",
     "RESIZE_CONDITIONS",
     "RESIZING",
     "conditions_with",
     "conditions_without",
+    "since_when",
 ]
 
 RESIZING: Final = "Resizing"
@@ -45,6 +47,13 @@ def conditions_with(
     when = before.get("lastTransitionTime") or now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     made = {"type": condition, "status": "True", "lastTransitionTime": when}
     return [*(conditions_without(claim, family) or ()), made | ({"message": message} if message else {})]
+
+
+def since_when(claim: Claim, condition: str) -> datetime | None:
+    """When the condition came; None if it is not there, or does not say."""
+    found = next((each for each in claim.status.conditions or () if each.get("type") == condition), {})
+    when = found.get("lastTransitionTime")
+    return datetime.fromisoformat(when) if when else None
 
 
 def conditions_without(claim: Claim, family: Collection[str]) -> list[dict[str, Any]] | None:

@@ -25,7 +25,7 @@ from volplane.kube.objects import Claim, Volume, VolumeAttributesClass
 from volplane.state.cluster_state import ClusterState
 from volplane.state.progress import Changed, Changing, Refused
 
-__all__ = ["MODIFY", "decide_modify", "wants_other_attributes"]
+__all__ = ["MODIFY", "decide_modify", "modification_target", "wants_other_attributes"]
 
 MODIFY: Final = "modify"
 PENDING: Final = "Pending"
@@ -50,9 +50,9 @@ def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     asset = bound_asset(claim, cluster, otherwise="its attributes cannot be changed")
     if not isinstance(asset, BoundAsset):
         return asset
-    wanted = _wanted(claim)
+    wanted = modification_target(claim)
     if not wanted or (wanted == _current(claim) and _status(claim) != IN_PROGRESS):
-        # Nothing was changed towards the class that was given up, or there is none to go back to.
+        # Nothing was changed towards the class that was given up.
         return _status_patch(claim, {"modifyVolumeStatus": None}, "", cluster, why="another class is not wanted")
     if not reads.has(VOLUME_ATTRIBUTES_CLASSES, wanted):
         return Read(VOLUME_ATTRIBUTES_CLASSES, wanted, why="what does the class ask for?")
@@ -62,6 +62,15 @@ def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     if why_not := _obstacle(attributes, asset.driver):
         return Wait(reason=why_not, events=(warning(CLAIMS, claim, "VolumeModifyFailed", why_not),))
     return _towards(wanted, claim, asset, cluster)
+
+
+def modification_target(claim: Claim) -> str:
+    """The class whose parameters the asset shall have, "" for none.
+
+    A claim that named no class before, and names none any more, has nothing to go back to: what may have been changed
+    by then is brought to its end.
+    """
+    return _wanted(claim) or (_target(claim) if _status(claim) == IN_PROGRESS else "")
 
 
 def _wanted(claim: Claim) -> str:

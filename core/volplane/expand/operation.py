@@ -16,11 +16,13 @@ from volplane.errors import (
     InvalidArgument,
     NotFound,
     OutcomeUnknown,
+    PermissionDenied,
     ResourceExhausted,
     Unsupported,
+    VolumeInUse,
 )
 from volplane.expand.change import recorded_state
-from volplane.expand.modify import MODIFY
+from volplane.expand.modify import MODIFY, modification_target
 from volplane.expand.resize import EXPAND, expansion_target, recorded_target
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import volume_identity
@@ -30,7 +32,7 @@ from volplane.kube.objects import Claim, Volume
 from volplane.kube.quantity import format_bytes
 from volplane.operations import Work
 from volplane.requests import Context, ExpandRequest, ModifyRequest, VolumeIdentity
-from volplane.state.progress import Changed, ChangeProgress, Changing, Refused
+from volplane.state.progress import Changed, ChangeProgress, Changing, Refused, Untouched
 
 __all__ = ["ExpandOperation", "ModifyOperation"]
 
@@ -79,6 +81,8 @@ class _ChangeOperation:
             if _is_infeasible(error):
                 progress.step = Refused(target, str(error))
                 self._wake(run.key)
+            elif not isinstance(progress.step, Changing):
+                progress.step = Untouched(target) if _did_nothing(error) else None
             raise
 
 
@@ -130,7 +134,7 @@ class ModifyOperation(_ChangeOperation):
         deps = self._deps
         claim, volume = await self._live(run)
         shown = claim.status.modify_volume_status
-        target = claim.spec.volume_attributes_class_name or ""
+        target = modification_target(claim)
         if not target or shown is None or shown.target_volume_attributes_class_name != target:
             raise deps.not_justified()
         try:
@@ -151,6 +155,10 @@ class ModifyOperation(_ChangeOperation):
             progress.step = self._long(result, target, given)
         else:
             progress.step = Changed(target)
+
+
+def _did_nothing(error: BackendError) -> bool:
+    return error.nothing_done or isinstance(error, VolumeInUse | PermissionDenied)
 
 
 def _is_infeasible(error: BackendError) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from volplane.assets import VolumeMode
+from volplane.backoff import NODE_GROWTH_REFUSED
 from volplane.binding.matching import capacity_of, held_by, refers_to, request_of
 from volplane.controller.actions import Action, EventRecord, Patch, Settled, Wait, warning
 from volplane.drivers.view import DriverView
@@ -18,17 +19,19 @@ from volplane.expand.change import BoundAsset, bound_asset, go_on, run_for_claim
 from volplane.expand.conditions import (
     CONTROLLER_RESIZE_ERROR,
     FILE_SYSTEM_RESIZE_PENDING,
+    NODE_RESIZE_ERROR,
     RESIZE_CONDITIONS,
     RESIZING,
     conditions_with,
     conditions_without,
+    since_when,
 )
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
 from volplane.kube.quantity import format_bytes, parse
 from volplane.state.cluster_state import ClusterState
-from volplane.state.progress import Changed, Changing, Refused
+from volplane.state.progress import Changed, Changing, Refused, Untouched
 
 __all__ = ["EXPAND", "decide_resize", "expansion_target", "recorded_target", "wants_more"]
 
@@ -57,9 +60,11 @@ def decide_resize(key: str, cluster: ClusterState) -> Action:
     asset = bound_asset(claim, cluster, otherwise="it cannot grow")
     if not isinstance(asset, BoundAsset):
         return _without_driver(asset, claim, cluster)
-    target = expansion_target(claim, asset.volume)
+    step = cluster.progress.change(asset.volume.uid, EXPAND).step
+    untouched = isinstance(step, Untouched) and step.target == str(_allocated(claim))
+    target = expansion_target(claim, asset.volume, untouched=untouched)
     if target is None:
-        return _wait_for_node(claim)
+        return _wait_for_node(claim, cluster)
     if not asset.driver.supports(EXPAND):
         message = f'driver "{asset.driver.name}" cannot grow volumes, so the claim keeps its size'
         return Wait(reason=message, events=(warning(CLAIMS, claim, "VolumeResizeFailed", message),))
@@ -81,10 +86,11 @@ def _without_driver(action: Action, claim: Claim, cluster: ClusterState) -> Acti
     return action
 
 
-def expansion_target(claim: Claim, volume: Volume) -> int | None:
+def expansion_target(claim: Claim, volume: Volume, *, untouched: bool = False) -> int | None:
     """The size in bytes that the asset shall have, or None while the node has to grow the file system.
 
-    An attempt that is recorded goes on, whatever is asked for meanwhile, unless the backend has refused it.
+    An attempt that is recorded goes on, whatever is asked for meanwhile, unless the backend has refused it, or its last
+    call did nothing (untouched).
     """
     status, allocated = _status(claim), _allocated(claim)
     asked = -(-request_of(claim) // NANOS)
@@ -93,7 +99,7 @@ def expansion_target(claim: Claim, volume: Volume) -> int | None:
         return None
     if status == NODE_INFEASIBLE and enough:
         return None
-    if allocated is None or status in (INFEASIBLE, NODE_INFEASIBLE) or (not status and not enough):
+    if allocated is None or status in (INFEASIBLE, NODE_INFEASIBLE) or ((untouched or not status) and not enough):
         return asked
     return allocated
 
@@ -112,10 +118,23 @@ def _allocated(claim: Claim) -> int | None:
     return parse(text).as_bytes() if text else None
 
 
-def _wait_for_node(claim: Claim) -> Wait:
-    if _status(claim) == NODE_INFEASIBLE:
-        return Wait(reason="the node cannot grow the file system; see the events of the claim and its pods")
-    return Wait(reason="the node grows the file system once a pod uses the volume there")
+def _wait_for_node(claim: Claim, cluster: ClusterState) -> Action:
+    """A kubelet that gave up begins again only when it is asked again."""
+    if _status(claim) != NODE_INFEASIBLE:
+        return Wait(reason="the node grows the file system once a pod uses the volume there")
+    reason = "the node cannot grow the file system; see the events of the claim and its pods"
+    since = since_when(claim, NODE_RESIZE_ERROR)
+    if since is None:
+        return Wait(reason=reason)
+    left = NODE_GROWTH_REFUSED.delay() - (cluster.now() - since).total_seconds()
+    if left > 0:
+        return Wait(reason=reason, seconds=left)
+    return _status_patch(claim, _node_pending(claim, cluster), why="the node may try again to grow the file system")
+
+
+def _node_pending(claim: Claim, cluster: ClusterState) -> dict[str, Any]:
+    conditions = conditions_with(claim, RESIZE_CONDITIONS, FILE_SYSTEM_RESIZE_PENDING, cluster.now())
+    return {"allocatedResourceStatuses": {"storage": NODE_PENDING}, "conditions": conditions}
 
 
 def _towards(target: int, claim: Claim, asset: BoundAsset, cluster: ClusterState) -> Action:
@@ -166,10 +185,7 @@ def _finish(done: Changed, claim: Claim, volume: Volume, driver: DriverView, clu
             body["metadata"] = {"annotations": {names.EXPANSION: None}}
         return Patch(kind=VOLUMES, target=volume, body=body, why="the asset has grown")
     if driver.info.node_expansion_required and (volume.spec.volume_mode or "Filesystem") == VolumeMode.FILESYSTEM:
-        status: dict[str, Any] = {
-            "allocatedResourceStatuses": {"storage": NODE_PENDING},
-            "conditions": conditions_with(claim, RESIZE_CONDITIONS, FILE_SYSTEM_RESIZE_PENDING, cluster.now()),
-        }
+        status = _node_pending(claim, cluster)
         message = "Require file system resize of volume on node"
         event = EventRecord(CLAIMS, claim, "Normal", "FileSystemResizeRequired", message)
         return _status_patch(claim, status, event, why="the node grows the file system")

@@ -38,7 +38,7 @@ from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import is_in_tree
 from volplane.state.records import read_recycle_intent
 
-__all__ = ["decide_external_claim", "decide_external_volume"]
+__all__ = ["decide_external_claim", "decide_external_volume", "external_claim_may_act", "external_volume_may_act"]
 
 PATIENCE = 60.0
 """Seconds that a volume may wait for a driver that is not configured here; another process may have it."""
@@ -66,6 +66,12 @@ def decide_external_claim(claim: Claim, cluster: ClusterState, reads: LiveReads)
     if why := claim_elsewhere(claim, cluster):
         return Wait(reason=why)
     return decide_provision(claim, storage_class, cluster, reads)
+
+
+def external_claim_may_act(claim: Claim, cluster: ClusterState) -> bool:
+    """Whether something may be left to do for a claim; most of what the binder writes on one that is bound is not."""
+    going = claim.terminating or claim.spec.volume_name or claim.annotation(names.BIND_COMPLETED) is not None
+    return not going or bool(settled_metadata(claim)) or bool(cluster.settings.node_name)
 
 
 def _settle_bound(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action:
@@ -125,6 +131,13 @@ def decide_external_volume(volume: Volume, cluster: ClusterState, reads: LiveRea
     if (step := finalizer_step(volume, ours=True)) is not None:
         return step
     return once_proven(volume, _reclaim(volume, cluster, reads), cluster, reads)
+
+
+def external_volume_may_act(volume: Volume, cluster: ClusterState) -> bool:
+    """Whether something may be left to do for a volume; not for one in use that has its finalizer and no record."""
+    if volume.terminating or volume.status.phase in ("Released", "Failed") or cluster.settings.node_name:
+        return True
+    return volume.annotation(names.INTENT) is not None or finalizer_step(volume, ours=True) is not None
 
 
 def _reclaim(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from volplane.assets import Absent, Asset
 from volplane.backoff import LIVE_STATE_FORBIDS
+from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Recorder, Run
 from volplane.drivers.view import DriverView
 from volplane.errors import OperationError
@@ -65,6 +66,10 @@ class OperationDeps:
     def claim(self, run: Run) -> Claim:
         return _found(self.cluster.claims.get(run.key), run)
 
+    def storage_class(self, run: Run) -> StorageClass:
+        """The class of the claim that `run` names."""
+        return _found(self.cluster.classes.get(class_of_claim(self.claim(run)) or ""), run)
+
     def volume(self, run: Run) -> Volume:
         return _found(self.cluster.volumes.get(run.key), run)
 
@@ -110,6 +115,8 @@ class OperationDeps:
         if reference is None or not reference.uid or not reference.namespace or not reference.name:
             settled = live.status.phase in ("Released", "Failed") or not self.cluster.settings.binder
             return live if settled or not live.terminating else None
+        if self.cluster.claims.gone(reference.uid):
+            return live  # Nothing is left to be read: whatever has its name now is another claim.
         claim = await self.live_claim(f"{reference.namespace}/{reference.name}")
         if claim is None:
             return live

@@ -83,7 +83,7 @@ class Cache(Generic[T]):
             return False
         if current is not None and current.uid != obj.uid:
             self._remove(key, current)
-            self._tombstones.add(current.uid, None)
+            self._tombstones.add(current.uid, None, for_good=True)
             current = None
         self._interner.share(obj)
         self._objects[key] = obj
@@ -92,15 +92,17 @@ class Cache(Generic[T]):
         self._notify(current, obj)
         return True
 
-    def observe_deleted(self, key: str, uid: str, version: int | None = None) -> bool:
+    def observe_deleted(self, key: str, uid: str, version: int | None = None, *, may_return: bool = False) -> bool:
         """Take in that an object is gone; returns whether it changed the cache.
 
-        version: resourceVersion of the deletion, from a watch; a newer version may come back, because the object may
-        only have left the watch's selector. None: it is gone for good (a live read, or a delete of ours).
+        version: resourceVersion of the deletion, from a watch or list; None: a live read, or a delete of ours.
+        may_return: a newer version may come back, because the object may only have left the selector.
         """
-        self._tombstones.add(uid, version)
         current = self._objects.get(key)
-        if current is None or current.uid != uid or (version is not None and current.version > version):
+        held = current is not None and current.uid == uid
+        newer = held and current is not None and version is not None and current.version > version
+        self._tombstones.add(uid, version, for_good=not may_return and not newer)
+        if current is None or not held or newer:
             return False
         self._remove(key, current)
         return True
@@ -117,7 +119,7 @@ class Cache(Generic[T]):
         """Remove what a list of `version` did not contain, unless it is newer than the list."""
         for key in [key for key, obj in self._objects.items() if key not in seen and obj.version <= version]:
             obj = self._objects[key]
-            self.observe_deleted(key, obj.uid, version)
+            self.observe_deleted(key, obj.uid, version, may_return=True)
         self.reached = max(self.reached, version)
 
     def contradicts(self, listed: T, version: int, *, begun: float) -> bool:
@@ -132,7 +134,8 @@ class Cache(Generic[T]):
         return self._tombstones.contradict(listed.uid, listed.version, version, begun)
 
     def gone(self, uid: str) -> bool:
-        """Whether the server has told that this object is gone for good: to a live read, or as the answer to a write.
+        """Whether the server has told that this object is gone for good: to a live read, as the answer to a write, or
+        by a watch without selector. A uid is never given again.
 
         It remembers that for some minutes; False proves nothing.
         """
@@ -227,12 +230,12 @@ class _Tombstones:
         self._stones: dict[str, tuple[int, bool, float]] = {}
         self._expiry: deque[tuple[float, str]] = deque()
 
-    def add(self, uid: str, version: int | None) -> None:
+    def add(self, uid: str, version: int | None, *, for_good: bool) -> None:
         now = _monotonic()
         self._expire(now)
-        known, for_good, _ = self._stones.get(uid, _NO_STONE)
+        known, before, _ = self._stones.get(uid, _NO_STONE)
         until = now + self._seconds
-        self._stones[uid] = (max(known, version or -1), for_good or version is None, until)
+        self._stones[uid] = (max(known, version or -1), before or for_good, until)
         self._expiry.append((until, uid))
 
     def clear(self) -> None:

@@ -187,7 +187,8 @@ class Reflector(Generic[T]):
 
     def _apply(self, change: Change[T]) -> None:
         if change.type == "DELETED":
-            self._cache.observe_deleted(change.about.key, change.about.uid, change.version)
+            about, selects = change.about, bool(self._labels or self._fields)
+            self._cache.observe_deleted(about.key, about.uid, change.version, may_return=selects)
         elif change.object is not None:
             self._cache.observe(change.object)
         elif change.type == "BOOKMARK":

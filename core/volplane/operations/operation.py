@@ -92,7 +92,8 @@ class Operation:
 class Pause:
     """An operation between two runs. until: loop time of the next; failures: those in a row, 0 after `Again`.
 
-    dropped: the operation was started again, or nobody waits for it any more.
+    timer: ends the delay; after that, forgets the failures. dropped: the operation was started again, or nobody waits
+    for it any more.
     """
 
     run: Run
@@ -102,7 +103,7 @@ class Pause:
     failures: int
     error: str | None
     requeue: Requeue
-    timer: asyncio.TimerHandle | None = None
+    timer: asyncio.TimerHandle = field(init=False)
     dropped: bool = False
 
     def state(self) -> OperationState:

@@ -131,9 +131,8 @@ class OperationRegistry:
         """
         self._closed = True
         self._pauses.close()
-        for operation in list(self._operations.values()):
-            if operation.phase is Phase.QUEUED:
-                self._queues[operation.run.driver].remove(operation)
+        for queue in self._queues.values():
+            for operation in queue.drop():
                 self._remove(operation)
         try:
             async with asyncio.timeout(timeout):
@@ -146,7 +145,7 @@ class OperationRegistry:
 
     def _conflicts(self, run: Run) -> Iterator[Operation]:
         for held_node, operation in self._holders.get((run.driver, run.asset), {}).items():
-            if not run.node or not held_node or run.node == held_node:
+            if not _apart(run.node, held_node):
                 yield operation
 
     def _refuse_busy(self, run: Run, name: str, requeue: Requeue) -> None:
@@ -229,12 +228,17 @@ class OperationRegistry:
 
     async def _cancel(self) -> tuple[str, ...]:
         left = list(self._operations.values())
-        tasks = [o.task for o in left if o.task is not None and not o.task.done()]
+        tasks = [o.task for o in left if o.task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=CANCEL_GRACE)
         return tuple(sorted(o.name for o in left))
+
+
+def _apart(node: str, other: str) -> bool:
+    """Whether operations with these nodes leave each other alone. "" stands for the whole asset."""
+    return node != other and bool(node) and bool(other)
 
 
 async def _drive(operation: Operation) -> None:
@@ -264,12 +268,11 @@ class DriverQueue:
         self._waiting.setdefault(operation.run.verb, deque()).append(operation)
         self._pump()
 
-    def remove(self, operation: Operation) -> None:
-        """Forget an operation that has not begun."""
-        same = self._waiting[operation.run.verb]
-        same.remove(operation)
-        if not same:
-            del self._waiting[operation.run.verb]
+    def drop(self) -> list[Operation]:
+        """Forget the operations that have not begun; which these are."""
+        dropped = [operation for same in self._waiting.values() for operation in same]
+        self._waiting.clear()
+        return dropped
 
     def ended(self) -> None:
         """An operation that had begun is over."""
@@ -345,8 +348,7 @@ class Pauses:
 
     def drop(self, pause: Pause) -> None:
         """Forget the pause and its failures. Queues nothing."""
-        if pause.timer is not None:
-            pause.timer.cancel()
+        pause.timer.cancel()
         pause.dropped = True
         del self._by_name[pause.name]
         names = self._by_asset[pause.run.driver, pause.run.asset]
@@ -358,8 +360,7 @@ class Pauses:
         """Drop the failed operations on the asset of `run`, which is about to change what they failed on."""
         for name in sorted(self._by_asset.get((run.driver, run.asset), ())):
             pause = self._by_name[name]
-            apart = bool(run.node and pause.run.node) and run.node != pause.run.node
-            if pause.failures and not apart:
+            if pause.failures and not _apart(run.node, pause.run.node):
                 self.drop(pause)
                 yield pause
 
@@ -378,9 +379,6 @@ class Pauses:
         """Drop all."""
         for pause in list(self._by_name.values()):
             self.drop(pause)
-        for budget in self._budgets.values():
-            budget.close()
-        self._budgets.clear()
 
     def _delay_over(self, pause: Pause) -> None:
         if not pause.failures:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
 from collections.abc import Callable
 
 from volplane.backoff import HOOK_FAILED, HOOK_FAILED_SLOW, RETRY_BUDGET
@@ -43,7 +44,7 @@ class RetryBudget:
         self._now = LoopTime()
         self._bucket = TokenBucket(RETRY_BUDGET.rate, self._now(), burst=RETRY_BUDGET.burst)
         self._waiting: list[tuple[int, int, Pause]] = []
-        self._added = 0
+        self._order = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -53,24 +54,19 @@ class RetryBudget:
 
     def add(self, pause: Pause) -> None:
         """Resume the pause as soon as the budget allows; until then `pause.until` is an estimate of when."""
-        self._added += 1
-        heapq.heappush(self._waiting, (pause.failures, self._added, pause))
+        heapq.heappush(self._waiting, (pause.failures, next(self._order), pause))
         pause.until = self._now() + self.delay
         self._resume_due()
 
     def succeeded(self) -> bool:
-        """An operation of the group succeeded; whether nothing waits and the budget is full again."""
+        """An operation of the group succeeded; whether the budget is full again, which it is only if nothing waits."""
         self._bucket.give(RETRY_BUDGET.per_success)
         self._resume_due()
-        return not self._waiting and self._bucket.full(self._now())
-
-    def close(self) -> None:
-        """Resume nothing more."""
-        self._waiting.clear()
-        self._stop_timer()
+        return self._bucket.full(self._now())
 
     def _resume_due(self) -> None:
-        self._stop_timer()
+        if self._timer is not None:
+            self._timer.cancel()
         now = self._now()
         while self._waiting:
             if self._waiting[0][2].dropped:
@@ -81,8 +77,3 @@ class RetryBudget:
                 return
             self._bucket.take(now)
             self._resume(heapq.heappop(self._waiting)[2])
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None

@@ -19,17 +19,16 @@ __all__ = ["apply_attributes", "read_attributes"]
 
 
 async def read_attributes(name: str, driver: DriverView, deps: OperationDeps) -> VolumeAttributesClass:
-    """The class of this name. Raises NotFound or InvalidArgument if it cannot be applied; nothing was done."""
+    """The class of this name. Raises NotFound or InvalidArgument if it cannot be applied."""
     try:
         attributes = await deps.client.get(VOLUME_ATTRIBUTES_CLASSES, name)
     except ApiNotFound:
-        raise NotFound(f'volumeattributesclass.storage.k8s.io "{name}" not found', nothing_done=True) from None
+        raise NotFound(f'volumeattributesclass.storage.k8s.io "{name}" not found') from None
     if attributes.driver_name not in (driver.name, driver.info.csi_driver_name):
-        served = driver.info.csi_driver_name or driver.name
-        text = (
-            f'VolumeAttributesClass "{name}" is of driver "{attributes.driver_name}", the storage class of "{served}"'
+        raise InvalidArgument(
+            f'VolumeAttributesClass "{name}" is of driver "{attributes.driver_name}", '
+            f'the storage class of "{driver.info.csi_driver_name}"'
         )
-        raise InvalidArgument(text, nothing_done=True)
     return attributes
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from volplane.assets import Absent, Asset, InProgress
-from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Run
 from volplane.drivers.view import DriverView
-from volplane.errors import AlreadyDeleted, BackendError, OperationError, OutcomeUnknown, ResourceExhausted
+from volplane.errors import AlreadyDeleted, BackendError, OutcomeUnknown, ResourceExhausted
 from volplane.intents.operation import OperationDeps
 from volplane.intents.record import provisioning_failed
 from volplane.intents.requests import asset_identity, owner_of_claim, provision_request
@@ -36,10 +35,7 @@ class ProvisionOperation:
         """Parameters that the `validate` of a driver has accepted."""
 
     def __call__(self, run: Run) -> Work:
-        storage_class = self._cluster.classes.get(class_of_claim(self._deps.claim(run)) or "")
-        if storage_class is None:
-            raise OperationError(f"{run.name} was not started: its class is gone")
-        driver = self._deps.driver(run)
+        storage_class, driver = self._deps.storage_class(run), self._deps.driver(run)
         progress = self._cluster.progress.track_claim(run.uid)
         return lambda: self._provision(run, storage_class, driver, progress)
 

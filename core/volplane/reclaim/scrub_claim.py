@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from volplane.binding.matching import mode_of
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Wait, warning
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
@@ -58,8 +59,12 @@ def released_from(volume: Volume, intent: RecycleIntent | None) -> ObjectReferen
     """The claim that the volume was released from, also while it refers to that of its scrub."""
     if intent is None or not _holds(volume, intent):
         return volume.spec.claim_ref
+    return _former(intent)
+
+
+def _former(intent: RecycleIntent) -> ObjectReference:
     namespace, _, name = intent.released.partition("/")
-    return ObjectReference(kind="PersistentVolumeClaim", namespace=namespace, name=name, uid=intent.claim)
+    return ObjectReference(namespace=namespace, name=name, uid=intent.claim)
 
 
 def hold(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: LiveReads) -> Action | None:
@@ -75,8 +80,12 @@ def hold(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: Li
     if claim is None:
         if not reads.has(CLAIMS, _key(volume, cluster)):
             return Read(CLAIMS, _key(volume, cluster), why="does a claim of this name exist?")
-        why = "a claim for the scrubber pod"
-        return Create(kind=CLAIMS, body=_body(volume, cluster), why=why, failure_event=cannot_make(volume, "claim"))
+        return Create(
+            kind=CLAIMS,
+            body=_body(volume, cluster),
+            why="a claim for the scrubber pod",
+            failure_event=cannot_make(volume, "claim"),
+        )
     if claim.terminating:
         return Wait(reason=f"claim {claim.key}, left from an earlier scrub, is going away")
     if not _is_ours(claim, volume, cluster.sealer):
@@ -150,9 +159,9 @@ def _gone(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Read | Non
 
 
 def _restore(volume: Volume, intent: RecycleIntent, *, why: str) -> Patch:
-    reference = released_from(volume, intent)
+    reference = _former(intent)
     spec: dict[str, Any] = {"claimRef": None}
-    if reference is not None and reference.name:
+    if reference.name:
         spec = {
             "claimRef": {
                 "namespace": reference.namespace,
@@ -177,8 +186,8 @@ def _sealed(name: str, uid: str) -> tuple[str, bytes]:
 
 def _sealed_uid(claim: Claim, sealer: Sealer) -> str:
     """Uid of the volume whose scrub this claim is for; "" if volplane did not make it."""
-    uid = claim.annotation(names.SCRUB_VOLUME_UID) or ""
-    return uid if uid and sealer.signed(*_sealed(claim.name, uid), claim.annotation(_SEAL) or "") else ""
+    uid, seal = claim.annotation(names.SCRUB_VOLUME_UID), claim.annotation(_SEAL)
+    return uid if uid and seal and sealer.signed(*_sealed(claim.name, uid), seal) else ""
 
 
 def _is_ours(claim: Claim, volume: Volume, sealer: Sealer) -> bool:
@@ -192,7 +201,7 @@ def _body(volume: Volume, cluster: ClusterState) -> dict[str, Any]:
         "accessModes": list(spec.access_modes or ("ReadWriteOnce",)),
         "resources": {"requests": {"storage": (spec.capacity or {}).get("storage", "1")}},
         "storageClassName": spec.storage_class_name or "",
-        "volumeMode": spec.volume_mode or "Filesystem",
+        "volumeMode": mode_of(volume),
         "volumeName": volume.name,
     }
     if spec.volume_attributes_class_name:

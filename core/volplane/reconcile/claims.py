@@ -19,7 +19,7 @@ from volplane.binding.decide import (
 )
 from volplane.binding.matching import capacity_of, class_of_claim, demand_of, refers_to, selects
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Run, Settled, Wait
-from volplane.external.provisioner import decide_external_claim
+from volplane.external.provisioner import decide_external_claim, external_claim_may_act
 from volplane.intents.record import (
     after_deleted_volume,
     can_never_be_bound,
@@ -63,6 +63,11 @@ class ClaimReconciler:
         for name in sorted(passed):
             self._offer(name, key)
         return action
+
+    def may_act(self, key: str) -> bool:
+        """The predicate of the claims' runner: of a claim that is gone nothing is left to be decided."""
+        claim = self._cluster.claims.get(key)
+        return claim is not None and (self._cluster.settings.binder or external_claim_may_act(claim, self._cluster))
 
     def _remember(self, key: str, action: Action) -> None:
         """Only a claim that comes to rest can miss a volume: one that takes a step is decided once more."""

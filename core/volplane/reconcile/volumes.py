@@ -8,7 +8,7 @@ from __future__ import annotations
 from volplane.binding.decide import Bind, decide_bound, decide_unbound, migration_step, unbind_patch, volume_phase_step
 from volplane.binding.matching import mode_of, refers_to
 from volplane.controller.actions import Action, LiveReads, Read, Settled, Wait, warning
-from volplane.external.provisioner import decide_external_volume
+from volplane.external.provisioner import decide_external_volume, external_volume_may_act
 from volplane.intents.finalizers import finalizer_step, held_for_reclaim
 from volplane.intents.record import can_never_be_bound, has_newer_intent
 from volplane.kube import names
@@ -31,6 +31,13 @@ class VolumeReconciler:
 
     def __call__(self, key: str, reads: LiveReads) -> Action:
         return decide_volume(key, self._cluster, reads)
+
+    def may_act(self, key: str) -> bool:
+        """The predicate of the volumes' runner. What is left of a scrub concerns a volume that is gone too."""
+        volume = self._cluster.volumes.get(key)
+        if self._cluster.settings.binder or volume is None or external_volume_may_act(volume, self._cluster):
+            return True
+        return self._cluster.settings.reclaimer and _stray(key, volume, self._cluster, LiveReads()) is not None
 
 
 def decide_volume(key: str, cluster: ClusterState, reads: LiveReads) -> Action:

@@ -69,6 +69,12 @@ def _apart_from_bind(volume: Volume) -> object:
     return spec, marks, meta.uid, meta.labels, meta.finalizers, meta.deletion_timestamp
 
 
+def _new_phase(old: Volume, new: Volume) -> bool:
+    """Whether nothing that decisions see changed about a living volume but its status."""
+    same = old.spec.claim_ref == new.spec.claim_ref and _apart_from_bind(old) == _apart_from_bind(new)
+    return same and not new.terminating
+
+
 class EventHandlers:
     """Listeners of the caches: keep the indexes and queue whatever a change may concern."""
 
@@ -136,9 +142,12 @@ class EventHandlers:
 
     def _claims_concerned(self, old: Volume | None, new: Volume | None) -> Iterable[str]:
         """Keys of the claims that the volume refers to, that name it, or whose own it is. For one that is gone there is
-        nothing to decide.
+        nothing to decide. Where another is the binder, the phase that it writes on a living volume tells a claim
+        nothing.
         """
         claims = self._cluster.claims
+        if not self._cluster.settings.binder and old is not None and new is not None and _new_phase(old, new):
+            return ()
         keys: dict[str, None] = {}
         for item in (old, new):
             if item is not None and (reference := item.spec.claim_ref) is not None:

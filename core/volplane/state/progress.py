@@ -42,6 +42,7 @@ __all__ = [
     "Progress",
     "Refused",
     "ScrubPlan",
+    "Untouched",
     "VolumeProgress",
 ]
 
@@ -243,12 +244,18 @@ class Refused(msgspec.Struct, frozen=True):
     message: str
 
 
+class Untouched(msgspec.Struct, frozen=True):
+    """The last call towards the target failed and did nothing, though a later one may succeed."""
+
+    target: str
+
+
 class ChangeProgress(msgspec.Struct):
     """Of one `expand` or `modify` of one volume. step: how far it is; its target says for what."""
 
-    step: Changing | Changed | Refused | None = None
+    step: Changing | Changed | Refused | Untouched | None = None
 
-    def for_target(self, target: str) -> Changing | Changed | Refused | None:
+    def for_target(self, target: str) -> Changing | Changed | Refused | Untouched | None:
         """The step, unless it is about another target."""
         return self.step if self.step is not None and self.step.target == target else None
 

@@ -271,6 +271,23 @@ def attach_by_hand(region: Region, instance: str) -> None:
     InProcess(region.fake).client().attach_volume(VolumeId=stored.id, InstanceId=instance, Device="/dev/sdp")
 
 
+async def test_a_pod_whose_volume_a_person_attached_elsewhere_is_told_where_and_gets_it_when_it_is_free() -> None:
+    async with a_region() as region:
+        await region.add_claim()
+        stranger = region.fake.add_instance("eu-test-1a")
+        attach_by_hand(region, stranger.id)
+        region.start("pod", "node-a")
+        await region.cluster.advance(120.0)
+        assert region.places() == [stranger.id], "nobody takes it from there"
+        pod = region.cluster.api.get("pods", "pod") or {}
+        told = [e["message"] for e in region.cluster.api.events(pod) if e["reason"] == "FailedAttachVolume"]
+        assert told
+        assert all(stranger.id in message for message in told)
+        (stored,) = region.fake.volumes.values()
+        InProcess(region.fake).client().detach_volume(VolumeId=stored.id)
+        await region.attached("node-a")
+
+
 async def test_many_detaches_delay_an_attach_by_little() -> None:
     async with a_region() as region:
         for number in range(8):

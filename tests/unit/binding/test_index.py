@@ -448,3 +448,25 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     accepts = Demand.accepts
     monkeypatch.setattr(Demand, "accepts", lambda self, v: (looks.append(v.name), accepts(self, v))[1])
     return looks
+
+
+def test_a_new_volume_wakes_the_claim_whose_expressions_it_satisfies_though_larger_ones_wait_before_it() -> None:
+    def tiered(name: str, size: str, tier: str) -> Any:
+        expressions = [{"key": "tier", "operator": "In", "values": [tier]}]
+        return claim(name, size=size, selector={"matchExpressions": expressions})
+
+    queue = waiting(tiered("larger", "3Gi", "bronze"), tiered("suits", "2Gi", "gold"), tiered("smaller", "1Gi", "tin"))
+    assert queue.wake_for(volume(size="5Gi", labels={"tier": "gold"})) == "default/suits"
+
+
+def test_a_volume_that_has_come_or_is_gone_leaves_others_that_are_about_to_come() -> None:
+    new = {"phase": "Pending"}
+    first, second, third = (volume(name, status=new) for name in ("first", "second", "third"))
+    free = offered(first, second, third)
+    free.changed(first, None)
+    free.changed(second, volume("second"))
+    coming = free.coming(demand_of(claim()))
+    assert coming is not None
+    assert coming.name == "third"
+    free.changed(third, volume("third"))
+    assert free.coming(demand_of(claim())) is None

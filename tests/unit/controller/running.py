@@ -85,7 +85,12 @@ class World:
 
 @asynccontextmanager
 async def running(
-    world: World, decide: Callable[[str, LiveReads], Action], *, watching: bool = False, workers: int = 4
+    world: World,
+    decide: Callable[[str, LiveReads], Action],
+    *,
+    watching: bool = False,
+    workers: int = 4,
+    predicate: Callable[[str], bool] | None = None,
 ) -> AsyncIterator[World]:
     def noting(key: str, reads: LiveReads) -> Action:
         world.decided.append(key)
@@ -100,6 +105,7 @@ async def running(
         recorder=world.events,
         dispatcher=world.operations,
         workers=workers,
+        predicate=predicate,
         may_begin=lambda: world.leads,
     )
     tasks = [asyncio.create_task(world.runner.run())]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from unit.controller.running import SPEC, World, label, labelled, running
-from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Settled
+from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Settled, Wait
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import PODS, VOLUMES
 from volplane.kube.objects import Volume
@@ -50,6 +50,45 @@ async def test_own_writes_cause_no_further_pass_unless_the_last_decision_relied_
         world.runner.enqueue("a")
         await world.quiet()
         assert world.decided == ["a"] * decisions
+
+
+async def test_no_pass_is_spent_on_what_the_predicate_refuses_and_its_reason_goes(wire: Callable[[], Any]) -> None:
+    world = World(wire())
+    await world.make()
+    refused: set[str] = set()
+
+    async with running(
+        world, lambda _key, _: Wait(reason="later", seconds=60.0), predicate=lambda key: key not in refused
+    ):
+        world.runner.enqueue("a")
+        await world.quiet()
+        assert world.runner.reasons == {"a": "later"}
+        refused.add("a")
+        world.runner.enqueue("a")
+        world.runner.enqueue("a", 1.0)
+        await world.quiet()
+        assert world.decided == ["a"]
+        assert world.runner.reasons == {}
+
+
+async def test_what_comes_to_rest_while_it_is_in_work_is_decided_once_more(wire: Callable[[], Any]) -> None:
+    """The pass may have read it before: what it says last must be about what is there now."""
+    world = World(wire())
+    await world.make()
+
+    def decide(key: str, reads: LiveReads) -> Action:
+        if not reads.has(VOLUMES, key):
+            return Read(VOLUMES, key, why="what is there now?")
+        if len(world.decided) > 2:
+            return Settled()
+        world.runner.enqueue(key)
+        return Wait(reason="as it was read")
+
+    async with running(world, decide, predicate=lambda _key: not world.decided):
+        world.runner.enqueue("a")
+        await world.quiet()
+        assert world.decided == ["a"] * 4
+        assert world.runner.reasons == {}
 
 
 async def test_what_others_change_after_the_last_decision_is_decided_again(wire: Callable[[], Any]) -> None:

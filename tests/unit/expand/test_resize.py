@@ -11,7 +11,7 @@ from unit.deciding import DRIVER, HOOKS, disk, state_with
 from volplane.controller.actions import Patch, Run, Settled, Wait
 from volplane.expand.resize import decide_resize, expansion_target, wants_more
 from volplane.kube.objects import Claim, Volume
-from volplane.state.progress import Changed, Refused
+from volplane.state.progress import Changed, Refused, Untouched
 
 GIB = 2**30
 GROWING = disk(hooks=HOOKS | {"expand"})
@@ -124,6 +124,34 @@ def test_a_refused_size_is_said_once_and_tried_on() -> None:
     assert action.body["status"]["allocatedResourceStatuses"] == {"storage": "ControllerResizeInfeasible"}
     said = bound("9Gi", allocated="9Gi", state="ControllerResizeInfeasible")
     assert isinstance(decided(said, its_volume(said, "1Gi"), refused), Run)
+
+
+def test_a_size_for_which_nothing_was_done_can_be_lowered_before_it_succeeds() -> None:
+    item = bound("5Gi", allocated="9Gi", state=TRYING)
+    assert decided(item, its_volume(item, "1Gi")).asset == "v", "it may have been done: it goes on"
+    action = decided(item, its_volume(item, "1Gi"), Untouched(str(9 * GIB)))
+    assert action.body["status"]["allocatedResources"] == {"storage": "5Gi"}
+    assert action.body["status"]["allocatedResourceStatuses"] == {"storage": TRYING}
+    of_before = decided(item, its_volume(item, "1Gi"), Untouched(str(7 * GIB)))
+    assert isinstance(of_before, Run), "that was about another size"
+
+
+def given_up(at: str) -> Claim:
+    """A claim whose file system a kubelet cannot grow."""
+    item = bound("2Gi", allocated="2Gi", state="NodeResizeInfeasible")
+    item.status.conditions = [{"type": "NodeResizeError", "status": "True", "lastTransitionTime": at}]
+    return item
+
+
+def test_a_kubelet_that_gave_up_growing_is_asked_again_after_a_while() -> None:
+    soon = given_up("2025-12-31T23:56:00Z")
+    waits = decided(soon, its_volume(soon, "2Gi"))
+    assert isinstance(waits, Wait)
+    assert waits.seconds == 60.0
+    late = given_up("2025-12-31T23:55:00Z")
+    action = decided(late, its_volume(late, "2Gi"))
+    assert action.body["status"]["allocatedResourceStatuses"] == {"storage": "NodeResizePending"}
+    assert [each["type"] for each in action.body["status"]["conditions"]] == ["FileSystemResizePending"]
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,22 @@ def test_what_is_gone_for_good_never_comes_back_whatever_its_version(cache: Cach
 
 def test_an_object_that_only_left_the_selection_may_return(cache: Cache[Volume]) -> None:
     cache.observe(volume("a", 9))
-    cache.observe_deleted("a", "uid-a", 12)
+    cache.observe_deleted("a", "uid-a", 12, may_return=True)
+    assert not cache.gone("uid-a")
     assert cache.observe(volume("a", 15))
+
+
+def test_what_a_watch_without_selector_told_gone_is_gone_for_good(cache: Cache[Volume]) -> None:
+    cache.observe(volume("a", 9))
+    cache.observe_deleted("a", "uid-a", 12)
+    assert cache.gone("uid-a")
+    assert not cache.observe(volume("a", 15))
+
+
+def test_a_deletion_that_the_cache_contradicts_proves_nothing(cache: Cache[Volume]) -> None:
+    cache.observe(volume("a", 20))
+    cache.observe_deleted("a", "uid-a", 12)
+    assert not cache.gone("uid-a")
 
 
 def test_a_deletion_of_the_past_does_not_touch_what_is_newer(cache: Cache[Volume]) -> None:

@@ -356,6 +356,23 @@ async def test_what_leaves_the_selection_leaves_the_cache_and_may_come_back(
         assert cache.keys() == ["a", "b"]
 
 
+@pytest.mark.parametrize(("selector", "for_good"), [("", True), ("node=one", False)])
+async def test_only_a_watch_of_everything_tells_that_an_object_is_gone_for_good(
+    wire: Callable[[], Any], settle: Callable[[], Any], selector: str, for_good: bool
+) -> None:
+    line = wire()
+    await make(line, "a", labels={"node": "one"})
+    async with reflecting(line, label_selector=selector) as cache:
+        await cache.wait_synced()
+        await settle()
+        uid = next(cache.values()).uid
+        assert not cache.gone(uid)
+        await remove(line, "a")
+        await settle()
+        assert cache.keys() == []
+        assert cache.gone(uid) is for_good
+
+
 async def test_a_list_of_many_pages_is_taken_in_whole(wire: Callable[[], Any]) -> None:
     line = wire()
     await make(line, *(f"v{number:04}" for number in range(1201)))

@@ -74,6 +74,47 @@ async def test_a_failure_on_one_node_does_not_touch_another_nodes() -> None:
         bench.start("attach-1", node="n1")
 
 
+@pytest.mark.parametrize(("failed", "succeeds"), [("n", "n"), ("n", ""), ("", "n"), ("", "")])
+async def test_what_failed_on_a_node_or_the_whole_asset_is_tried_again_after_another_on_it(
+    failed: str, succeeds: str
+) -> None:
+    bench = Bench()
+    bench.start("attach", failing(InvalidArgument("no")), node=failed)
+    await asyncio.sleep(1)
+    bench.start("detach", node=succeeds)
+    await asyncio.sleep(1)
+    assert ("attach", 1.0) in bench.requeued
+    bench.start("attach", node=failed)
+    await asyncio.sleep(1)
+    assert ("attach", 2.0) in bench.ran
+
+
+async def test_whoever_asked_last_is_told_when_a_delay_is_over() -> None:
+    bench = Bench()
+    bench.start("provision", failing(Unavailable("down")))
+    await asyncio.sleep(0.2)
+    with pytest.raises(BackoffError):
+        bench.start("provision", requeue=lambda: bench.requeued.append(("later", now())))
+    await asyncio.sleep(10)
+    assert bench.requeued == [("later", 0.5)]
+
+
+async def test_work_may_ask_to_go_on_soon_and_what_it_asks_for_the_past_goes_on_at_once() -> None:
+    bench = Bench()
+    bench.start("soon", failing(Again(after=0.2)), asset="1")
+    bench.start("at-once", failing(Again(after=-5.0)), asset="2")
+    await asyncio.sleep(10)
+    assert bench.requeued == [("at-once", 0.0), ("soon", 0.2)]
+
+
+async def test_an_operation_whose_delay_is_over_waits_for_nothing() -> None:
+    bench = Bench()
+    bench.start("provision", failing(Unavailable("down")))
+    await asyncio.sleep(0.5)
+    assert bench.registry.snapshot() == ()
+    assert bench.registry.counts() == {}
+
+
 async def test_again_is_no_failure_releases_the_asset_and_queues_the_object_later() -> None:
     bench = Bench()
     bench.start("provision", failing(Unavailable("down")))
@@ -116,8 +157,8 @@ async def test_forgetting_lets_a_name_run_at_once_with_a_fresh_count() -> None:
     bench.registry.forget("provision", "data", "uid")
     bench.registry.forget("unknown", "data", "uid")
     bench.start("provision", failing(Unavailable("down")))
-    await asyncio.sleep(1)
-    assert bench.requeued == [("provision", 1.5)]
+    await asyncio.sleep(400)
+    assert bench.requeued == [("provision", 1.5)], "the end of the delay that was dropped queues nothing"
 
 
 async def test_forgetting_what_runs_makes_its_failure_the_first() -> None:
@@ -182,5 +223,13 @@ async def test_a_cancelled_operation_releases_its_asset_and_backs_off() -> None:
     bench.start("p", work)
     await asyncio.sleep(0.1)
     assert bench.holder("a") is None
+    assert [state.error for state in bench.registry.snapshot()] == ["cancelled"]
     await asyncio.sleep(1)
     assert bench.requeued == [("p", 0.5)]
+
+
+async def test_a_failure_without_words_is_called_by_its_class() -> None:
+    bench = Bench()
+    bench.start("p", failing(TimeoutError()))
+    await asyncio.sleep(0.1)
+    assert [state.error for state in bench.registry.snapshot()] == ["TimeoutError"]

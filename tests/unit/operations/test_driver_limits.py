@@ -1,6 +1,7 @@
 """Limits of a driver, shutting down, and what can be seen from outside."""
 
 import asyncio
+import contextlib
 import gc
 import logging
 import weakref
@@ -100,6 +101,30 @@ async def test_draining_gives_up_after_its_time_and_names_what_still_runs() -> N
     assert bench.holder("1") is None
 
 
+async def test_draining_waits_a_second_for_work_that_does_not_heed_its_cancelling() -> None:
+    bench = Bench()
+
+    async def deaf() -> None:
+        while now() < 50:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(100)
+
+    bench.start("deaf", deaf, asset="1")
+    bench.start("ends", sleeping(1.0), asset="2")
+    await asyncio.sleep(0.1)
+    assert await bench.registry.drain(3) == ("deaf-data[uid]",)
+    assert now() == 4.1
+
+
+async def test_draining_names_a_hook_that_has_not_returned_though_its_work_is_over() -> None:
+    bench = Bench()
+    executor = InlineExecutor(latency=lambda _driver, _what: (50.0, 0.0))
+    bench.start("overrun", lambda: executor.call("d", lambda: None, 1.0), asset="1")
+    await asyncio.sleep(5)
+    assert await bench.registry.drain(3) == ("overrun-data[uid]",)
+    assert now() == 8.0
+
+
 async def test_draining_an_idle_registry_returns_at_once() -> None:
     bench = Bench()
     assert await bench.registry.drain(5) == ()
@@ -155,6 +180,28 @@ async def test_what_an_operation_logs_carries_its_name_and_driver_and_whose_it_i
         name: {"object": f"default/{name}", "operation": f"{name}-data[uid]", "driver": "d"}
         for name in ("first", "second")
     }
+
+
+async def test_what_is_said_of_an_overrun_hook_carries_the_operation_though_another_let_it_begin() -> None:
+    bench = Bench({"d": DriverLimits(concurrency=1)})
+    executor = InlineExecutor(latency=lambda _driver, _what: (50.0, 0.0))
+    said: list[tuple[str, dict[str, str]]] = []
+
+    class Listening(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append((record.getMessage(), dict(logs.fields())))
+
+    listening = Listening()
+    logging.getLogger("volplane.operations").addHandler(listening)
+    try:
+        bench.start("first", sleeping(1), asset="1")
+        with logs.bound(object="default/second"):
+            bench.start("second", lambda: executor.call("d", lambda: None, 1.0), asset="2")
+        await asyncio.sleep(5)
+    finally:
+        logging.getLogger("volplane.operations").removeHandler(listening)
+    fields = {"object": "default/second", "operation": "second-data[uid]", "driver": "d"}
+    assert said == [("second-data[uid] keeps its asset: a hook it called has not returned", fields)]
 
 
 async def test_a_failure_leaves_nothing_for_the_garbage_collector() -> None:

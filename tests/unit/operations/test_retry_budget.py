@@ -5,8 +5,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from unit.operations.bench import Bench, an_operation, now
+from volplane.controller.actions import Run
 from volplane.errors import Unavailable
-from volplane.operations import DriverLimits
+from volplane.operations import Again, DriverLimits
 
 LIMITS = {"d": DriverLimits(concurrency=1000)}
 
@@ -39,6 +40,14 @@ def tries_per_second(bench: Bench, since: float, until: float, prefix: str = "")
 
 async def down() -> None:
     raise Unavailable("the filer is down")
+
+
+async def going_on() -> None:
+    raise Again(after=20.0)
+
+
+async def nothing() -> None:
+    pass
 
 
 async def test_however_many_fail_a_hundred_are_tried_again_at_once_and_then_ten_a_second() -> None:
@@ -108,6 +117,72 @@ async def test_what_waits_for_its_turn_is_told_when_that_is_about_and_can_be_for
     trying_again(bench, last.verb, down)
     await asyncio.sleep(0.1)
     assert (last.verb, 1.0) in bench.ran, "its class has changed: it is tried at once"
+
+
+async def test_what_is_forgotten_while_it_waits_for_its_turn_is_not_queued_and_takes_nobodys_place() -> None:
+    bench = Bench(LIMITS)
+    for number in range(300):
+        bench.start(f"p{number:03}", down, asset=str(number))
+        await asyncio.sleep(0.0001)
+    await asyncio.sleep(0.6)
+    queued = [name for name, _ in bench.requeued]
+    assert queued == [f"p{number:03}" for number in range(len(queued))], "in the order in which they failed"
+    assert 100 <= len(queued) <= 102
+    for number in range(len(queued), 200):
+        bench.registry.forget(f"p{number:03}", "data", "uid")
+    await asyncio.sleep(1)
+    assert [name for name, _ in bench.requeued[len(queued) :]] == [f"p{number}" for number in range(200, 210)]
+    await asyncio.sleep(60)
+    assert len(bench.requeued) == len(queued) + 100
+
+
+async def test_what_goes_on_after_a_pause_is_not_held_back() -> None:
+    bench = Bench(LIMITS)
+    for number in range(300):
+        bench.start(f"p{number}", going_on, asset=str(number))
+    await asyncio.sleep(60)
+    assert [at for _, at in bench.requeued] == [20.0] * 300
+
+
+async def test_a_success_lets_two_more_of_its_class_be_tried_again_at_once() -> None:
+    bench = Bench(LIMITS)
+    for number in range(300):
+        bench.start(f"p{number:03}", down, asset=str(number))
+    await asyncio.sleep(0.65)
+    before = len(bench.requeued)
+
+    def succeeding(driver: str, group: str) -> None:
+        run = Run(verb="good", key="data", uid="uid", driver=driver, asset=f"good-{group}", group=group)
+        bench.registry.start(run, nothing, lambda: None)
+
+    succeeding("d", "silver")
+    await asyncio.sleep(0.01)
+    succeeding("e", "")
+    await asyncio.sleep(0.01)
+    assert len(bench.requeued) == before, "classes that are well have nothing to do with it"
+    succeeding("d", "")
+    await asyncio.sleep(0.01)
+    assert len(bench.requeued) == before + 2
+    await asyncio.sleep(1.0)
+    assert len(bench.requeued) == before + 12, "and then ten a second as before"
+
+
+async def test_a_success_fills_no_budget_and_one_that_is_full_again_is_forgotten() -> None:
+    bench = Bench(LIMITS)
+    for number in range(100):
+        bench.start(f"p{number:03}", down, asset=str(number))
+    await asyncio.sleep(0.7)
+    assert len(bench.requeued) == 100, "nothing waits any more"
+    bench.start("good", nothing, asset="good")
+    for number in range(100, 150):
+        bench.start(f"p{number:03}", down, asset=str(number))
+    await asyncio.sleep(0.55)
+    assert len(bench.requeued) < 101 + 15
+    await asyncio.sleep(60)
+    bench.start("good", nothing, asset="good")
+    await asyncio.sleep(0.1)
+    assert len(bench.requeued) == 152
+    assert bench.registry._pauses._budgets == {}
 
 
 async def test_shutting_down_ends_the_waiting() -> None:

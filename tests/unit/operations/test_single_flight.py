@@ -7,6 +7,7 @@ import pytest
 from unit.operations.bench import Bench, failing, now, sleeping
 from volplane.errors import BackoffError, OperationInProgress, Unavailable
 from volplane.operations import Phase
+from volplane.operations.operation import hold_until
 from volplane_testing.executor import InlineExecutor
 
 # --- exclusion --------------------------------------------------------------------------------------------------
@@ -61,6 +62,15 @@ async def test_the_same_name_is_refused_while_it_runs_whatever_the_asset() -> No
     assert bench.requeued == [("delete", 1.0)]
 
 
+async def test_whoever_asked_last_for_what_runs_is_told_when_it_ends() -> None:
+    bench = Bench()
+    bench.start("delete", sleeping(1))
+    with pytest.raises(OperationInProgress):
+        bench.start("delete", requeue=lambda: bench.requeued.append(("later", now())))
+    await asyncio.sleep(2)
+    assert bench.requeued == [("later", 1.0)]
+
+
 async def test_the_same_asset_name_of_another_driver_is_another_asset() -> None:
     bench = Bench()
     bench.start("one", sleeping(1), driver="d")
@@ -109,6 +119,25 @@ async def test_an_asset_stays_taken_until_the_overrun_hook_returns() -> None:
     await asyncio.sleep(1)
     assert ("delete", 40.0) in bench.requeued
     assert bench.ended[0].seconds == pytest.approx(40.0)
+
+
+async def test_an_asset_stays_taken_until_the_last_of_several_hooks_returns() -> None:
+    bench = Bench()
+    hooks = [asyncio.get_running_loop().create_future() for _ in range(2)]
+
+    async def work() -> None:
+        for hook in hooks:
+            hold_until(hook)
+
+    bench.start("provision", work)
+    await asyncio.sleep(1)
+    hooks[0].set_result(None)
+    await asyncio.sleep(1)
+    assert bench.phases() == {"provision": Phase.OVERRUN}
+    hooks[1].set_result(None)
+    await asyncio.sleep(1)
+    assert bench.phases() == {}
+    assert bench.requeued == [("provision", 2.0)]
 
 
 async def test_an_overrun_that_the_run_swallows_still_holds_the_asset() -> None:

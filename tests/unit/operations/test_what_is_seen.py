@@ -9,7 +9,7 @@ import pytest
 
 from unit.operations.bench import Bench, an_operation, failing, now, sleeping
 from volplane.controller.actions import Run
-from volplane.errors import BackoffError, OperationError, OperationInProgress, Unavailable
+from volplane.errors import BackoffError, InvalidArgument, OperationError, OperationInProgress, Unavailable
 from volplane.operations import Again, DriverLimits, Ended, OperationRegistry, OperationState, Phase
 from volplane.operations.operation import UNLIMITED, hold_until
 
@@ -137,6 +137,25 @@ async def test_the_next_delay_follows_the_failures_so_far() -> None:
     assert bench.registry.next_delay(run, FAILED) == 1.0, "it runs"
 
 
+async def test_the_next_delay_is_that_of_the_error() -> None:
+    bench = Bench()
+    refused = InvalidArgument("no such zone")
+    assert bench.registry.next_delay(an_operation("fails"), refused) == 300.0
+    bench.start("fails", failing(FAILED))
+    await asyncio.sleep(0.1)
+    assert bench.registry.next_delay(an_operation("fails"), refused) == 300.0
+
+
+async def test_how_long_an_operation_takes_is_counted_from_its_begin_not_from_its_place_in_the_queue() -> None:
+    bench = Bench({"d": DriverLimits(concurrency=1)})
+    bench.start("first", sleeping(10.0), asset="1")
+    bench.start("second", sleeping(2.0), asset="2")
+    await asyncio.sleep(11.0)
+    assert [state.since for state in bench.registry.snapshot()] == [10.0]
+    await asyncio.sleep(5.0)
+    assert [(each.run.verb, each.seconds) for each in bench.ended] == [("first", 10.0), ("second", 2.0)]
+
+
 async def test_verbs_take_turns_and_within_one_the_first_comes_first() -> None:
     bench = Bench({"d": DriverLimits(concurrency=1)})
     bench.start("holds", sleeping(1.0), asset="0")
@@ -157,7 +176,7 @@ async def test_verbs_take_turns_and_within_one_the_first_comes_first() -> None:
     assert order == ["detach0", "attach0", "detach1", "attach1", "detach2"]
 
 
-async def test_a_hook_that_returned_already_holds_nothing() -> None:
+async def test_a_hook_that_returned_already_holds_nothing(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
     done = asyncio.get_running_loop().create_future()
     done.set_result(None)
@@ -169,5 +188,6 @@ async def test_a_hook_that_returned_already_holds_nothing() -> None:
     await asyncio.sleep(0.1)
     assert bench.registry.snapshot() == ()
     assert bench.requeued == [("ends", 0.0)]
+    assert caplog.messages == []
     hold_until(done)  # Outside operations it does nothing.
     assert now() == 0.1

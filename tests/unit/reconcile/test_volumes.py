@@ -152,10 +152,10 @@ def test_what_looks_at_the_claim_itself_or_finds_nothing_left_to_lose_is_precede
 
 
 def test_what_the_server_has_said_of_the_claim_is_not_asked_again() -> None:
-    """Its uid is never given again; that a watch told of its deletion is no answer of the server."""
+    """Its uid is never given again. That it left a selection, or is not in a list, is no such answer."""
     item = volume(claim=GONE, status={"phase": "Bound"}, persistentVolumeReclaimPolicy="Delete")
     watched = state_with(item, GONE)
-    watched.claims.observe_deleted(GONE.key, GONE.uid, 99)
+    watched.claims.observe_deleted(GONE.key, GONE.uid, 99, may_return=True)
     assert isinstance(decide_volume("v", watched, LiveReads()), Read)
     answered = state_with(item, GONE)
     answered.claims.observe_deleted(GONE.key, GONE.uid)

@@ -37,8 +37,8 @@ class Queue:
 class Bench:
     """Reconcilers whose steps a test performs when it likes. The caches are the server."""
 
-    def __init__(self) -> None:
-        self.world = empty_state()
+    def __init__(self, **settings: Any) -> None:
+        self.world = empty_state(**settings)
         self.claims, self.volumes = Queue(), Queue()
         self.forgotten: list[tuple[str, str, str]] = []
         EventHandlers(
@@ -273,6 +273,26 @@ def test_the_last_write_of_a_bind_wakes_the_claim_and_no_volume() -> None:
     assert woken() == (True, False)
     bench.change(item, {"status": {"phase": "Lost"}})
     assert woken() == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "wakes"),
+    [
+        ({"status": {"phase": "Bound"}}, False),
+        ({"status": {"phase": "Bound"}, "spec": {"claimRef": None}}, True),
+        ({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, True),
+        ({"metadata": {"annotations": {names.GENERATION: "2"}}}, True),
+    ],
+    ids=("a phase alone", "its reference", "its deletion", "an annotation"),
+)
+def test_beside_another_binder_a_phase_alone_wakes_no_claim(change: dict[str, Any], wakes: bool) -> None:
+    bench = Bench(binder=False)
+    item = claim()
+    made = volume("v", claim=item, status={"phase": "Pending"})
+    put(bench.world, item, made)
+    bench.claims.keys.clear()
+    bench.change(made, change)
+    assert ("default/c" in bench.claims.keys) is wakes
 
 
 BIND = {"kind": "PersistentVolumeClaim", "namespace": "default", "name": "c", "uid": "uid-c"}
