@@ -6,6 +6,7 @@ and holds no thread. The first caller that finds the board due fetches for all k
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 _MAX_SLOWDOWN = 16.0
+_RELAXED = 1.5
 _KEPT_SECONDS = 120.0
 _FAILURE_KEPT_SECONDS = 30.0
 _LONGEST_WAIT = 3.0
@@ -41,6 +43,7 @@ class Board(Generic[K, V]):
     """Observations by key. Safe for threads; all times are seconds of `clock`.
 
     fetch: returns what exists of the keys; called by one thread at a time. interval: seconds between fetches.
+    early: every fetch serves all keys that were asked for, also those whose callers come later.
     """
 
     def __init__(
@@ -49,11 +52,14 @@ class Board(Generic[K, V]):
         *,
         clock: Callable[[], float],
         interval: float,
+        early: bool = False,
     ) -> None:
         self._fetch = fetch
         self._clock = clock
         self._interval = interval
+        self._early = early
         self._slowdown = 1.0
+        self._relaxed_until = -math.inf
         self._changed = threading.Condition()
         self._wanted: dict[K, float] = {}
         """When a caller comes, or came, for the key."""
@@ -67,12 +73,13 @@ class Board(Generic[K, V]):
         """When the caller of the next fetch comes; one that asks shortly before waits for that fetch."""
 
     def ask(
-        self, key: K, *, max_age: float | None = None, wait_seconds: float = _LONGEST_WAIT
+        self, key: K, *, max_age: float | None = None, patience: float = 0.0, wait_seconds: float = _LONGEST_WAIT
     ) -> Observation[V] | None:
         """An observation that is recent enough and newer than the last `invalidate` of the key; None = ask again later.
 
-        max_age: in seconds, None = the interval. wait_seconds: how long to wait for a fetch of this key by another
-        thread. Raises what the fetch of this key raised.
+        max_age: in seconds, None = the interval. patience: seconds that the caller waits for something else anyway;
+        with any, the first call for a key leaves the fetch to others. wait_seconds: how long to wait for a fetch of
+        this key by another thread. Raises what the fetch of this key raised.
         """
         oldest = self._interval if max_age is None else max_age
         with self._changed:
@@ -81,7 +88,10 @@ class Board(Generic[K, V]):
                 self._wanted.pop(key, None)
                 return observation
             self._raise_failure(key)
+            first = key not in self._wanted
             self._wanted[key] = now
+            if first and patience > 0.0:
+                return None
             if self._fetching:
                 if key in self._fetching:
                     self._changed.wait_for(lambda: key not in self._fetching, timeout=wait_seconds)
@@ -97,11 +107,11 @@ class Board(Generic[K, V]):
             self._raise_failure(key)
             return self._fetched(key)
 
-    def current(self, key: K, *, max_age: float | None = None) -> V | None:
+    def current(self, key: K, *, max_age: float | None = None, patience: float = 0.0) -> V | None:
         """The value of the key, None = it does not exist. Raises RetryLater where `ask` returns None."""
-        observation = self.ask(key, max_age=max_age)
+        observation = self.ask(key, max_age=max_age, patience=patience)
         if observation is None:
-            raise RetryLater(self.next_poll(key))
+            raise RetryLater(self.next_poll(key, after=patience))
         return observation.value
 
     def fetch_now(self, key: K) -> Observation[V]:
@@ -148,6 +158,14 @@ class Board(Generic[K, V]):
                 self._next_caller = moment
             return max(moment - now, 0.001)
 
+    def relax(self, seconds: float) -> None:
+        """Callers wait for something else for so long, such as their rate: until then the period is half as long again.
+
+        So more of them share a fetch.
+        """
+        with self._changed:
+            self._relaxed_until = max(self._relaxed_until, self._clock() + seconds)
+
     def slow_down(self) -> None:
         """The service throttled a fetch: double the period, up to sixteen times the interval."""
         with self._changed:
@@ -161,7 +179,8 @@ class Board(Generic[K, V]):
 
     @property
     def _period(self) -> float:
-        return self._interval * self._slowdown
+        relaxed = self._clock() < self._relaxed_until
+        return self._interval * self._slowdown * (_RELAXED if relaxed else 1.0)
 
     def _fresh(self, key: K, oldest: float) -> Observation[V] | None:
         observation = self._known.get(key)
@@ -187,7 +206,8 @@ class Board(Generic[K, V]):
 
     def _begin(self, now: float) -> list[K]:
         self._drop_old(now)
-        keys = [key for key, moment in self._wanted.items() if moment <= now + self._period / 4]
+        latest = math.inf if self._early else now + self._period / 4
+        keys = [key for key, moment in self._wanted.items() if moment <= latest]
         self._fetching = frozenset(keys)
         self._next_fetch = now + self._period / 2
         self._sequence += 1

@@ -85,6 +85,10 @@ class _Queue:
             slot = self._slots[key] = self._bucket.reserve(now)
         return slot
 
+    def seconds(self, now: float) -> float:
+        """How long a new caller would wait."""
+        return self._bucket.wait(now)
+
     def release(self, key: Hashable, now: float) -> None:
         """The caller calls. Slots that nobody used are dropped."""
         self._slots.pop(key, None)
@@ -134,6 +138,12 @@ class RateLimiter:
                 return left
             queue.release(key, now)
             return 0.0
+
+    def queue_seconds(self, kind: Hashable) -> float:
+        """How long a caller that came now would have to wait. Takes nothing."""
+        now = self._clock()
+        with self._lock:
+            return self._queue(kind, now).seconds(now)
 
     def throttled(self, kind: Hashable) -> None:
         """The cloud throttled the call: other clients use the account's bucket as well. Lowers the rate."""

@@ -28,6 +28,8 @@ from volplane import (
     Unavailable,
 )
 from volplane_aws_ebs import AwsEbsBackend, api
+from volplane_aws_ebs.api import Action, AwsError
+from volplane_aws_ebs.settings import Settings
 from volplane_aws_ebs.testing import Behaviour, FakeEC2, FakeEC2Server, Fault, FaultKind
 from volplane_testing.cloud import FakeCloudServer, HttpRequest, HttpResponse
 
@@ -87,6 +89,17 @@ def test_a_role_is_assumed_for_a_driver(server: FakeEC2Server) -> None:
     assert driver.start(START) == Done()
     assert server.fake.calls["sts:AssumeRole"] == 1
     driver.stop(StopRequest(context=CONTEXT))
+
+
+def test_all_clients_of_a_driver_share_the_credentials_of_its_role(server: FakeEC2Server) -> None:
+    options = {"region": REGION, "endpoint": server.url, "sts_endpoint": server.url, "role_arn": ROLE}
+    client = api.AwsClient(Settings.of(options))
+    client.call(Action.DESCRIBE_AVAILABILITY_ZONES)
+    with pytest.raises(AwsError, match=r"InvalidVolume\.NotFound"):  # By the client that repeats nothing.
+        client.call(Action.MODIFY_VOLUME, VolumeId="vol-0a1b2c3d4e5f67890", Size=2)
+    client.call(Action.DECODE_AUTHORIZATION_MESSAGE, EncodedMessage="ec2:DescribeVolumes")
+    assert server.fake.calls["sts:AssumeRole"] == 1
+    client.close()
 
 
 def test_two_drivers_work_in_two_roles(server: FakeEC2Server) -> None:
@@ -230,22 +243,47 @@ def test_an_endpoint_that_nobody_serves_is_unavailable_and_heals(server: FakeEC2
             driver.start(START)
 
 
-def test_an_answer_that_is_no_xml_is_no_answer(impatient: None) -> None:
-    body = b"<html>busy</html>"
+DESCRIBED = b"<DescribeAvailabilityZonesResponse><availabilityZoneInfo><item><zoneName>eu-test-1a</zoneName>"
 
-    def answer(listener: socket.socket) -> None:
+
+def answer(status: str, body: bytes, *, length: int | None = None) -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: text/xml\r\nContent-Length: {length or len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+@pytest.mark.parametrize(
+    ("sent", "ends"),
+    [
+        pytest.param(answer("500 Oops", b"<html>busy</html>"), True, id="no XML"),
+        pytest.param(answer("200 OK", DESCRIBED), True, id="half of the XML"),
+        pytest.param(answer("200 OK", DESCRIBED, length=4_000), True, id="half of the body"),
+        pytest.param(answer("200 OK", b"")[:20], True, id="half of the headers"),
+        pytest.param(b"", True, id="nothing"),
+        pytest.param(b"", False, id="nothing for a long time"),
+    ],
+)
+def test_an_answer_that_cannot_be_read_or_does_not_come_leaves_the_outcome_open(
+    monkeypatch: pytest.MonkeyPatch, impatient: None, sent: bytes, ends: bool
+) -> None:
+    monkeypatch.setattr(api, "_READ_SECONDS", 0.3)
+    given_up = threading.Event()
+
+    def serve(listener: socket.socket) -> None:
         connection, _ = listener.accept()
         with connection:
             connection.recv(65536)
-            head = f"HTTP/1.1 500 Oops\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-            connection.sendall(head.encode() + body)
+            connection.sendall(sent)
+            if not ends:
+                given_up.wait(10)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=answer, args=(listener,))
+        thread = threading.Thread(target=serve, args=(listener,))
         thread.start()
         driver = AwsEbsBackend({"region": REGION, "endpoint": f"http://127.0.0.1:{listener.getsockname()[1]}"})
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unavailable, match="may have been done") as raised:
             driver.start(START)
+        given_up.set()
+        assert not raised.value.nothing_done
         driver.stop(StopRequest(context=CONTEXT))
         thread.join(10)
 

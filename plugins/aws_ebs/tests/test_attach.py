@@ -63,10 +63,11 @@ def test_a_name_that_somebody_else_uses_is_avoided(region: Any) -> None:
     assert region.attach(asset, region.node(instance)).metadata["devicePath"] == "/dev/xvdab"
 
 
-def test_a_name_that_is_in_use_although_nobody_shows_it_is_given_up(region: Any) -> None:
+@pytest.mark.parametrize("code", ["InvalidParameterValue", "InvalidDevice.InUse"])
+def test_a_name_that_is_in_use_although_nobody_shows_it_is_given_up(region: Any, code: str) -> None:
     message = "Invalid value '/dev/xvdaa' for unixDevice. Attachment point /dev/xvdaa is already in use"
     asset, node = region.provision(), region.node(region.fake.add_instance())
-    region.refuse("AttachVolume", "InvalidParameterValue", message)
+    region.refuse("AttachVolume", code, message)
     assert region.attach(asset, node).metadata["devicePath"] == "/dev/xvdab"
 
 

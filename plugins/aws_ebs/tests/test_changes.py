@@ -140,6 +140,7 @@ def test_performance_is_changed_in_one_call_and_not_twice(region: Any) -> None:
     [
         ({"iops": "many"}, "parameter iops is 'many', expected a whole number"),
         ({"type": "floppy"}, "expected one of gp3, gp2"),
+        ({"type": "standard"}, "'standard', expected one of gp3, gp2, io2, io1, st1, sc1"),
         ({"encrypted": "true"}, "unknown parameter 'encrypted'; what can be changed is type, iops, throughput"),
         ({"iopsPerGB": "0"}, "parameter iopsPerGB is '0', expected a whole number"),
         ({"iopsPerGB": "5", "iops": "4000"}, "iops=4000 and iopsPerGB=5 exclude each other"),

@@ -78,8 +78,8 @@ def test_what_only_the_node_plugin_honours_reaches_it_under_its_keys(
     ("parameters", "told"),
     [
         ({"type": "gp4"}, "'type' is 'gp4', expected one of gp3, .* did you mean 'gp3'"),
-        ({"iops": "lots"}, "'iops' is 'lots', expected a whole number, from 100 to 256000"),
-        ({"iopsPerGB": "-1"}, "'iopsPerGB' is '-1', expected a whole number, from 1 to 1000"),
+        ({"iops": "lots"}, "'iops' is 'lots', expected a whole number, at least 1"),
+        ({"iopsPerGB": "-1"}, "'iopsPerGB' is '-1', expected a whole number, at least 1"),
         ({"iops": "4000", "iopsPerGB": "5"}, "'iops' and 'iopsPerGB' exclude each other"),
         ({"allowAutoIOPSPerGBIncrease": "maybe"}, "is 'maybe', expected true or false"),
         ({"allowAutoIOPSIncreaseOnModify": "2"}, "is '2', expected true or false"),
@@ -114,6 +114,45 @@ def test_each_parameter_that_is_wrong_is_named_with_its_value_and_what_would_be_
     region: Any, parameters: dict[str, str], told: str
 ) -> None:
     refused(region, told, **parameters)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "iops"),
+    [
+        ({"type": "io2", "iops": "300000"}, 256_000),
+        ({"type": "io2", "iopsPerGB": "2000"}, 256_000),
+        ({"type": "io1", "iopsPerGB": "60"}, 15_000),
+        ({"type": "gp3", "iopsPerGB": "1", "allowAutoIOPSPerGBIncrease": "true"}, 3_000),
+        ({"type": "io1", "iops": "50", "allowAutoIOPSPerGBIncrease": "true"}, 100),
+    ],
+)
+def test_iops_outside_the_bounds_of_the_type_become_the_nearest_that_it_has(
+    region: Any, parameters: dict[str, str], iops: int
+) -> None:
+    region.provision(size=300 * GIB, parameters=typed(**parameters))
+    assert only(region).iops == iops
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "arn:aws:kms:eu-test-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab",
+        "arn:aws-cn:kms:cn-north-1:123456789012:alias/storage",
+        "alias/storage",
+        "1234abcd-12ab-34cd-56ef-1234567890ab",
+        "mrk-1234abcd12ab34cd56ef1234567890ab",
+    ],
+)
+def test_a_key_is_named_in_each_way_that_ec2_takes(new_region: Any, key: str) -> None:
+    region = new_region(Behaviour(kms_keys={key: True}))
+    region.provision(parameters=typed(kmsKeyId=key))
+    assert (only(region).encrypted, only(region).kms_key) == (True, key)
+
+
+def test_an_empty_key_is_the_key_of_the_account(region: Any) -> None:
+    region.provision(parameters=typed(kmsKeyId="", encrypted="true"))
+    region.provision("u2", parameters=typed(kmsKeyId=""))
+    assert [volume.encrypted for volume in region.fake.volumes.values()] == [True, False]
 
 
 def test_a_volume_without_a_file_system_takes_no_options_of_one(region: Any) -> None:

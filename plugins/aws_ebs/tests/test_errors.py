@@ -138,6 +138,20 @@ def test_a_zone_without_room_asks_for_another_one_and_proves_that_nothing_was_ma
     assert (raised.value.scope, raised.value.reschedule, raised.value.nothing_done) == ("zone", True, True)
 
 
+@pytest.mark.parametrize("code", ["InsufficientVolumeCapacity", "VolumeTypeNotAvailableInZone"])
+def test_a_volume_that_a_zone_cannot_make_is_made_in_another_one_that_it_may_be_in(region: Any, code: str) -> None:
+    region.clock.advance(120.0)
+    first: list[str] = []
+
+    def in_the_first_zone(given: Any) -> bool:
+        first.append(given["AvailabilityZone"])
+        return bool(given["AvailabilityZone"] == first[0])
+
+    region.refuse("CreateVolume", code, "The specified Availability Zone does not support it", when=in_the_first_zone)
+    asset = region.provision(segment=None)
+    assert region.fake.volumes[asset.handle].zone != first[0]
+
+
 def test_a_zone_without_room_proves_nothing_while_an_earlier_attempt_is_in_doubt(region: Any) -> None:
     region.clock.advance(120.0)
     region.fault("CreateVolume", FaultKind.DROP)
@@ -381,6 +395,30 @@ EVERY = [
     ("SignatureDoesNotMatch", PermissionDenied),
     ("PendingVerification", PermissionDenied),
     ("Blocked", PermissionDenied),
+    ("PendingSnapshotLimitExceeded", ResourceExhausted),
+    ("InsufficientCapacity", ResourceExhausted),
+    ("VolumeTypeNotAvailableInZone", ResourceExhausted),
+    ("InvalidSnapshot.InUse", VolumeInUse),
+    ("IncorrectInstanceState", Unavailable),
+    ("RequestTimeout", Unavailable),
+    ("RequestTimeoutException", Unavailable),
+    ("ServerInternal", Unavailable),
+    ("IncompleteSignature", PermissionDenied),
+    ("MissingAuthenticationToken", PermissionDenied),
+    ("UnrecognizedClientException", PermissionDenied),
+    ("EncryptedVolumesNotSupported", InvalidArgument),
+    ("InvalidAction", InvalidArgument),
+    ("InvalidCharacter", InvalidArgument),
+    ("InvalidInput", InvalidArgument),
+    ("InvalidQueryParameter", InvalidArgument),
+    ("InvalidRequest", InvalidArgument),
+    ("InvalidTagKey.Malformed", InvalidArgument),
+    ("InvalidVolumeID.ZoneMismatch", InvalidArgument),
+    ("MalformedQueryString", InvalidArgument),
+    ("MissingAction", InvalidArgument),
+    ("TagPolicyViolation", InvalidArgument),
+    ("UnsupportedHostConfiguration", InvalidArgument),
+    ("VolumeIOPSLimit", InvalidArgument),
 ]
 
 

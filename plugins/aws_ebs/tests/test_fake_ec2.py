@@ -668,6 +668,15 @@ def test_a_magnetic_volume_is_not_modified(account: Account) -> None:
     id_ = account.ready(VolumeType="standard")
     message = "Volume type EBS Magnetic is not supported."
     refused(account.ec2.modify_volume, "InvalidParameterValue", message, VolumeId=id_, Size=20)
+    id_ = account.ready(VolumeType="gp3")
+    refused(account.ec2.modify_volume, "InvalidParameterValue", message, VolumeId=id_, VolumeType="standard")
+
+
+@pytest.mark.parametrize(("size", "iops"), [(10, 100), (1000, 3000), (10_000, 16_000)])
+def test_a_gp2_volume_shows_the_iops_of_its_size(account: Account, size: int, iops: int) -> None:
+    """Their baseline (Amazon EC2 API reference, Volume)."""
+    id_ = account.ready(VolumeType="gp2", Size=size)
+    assert account.fake.volumes[id_].iops == iops
 
 
 def test_each_type_has_quotas(account: Account) -> None:

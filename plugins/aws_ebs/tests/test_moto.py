@@ -339,7 +339,7 @@ def on_moto(new_region: Any, moto: Cloud) -> Any:
     class OnMoto(new_region):  # type: ignore[misc, valid-type]
         def _driver(self) -> AwsEbsBackend:
             self.options = {"region": REGION}
-            self.connect = lambda _settings, _service, _attempts: moto.ec2
+            self.connect = lambda _settings: lambda _service, _attempts: moto.ec2
             return super()._driver()
 
         def demand(self, uid: str = "u1", size: int = GIB, **fields: Any) -> Any:

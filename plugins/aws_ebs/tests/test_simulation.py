@@ -10,9 +10,16 @@ from volplane_aws_ebs.testing import attaching_subject, subject
 from volplane_testing import run_seed
 
 
-@pytest.mark.parametrize("seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(10, 200))])
+@pytest.mark.parametrize(
+    "seed", [*range(10), *(pytest.param(each, marks=pytest.mark.soak) for each in range(10, 1_000))]
+)
 def test_nothing_breaks_whatever_happens(seed: int) -> None:
     report = run_seed(seed, subject)
+    assert report.passed, str(report)
+
+
+def test_what_was_asked_for_before_a_restore_and_not_since_may_be_left() -> None:
+    report = run_seed(530, subject)
     assert report.passed, str(report)
 
 

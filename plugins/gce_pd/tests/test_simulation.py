@@ -14,6 +14,16 @@ def test_nothing_breaks_whatever_happens(seed: int) -> None:
     assert report.passed, str(report)
 
 
+def test_a_leader_whom_a_restored_lease_does_not_name_begins_anew() -> None:
+    report = run_seed(347, subject)
+    assert report.passed, str(report)
+
+
+def test_a_claim_whose_disk_a_tenant_has_hidden_in_another_zone_waits_for_a_person() -> None:
+    report = run_seed(824, subject)
+    assert report.passed, str(report)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(1_000))
 def test_nothing_breaks_in_a_thousand_schedules(seed: int) -> None:

@@ -137,6 +137,60 @@ def test_callers_of_a_board_ride_along_with_a_fetch_that_is_under_way() -> None:
     assert fetches == [["a"]]
 
 
+def test_a_caller_that_waits_for_something_else_anyway_leaves_the_fetch_to_others() -> None:
+    clock, fetches = Times(), []
+
+    def fetch(keys: Sequence[str]) -> dict[str, int]:
+        fetches.append(sorted(keys))
+        return dict.fromkeys(keys, 7)
+
+    poller: Board[str, int] = Board(fetch, clock=clock, interval=0.5, early=True)
+    for key in ("a", "b"):
+        with pytest.raises(RetryLater) as told:
+            poller.current(key, patience=4.0)
+        assert 4.0 <= told.value.seconds < 4.5
+    assert fetches == []
+    assert poller.current("c") == 7, "in a hurry"
+    assert fetches == [["a", "b", "c"]], "all of them at once"
+    clock.now += 4.0
+    assert poller.current("b", max_age=30.0, patience=4.0) == 7
+    assert len(fetches) == 1
+
+
+def test_a_caller_that_was_patient_once_is_not_asked_to_wait_again() -> None:
+    clock = Times()
+    poller: Board[str, int] = Board(lambda keys: dict.fromkeys(keys, 7), clock=clock, interval=0.5, early=True)
+    assert poller.ask("a", patience=4.0) is None
+    clock.now += poller.next_poll("a", after=4.0)
+    found = poller.ask("a", patience=4.0)
+    assert found is not None
+    assert found.value == 7
+
+
+def test_a_board_whose_callers_wait_for_something_else_fetches_less_often_until_then() -> None:
+    clock = Times()
+    poller: Board[str, int] = Board(lambda keys: dict.fromkeys(keys, 7), clock=clock, interval=1.0)
+    clock.now = 120.0
+    assert poller.next_poll("a", after=0.1) == pytest.approx(1.0)
+    poller.relax(10.0)
+    poller.relax(5.0)
+    assert poller.next_poll("b", after=0.1) == pytest.approx(1.5)
+    clock.now = 129.0
+    assert poller.next_poll("c", after=0.1) == pytest.approx(1.5), "the longer of the two counts"
+    clock.now = 130.0
+    assert poller.next_poll("d", after=0.1) == pytest.approx(1.0)
+
+
+def test_whoever_asks_how_long_the_queue_is_takes_no_place_in_it() -> None:
+    clock = Times()
+    limiter = RateLimiter(rate=2, burst=1, clock=clock)
+    assert limiter.queue_seconds("make") == 0.0
+    assert limiter.wait("make", "a") == 0.0
+    assert [limiter.queue_seconds("make") for _ in range(3)] == [0.5] * 3
+    assert limiter.wait("make", "b") == 0.5
+    assert limiter.queue_seconds("make") == 1.0
+
+
 def test_a_fetch_that_is_cut_off_leaves_nobody_waiting() -> None:
     told: list[Any] = [SystemExit, {"a": 1}]
 

@@ -36,6 +36,7 @@ _REFUSED_SECONDS = 30.0
 """So long EC2 may show an attachment that it says is not there; after that its refusal is told."""
 _INITIALIZING_PAUSE = 60.0
 """EC2 takes minutes to hours, and shows its progress no sooner (Amazon EBS User Guide, "Initialize volumes")."""
+_DEVICE_IN_USE = "InvalidDevice.InUse"
 _GONE = NOT_FOUND | NOT_ATTACHED | {"InvalidInstanceID.NotFound"}
 _ATTACHABLE_STATES = ("pending", "running", "stopping", "stopped")
 
@@ -198,7 +199,7 @@ class Attacher:
     def _attach_failed(self, error: AwsError, pair: Pair, device: str) -> None:
         """Raise RetryLater where another look or another device name helps; else the caller raises the error."""
         volume, instance = pair
-        if error.code.startswith("InvalidParameter") and "in use" in error.message:
+        if error.code == _DEVICE_IN_USE or (error.code.startswith("InvalidParameter") and "in use" in error.message):
             self._devices.avoid(instance, device)
             if self._elapsed(pair, "device") < _STUCK_ATTACHING_SECONDS:
                 raise RetryLater(self._ec2.batches.instances.next_poll(instance))

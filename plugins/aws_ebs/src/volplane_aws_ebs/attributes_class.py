@@ -106,8 +106,9 @@ class AttributesClass:
 
 
 def _volume_type(key: str, text: str) -> str:
-    if text not in VOLUME_TYPES:
-        raise InvalidArgument(f"parameter {key} is {text!r}, expected one of {', '.join(VOLUME_TYPES)}")
+    possible = [name for name, kind in VOLUME_TYPES.items() if kind.modifiable]
+    if text not in possible:
+        raise InvalidArgument(f"parameter {key} is {text!r}, expected one of {', '.join(possible)}")
     return text
 
 

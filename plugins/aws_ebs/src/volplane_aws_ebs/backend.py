@@ -83,7 +83,7 @@ class AwsEbsBackend(BackendSpec):
     ) -> None:
         """Check the options; raises `InvalidArgument`.
 
-        connect_to: makes the boto3 client of a service, for tests. clock: seconds, never going back.
+        connect_to: gives what makes boto3 clients, for tests. clock: seconds, never going back.
         """
         super().__init__(options)
         self._settings = Settings.of(options)

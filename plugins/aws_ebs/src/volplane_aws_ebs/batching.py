@@ -46,7 +46,9 @@ class DescribeBatches:
         One unknown id fails a DescribeVolumes by ids.
         """
         self.volumes: Board[str, Ec2Volume] = Board(self._volumes, clock=clock, interval=_POLL_INTERVAL)
-        self.names: Board[NameKey, tuple[Ec2Volume, ...]] = Board(self._names, clock=clock, interval=_POLL_INTERVAL)
+        self.names: Board[NameKey, tuple[Ec2Volume, ...]] = Board(
+            self._names, clock=clock, interval=_POLL_INTERVAL, early=True
+        )
         self.instances: Board[str, Ec2Instance] = Board(self._instances, clock=clock, interval=_POLL_INTERVAL)
         self.modifications: Board[str, VolumeModification] = Board(
             self._modifications, clock=clock, interval=_POLL_INTERVAL

@@ -27,6 +27,9 @@ longest call of the SDK.
 _ENCODED_MESSAGE = re.compile(r"\s*Encoded authorization failure message: (\S+)")
 _INSTANCE_MAX_AGE = 30.0
 _NO_SUCH_NAME_MAX_AGE = 30.0
+_LONG_QUEUE = 2.0
+"""Where calls wait longer than this for their rate, a later look at volumes delays nothing, and is shared by more."""
+_LONGEST_PATIENCE = 4.0
 _RECENT_MAX_AGE = 10.0
 _LIMITS_DENIED_SECONDS = 300.0
 """After a failed DescribeInstanceTypes none is tried for this long; without it, attach_limit is unknown."""
@@ -67,13 +70,14 @@ class Ec2:
         """Volumes with these tags, oldest first, without those that are being deleted. Raises RetryLater.
 
         An empty result may be up to 30 s old, unless the name was invalidated. That is safe before CreateVolume,
-        whose client token makes it idempotent.
+        whose client token makes it idempotent. While CreateVolume has to wait for its rate, few calls look up many.
         """
         key = (cluster, name)
         known = self.batches.names.cached(key, _NO_SUCH_NAME_MAX_AGE)
         if known is not None and not known.value:
             return ()
-        return _not_deleting(self.batches.names.current(key))
+        queue = self._rate_limiter.queue_seconds(Action.CREATE_VOLUME) if known is None else 0.0
+        return _not_deleting(self.batches.names.current(key, patience=min(queue, _LONGEST_PATIENCE)))
 
     def volumes_named_now(self, cluster: str, name: str) -> tuple[Ec2Volume, ...]:
         """As `volumes_named`, by a call of its own that begins now."""
@@ -123,6 +127,8 @@ class Ec2:
         call.require_time()
         wait = self._rate_limiter.wait(action, key)
         if wait > 0:
+            if wait > _LONG_QUEUE:
+                self.batches.volumes.relax(wait)
             raise RetryLater(wait)
         try:
             result = self._client.call(action, **parameters)

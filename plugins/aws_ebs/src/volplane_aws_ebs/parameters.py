@@ -21,18 +21,17 @@ PARAMETERS = ParameterSchema(
         Parameter(name="type", doc="Volume type.", choices=tuple(VOLUME_TYPES), default="gp3"),
         Parameter(
             name="iops",
-            doc="IOPS to provision, for gp3, io1 and io2; at most 500, 50 and 1000 for each GiB, and what zones give.",
+            doc="IOPS to provision, for gp3, io1 and io2. More than the type has at the volume's size (500, 50 and "
+            "1000 for each GiB), or the zone gives, are capped at that.",
             kind=ParameterKind.INTEGER,
-            minimum=100,
-            maximum=256_000,
+            minimum=1,
             excludes=("iopsPerGB",),
         ),
         Parameter(
             name="iopsPerGB",
-            doc="IOPS to provision for each GiB, within the bounds of the type.",
+            doc="IOPS to provision for each GiB; capped in the same way.",
             kind=ParameterKind.INTEGER,
             minimum=1,
-            maximum=1_000,
             excludes=("iops",),
         ),
         Parameter(
@@ -61,8 +60,9 @@ PARAMETERS = ParameterSchema(
         ),
         Parameter(
             name="kmsKeyId",
-            doc="ARN of the KMS key to encrypt with; default: the account's key for EBS.",
-            pattern=r"arn:[^\s:]+:kms:[^\s]+",
+            doc="KMS key to encrypt with: its ARN, its id, or an alias (alias/name or its ARN); default: the account's "
+            "key for EBS.",
+            pattern=r"arn:[^\s:]+:kms:[^\s]+|alias/[\w/-]+|(mrk-)?[0-9a-f-]{32,36}|",
         ),
         Parameter(
             name="fsType",
@@ -146,7 +146,7 @@ class ClassParameters:
             increase_on_modify=values["allowAutoIOPSIncreaseOnModify"],
             throughput=values["throughput"],
             encrypted=True if values["kmsKeyId"] and values["encrypted"] is None else values["encrypted"],
-            kms_key=values["kmsKeyId"],
+            kms_key=values["kmsKeyId"] or None,
             fs_type=values[_CSI_FS_TYPE] or values["fsType"],
             tags=ClassTags.of(values["tags"], values[SPECIFICATION] or {}),
             snapshot=values["snapshotId"],

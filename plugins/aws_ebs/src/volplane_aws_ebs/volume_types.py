@@ -18,7 +18,7 @@ class VolumeType:
     sizes: GiB. iops, throughput (MiB/s): range that can be provisioned, None = none. iops_required: iops must be given.
     iops_everywhere: what every zone can give; some give no more. iops_per_gib: at most so many for each GiB, beyond the
     lowest number. iops_per_mib: at least so many for each MiB/s. default_iops: what a volume has for which none are
-    given. modifiable: ModifyVolume takes such volumes.
+    given. modifiable: ModifyVolume takes such volumes, and makes them.
     """
 
     sizes: tuple[int, int]

@@ -55,7 +55,7 @@ PARAMETERS = ParameterSchema(
         Parameter(
             name="disk-encryption-kms-key",
             doc="Key of Cloud KMS to encrypt with; default: a key of Google's.",
-            pattern=r"projects/[^/\s]+/locations/[^/\s]+/keyRings/[^/\s]+/cryptoKeys/[^/\s]+(/cryptoKeyVersions/\d+)?",
+            pattern=r"projects/[^/\s]+/locations/[^/\s]+/keyRings/[^/\s]+/cryptoKeys/[^/\s]+(/cryptoKeyVersions/\d+)?|",
         ),
         Parameter(
             name="provisioned-iops-on-create",
@@ -154,7 +154,7 @@ class ClassParameters:
             disk_type=values["type"],
             regional=values["replication-type"] == "regional-pd",
             failover=values["availability-class"] == _FAILOVER,
-            kms_key=values["disk-encryption-kms-key"],
+            kms_key=values["disk-encryption-kms-key"] or None,
             iops=values["provisioned-iops-on-create"] or None,
             throughput=mebibytes(throughput) if throughput else None,
             confidential=values["enable-confidential-storage"],

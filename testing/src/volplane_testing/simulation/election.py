@@ -100,6 +100,17 @@ class Election:
         if lease["spec"]["leaseTransitions"] < ours.transitions:
             self._send("PATCH", {"spec": {"leaseTransitions": ours.transitions}})
 
+    def server_restored(self) -> None:
+        """The Lease is what it was in the backup: a holder that took it since finds that with its next renewal."""
+        asyncio.get_running_loop().call_later(RENEWAL, self._look)
+
+    def _look(self) -> None:
+        lease = self._send("GET")
+        for process in self._named(self.holder):
+            ours = process.leadership.fence
+            if lease is not None and ours is not None and lease["spec"]["holderIdentity"] != ours.holder:
+                self.begin_anew(process.name)
+
     def remake_lease(self, delay: float) -> None:
         """Somebody deletes the Lease, or its namespace; its holder notices after a while and takes a new one."""
         self._happened["lease: deleted"] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -46,6 +47,8 @@ class ExternalBackend:
         self._kept = Kept(subject.factory)
         self._plugin = Plugin(kind="backend", name=str(getattr(subject.factory, "__name__", role)), factory=self._kept)
         self._known: dict[str, tuple[Asset, ProvisionRequest]] = {}
+        self._asked: dict[tuple[str, int], float] = {}
+        """(uid of a claim, generation) of an asset -> loop time at which `provision` was called for it last."""
         self._now = asyncio.get_running_loop().time()
         self._built = self.build(())
         self.info = self._built.view.info
@@ -115,6 +118,10 @@ class ExternalBackend:
 
     # --- what it did --------------------------------------------------------------------------------------------
 
+    def asked(self, owner: Ownership) -> None:
+        """`provision` is called for this owner: it may make the asset, whatever it returns."""
+        self._asked[_mark(owner)] = asyncio.get_running_loop().time()
+
     def made(self, request: ProvisionRequest, asset: Asset) -> None:
         """`provision` returned this asset."""
         key = source_key(asset.source.kind, asset.source.fields)
@@ -166,8 +173,12 @@ class ExternalBackend:
         self._run_context.trace.note(
             self.role, f"lists {asset.handle} of {asset.name}, which no result of a hook named"
         )
-        if asset.owner is not None:
-            self._run_context.safety.made(self.role, f"handle:{asset.handle}", asset.owner, again=True)
+        if asset.owner is None:
+            return
+        safety = self._run_context.safety
+        disk = safety.made(self.role, f"handle:{asset.handle}", asset.owner, again=True)
+        if self._asked.get(_mark(asset.owner), math.inf) < safety.restored_at:
+            disk.kept = "it was asked for before the server was restored from a backup, and not since"
 
     def check_nothing_left(self) -> None:
         """Delete the assets that are left; then the storage is what it was before the run, as far as it can be seen."""

@@ -138,6 +138,8 @@ class FaultInjector:
                 self._take_effect_later(driver, request, goes_on)
             return driver.call(request)
         external.catch_up()
+        if isinstance(request, ProvisionRequest):
+            external.asked(request.owner)
         spelled = f"{WHO.get()} {driver.name} {request.hook} {self._about(request)}"
         self._counts[f"inside {spelled}"] += 1
         name = f"inside {spelled} {self._counts[f'inside {spelled}']}"

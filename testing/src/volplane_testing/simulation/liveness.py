@@ -153,6 +153,8 @@ class Liveness:
         storage_class = self._view.classes.get(claim["spec"].get("storageClassName") or "")
         if storage_class is None or claim["spec"].get("volumeName") or storage_class["provisioner"] not in _DRIVERS:
             return False
+        if claim["metadata"]["uid"] in self._safety.lost:
+            return False  # Its asset may be in another place, and the storage may refuse a second one.
         if f"pvc-{claim['metadata']['uid']}" in self._view.volumes:
             return False  # A user took it from the claim: a second volume for one asset is not allowed.
         waits = self._binding_mode(storage_class["metadata"]["name"]) == "WaitForFirstConsumer"

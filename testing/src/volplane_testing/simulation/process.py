@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.kinds import VOLUMES, Kind
 from volplane.kube.objects import KubeObject
-from volplane.operations import DriverLimits
+from volplane.operations import DriverLimits, Phase
 from volplane.state.cluster_state import Settings
 from volplane.state.records import Sealer
 from volplane_testing.clock import LoopClock
@@ -176,11 +177,16 @@ class Process:
     def _may_begin(self) -> bool:
         return self.leadership.may_begin()
 
-    @property
-    def at_rest(self) -> bool:
-        """Whether nothing is in work, nothing is due later, no operation runs or waits, and no hook runs."""
+    def at_rest(self, lost: AbstractSet[str]) -> bool:
+        """Whether nothing is in work, nothing is due later, no operation runs or waits, and no hook runs.
+
+        lost: uids of claims of whose asset nobody knows where it is. What is tried again for them waits for a person:
+        a storage may refuse a second asset.
+        """
         plane = self.plane
-        if plane is None or not plane.synced or plane.operations.snapshot() or self._executor.running():
+        if plane is None or not plane.synced or self._executor.running():
+            return False
+        if any(each.uid not in lost or each.phase is not Phase.WAITING for each in plane.operations.snapshot()):
             return False
         return all(runner.idle and runner.next_due is None for runner in plane.runners)
 

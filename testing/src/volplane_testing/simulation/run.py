@@ -143,6 +143,7 @@ class _Simulation:
         self._calm_since = math.inf
         self._crashes = 0
         self._election = Election(run_context, self._living, start=self._start_process, end=self._end_process)
+        self._server_faults.listeners.append(self._election.server_restored)
         self._stops = Stops(run_context, self._living, start=self._start_process, end=self._end_process)
         self._injector.stalled = self._stops.stalled
         run_context.hook_rules.begins = self._stops.begins
@@ -331,16 +332,15 @@ class _Simulation:
         while self._violations.violation is None:
             await self._until(self._loop.time() + 10.0)
             process = self._living[0] if self._living else None
-            if process is None or not process.at_rest or self._nodes.busy or self._server.store.version != version:
+            at_rest = process is not None and process.at_rest(self._safety.lost) and not self._nodes.busy
+            if process is None or not at_rest or self._server.store.version != version:
                 version, since = self._server.store.version, self._loop.time()
             elif self._loop.time() - since >= quiet:
                 self._take_stock(process)
                 return
             if self._loop.time() > end:
-                waiting = process.reasons() if process is not None else {}
-                self._violations.report(
-                    "comes-to-rest", f"after an hour without faults there is still something to do: {waiting}"
-                )
+                text = f"after an hour without faults there is still something to do: {process and process.reasons()}"
+                self._violations.report("comes-to-rest", text)
 
     def _take_stock(self, process: Process) -> None:
         externals = self._storages.externals

@@ -32,7 +32,8 @@ class ServerFaults:
         self._disks: Disks = run_context.disks
         self._chance = run_context.chance
         self._trace = run_context.trace
-        self._wake = wake
+        self.listeners = [wake]
+        """Called when the objects are others than a moment ago."""
         self._accepted = 1
         self._refuses = 0
         self._until = 0.0
@@ -70,7 +71,8 @@ class ServerFaults:
         for disk in self._disks.by_key.values():
             disk.kept = "the server was restored from a backup"
             disk.waived |= disk.data
-        self._wake()
+        for listener in self.listeners:
+            listener()
 
     # --- what clients meet --------------------------------------------------------------------------------------
 

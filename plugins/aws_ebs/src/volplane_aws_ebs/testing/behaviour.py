@@ -14,7 +14,8 @@ __all__ = ["EC2_LIMITS", "INSTANCE_TYPES", "VOLUME_TYPES", "Behaviour", "Instanc
 class VolumeType:
     """What a volume type allows. sizes: GiB. throughput: MiB/s. iops, throughput: None = cannot be provisioned.
 
-    iops_per_mib: IOPS that each MiB/s of throughput needs. modifiable: ModifyVolume takes such volumes.
+    iops_per_mib: IOPS that each MiB/s of throughput needs. baseline_per_gib: IOPS of each GiB, within the range
+    `baseline`. modifiable: ModifyVolume takes such volumes, and makes them.
     """
 
     sizes: tuple[int, int]
@@ -22,6 +23,8 @@ class VolumeType:
     iops_per_gib: int = 0
     iops_required: bool = False
     default_iops: int | None = None
+    baseline: tuple[int, int] | None = None
+    baseline_per_gib: int = 0
     throughput: tuple[int, int] | None = None
     default_throughput: int | None = None
     iops_per_mib: int = 0
@@ -30,7 +33,7 @@ class VolumeType:
 
 
 VOLUME_TYPES: Mapping[str, VolumeType] = {
-    "gp2": VolumeType(sizes=(1, 16_384), default_iops=100),
+    "gp2": VolumeType(sizes=(1, 16_384), baseline=(100, 16_000), baseline_per_gib=3),
     "gp3": VolumeType(
         sizes=(1, 65_536),
         iops=(3_000, 80_000),

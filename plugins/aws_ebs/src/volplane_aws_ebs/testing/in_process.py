@@ -7,7 +7,7 @@ whose handler returns the response. Nothing waits, so virtual time can be used.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -34,9 +34,9 @@ class InProcess:
         self._clients: dict[str, Any] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, _settings: object, service: str, _attempts: int = 1) -> Any:
-        """The client of a service, as `volplane_aws_ebs.api.Connect` gives it."""
-        return self.client(service)
+    def __call__(self, _settings: object) -> Callable[[str, int], Any]:
+        """What makes the client of a service, as `volplane_aws_ebs.api.Connect` gives it."""
+        return lambda service, _attempts: self.client(service)
 
     def client(self, service: str = "ec2") -> Any:
         """The client of "ec2" or "sts"."""

@@ -24,9 +24,10 @@ def modify_volume(account: AccountState, params: Mapping[str, Any]) -> dict[str,
     volume = account.volume(params)
     if volume.state not in ("available", "in-use"):
         raise EC2Error("IncorrectState", f"Volume '{volume.id}' is in the '{volume.state}' state.")
-    kind = account.behaviour.volume_types.get(volume.volume_type)
-    if kind is not None and not kind.modifiable:
-        raise EC2Error("InvalidParameterValue", "Volume type EBS Magnetic is not supported.")
+    for name in (volume.volume_type, params.get("VolumeType", "")):
+        kind = account.behaviour.volume_types.get(name)
+        if kind is not None and not kind.modifiable:
+            raise EC2Error("InvalidParameterValue", "Volume type EBS Magnetic is not supported.")
     last = volume.modifications[-1] if volume.modifications else None
     if last is not None and last.state in _OPEN:
         message = f"Cannot modify volume {volume.id}: its modification is in the '{last.state}' state."

@@ -170,6 +170,9 @@ def _iops(name: str, volume_type: VolumeType, size: int, iops: int | None, highe
     if iops is None:
         if volume_type.iops_required:
             raise EC2Error("MissingParameter", f"The parameter iops must be specified for {name} volumes.")
+        if volume_type.baseline is not None:
+            low, high = volume_type.baseline
+            return max(low, min(size * volume_type.baseline_per_gib, high))
         return volume_type.default_iops
     if volume_type.iops is None:
         raise EC2Error("InvalidParameterCombination", f"The parameter iops is not supported for {name} volumes.")
