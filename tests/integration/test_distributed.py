@@ -124,6 +124,12 @@ async def test_no_two_processes_write_one_object_at_the_same_time() -> None:
         await cluster.settle()
         assert all(cluster.node_of(f"c{number}") for number in range(20))
         assert conflicts(cluster) == 0
+        cluster.scripts[CENTRAL].latency = 0.05
+        for number in range(20):
+            cluster.api.delete("persistentvolumeclaims", f"c{number}")
+        await cluster.advance(5)
+        assert cluster.api.all("persistentvolumes") == []
+        assert conflicts(cluster) == 0
 
 
 async def test_allowed_topologies_and_cordons_are_respected() -> None:

@@ -49,6 +49,9 @@ def decide_delete(volume: Volume, cluster: ClusterState) -> Action:
             return _begin(volume, driver, cluster)
     if not held_for_reclaim(volume):
         return Wait(reason="its asset is gone; others hold the object by their finalizers")
+    if volume.has_finalizer(names.VOLUME_PROTECTION) and not cluster.settings.protection:
+        # Both finalizers are due at the same time: who writes second would be refused.
+        return Wait(reason="its asset is gone; another process takes its protection away")
     return without_finalizer(volume, why="the asset is gone", protection=cluster.lets_go(volume))
 
 
