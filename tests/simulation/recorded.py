@@ -74,7 +74,7 @@ CAUGHT_CHANGING: Mapping[str, tuple[int, str]] = {
 
 CAUGHT_PARTED: Mapping[str, tuple[int, str]] = {
     "lead_while_cut_off": (0, "lease-over"),
-    "count_from_the_lease_alone": (142, "comes-to-rest"),
+    "count_from_the_lease_alone": (142, "no-stuck-finalizer"),
 }
 """Planted bug -> a seed of the scenario `parted` that shows it, and the invariant that breaks."""
 

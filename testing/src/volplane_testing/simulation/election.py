@@ -278,6 +278,8 @@ def write_partitions(do: Callable[..., None], about: str, scenario: Scenario, en
     if random.random() < scenario.edited:
         edit = random.choice(("fewer terms", "more terms", "another holder", "no holder"))
         at = random.uniform(0.0, end)
-        do(at, "edit_lease", edit=edit, notices=random.uniform(0.0, RENEWAL))
-        if random.random() < 0.3:
-            do(at + random.uniform(0.0, RENEWAL), "crash", which=0)
+        notices = random.uniform(0.0, RENEWAL)
+        do(at, "edit_lease", edit=edit, notices=notices)
+        if random.random() < 0.6:
+            # Its holder does not live to notice; who comes next knows no more than the Lease says.
+            do(at + random.uniform(0.0, notices), "crash", which=0)
