@@ -24,6 +24,7 @@ from volplane import (
     ProvisionRequest,
     hookimpl,
 )
+from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.names import NODE
 from volplane.state.naming import node_hash
@@ -121,15 +122,31 @@ async def test_a_discard_is_written_down_first_where_the_claim_may_get_another_a
         assert said == [recorded]
 
 
+def records(lab: Harness) -> list[str]:
+    """What becomes of the records of claims from now on."""
+    written: list[str] = []
+
+    async def note(_event: str, item: Json) -> None:
+        written.append((item["metadata"].get("annotations") or {}).get(INTENT, ""))
+
+    lab.follow("claims", note)
+    return written
+
+
+async def test_of_an_asset_that_no_job_makes_no_discard_is_written_down_if_its_claim_ends() -> None:
+    async with Harness(SearchableBackend(DRIVER)) as lab:
+        await made_without_a_volume(lab)
+        written = records(lab)
+        await lab.delete("claims", "c")
+        await lab.settle(60.0)
+        assert await lab.claims() == {}
+        assert not [text for text in written if '"discard"' in text]
+
+
 async def test_of_an_asset_that_was_never_made_no_discard_is_written_down() -> None:
     backend = SearchableBackend(DRIVER, {"provision": [BackendError("lost")]})
-    written: list[str] = []
     async with Harness(backend, SearchableBackend(OTHER)) as lab:
-
-        async def note(_event: str, item: Json) -> None:
-            written.append((item["metadata"].get("annotations") or {}).get(INTENT, ""))
-
-        lab.follow("claims", note)
+        written = records(lab)
         await create_class(lab)
         await lab.start()
         await ask(lab)
@@ -141,33 +158,42 @@ async def test_of_an_asset_that_was_never_made_no_discard_is_written_down() -> N
 
 
 @pytest.mark.parametrize("change", [switch_back, remove_the_class, point_to_ours])
-async def test_what_is_wanted_again_when_its_turn_comes_is_kept(change: Change) -> None:
+async def test_what_is_wanted_again_when_its_turn_comes_is_kept(
+    change: Change, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "volplane.operations")
     backend = SearchableBackend(DRIVER)
     async with Harness(backend, SearchableBackend(OTHER), latency=slow_provisioning) as lab:
         uid = await with_an_asset_of_the_former_class(lab, change)
         await asyncio.sleep(30.0)
         assert list(backend.assets) == [f"pvc-{uid}"]
         assert backend.calls["delete"] == 0
+        assert not [text for text in caplog.messages if "failed" in text]
+
+
+async def made_on_a_node(lab: Harness) -> str:
+    """Let the process make an asset for a claim of node n, and die before its volume is there. The claim's uid."""
+    await lab.create("nodes", {"metadata": {"name": "n", "labels": {"place": "here"}}})
+    await create_class(lab)
+    lab.fail("create persistentvolumes", "away", 10**6)
+    body = claim("c", storageClassName="fast")
+    body["metadata"] |= {"annotations": {"volume.kubernetes.io/selected-node": "n"}, "labels": {NODE: node_hash("n")}}
+    uid = (await lab.create("claims", body))["metadata"]["uid"]
+    await lab.start()
+    await asyncio.sleep(1.0)
+    await lab.kill()
+    return str(uid)
 
 
 @pytest.mark.parametrize("node", ["", "n"])
 async def test_on_its_node_an_asset_goes_though_a_volume_that_leads_elsewhere_has_its_name(node: str) -> None:
     """A process that serves one node may come back after the claim got a volume of another node."""
     backend = SearchableBackend(DRIVER, info={"topology_keys": ("place",)})
-    here = {NODE: node_hash("n")}
     async with Harness(backend) as lab:
-        await lab.create("nodes", {"metadata": {"name": "n", "labels": {"place": "here"}}})
-        await create_class(lab)
-        lab.fail("create persistentvolumes", "away", 10**6)
-        body = claim("c", storageClassName="fast")
-        body["metadata"] |= {"annotations": {"volume.kubernetes.io/selected-node": "n"}, "labels": here}
-        uid = (await lab.create("claims", body))["metadata"]["uid"]
-        await lab.start()
-        await asyncio.sleep(1.0)
-        await lab.kill()
+        uid = await made_on_a_node(lab)
         assert list(backend.assets) == [f"pvc-{uid}"]
         elsewhere = volume(f"pvc-{uid}", storageClassName="fast", claimRef=reference("c", uid=uid))
-        elsewhere["metadata"]["labels"] = here
+        elsewhere["metadata"]["labels"] = {NODE: node_hash("n")}
         await lab.create("volumes", elsewhere)
         await lab.delete("claims", "c")
         lab._settings = dataclasses.replace(lab._settings, node_name=node, binder=not node)
@@ -175,6 +201,24 @@ async def test_on_its_node_an_asset_goes_though_a_volume_that_leads_elsewhere_ha
         await lab.settle()
         assert await lab.claims() == {}
         assert list(backend.assets) == ([] if node else [f"pvc-{uid}"])
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_on_its_node_an_asset_stays_if_a_volume_holds_it_that_no_cache_shows_yet(*, held: bool) -> None:
+    backend = SearchableBackend(DRIVER, info={"topology_keys": ("place",)})
+    async with Harness(backend) as lab:
+        uid = await made_on_a_node(lab)
+        if held:
+            ours = volume(f"pvc-{uid}", storageClassName="fast", claimRef=reference("c", uid=uid))
+            ours["metadata"] |= {"labels": {NODE: node_hash("n")}, "annotations": {names.PROVISIONED_BY: DRIVER}}
+            await lab.create("volumes", ours)
+        lab.rules.hide("persistentvolumes", "*")
+        await lab.delete("claims", "c")
+        lab._settings = dataclasses.replace(lab._settings, node_name="n", binder=False)
+        await lab.start()
+        await lab.settle()
+        assert await lab.claims() == {}
+        assert list(backend.assets) == ([f"pvc-{uid}"] if held else [])
 
 
 async def test_what_another_leader_took_over_is_deleted_only_once_it_is_taken_back() -> None:
@@ -236,6 +280,7 @@ async def test_the_backend_is_told_which_asset_of_whom_is_to_go() -> None:
     async with Harness(backend, other, latency=slow_provisioning) as lab:
         uid = await with_an_asset_of_the_former_class(lab, nothing)
         await lab.until(lambda: called(other, "provision"), 60.0)
+        assert other.calls["find"] == 0, "only on a node that came back something may be left of what was before"
         await lab.delete("claims", "c")
         await asyncio.sleep(15.0)
         assert len(deletions(other)) == 1, "the backend asked for 20 seconds"
@@ -349,8 +394,11 @@ async def test_a_deletion_that_failed_once_goes_on_though_the_class_switches_bac
         assert backend.assets[f"pvc-{uid}"].owner.generation == 2
 
 
-async def test_the_asset_of_a_job_is_not_made_once_more_if_the_answer_of_its_deletion_is_lost() -> None:
-    """Before the deletion it is written down that the job has ended."""
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_the_asset_of_a_job_is_not_made_once_more_if_the_answer_of_its_deletion_is_lost(
+    *, elsewhere: bool
+) -> None:
+    """Before the deletion it is written down that the job has ended. elsewhere: the claim takes another volume."""
     backend = SearchableBackend(DRIVER)
     backend.script("provision", InProgress(retry_after=2.0, state={"job": 1}), OK)
     async with Harness(backend) as lab:
@@ -361,11 +409,15 @@ async def test_the_asset_of_a_job_is_not_made_once_more_if_the_answer_of_its_del
         await ask(lab)
         await asyncio.sleep(4.0)
         made = backend.calls["provision"]
-        await lab.delete("claims", "c")
+        if elsewhere:
+            await lab.create("volumes", volume("static", storageClassName="fast"))
+            await lab.patch("claims", "c", {"spec": {"volumeName": "static"}})
+        else:
+            await lab.delete("claims", "c")
         await lab.settle(60.0)
         assert lab.restarts == 1
         assert backend.calls["provision"] == made
-        assert await lab.claims() == {}
+        assert await lab.claims() == ({"c": "Bound"} if elsewhere else {})
         assert not backend.assets
 
 
@@ -405,7 +457,8 @@ async def test_without_find_an_error_of_the_second_call_proves_nothing_about_the
 
 async def test_without_find_a_job_is_followed_to_its_asset_and_that_is_deleted() -> None:
     backend = ScriptedBackend(DRIVER)
-    backend.script("provision", BackendError("lost"), InProgress(retry_after=20.0, state={"job": 7}), OK)
+    first, second = (InProgress(retry_after=20.0, state={"job": number}) for number in (7, 8))
+    backend.script("provision", BackendError("lost"), first, second, OK)
     async with Harness(backend) as lab:
         await with_a_lost_answer(lab)
         await asyncio.sleep(15.0)
@@ -414,12 +467,48 @@ async def test_without_find_a_job_is_followed_to_its_asset_and_that_is_deleted()
         assert await lab.claims() == {}
         assert not backend.assets
         made = [request for request in backend.requests if isinstance(request, ProvisionRequest)]
-        assert [dict(request.context.state) for request in made] == [{}, {}, {"job": 7}]
+        assert [dict(request.context.state) for request in made] == [{}, {}, {"job": 7}, {"job": 8}]
+        assert {request.context.generation for request in made} == {1}
         assert len({(request.name, request.owner, request.capacity_bytes) for request in made}) == 1
 
 
-async def test_a_job_whose_class_is_gone_is_said_to_lack_it_and_ends_once_it_is_back() -> None:
-    backend = SearchableBackend(DRIVER)
+async def test_without_find_a_job_that_was_begun_to_find_an_asset_goes_on_if_that_is_wanted_again() -> None:
+    backend = ScriptedBackend(DRIVER)
+    backend.script("provision", BackendError("lost"), InProgress(retry_after=20.0, state={"job": 7}), OK)
+    async with Harness(backend, ScriptedBackend(OTHER)) as lab:
+        await create_class(lab)
+        await lab.start()
+        uid = await ask(lab)
+        await asyncio.sleep(0.05)
+        await switch_class(lab, OTHER)
+        await lab.until(lambda: calls_of(backend, "provision", 2))
+        await switch_class(lab, DRIVER)
+        await asyncio.sleep(15.0)
+        assert backend.calls["provision"] == 2, "the backend asked for 20 seconds"
+        await lab.settle(60.0)
+        assert await lab.claims() == {"c": "Bound"}
+        assert list(backend.assets) == [f"pvc-{uid}"]
+        made = [request for request in backend.requests if isinstance(request, ProvisionRequest)]
+        assert [dict(request.context.state) for request in made] == [{}, {}, {"job": 7}]
+
+
+async def test_without_find_a_deletion_that_failed_goes_on_with_the_asset_that_was_found() -> None:
+    backend = ScriptedBackend(DRIVER, {"provision": [BackendError("lost"), OK], "delete": ["it is busy", OK]})
+    async with Harness(backend) as lab:
+        await with_a_lost_answer(lab)
+        await lab.settle(60.0)
+        assert await lab.claims() == {}
+        assert not backend.assets
+        assert backend.calls == {"provision": 2, "delete": 2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "unable"), [(SearchableBackend, "follow what it began"), (ScriptedBackend, "look assets up")]
+)
+async def test_a_job_whose_class_is_gone_is_said_to_lack_it_and_ends_once_it_is_back(
+    kind: type[ScriptedBackend], unable: str
+) -> None:
+    backend = kind(DRIVER)
     backend.script("provision", InProgress(retry_after=5.0, state={"job": 17}), BackendError("still lost"), OK)
     async with Harness(backend) as lab:
         await create_class(lab)
@@ -431,7 +520,7 @@ async def test_a_job_whose_class_is_gone_is_said_to_lack_it_and_ends_once_it_is_
         await asyncio.sleep(60.0)
         assert await lab.claims() == {"c": "Pending"}
         said = lab.messages("ProvisioningCleanupFailed")[0]
-        assert f'class "fast" is gone and without it driver "{DRIVER}" cannot follow what it began' in said
+        assert f'class "fast" is gone and without it driver "{DRIVER}" cannot {unable}' in said
         await create_class(lab)
         await lab.settle(600.0)
         assert await lab.claims() == {}
@@ -441,6 +530,10 @@ async def test_a_job_whose_class_is_gone_is_said_to_lack_it_and_ends_once_it_is_
 
 async def called(backend: ScriptedBackend, hook: str) -> bool:
     return backend.calls[hook] > 0
+
+
+async def calls_of(backend: ScriptedBackend, hook: str, number: int) -> bool:
+    return backend.calls[hook] >= number
 
 
 def deletions(backend: ScriptedBackend) -> list[DeleteRequest]:

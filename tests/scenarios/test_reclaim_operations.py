@@ -11,7 +11,7 @@ import pytest
 
 from scenarios import deleting, recycling
 from scenarios.backends import OK, ScriptedBackend
-from scenarios.harness import Harness
+from scenarios.harness import Harness, Json
 from scenarios.single import hold
 from scenarios.stories import DRIVER, claim, reference, volume
 from volplane import BackendError, PodScrub, Throttled, VolumeInUse
@@ -47,6 +47,24 @@ async def test_a_volume_that_a_person_made_has_no_owner_and_is_the_first_generat
         (deletion,) = backend.requests
         assert deletion.volume.owner is None
         assert deletion.context.generation == 1
+
+
+@pytest.mark.parametrize("released", [deleting.released, recycling.released])
+async def test_what_another_volume_shares_by_now_is_left_as_it_is(released: Callable[..., Json]) -> None:
+    """The other one comes between the decision and its turn."""
+    backend = ScriptedBackend(DRIVER)
+    async with Harness(backend) as lab:
+
+        async def share(operation: str) -> None:
+            if operation.startswith(("delete-", "recycle-")) and "twin" not in await lab.volumes():
+                await lab.create("volumes", volume("twin", hostPath={"path": "/assets/v"}))
+                await asyncio.sleep(1.0)
+
+        await lab.create("volumes", released(hostPath={"path": "/assets/v"}))
+        lab.adjust = lambda plane: hold(plane.operations, share)
+        await lab.start()
+        await asyncio.sleep(30.0)
+        assert backend.calls["delete"] + backend.calls["recycle"] == 0
 
 
 @pytest.mark.parametrize("error", [VolumeInUse("mounted", retry_after=100.0), Throttled("slow", retry_after=100.0)])

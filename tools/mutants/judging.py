@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -39,9 +40,9 @@ BUSY_GRACE: Final = 1.0
 """The same in seconds of the processor's time, beside four times what it took: most of what hangs turns in a loop."""
 SIMULATING: Final = 120.0
 """Seconds that the simulation may take."""
-UNTOLD_OF_ROOM, UNTOLD, OVERHEAD = 0.2, 0.05, 0.005
-"""Changes that a test may notice beside those that it noticed: one of the module's own room, any other. Seconds that
-pytest adds to a test."""
+UNTOLD_OF_ROOM, UNTOLD, BESIDE, OVERHEAD = 0.2, 0.05, 0.1, 0.005
+"""Changes that a test may notice beside those that it noticed: one of the module's own room, any other. What one counts
+for another function of the module. Seconds that pytest adds to a test."""
 MEMORY: Final = 4 * 2**30
 """Bytes that a child may have."""
 
@@ -118,7 +119,7 @@ class Judge:
         if code == UNCHANGED:
             code, by = self._fresh(variant, tests, limit)
         if code != UNNOTICED:
-            self._telling[variant.path][by] += 1
+            self._telling[variant.path][variant.function][by] += 1
             return Verdict(noticed=True, by=by)
         missed = frozenset(self._map.mark(test) for test in tests)
         if not self._limits.simulating:
@@ -133,15 +134,18 @@ class Judge:
     def _tests_of(self, variant: Variant) -> list[str]:
         """Tests that run the changed lines, while there is time; none that missed it.
 
-        Those come first that notice most in a second, by what they noticed of the module so far.
+        Those come first that notice most in a second, by what they noticed so far of the function, and of the module.
         """
         lines = () if variant.at_import else range(variant.line, variant.last + 1)
-        telling, missed = self._telling[variant.path], self._verdicts.missed_by(variant)
+        missed = self._verdicts.missed_by(variant)
+        of_function = self._telling[variant.path][variant.function]
+        of_module = sum(self._telling[variant.path].values(), Counter[str]())
         room = f"tests/unit/{variant.path.split('/')[-2]}/"
 
         def expected(test: str) -> float:
             untold = UNTOLD_OF_ROOM if test.startswith(room) else UNTOLD
-            return (telling[test] + untold) / (self._map.seconds(test) + OVERHEAD)
+            told = of_function[test] + of_module[test] * BESIDE
+            return (told + untold) / (self._map.seconds(test) + OVERHEAD)
 
         running = set(self._map.covering(variant.path, lines))
         if variant.at_import:  # What a class says of its fields is no line that a test runs.

@@ -6,7 +6,7 @@ import ast
 import hashlib
 import json
 import tomllib
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,11 +69,12 @@ class Verdicts:
         missed = sorted(self.missed_by(variant) | verdict.missed_by)
         of_function[_name(variant)] = verdict.by if verdict.noticed else missed
 
-    def telling(self, path: str) -> Counter[str]:
-        """Tests that noticed changes of the module, and how many."""
-        return Counter(
-            by for known in self._known.get(path, {}).values() for by in known.values() if by and isinstance(by, str)
-        )
+    def telling(self, path: str) -> dict[str, Counter[str]]:
+        """By function of the module, whatever its source was: tests that noticed changes of it, and how many."""
+        found: dict[str, Counter[str]] = defaultdict(Counter)
+        for function, known in self._known.get(path, {}).items():
+            found[function.partition(" ")[0]].update(by for by in known.values() if by and isinstance(by, str))
+        return found
 
     def save(self) -> None:
         """Write all down."""

@@ -53,7 +53,7 @@ class DiscardOperation:
             if asset is not None and not begun and can_hold and (intent.state is not None or not claim.terminating):
                 # From this record on `Absent` says that it was deleted, not that a job has still to make it; and what
                 # the claim may get after it, whoever makes that, is of another generation.
-                progress.discard_pending(asset, {}, self._cluster.monotonic(), given=intent.discard)
+                progress.discard_pending(asset, {}, self._cluster.monotonic())
                 return
             if asset is not None:
                 # A deletion in several steps goes on with this one, rather than look, or make it, once more.
@@ -148,10 +148,7 @@ class DiscardOperation:
         self, claim: Claim, intent: ClaimIntent, driver: DriverView, asset: Asset, progress: ClaimProgress
     ) -> bool:
         """Call `delete`; whether the asset is gone."""
-        step = progress.step
-        unrecorded = step.call.state if isinstance(step, Discarding) and step.call is not None else None
-        state = intent.discard if intent.discard is not None else unrecorded
-        context = self._deps.context(driver, intent.generation, state)
+        context = self._deps.context(driver, intent.generation, intent.discard)
         owner = owner_of_claim(claim, context.cluster_id, intent.generation)
         request = DeleteRequest(context=context, volume=asset_identity(asset, claim, owner))
         result = await self._deps.hooks.call(driver, request)

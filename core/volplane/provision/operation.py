@@ -92,7 +92,7 @@ class ProvisionOperation:
         if await self._deps.live_volume(volume_name_of(claim)) is not None:
             raise self._deps.not_justified()
         for generation in range(1, intent.generation):
-            former = replace(intent, generation=generation, state=None, discard=None)
+            former = replace(intent, generation=generation, state=None)
             found = await self._deps.find(claim, former, driver)
             if isinstance(found, Asset):
                 context = self._deps.context(driver, generation)
