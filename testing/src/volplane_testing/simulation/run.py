@@ -142,7 +142,7 @@ class _Simulation:
         self._living: list[Process] = []
         self._calm_since = math.inf
         self._crashes = 0
-        self._election = Election(run_context, self._living, end=self._end_process)
+        self._election = Election(run_context, self._living, start=self._start_process, end=self._end_process)
         self._server_faults.listeners.append(self._election.server_restored)
         self._stops = Stops(run_context, self._living, start=self._start_process, end=self._end_process)
         self._injector.stalled = self._stops.stalled
@@ -155,10 +155,9 @@ class _Simulation:
             "outage": self._set_driver,
             "set_clock": self._set_clock,
             "hold_watches": self._hold_watches,
-            "remake_lease": self._election.remake_lease,
-            "stop_process": self._stops.stop_process,
-            "stop_before": self._stops.stop_before,
             "compact": self._compact,
+            **self._election.actions,
+            **self._stops.actions,
             "end_watches": self._end_watches,
             "rotate_certificate": self._server_faults.rotate_certificate,
             "refuse": self._server_faults.refuse,
@@ -292,8 +291,8 @@ class _Simulation:
             heir.lead_again(self._election.take(heir.name))
 
     def _working(self) -> list[Process]:
-        """The processes that live and are not stopped."""
-        return [process for process in self._living if process.name not in self._stops.stalled]
+        """The processes that live, are not stopped, and reach the API server."""
+        return [each for each in self._living if each.name not in self._stops.stalled and not each.network.apart]
 
     def _start_if_none(self) -> None:
         if not self._working() and self._violations.violation is None:

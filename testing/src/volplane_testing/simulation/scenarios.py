@@ -30,7 +30,9 @@ class Scenario:
 
     kept: claims that nobody deletes. switches: classes that name other drivers for a moment. stops: processes that are
     stopped and go on. leases: Leases that are deleted. forgers: pods of others under the name of a scrubber pod.
-    forced: claims that are removed by force while a pod uses them. grown: bound claims that ask for more.
+    forced: claims that are removed by force while a pod uses them. grown: bound claims that ask for more. parted:
+    processes that are cut off from the API server; edited: Leases that are edited by hand; both where no two lead and
+    none is stopped. alone: only the name of the scenario chooses it.
     """
 
     claims: tuple[int, int] = (2, 5)
@@ -54,7 +56,10 @@ class Scenario:
     forced: float = 0.05
     grown: float = 0.1
     lags: tuple[float, ...] = (0.0, 0.0, 0.5, 5.0)
+    parted: float = 0.05
+    edited: float = 0.05
     attaches: bool = False
+    alone: bool = False
 
 
 SCENARIOS: Final[Mapping[str, Scenario]] = {
@@ -118,7 +123,26 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         lags=(0.0, 0.5, 5.0),
     ),
     "restore": Scenario(restores=0.6, claims=(2, 3), static=(0, 2)),
+    "parted": Scenario(
+        alone=True,
+        parted=1.0,
+        edited=0.6,
+        leaders=0.0,
+        stops=0.0,
+        grown=0.5,
+        claims=(3, 5),
+        static=(1, 3),
+        static_claims=0.4,
+        policies=("Retain", "Recycle", "Recycle", "Delete"),
+        incarnations=(1, 3),
+    ),
     "attach": Scenario(
-        attaches=True, claims=(1, 3), static=(0, 0), classes=("fast", "fast", "keep"), outages=0.3, stops=0.3
+        alone=True,
+        attaches=True,
+        claims=(1, 3),
+        static=(0, 0),
+        classes=("fast", "fast", "keep"),
+        outages=0.3,
+        stops=0.3,
     ),
 }
