@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from volplane.errors import VolplaneError
 from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
+from volplane.placement.nodes import NodeBook
 from volplane.state.naming import node_hash
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing.clock import now
@@ -199,6 +201,41 @@ async def test_a_label_that_somebody_edits_is_put_right_and_nothing_is_made_or_l
         assert now is not None
         assert label_of(cluster.claim("data")) == label_of(now) == node_hash("a")
         assert {node: len(found) for node, found in cluster.assets().items()} == {"a": 1, "b": 0}
+
+
+@pytest.fixture
+def one_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of all nodes have one hash."""
+
+    def alike(_name: str) -> str:
+        return "f" * 16
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("volplane.") and getattr(module, "node_hash", None) is node_hash:
+            monkeypatch.setattr(module, "node_hash", alike)
+    monkeypatch.setattr(NodeBook.__init__, "__defaults__", (alike,))
+
+
+@pytest.mark.usefixtures("one_hash")
+async def test_nodes_whose_names_have_one_hash_make_and_delete_what_is_their_own_and_say_so() -> None:
+    async with DistributedCluster(["a", "b"], capacity=10 * GIB) as cluster:
+        cluster.create_class("local", parameters={names.PLACEMENT: "round-robin"})
+        await cluster.advance(120)
+        for number in range(6):
+            cluster.create_claim(f"c{number}", "local")
+        await cluster.advance(5)
+        nodes = [cluster.node_of(f"c{number}") for number in range(6)]
+        assert {node: nodes.count(node) for node in "ab"} == {"a": 3, "b": 3}
+        assert {node: len(assets) for node, assets in cluster.assets().items()} == {"a": 3, "b": 3}
+        for number in range(5):
+            cluster.api.delete("persistentvolumeclaims", f"c{number}")
+        await cluster.advance(5)
+        assert [len(cluster.assets()[node]) for node in "ab"] == [nodes[5:].count(node) for node in "ab"]
+        assert [each["metadata"]["name"] for each in cluster.api.all("persistentvolumes")] == [
+            f"pvc-{cluster.claim('c5')['metadata']['uid']}"
+        ]
+        told = [each for each in cluster.api.all("events") if each["reason"] == "NodeHashCollision"]
+        assert {each["involvedObject"]["name"] for each in told} == {"a", "b"}
 
 
 async def test_an_instance_deletes_nothing_for_a_label_that_lies() -> None:

@@ -78,6 +78,11 @@ CAUGHT_PARTED: Mapping[str, tuple[int, str]] = {
 }
 """Planted bug -> a seed of the scenario `parted` that shows it, and the invariant that breaks."""
 
+CAUGHT_INTERRUPTED: Mapping[str, tuple[int, str]] = {
+    "kill_scrubber_pods": (3, "asset-in-use"),
+}
+"""Planted bug -> a seed of the scenario `interrupted` that shows it, and the invariant that breaks."""
+
 CAUGHT_ON_NODES: Mapping[str, tuple[int, str]] = {
     "forget_what_was_given_up_and_deleted": (13, "no-stuck-finalizer"),
     "leave_labels_as_they_are": (13, "labels-tell-the-truth"),

@@ -17,14 +17,19 @@ from simulation.distributed_plants import DISTRIBUTED_PLANTS
 from simulation.partition_plants import PARTITION_PLANTS
 from simulation.planting import Plant, planted
 from simulation.plants import PLANTS
+from simulation.scrub_plants import SCRUB_PLANTS
 from volplane_testing.simulation.distributed import DistributedRun
 from volplane_testing.simulation.distributed_state import Broken
 from volplane_testing.simulation.run import Trial, simulate
 from volplane_testing.simulation.schedule import generate
 
 OF_ATTACHMENTS = {**ATTACH_PLANTS, **CHANGE_PLANTS}
-ALL = {**PLANTS, **OF_ATTACHMENTS, **PARTITION_PLANTS, **DISTRIBUTED_PLANTS}
-SCENARIO = {**dict.fromkeys(OF_ATTACHMENTS, "attach"), **dict.fromkeys(PARTITION_PLANTS, "parted")}
+ALL = {**PLANTS, **OF_ATTACHMENTS, **PARTITION_PLANTS, **SCRUB_PLANTS, **DISTRIBUTED_PLANTS}
+SCENARIO = {
+    **dict.fromkeys(OF_ATTACHMENTS, "attach"),
+    **dict.fromkeys(PARTITION_PLANTS, "parted"),
+    **dict.fromkeys(SCRUB_PLANTS, "interrupted"),
+}
 """Of a plant for which the seed does not choose the scenario."""
 
 

@@ -23,6 +23,7 @@ from volplane_testing.simulation.attaching_nodes import AttachingNodes, Simulate
 from volplane_testing.simulation.changes import Changes
 from volplane_testing.simulation.election import Election, Stops
 from volplane_testing.simulation.hooks import FaultInjector, latency_of
+from volplane_testing.simulation.interruptions import Interruptions
 from volplane_testing.simulation.liveness import Liveness
 from volplane_testing.simulation.loop import ScheduleLoop
 from volplane_testing.simulation.network import Network
@@ -149,7 +150,7 @@ class _Simulation:
         run_context.hook_rules.begins = self._stops.begins
         self._tasks: set[asyncio.Task[Any]] = set()
         self._happened = self._trace.happened
-        self._process_actions: Mapping[str, Callable[..., None]] = {
+        self._process_actions: Mapping[str, Callable[..., Any]] = {
             "crash": self._kill,
             "second_leader": self._let_two_lead,
             "outage": self._set_driver,
@@ -169,6 +170,7 @@ class _Simulation:
             self._process_actions = {**self._process_actions, **{each: getattr(self._nodes, each) for each in troubles}}
         self._changes = Changes(run_context, self._storages.simulated)
         self._process_actions = {**self._process_actions, **self._changes.actions}
+        self._process_actions = {**self._process_actions, **Interruptions(run_context).actions}
         self._changes.prepare()
 
     async def run(self) -> TrialResult:
@@ -362,10 +364,8 @@ class _Simulation:
 
     def _act(self, action: Action) -> None:
         act = self._process_actions.get(action.what)
-        if act is not None:
-            act(**action.detail)
-            return
-        if asyncio.iscoroutine(taking := self._actors.act(action)):
+        taking = act(**action.detail) if act is not None else self._actors.act(action)
+        if asyncio.iscoroutine(taking):
             self._spawn(taking)
 
     def _kill(self, which: int) -> None:

@@ -11,6 +11,7 @@ from volplane_testing.simulation.backends import BackendTraits
 from volplane_testing.simulation.changes import write_changes
 from volplane_testing.simulation.election import write_partitions
 from volplane_testing.simulation.hooks import HookFaults
+from volplane_testing.simulation.interruptions import write_interruptions
 from volplane_testing.simulation.network import NetworkFaults
 from volplane_testing.simulation.nodes import NODES, PodFaults
 from volplane_testing.simulation.scenarios import ALPHA, BETA, CLASSES, SCENARIOS, Scenario
@@ -92,6 +93,7 @@ class _Writer:
         self._write_processes(end, leaders=leaders)
         if self._scenario.attaches:
             self._write_nodes(end)
+        write_interruptions(self._do, f"{self._seed} {self._name}", self._static, self._scenario.interrupted, end)
         without_bookmarks = self._write_server(end)
         self._write_leases(end, stops=stops)
         if not (leaders or stops):
