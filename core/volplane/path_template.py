@@ -37,8 +37,9 @@ def _digest(text: str, digits: int) -> str:
 
 
 def _sanitized(value: str) -> str:
-    clean = _UNSAFE.sub("_", value)
-    return clean if clean == value else f"{clean}-{_digest(value, 12)}"  # values that differ stay different
+    if not _UNSAFE.search(value):
+        return value
+    return f"{_UNSAFE.sub('_', value)}-{_digest(value, 12)}"  # values that differ stay different
 
 
 def _uid(value: str) -> str:
@@ -115,7 +116,9 @@ class PathTemplate:
             known = {"namespace": claim.namespace, "claim": claim.name, "volume": volume}
             return uid if placeholder == "uid" else _sanitized(known[placeholder])
 
-        return "/".join(
-            _component("".join(value(token) if position % 2 else token for position, token in enumerate(tokens)))
-            for tokens in self.components
-        )
+        names: list[str] = []
+        for tokens in self.components:
+            parts = list(tokens)
+            parts[1::2] = map(value, tokens[1::2])
+            names.append(_component("".join(parts)))
+        return "/".join(names)

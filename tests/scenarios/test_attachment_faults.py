@@ -35,6 +35,14 @@ class RefusesToDetach:
         return FaultyBackend(MemoryBackend(storage=storage), {"detach": busy})
 
 
+class FailsToList:
+    """Makes backends whose first two calls of `list_assets` fail."""
+
+    def __call__(self, storage: MemoryStorage) -> object:
+        failures = [FailBefore(Unavailable("not now")), FailBefore(KeyError("a bug"))]
+        return FaultyBackend(MemoryBackend(storage=storage), {"list_assets": failures})
+
+
 class HangsWhenListed:
     """Makes backends whose first two calls of `list_assets` never answer."""
 
@@ -132,6 +140,19 @@ async def test_a_process_that_starts_anew_detaches_what_the_former_one_left_atta
         await removed_at_once(world)
         await world.cluster.restart()
         assert await looked_twice(world) == []
+
+
+async def test_lists_that_fail_do_not_end_the_comparisons() -> None:
+    async with a_world(FailsToList()) as world:
+        await removed_at_once(world)
+        plane = world.cluster.controllers.plane
+        assert plane.attachments is not None
+        comparing = asyncio.create_task(plane.attachments.run())
+        await world.cluster.advance(150.0)
+        assert world.asset.attached_to == ["node-1"]
+        await world.cluster.advance(150.0)
+        assert world.asset.attached_to == []
+        comparing.cancel()
 
 
 async def test_what_a_person_attached_to_a_machine_that_is_no_node_stays() -> None:

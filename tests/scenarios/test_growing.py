@@ -346,6 +346,7 @@ async def test_a_first_class_that_is_refused_can_be_given_up() -> None:
         item = await harness.claim("c")
         assert "modifyVolumeStatus" not in item["status"]
         assert types(item) == []
+        assert harness.messages("VolumeModifyCancelled") == ["no change to plaid any more"]
         assert backend.calls["modify"] == calls
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from volplane.assets import ListedAsset
 from volplane.attach.identity import plugin_label
@@ -42,6 +42,16 @@ _VERIFY: Final = "verify_volumes_are_attached_per_node"
 """The stock controller's name of this operation, in metrics."""
 
 log = logging.getLogger(__name__)
+
+
+class _Unaccounted(NamedTuple):
+    """An asset at a place that no attachment explains. node: the one of that place. marked: with the volume's marks."""
+
+    handle: str
+    place: str
+    volume: Volume
+    node: Node | None
+    marked: bool
 
 
 class AttachmentComparison:
@@ -87,6 +97,8 @@ class AttachmentComparison:
                     await self.compare(driver)
                 except VolplaneError as error:
                     log.warning("the attachments could not be compared with the backend: %s", error)
+                except Exception:
+                    log.exception("the attachments could not be compared with the backend")
 
     async def compare(self, driver: DriverView) -> None:
         """One comparison, which is counted. Raises BackendError or PluginError if the assets cannot be listed."""
@@ -154,29 +166,35 @@ class AttachmentComparison:
         self, driver: str, listed: Mapping[str, ListedAsset], stood: Mapping[str, list[VolumeAttachment]]
     ) -> None:
         """stood: by volume, the attachments from before the listing, which may be gone since."""
+        seen, found = self._unexpected.get(driver, set()), set()
+        leftovers = self._cluster.progress.leftovers
+        for name in [name for name, each in leftovers.items() if each.driver == driver]:
+            del leftovers[name]
+        for each in self._unaccounted(driver, listed, stood):
+            about = (each.handle, each.place)
+            found.add(about)
+            if about not in seen:
+                self._tell_unexpected(each)
+            elif each.node is not None and each.marked:
+                self._left_over(each.volume, each.node, driver)
+        self._unexpected[driver] = found
+
+    def _unaccounted(
+        self, driver: str, listed: Mapping[str, ListedAsset], stood: Mapping[str, list[VolumeAttachment]]
+    ) -> Iterator[_Unaccounted]:
+        """What is attached where no attachment says so, of volumes that have attachments or that the driver made."""
         by_handle = {record.handle: record.volume for _, record in self._of(driver)}
-        seen, nodes = self._unexpected.get(driver, set()), _NodesByPlace(self._cluster.nodes.values())
-        found: set[tuple[str, str]] = set()
+        nodes = _NodesByPlace(self._cluster.nodes.values())
         for asset in listed.values():
-            if not asset.attached_to:
-                continue
-            marked = self._marked_by(asset, driver)
+            marked = self._marked_by(asset, driver) if asset.attached_to else None
             volume = marked or self._cluster.volumes.get(by_handle.get(asset.handle, ""))
             if volume is None:
-                continue  # The leak check says so.
-            now = self._cluster.attachments.by_index("volume", volume.name)
-            attachments = [*now, *stood.get(volume.name, ())]
+                continue  # It is attached to nothing, or the leak check tells of it.
+            attachments = [*self._cluster.attachments.by_index("volume", volume.name), *stood.get(volume.name, ())]
             for place in asset.attached_to:
                 node = nodes.at(place)
-                if any(_is_node(place, each, node) for each in attachments):
-                    continue
-                found.add((asset.handle, place))
-                leftover = node if marked is not None else None
-                if (asset.handle, place) not in seen:
-                    self._tell_unexpected(volume, node.name if node is not None else place, leftover)
-                elif leftover is not None:
-                    self._left_over(volume, leftover, driver)
-        self._unexpected[driver] = found
+                if not any(_is_node(place, each, node) for each in attachments):
+                    yield _Unaccounted(asset.handle, place, volume, node, marked is not None)
 
     def _marked_by(self, asset: ListedAsset, driver: str) -> Volume | None:
         """The volume whose marks the asset carries, if the driver made that, and it points at the asset."""
@@ -186,10 +204,12 @@ class AttachmentComparison:
         identity = volume_identity(volume, self._cluster.settings.cluster_id)
         return volume if (identity.handle, identity.owner) == (asset.handle, asset.owner) else None
 
-    def _tell_unexpected(self, volume: Volume, place: str, leftover: Node | None) -> None:
+    def _tell_unexpected(self, found: _Unaccounted) -> None:
+        place = found.node.name if found.node is not None else found.place
         text = f"the backend shows it attached to {place}, for which there is no VolumeAttachment"
-        follows = "it is detached if that stays so" if leftover is not None else "a person may want that, and it stays"
-        self._warn(volume.name, "UnexpectedAttachment", f"{text}; {follows}")
+        leaves = found.node is not None and found.marked
+        follows = "it is detached if that stays so" if leaves else "a person may want that, and it stays"
+        self._warn(found.volume.name, "UnexpectedAttachment", f"{text}; {follows}")
 
     def _left_over(self, volume: Volume, node: Node, driver: str) -> None:
         if name := leftover_name(volume, node.name, driver, self._cluster):

@@ -53,7 +53,8 @@ def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     wanted = modification_target(claim)
     if not wanted or (wanted == _current(claim) and _status(claim) != IN_PROGRESS):
         # Nothing was changed towards the class that was given up.
-        return _status_patch(claim, {"modifyVolumeStatus": None}, "", cluster, why="another class is not wanted")
+        event = EventRecord(CLAIMS, claim, "Normal", "VolumeModifyCancelled", f"no change to {_target(claim)} any more")
+        return _status_patch(claim, {"modifyVolumeStatus": None}, "", cluster, event, why="another class is not wanted")
     if not reads.has(VOLUME_ATTRIBUTES_CLASSES, wanted):
         return Read(VOLUME_ATTRIBUTES_CLASSES, wanted, why="what does the class ask for?")
     attributes = reads.get(VOLUME_ATTRIBUTES_CLASSES, wanted)

@@ -101,6 +101,7 @@ class NfsBackend(BackendSpec):
         super().__init__(options)
         self._settings = Settings.of(options)
         self._shares = Shares(self._settings, dial, now)
+        self._last_class: tuple[Mapping[str, Any], ClassParameters] | None = None
         export = self._settings.export
         self._exports: Exports | NoExports = NoExports() if export is None else Exports(export, open_bus)
 
@@ -161,7 +162,7 @@ class NfsBackend(BackendSpec):
         check_name(request.name)
         check_sizes(request)
         _refuse_unsupported(request)
-        parameters = ClassParameters.of(request.parameters, self._settings)
+        parameters = self._class_parameters(request.parameters)
         candidates = self._shares.allowed(parameters)
         share = self._shares.chosen(request, candidates)
         if share is None:
@@ -170,6 +171,13 @@ class NfsBackend(BackendSpec):
             f"make the directory of {request.name}",
             lambda handles: self._provision(share, handles, request, parameters),
         )
+
+    def _class_parameters(self, given: Mapping[str, Any]) -> ClassParameters:
+        """Claims of one class come one after the other: what was read last is kept."""
+        last = self._last_class
+        if last is None or last[0] != given:
+            last = self._last_class = (dict(given), ClassParameters.of(given, self._settings))
+        return last[1]
 
     def _provision(
         self, share: Share, handles: Handles, request: ProvisionRequest, parameters: ClassParameters

@@ -51,7 +51,7 @@ _encode = msgspec.json.Encoder(enc_hook=dict).encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,220}[a-z0-9])?")
 _HANDLE = re.compile(r"(?P<share>[0-9a-f]{32})/(?P<name>[^/@]+)@(?P<generation>[1-9][0-9]*)")
-_COMPONENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
+_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}(/[A-Za-z0-9_][A-Za-z0-9._-]{0,254})*")
 
 
 class CorruptMarker(Exception):
@@ -218,6 +218,6 @@ class VolumeMarker:
 
 def _checked_path(path: str) -> str:
     # Somebody may have changed the marker: a path that the template cannot give is not used.
-    if not all(_COMPONENT.fullmatch(part) for part in path.split("/")):
+    if not _PATH.fullmatch(path):
         raise CorruptMarker(f"path {path!r}")
     return path

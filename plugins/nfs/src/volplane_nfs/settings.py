@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cached_property
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -26,7 +27,7 @@ def _with_defaults(schema: ParameterSchema, given: Mapping[str, Any]) -> dict[st
     return {each.name: given.get(each.name, each.default) for each in schema.parameters}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ShareAddress:
     """A share: the server, and the names of the directories that lead to it."""
 
@@ -55,7 +56,7 @@ class ShareAddress:
                 raise wrong(f"has {name!r} in its path")
         return cls(Address(host, port), tuple(name.encode() for name in names))
 
-    @property
+    @cached_property
     def text(self) -> str:
         """The path, as in a volume's source."""
         return "/" + b"/".join(self.path).decode()
