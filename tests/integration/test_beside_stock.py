@@ -181,3 +181,19 @@ async def test_a_full_segment_gives_the_claim_back_to_the_scheduler() -> None:
         assert harness.stock.scheduler.selected == ["node-1", "node-2"]
         segments = [request.segment["kubernetes.io/hostname"] for request in harness.backend.requests]
         assert segments == ["node-1", "node-2"]
+
+
+async def test_of_a_life_only_the_volume_is_read_live_before_its_asset_goes() -> None:
+    """That the claim is gone the watch has told: whatever has its name now is another claim."""
+    async with Beside() as harness:
+        await harness.create("classes", fast())
+        await harness.create("claims", ours())
+        await harness.start_both()
+        await harness.settle()
+        await harness.bound_volume("c")
+        seen = len(harness.rules.calls)
+        await harness.delete("claims", "c")
+        await harness.settle()
+        await harness.nothing_left()
+        reads = [call.resource for call in harness.rules.calls[seen:] if call.verb == "get"]
+        assert reads == ["persistentvolumes"]

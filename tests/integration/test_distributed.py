@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from volplane.errors import VolplaneError
 from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
+from volplane.placement.nodes import NodeBook
 from volplane.state.naming import node_hash
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing.clock import now
@@ -124,6 +126,12 @@ async def test_no_two_processes_write_one_object_at_the_same_time() -> None:
         await cluster.settle()
         assert all(cluster.node_of(f"c{number}") for number in range(20))
         assert conflicts(cluster) == 0
+        cluster.scripts[CENTRAL].latency = 0.05
+        for number in range(20):
+            cluster.api.delete("persistentvolumeclaims", f"c{number}")
+        await cluster.advance(5)
+        assert cluster.api.all("persistentvolumes") == []
+        assert conflicts(cluster) == 0
 
 
 async def test_allowed_topologies_and_cordons_are_respected() -> None:
@@ -195,6 +203,41 @@ async def test_a_label_that_somebody_edits_is_put_right_and_nothing_is_made_or_l
         assert {node: len(found) for node, found in cluster.assets().items()} == {"a": 1, "b": 0}
 
 
+@pytest.fixture
+def one_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of all nodes have one hash."""
+
+    def alike(_name: str) -> str:
+        return "f" * 16
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("volplane.") and getattr(module, "node_hash", None) is node_hash:
+            monkeypatch.setattr(module, "node_hash", alike)
+    monkeypatch.setattr(NodeBook.__init__, "__defaults__", (alike,))
+
+
+@pytest.mark.usefixtures("one_hash")
+async def test_nodes_whose_names_have_one_hash_make_and_delete_what_is_their_own_and_say_so() -> None:
+    async with DistributedCluster(["a", "b"], capacity=10 * GIB) as cluster:
+        cluster.create_class("local", parameters={names.PLACEMENT: "round-robin"})
+        await cluster.advance(120)
+        for number in range(6):
+            cluster.create_claim(f"c{number}", "local")
+        await cluster.advance(5)
+        nodes = [cluster.node_of(f"c{number}") for number in range(6)]
+        assert {node: nodes.count(node) for node in "ab"} == {"a": 3, "b": 3}
+        assert {node: len(assets) for node, assets in cluster.assets().items()} == {"a": 3, "b": 3}
+        for number in range(5):
+            cluster.api.delete("persistentvolumeclaims", f"c{number}")
+        await cluster.advance(5)
+        assert [len(cluster.assets()[node]) for node in "ab"] == [nodes[5:].count(node) for node in "ab"]
+        assert [each["metadata"]["name"] for each in cluster.api.all("persistentvolumes")] == [
+            f"pvc-{cluster.claim('c5')['metadata']['uid']}"
+        ]
+        told = [each for each in cluster.api.all("events") if each["reason"] == "NodeHashCollision"]
+        assert {each["involvedObject"]["name"] for each in told} == {"a", "b"}
+
+
 async def test_an_instance_deletes_nothing_for_a_label_that_lies() -> None:
     async with DistributedCluster(["a", "b"]) as cluster:
         volume = await local_volume(cluster, "a")
@@ -251,6 +294,67 @@ async def test_a_claim_that_a_lost_node_had_begun_moves_on_after_the_time_of_its
         assert volume is not None
         assert volume["metadata"]["annotations"][names.GENERATION] == "2"
         assert any("node a is gone" in event["message"] for event in cluster.api.events(claim))
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_node_that_is_back_keeps_its_claim_though_the_assigner_has_not_heard_of_it(begun: bool) -> None:
+    async with DistributedCluster(["a", "b"]) as cluster:
+        cluster.create_class("late", late=True, parameters={names.NODE_GONE_AFTER: "1m"})
+        cluster.scripts["a"].add(requests("create", "persistentvolumes"), unanswered, times=1e9)
+        if begun:
+            cluster.create_claim("data", "late", node="a")
+            await cluster.advance(5)
+        cluster.set_ready("a", ready=False)
+        await cluster.advance(50)
+        if not begun:
+            await cluster.kill("a")
+            cluster.create_claim("data", "late", node="a")
+        for verb in ("watch", "list"):
+            cluster.scripts[CENTRAL].add(requests(verb, "nodes"), unanswered, times=1e9)
+        cluster.server.end_watches()
+        cluster.set_ready("a", ready=True)
+        await cluster.advance(30)
+        assert selected(cluster.claim("data")) == "a"
+
+
+async def test_a_full_node_does_not_forget_what_was_begun_on_one_that_is_gone() -> None:
+    """Else two assets of one generation are there when that node comes back, and nobody can tell them apart."""
+    async with DistributedCluster(["a", "b", "c"]) as cluster:
+        cluster.create_class("late", late=True, parameters={names.NODE_GONE_AFTER: "1m"})
+        cluster.scripts["a"].add(requests("create", "persistentvolumes"), unanswered, times=1e9)
+        cluster.create_claim("data", "late", node="a")
+        await cluster.advance(5)
+        await cluster.kill("a")
+        cluster.set_ready("a", ready=False)
+        await cluster.advance(70)
+        cluster.disks["b"].capacity_bytes = 0
+        for node in "bc":
+            assert selected(cluster.claim("data")) is None
+            cluster.api.patch(
+                "persistentvolumeclaims", "data", {"metadata": {"annotations": {names.SELECTED_NODE: node}}}
+            )
+            await cluster.advance(5)
+        volume = cluster.volume("data")
+        assert volume is not None
+        assert cluster.node_of("data") == "c"
+        assert volume["metadata"]["annotations"][names.GENERATION] == "2"
+
+
+async def test_a_claim_that_is_deleted_between_two_nodes_is_let_go() -> None:
+    async with DistributedCluster(["a", "b"]) as cluster:
+        cluster.create_class("late", late=True, parameters={names.NODE_GONE_AFTER: "1m"})
+        cluster.scripts["a"].add(requests("create", "persistentvolumes"), unanswered, times=1e9)
+        cluster.create_claim("data", "late", node="a")
+        await cluster.advance(5)
+        await cluster.kill("a")
+        cluster.set_ready("a", ready=False)
+        await cluster.advance(70)
+        cluster.disks["b"].capacity_bytes = 0
+        cluster.api.patch("persistentvolumeclaims", "data", {"metadata": {"annotations": {names.SELECTED_NODE: "b"}}})
+        await cluster.advance(5)
+        cluster.api.delete("persistentvolumeclaims", "data")
+        await cluster.settle()
+        assert cluster.api.get("persistentvolumeclaims", "data") is None
 
 
 async def test_a_node_that_comes_back_leaves_the_claim_alone_that_went_elsewhere() -> None:
@@ -374,6 +478,73 @@ async def drained(cluster: DistributedCluster, node: str) -> Sequence[Leftover]:
     return await work.delete(Console(out=io.StringIO()), client, recorder, "127.0.0.1:1", gone=gone)
 
 
+async def test_a_central_process_that_starts_anew_counts_claims_that_are_on_their_way_to_a_node() -> None:
+    """Claims come before their class, which says of which driver they are."""
+    async with DistributedCluster(["a", "b"], capacity=10 * GIB) as cluster:
+        cluster.create_class("local", parameters={names.PLACEMENT: "most-room"})
+        cluster.create_class("late", late=True)
+        await cluster.advance(120)
+        for node in "ab":
+            cluster.scripts[node].add(requests("patch", "persistentvolumeclaims"), unanswered, times=1e9)
+        cluster.create_claim("first", "late", "8Gi", node="a")
+        await cluster.settle()
+        await cluster.kill(CENTRAL)
+        cluster.create_claim("second", "local", "7Gi")
+        await cluster.start(CENTRAL)
+        await cluster.settle()
+        assert selected(cluster.claim("second")) == "b"
+
+
+@pytest.mark.parametrize("offset", [-600, 600])
+async def test_a_clock_that_is_wrong_by_minutes_promises_no_room_twice(offset: float) -> None:
+    """What was made a moment ago is not in the published room yet."""
+    async with DistributedCluster(["a", "b"], capacity=10 * GIB) as cluster:
+        cluster.clocks[CENTRAL].offset = offset
+        cluster.disks["b"].capacity_bytes = 8 * GIB
+        cluster.create_class("local", parameters={names.PLACEMENT: "most-room"})
+        await cluster.advance(120)
+        for number in range(3):
+            cluster.create_claim(f"c{number}", "local", "5Gi")
+            await asyncio.sleep(0.1)
+        await cluster.settle()
+        assert [cluster.node_of(f"c{number}") for number in range(3)] == ["a", "b", "a"]
+        assert not [each for each in cluster.api.all("events") if each["reason"] == "ProvisioningFailed"]
+
+
+async def test_a_claim_that_waits_for_room_gets_what_was_counted_twice_for_a_while() -> None:
+    """The room was measured between the making of an asset and that of its volume."""
+    async with DistributedCluster(["a"], capacity=10 * GIB) as cluster:
+        cluster.create_class("local")
+        await cluster.advance(120)
+        fault = cluster.scripts["a"].add(requests("create", "persistentvolumes"), unanswered, times=1e9)
+        cluster.create_claim("first", "local", "6Gi")
+        await cluster.advance(70)
+        assert published(cluster) == {"a": "4Gi"}
+        fault.times = 0
+        await cluster.advance(20)
+        assert cluster.node_of("first") == "a"
+        cluster.create_claim("second", "local", "3Gi")
+        await cluster.advance(70)
+        assert cluster.node_of("second") == "a"
+
+
+async def test_a_claim_that_goes_while_it_is_assigned_leaves_no_room_taken() -> None:
+    async with DistributedCluster(["a"], capacity=10 * GIB) as cluster:
+        cluster.create_class("local")
+        await cluster.advance(120)
+        cluster.scripts[CENTRAL].latency = 0.05
+        cluster.create_claim("first", "local", "8Gi")
+        await asyncio.sleep(0.08)  # The binder has asked for a volume, the assigner's write is on its way.
+        assert names.STORAGE_PROVISIONER in cluster.claim("first")["metadata"]["annotations"]
+        assert label_of(cluster.claim("first")) is None
+        cluster.api.delete("persistentvolumeclaims", "first")
+        cluster.api.patch("persistentvolumeclaims", "first", {"metadata": {"finalizers": None}})
+        await cluster.settle()
+        cluster.create_claim("second", "local", "8Gi")
+        await cluster.advance(5)
+        assert cluster.node_of("second") == "a"
+
+
 async def test_what_was_on_a_lost_node_can_be_drained_and_other_nodes_are_left_alone() -> None:
     async with DistributedCluster(["a", "b"]) as cluster:
         cluster.create_class("local")
@@ -477,6 +648,18 @@ async def test_published_room_follows_what_is_made_and_deleted_and_what_others_t
         assert published(cluster) == {"a": "4Gi"}
 
 
+async def test_a_node_that_gives_a_claim_back_says_at_once_how_much_room_there_is() -> None:
+    """Else the scheduler, which goes by what is published, would choose it again."""
+    async with DistributedCluster(["a", "b"], capacity=10 * GIB) as cluster:
+        cluster.create_class("late", late=True)
+        await cluster.settle()
+        cluster.disks["a"].capacity_bytes = GIB // 2
+        cluster.create_claim("data", "late", node="a")
+        await cluster.advance(2)
+        assert selected(cluster.claim("data")) is None
+        assert published(cluster) == {"a": "512Mi", "b": "10Gi"}
+
+
 async def test_room_goes_with_its_class_and_with_its_node() -> None:
     async with DistributedCluster(["a", "b"]) as cluster:
         cluster.create_class("local")
@@ -513,6 +696,38 @@ async def test_what_somebody_edits_on_published_room_is_put_right(edit: dict[str
         for each in (before, after):
             del each["metadata"]["resourceVersion"]
         assert after == before
+
+
+async def test_two_processes_of_one_node_do_not_write_their_figures_over_each_others() -> None:
+    """As while a Lease was edited: the figure of the one is older than that of the other."""
+    async with DistributedCluster(["a"], capacity=10 * GIB) as cluster:
+        cluster.create_class("local")
+        await cluster.advance(30)
+        await cluster.start("a", twin=True)
+        processes = [cluster.scripts["a"], cluster.scripts["a#2"]]
+        for script in processes:
+            script.latency = 0.005
+            script.requests.clear()
+        cluster.disks["a"].capacity_bytes = 4 * GIB
+        await asyncio.sleep(180)
+        assert published(cluster) == {"a": "4Gi"}
+        written = [request for script in processes for request in script.requests if request.verb == "patch"]
+        assert len(written) <= 2
+
+
+async def test_no_room_is_published_for_a_node_that_is_gone_though_its_process_has_not_heard_of_it() -> None:
+    """The object is collected with the node; who made it again, would make it again and again."""
+    async with DistributedCluster(["a"], capacity=10 * GIB) as cluster:
+        cluster.create_class("local")
+        await cluster.settle()
+        cluster.scripts["a"].latency = 0.005
+        cluster.scripts["a"].add(requests("watch", "nodes"), unanswered, times=1e9)
+        cluster.server.end_watches()
+        cluster.api.delete("nodes", "a")
+        cluster.scripts["a"].requests.clear()
+        await asyncio.sleep(30)
+        assert published(cluster) == {}
+        assert not [each for each in cluster.scripts["a"].requests if each.verb == "create" and each.status == 201]
 
 
 async def test_claims_go_where_room_is_and_nothing_is_promised_twice() -> None:

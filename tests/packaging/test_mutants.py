@@ -123,6 +123,8 @@ def test_what_was_noticed_is_known_until_its_function_changes(tmp_path: Path) ->
     assert Verdicts(tmp_path, tmp_path).noticed_by(one) == "test_it"
     (tmp_path / "module.py").write_text(SOURCE.replace('"deleted"', '"gone"'))
     assert Verdicts(tmp_path, tmp_path).noticed_by(one) == ""
+    told = Verdicts(tmp_path, tmp_path).telling("module.py")
+    assert told == {"guarded": {"test_it": 1}}, "it may notice other changes of the function"
 
 
 def test_tests_that_missed_a_change_are_known_until_something_notices_it(tmp_path: Path) -> None:
@@ -172,3 +174,12 @@ def test_guards_are_taken_apart_and_texts_left_alone(tmp_path: Path) -> None:
     assert not [each for each in made if "XX" in each.now and "gone" in each.now]
     assert "pass" not in {each.now for each in made if each.was == "return None"}, "it is the end of a function"
     assert [each for each in variants_of(tmp_path, "module.py", {5}) if each.line != 5] == []
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mutmut") is None, reason="mutmut is installed by `make mutants`")
+def test_names_of_types_and_what_is_only_logged_are_left_as_they_are(tmp_path: Path) -> None:
+    from tools.mutants.variants import variants_of
+
+    lines = ("Wake = Callable[[str], None]", "_Label = tuple[str, str] | int", "LIMITS = (1, 2)", "log.info(1)")
+    (tmp_path / "module.py").write_text("\n".join(lines))
+    assert {variant.was for variant in variants_of(tmp_path, "module.py")} == {"LIMITS = (1, 2)"}

@@ -455,6 +455,25 @@ async def test_without_find_an_error_of_the_second_call_proves_nothing_about_the
         assert backend.calls == {"provision": 3, "delete": 1}
 
 
+async def test_without_find_nothing_is_demanded_by_a_class_that_turned_to_another_driver() -> None:
+    """Its parameters are that driver's: ours would refuse them, and the claim would never go."""
+    backend = ScriptedBackend(DRIVER, {"provision": [BackendError("lost"), OK]})
+    async with Harness(backend) as lab:
+        await create_class(lab)
+        await lab.start()
+        await ask(lab)
+        await asyncio.sleep(0.05)
+        await lab.delete("classes", "fast")
+        await create_class(lab, provisioner=OTHER, parameters={"tier": "gold"}, mountOptions=["ro"])
+        await lab.delete("claims", "c")
+        await lab.settle(60.0)
+        assert await lab.claims() == {}
+        assert not backend.assets
+        assert backend.calls == {"provision": 2, "delete": 1}
+        made = [request for request in backend.requests if isinstance(request, ProvisionRequest)]
+        assert [(dict(request.parameters), request.mount_options) for request in made] == [({}, ()), ({}, ())]
+
+
 async def test_without_find_a_job_is_followed_to_its_asset_and_that_is_deleted() -> None:
     backend = ScriptedBackend(DRIVER)
     first, second = (InProgress(retry_after=20.0, state={"job": number}) for number in (7, 8))

@@ -10,7 +10,7 @@ import pytest
 
 from scenarios.backends import OK, ScriptedBackend, SearchableBackend
 from scenarios.harness import Harness
-from scenarios.provisioning import INTENT, ask, create_class
+from scenarios.provisioning import INTENT, ask, create_class, slow_provisioning
 from scenarios.single import hold
 from scenarios.stories import DRIVER, claim, reference, volume
 from volplane import (
@@ -102,7 +102,7 @@ async def test_for_a_claim_that_was_made_anew_the_hook_is_called_for_the_new_one
         await lab.create("claims", claim("c", storageClassName="fast"))
 
     backend = SearchableBackend(DRIVER)
-    async with Harness(backend) as lab:
+    async with Harness(backend, latency=slow_provisioning) as lab:
         await create_class(lab)
         await lab.start()
         before_the_hook(lab, anew)

@@ -11,10 +11,10 @@ import pytest
 
 from scenarios import deleting, recycling
 from scenarios.backends import OK, ScriptedBackend
-from scenarios.harness import Harness, Json
+from scenarios.harness import Harness
 from scenarios.single import hold
 from scenarios.stories import DRIVER, claim, reference, volume
-from volplane import BackendError, PodScrub, Throttled, VolumeInUse
+from volplane import BackendError, InProgress, PodScrub, RecycleRequest, Throttled, VolumeInUse
 from volplane.errors import VolplaneError
 from volplane.kube.kinds import VOLUMES
 
@@ -49,22 +49,49 @@ async def test_a_volume_that_a_person_made_has_no_owner_and_is_the_first_generat
         assert deletion.context.generation == 1
 
 
-@pytest.mark.parametrize("released", [deleting.released, recycling.released])
-async def test_what_another_volume_shares_by_now_is_left_as_it_is(released: Callable[..., Json]) -> None:
+async def test_an_asset_that_another_volume_shares_by_now_is_not_deleted() -> None:
     """The other one comes between the decision and its turn."""
     backend = ScriptedBackend(DRIVER)
     async with Harness(backend) as lab:
 
         async def share(operation: str) -> None:
-            if operation.startswith(("delete-", "recycle-")) and "twin" not in await lab.volumes():
-                await lab.create("volumes", volume("twin", hostPath={"path": "/assets/v"}))
-                await asyncio.sleep(1.0)
+            if operation.startswith("delete-"):
+                await lay_another_volume_on_it(lab)
 
-        await lab.create("volumes", released(hostPath={"path": "/assets/v"}))
+        await lab.create("volumes", deleting.released(hostPath={"path": "/static/v"}))
         lab.adjust = lambda plane: hold(plane.operations, share)
         await lab.start()
         await asyncio.sleep(30.0)
-        assert backend.calls["delete"] + backend.calls["recycle"] == 0
+        assert backend.calls["delete"] == 0
+
+
+@pytest.mark.parametrize("released", [deleting.released, recycling.released])
+async def test_long_work_goes_on_when_it_is_due_with_what_the_backend_said_last(
+    released: Callable[[], dict[str, object]],
+) -> None:
+    hook = "delete" if released is deleting.released else "recycle"
+    backend = ScriptedBackend(DRIVER)
+    backend.script(hook, *(InProgress(retry_after=20.0, state={"job": number}) for number in (1, 2)), OK)
+    async with Harness(backend) as lab:
+        await lab.create("volumes", released())
+        await lab.start()
+        for calls in (1, 2, 3):
+            await asyncio.sleep(15.0)
+            assert backend.calls[hook] == calls
+            await asyncio.sleep(5.0)
+        assert [dict(request.context.state) for request in backend.requests] == [{}, {"job": 1}, {"job": 2}]
+
+
+async def test_the_backend_is_told_whose_the_volume_was_that_it_erases() -> None:
+    backend = ScriptedBackend(DRIVER)
+    async with Harness(backend) as lab:
+        name = await deleting.made_volume(lab)
+        await lab.patch("volumes", name, {"spec": {"persistentVolumeReclaimPolicy": "Recycle"}})
+        await lab.delete("claims", "c")
+        await lab.settle()
+        erasing = next(request for request in backend.requests if isinstance(request, RecycleRequest))
+        assert erasing.volume.owner is not None
+        assert erasing.volume.owner.cluster_id == "cluster-1"
 
 
 @pytest.mark.parametrize("error", [VolumeInUse("mounted", retry_after=100.0), Throttled("slow", retry_after=100.0)])
@@ -265,6 +292,26 @@ async def test_nothing_is_erased_that_the_volume_does_not_justify_when_its_turn_
         await asyncio.sleep(60.0)
         assert backend.calls["recycle"] == 0
         assert (await lab.volumes()).get("v") != "Available"
+
+
+@pytest.mark.parametrize("left", [None, {"namespace": ""}])
+async def test_a_volume_that_refers_to_no_claim_when_its_turn_comes_has_no_users(
+    left: dict[str, str] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "volplane.operations")
+    backend = ScriptedBackend(DRIVER)
+
+    async def before(operation: str) -> None:
+        if operation.startswith("recycle-v["):
+            await lab.patch("volumes", "v", {"spec": {"claimRef": left}})
+
+    async with Harness(backend) as lab:
+        await lab.create("volumes", recycling.released())
+        lab.adjust = lambda plane: hold(plane.operations, before)
+        await lab.start()
+        await lab.settle()
+        assert backend.calls["recycle"] == 1
+        assert not [text for text in caplog.messages if "failed" in text]
 
 
 async def test_the_backend_erases_the_volume_as_it_is_when_its_turn_comes() -> None:

@@ -72,5 +72,32 @@ CAUGHT_CHANGING: Mapping[str, tuple[int, str]] = {
 }
 """Planted bug of changes -> a seed of the scenario `attach` that shows it, and the invariant that breaks."""
 
-COVERING = (359, 388, 421, 18, 380, 438, 327, 638, 1015, 9, 296, 5, 10, 201)
+CAUGHT_PARTED: Mapping[str, tuple[int, str]] = {
+    "lead_while_cut_off": (0, "lease-over"),
+    "count_from_the_lease_alone": (142, "no-stuck-finalizer"),
+}
+"""Planted bug -> a seed of the scenario `parted` that shows it, and the invariant that breaks."""
+
+CAUGHT_INTERRUPTED: Mapping[str, tuple[int, str]] = {
+    "kill_scrubber_pods": (3, "asset-in-use"),
+}
+"""Planted bug -> a seed of the scenario `interrupted` that shows it, and the invariant that breaks."""
+
+CAUGHT_ON_NODES: Mapping[str, tuple[int, str]] = {
+    "forget_what_was_given_up_and_deleted": (13, "no-stuck-finalizer"),
+    "leave_labels_as_they_are": (13, "labels-tell-the-truth"),
+    "delete_by_the_label_alone": (13, "deleted-before-it-goes"),
+    "take_a_node_made_again_for_the_old_one": (13, "deleted-before-it-goes"),
+    "move_claims_on_at_once": (5, "given-up-in-time"),
+    "go_on_with_the_same_generation": (3, "one-asset-per-generation"),
+    "promise_room_twice": (17, "no-more-is-promised-than-there-is"),
+    "keep_claims_on_a_full_node": (13, "what-can-proceed-does"),
+    "take_claims_from_the_scheduler": (17, "what-can-proceed-does"),
+    "forget_generations_on_a_full_node": (277, "one-asset-per-generation"),
+    "take_the_time_from_ones_own_clock": (368, "no-more-is-promised-than-there-is"),
+    "publish_for_a_node_that_is_gone": (20, "no-hot-loop"),
+}
+"""Planted bug of storage on nodes -> a seed that shows it, and the invariant that breaks."""
+
+COVERING = (359, 388, 421, 18, 380, 438, 327, 638, 1015, 9, 296, 5, 10, 201, 169, 245, 102, 68)
 """Seeds in which, together, every kind of trouble comes."""

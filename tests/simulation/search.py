@@ -10,22 +10,50 @@ import logging
 import sys
 import time
 
+import volplane_testing
 from simulation.attach_plants import ATTACH_PLANTS
 from simulation.change_plants import CHANGE_PLANTS
+from simulation.distributed_plants import DISTRIBUTED_PLANTS
+from simulation.partition_plants import PARTITION_PLANTS
 from simulation.planting import Plant, planted
 from simulation.plants import PLANTS
+from simulation.scrub_plants import SCRUB_PLANTS
+from volplane_testing.simulation.distributed import DistributedRun
+from volplane_testing.simulation.distributed_state import Broken
 from volplane_testing.simulation.run import Trial, simulate
 from volplane_testing.simulation.schedule import generate
-from volplane_testing.simulation.trace import InvariantViolation
 
 OF_ATTACHMENTS = {**ATTACH_PLANTS, **CHANGE_PLANTS}
-ALL = {**PLANTS, **OF_ATTACHMENTS}
+ALL = {**PLANTS, **OF_ATTACHMENTS, **PARTITION_PLANTS, **SCRUB_PLANTS, **DISTRIBUTED_PLANTS}
+SCENARIO = {
+    **dict.fromkeys(OF_ATTACHMENTS, "attach"),
+    **dict.fromkeys(PARTITION_PLANTS, "parted"),
+    **dict.fromkeys(SCRUB_PLANTS, "interrupted"),
+}
+"""Of a plant for which the seed does not choose the scenario."""
 
 
-def first_seed(
-    plant: Plant, seeds: range, scenario: str, only: frozenset[str]
-) -> tuple[int, InvariantViolation] | None:
-    """The first seed that breaks an invariant because of the bug, and which; None if there is none.
+def broken_on_nodes(seed: int) -> Broken | None:
+    """How the schedule of nodes of this seed ends."""
+    try:
+        volplane_testing.run(DistributedRun(seed).run())
+    except Broken as error:
+        return error
+    return None
+
+
+def first_seed_on_nodes(plant: Plant, seeds: range) -> tuple[int, str, str] | None:
+    """As `first_seed`, with schedules of nodes."""
+    for seed in seeds:
+        with planted(plant):
+            broken = broken_on_nodes(seed)
+        if broken is not None and broken_on_nodes(seed) is None:
+            return seed, broken.invariant, str(broken)
+    return None
+
+
+def first_seed(plant: Plant, seeds: range, scenario: str, only: frozenset[str]) -> tuple[int, str, str] | None:
+    """The first seed that breaks an invariant because of the bug, which, and how; None if there is none.
 
     scenario: as of `generate`. only: the scenarios whose seeds are tried; empty = all.
     """
@@ -36,7 +64,7 @@ def first_seed(
         with planted(plant):
             violation = simulate(trial).violation
         if violation is not None and simulate(trial).violation is None:
-            return seed, violation
+            return seed, violation.invariant, violation.text
     return None
 
 
@@ -53,15 +81,18 @@ def main(arguments: list[str]) -> int:
     missed = 0
     for name in given.bugs or ALL:
         begun = time.process_time()
-        scenario = "attach" if name in OF_ATTACHMENTS else "any"
-        found = first_seed(ALL[name], range(int(low), int(high)), scenario, frozenset(given.scenario))
+        seeds = range(int(low), int(high))
+        if name in DISTRIBUTED_PLANTS:
+            found = first_seed_on_nodes(ALL[name], seeds)
+        else:
+            found = first_seed(ALL[name], seeds, SCENARIO.get(name, "any"), frozenset(given.scenario))
         spent = time.process_time() - begun
         if found is None:
             missed += 1
             line = f"{name}: not found in {given.seeds}"
         else:
-            seed, violation = found
-            line = f'    "{name}": ({seed}, "{violation.invariant}"),  # {violation.text[:100]}'
+            seed, invariant, text = found
+            line = f'    "{name}": ({seed}, "{invariant}"),  # {text[:100]}'
         sys.stdout.write(f"{line} ({spent:.0f} s)\n")
         sys.stdout.flush()
     return 1 if missed else 0

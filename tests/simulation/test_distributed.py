@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+import re
+from pathlib import Path
 
 import pytest
 
 import volplane_testing
-from volplane.controller.actions import Settled
-from volplane.placement import assign, volumes
-from volplane_testing.simulation.distributed import Broken, DistributedRun
-
-Plant = Callable[[pytest.MonkeyPatch], None]
-
-
-@pytest.mark.parametrize("seed", [3, 11, 12])
-def test_no_claim_has_two_assets_or_loses_one_and_all_is_well_at_the_end(seed: int) -> None:
-    volplane_testing.run(DistributedRun(seed).run())
+from simulation.distributed_plants import DISTRIBUTED_PLANTS
+from simulation.planting import planted
+from simulation.recorded import CAUGHT_ON_NODES
+from volplane_testing.simulation.distributed import DistributedRun
+from volplane_testing.simulation.distributed_state import Broken
 
 
 @pytest.mark.soak
@@ -26,25 +21,25 @@ def test_the_same_in_longer_schedules(seed: int) -> None:
     volplane_testing.run(DistributedRun(seed, steps=120).run())
 
 
-def forgets_what_was_given_up_and_deleted(patch: pytest.MonkeyPatch) -> None:
-    """Nobody ends the intent of a claim that is deleted between two nodes."""
-    patch.setattr(assign, "_ended", lambda *_: Settled())
+def test_every_planted_bug_has_a_recorded_seed() -> None:
+    assert set(CAUGHT_ON_NODES) == set(DISTRIBUTED_PLANTS)
 
 
-def leaves_labels_as_they_are(patch: pytest.MonkeyPatch) -> None:
-    """The assigner does not put labels of volumes right."""
-    patch.setattr(volumes, "_node_of", lambda *_: None)
+@pytest.mark.parametrize("bug", DISTRIBUTED_PLANTS)
+def test_a_planted_bug_is_caught(bug: str) -> None:
+    seed, invariant = CAUGHT_ON_NODES[bug]
+    with planted(DISTRIBUTED_PLANTS[bug]), pytest.raises(Broken) as caught:
+        volplane_testing.run(DistributedRun(seed).run())
+    assert caught.value.invariant == invariant
 
 
-PLANTS: Final[dict[Plant, int]] = {
-    forgets_what_was_given_up_and_deleted: 3,
-    leaves_labels_as_they_are: 1,
-}
-"""With a seed that finds each."""
+@pytest.mark.parametrize("seed", sorted({seed for seed, _ in CAUGHT_ON_NODES.values()}))
+def test_no_claim_has_two_assets_or_loses_one_and_all_is_well_at_the_end(seed: int) -> None:
+    """So it is the bug that is caught, and nothing else."""
+    volplane_testing.run(DistributedRun(seed).run())
 
 
-@pytest.mark.parametrize("plant", PLANTS)
-def test_a_planted_fault_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch)
-    with pytest.raises(Broken):
-        volplane_testing.run(DistributedRun(PLANTS[plant]).run())
+def test_the_documentation_names_every_bug_with_its_seed(repository: Path) -> None:
+    page = (repository / "docs" / "explanation" / "simulation.md").read_text("utf-8")
+    told = re.findall(r"^\| ([a-z ]+): .* \| (\d+), on nodes \| `([a-z-]+)` \|$", page, re.MULTILINE)
+    assert told == [(bug.replace("_", " "), str(seed), invariant) for bug, (seed, invariant) in CAUGHT_ON_NODES.items()]

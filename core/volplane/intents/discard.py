@@ -12,7 +12,7 @@ from volplane.intents.record import has_newer_intent, holds_asset, presumed_inte
 from volplane.intents.requests import asset_identity, owner_of_claim, provision_request
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
-from volplane.kube.objects import Claim, Volume
+from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.operations import Again, Work
 from volplane.requests import DeleteRequest
 from volplane.state.naming import volume_name_of
@@ -127,6 +127,10 @@ class DiscardOperation:
                 f'class "{class_name}" is gone and without it driver "{driver.name}" cannot {unable}; '
                 "create the class again so that the asset can be found and deleted"
             )
+        if storage_class.provisioner != driver.name:
+            # What it says now is for another driver, and may be refused by this one, so nothing is demanded. An asset
+            # of another demand than that is never taken for this one: `provision` raises AlreadyExists for it.
+            storage_class = StorageClass(metadata=storage_class.metadata, provisioner=driver.name)
         context = self._deps.context(driver, intent.generation, intent.state)
         request = provision_request(claim, storage_class, driver, intent, context, nodes=self._deps.nodes)
         try:

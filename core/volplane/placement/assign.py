@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from volplane.assets import Segment
 from volplane.controller.actions import Action, LiveReads, Patch, Read, Settled, Wait
 from volplane.drivers.view import DriverView
 from volplane.intents.node import given_back, node_metadata
@@ -20,8 +21,10 @@ from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, NODES
 from volplane.kube.objects import Claim, Node, StorageClass
 from volplane.placement.choose import choose
+from volplane.placement.nodes import is_ready
 from volplane.placement.parameters import read_parameters
 from volplane.placement.state import PlacementState, unsuitable
+from volplane.placement.usage import UNPUBLISHED_SECONDS
 from volplane.state.naming import volume_name_of
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 
@@ -95,16 +98,20 @@ def _begun(claim: Claim, intent: ClaimIntent, state: PlacementState, reads: Live
         return step
     if waits is not None:
         return waits
-    if node is None and selected:
-        if not reads.has(NODES, selected):
-            return Read(NODES, selected, why="is the node really gone?")
-        if reads.get(NODES, selected) is not None and selected in _names(state.nodes.at(intent.segment or {})):
-            return Wait(reason=f"node {selected} is there again", seconds=1.0)
+    asked = node.name if node is not None else selected
+    if asked and (there_after_all := _not_gone(asked, intent.segment or {}, reads)) is not None:
+        return there_after_all
     return _give_up(claim, intent, name, state)
 
 
-def _names(nodes: list[Node]) -> set[str]:
-    return {node.name for node in nodes}
+def _not_gone(name: str, place: Segment, reads: LiveReads) -> Action | None:
+    """What to do instead of giving up a node: the cache may be behind, as after a time without the API server."""
+    if not reads.has(NODES, name):
+        return Read(NODES, name, why="is the node really gone?")
+    live = reads.get(NODES, name)
+    if isinstance(live, Node) and is_ready(live) and place.items() <= (live.metadata.labels or {}).items():
+        return Wait(reason=f"node {name} is there again", seconds=1.0)
+    return None
 
 
 def _while_gone(claim: Claim, name: str, state: PlacementState) -> Wait | None:
@@ -191,6 +198,8 @@ def _selected(claim: Claim, selected: str, driver: DriverView, state: PlacementS
     if max(away, silent) < gone_after:
         left = gone_after - max(away, silent)
         return Wait(reason=f"the process of node {selected} has not begun to make its volume", seconds=left)
+    if silent < gone_after and (there_after_all := _not_gone(selected, {}, reads)) is not None:
+        return there_after_all
     why = "is gone or not ready" if away >= gone_after else "does not answer: no process of volplane serves it"
     return _give_back(claim, f"node {selected} {why}; another one is asked for")
 
@@ -237,6 +246,7 @@ def _nowhere(claim: Claim, storage_class: StorageClass, driver: DriverView, stat
     )
     lacking = Counter(unsuitable(node, driver, allowed) or full for node in state.nodes.all())
     counted = ", ".join(f"{count} {why}" for why, count in sorted(lacking.items())) or "there are none"
-    due = [until - now for until in refused.values() if until > now]
+    # What is counted twice for a while is not any more after so long.
+    due = min([UNPUBLISHED_SECONDS, *(until - now for until in refused.values() if until > now)])
     wait = not_provisioned(claim, f"no node can take it; of the nodes are {counted}")
-    return replace(wait, seconds=min(due)) if due else wait
+    return replace(wait, seconds=due)

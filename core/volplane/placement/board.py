@@ -29,25 +29,27 @@ class Board:
     dirty: set[str] = field(default_factory=set)
     _offers: dict[str, tuple[Offer, int]] = field(default_factory=dict)
     """By name, in the order of names, with the largest volume that can be made there."""
-    _names: dict[str, str] = field(default_factory=dict)
+    _names: dict[str, list[str]] = field(default_factory=dict)
+    """By hash; two names may have one."""
 
     def __post_init__(self) -> None:
-        self._names = {node.hash: node.name for node in self.candidates}
+        for node in self.candidates:
+            self._names.setdefault(node.hash, []).append(node.name)
         self._offers = {node.name: (Offer(node.name, 0, None), 0) for node in self.candidates}
         self.dirty = set(self._names)
 
     def refresh(self, rooms: Mapping[str, Room], usage: Usage) -> None:
         """Bring what has changed up to date."""
         for hashed in self.dirty:
-            name = self._names.get(hashed)
-            if name is None:
-                continue
-            count, room = usage.count(self.driver, hashed), rooms.get(name)
-            if room is None:
-                self._offers[name] = (Offer(name, count, None), 0)
-            else:
-                self._offers[name] = (Offer(name, count, room.free - usage.reserved(self.driver, hashed)), room.largest)
+            for name in self._names.get(hashed, ()):
+                self._offers[name] = self._offer(name, hashed, rooms, usage)
         self.dirty.clear()
+
+    def _offer(self, name: str, hashed: str, rooms: Mapping[str, Room], usage: Usage) -> tuple[Offer, int]:
+        count, room = usage.count(self.driver, hashed), rooms.get(name)
+        if room is None:
+            return Offer(name, count, None), 0
+        return Offer(name, count, room.free - usage.reserved(self.driver, hashed)), room.largest
 
     def fitting(self, size: int, refused: Mapping[str, float], now: float, *, unpublished: bool) -> list[Offer]:
         """The nodes that can take so many bytes. refused: nodes that are not tried before a time. unpublished: whether

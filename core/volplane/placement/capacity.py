@@ -17,13 +17,14 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from volplane.assets import Capacity, Segment
+from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Queue, Read, Run, Settled, Wait
 from volplane.drivers.view import DriverView
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import split_parameters
 from volplane.kube import names
 from volplane.kube.kinds import CAPACITIES, NODES
-from volplane.kube.objects import CsiStorageCapacity, Node, StorageClass, Volume
+from volplane.kube.objects import Claim, CsiStorageCapacity, Node, StorageClass, Volume
 from volplane.kube.quantity import format_bytes
 from volplane.operations import Work
 from volplane.requests import CapacityRequest
@@ -76,10 +77,18 @@ class CapacityState:
         self.cluster.classes.subscribe(self._class_changed)
         self.cluster.nodes.subscribe(self._node_changed)
         self.cluster.volumes.subscribe(self._volume_changed)
+        self.cluster.claims.subscribe(self._claim_changed)
         self.cluster.capacities.subscribe(self._object_changed)
 
     def _object_changed(self, old: CsiStorageCapacity | None, new: CsiStorageCapacity | None) -> None:
-        self._queue.enqueue((new or old or CsiStorageCapacity()).key)
+        key = (new or old or CsiStorageCapacity()).key
+        measured = self.measured.get(key)
+        if new is None or measured is None or _figures(new) == _published(measured.capacity):
+            self._queue.enqueue(key)
+            return
+        # Somebody else wrote it, perhaps another process of this node, whose figure is newer than ours.
+        del self.measured[key]
+        self._queue.enqueue(key, PAUSE_SECONDS)
 
     def _class_changed(self, _old: StorageClass | None, _new: StorageClass | None) -> None:
         self._plan()
@@ -98,10 +107,22 @@ class CapacityState:
         before, after = (None if each is None else each.spec.capacity for each in (old, new))
         maker = (new or old or Volume()).annotation(names.PROVISIONED_BY)
         if before != after and maker in self._drivers:
-            for key, item in self.items.items():
-                if item.driver == maker:
-                    self.measured.pop(key, None)
-                    self._queue.enqueue(key, PAUSE_SECONDS)
+            self._measure_again(maker)
+
+    def _claim_changed(self, old: Claim | None, new: Claim | None) -> None:
+        """A claim was given back: perhaps there is less room than was published."""
+        if old is None or old.spec.volume_name or old.annotation(names.SELECTED_NODE) is None:
+            return
+        if new is None or new.annotation(names.SELECTED_NODE) is None:
+            storage_class = self.cluster.classes.get(class_of_claim(old) or "")
+            if storage_class is not None and storage_class.provisioner in self._drivers:
+                self._measure_again(storage_class.provisioner)
+
+    def _measure_again(self, driver: str) -> None:
+        for key, item in self.items.items():
+            if item.driver == driver:
+                self.measured.pop(key, None)
+                self._queue.enqueue(key, PAUSE_SECONDS)
 
     def driver_changed(self, name: str) -> None:
         """The driver has become usable or unusable."""
@@ -155,12 +176,30 @@ def decide_capacity(key: str, state: CapacityState, reads: LiveReads) -> Action:
         live = reads.get(CAPACITIES, key)
         found = live if isinstance(live, CsiStorageCapacity) else None
     if found is None:
-        return Create(kind=CAPACITIES, body=wanted, why="publish how much room there is")
+        return _without_node(state.cluster, reads) or Create(
+            kind=CAPACITIES, body=wanted, why="publish how much room there is"
+        )
     if found.storage_class_name != item.storage_class or _selector(found) != wanted["nodeTopology"]:
         return Delete(kind=CAPACITIES, target=found, why="it is not what its name says, and those fields cannot change")
     if (changes := _changes(found, wanted)) is not None:
         return Patch(kind=CAPACITIES, target=found, body=changes, why="publish how much room there is")
     return Wait(reason="it is measured again from time to time", seconds=measured.at + POLL_SECONDS - now)
+
+
+def _without_node(cluster: ClusterState, reads: LiveReads) -> Action | None:
+    """What to do instead of publishing for a node that is gone; None: it is there.
+
+    The object of a node that is gone is collected with it: who has not heard that would make it again and again.
+    """
+    node = cluster.nodes.get(cluster.settings.node_name)
+    if node is None:
+        return None
+    if not reads.has(NODES, node.name):
+        return Read(NODES, node.name, why="is the node still there?")
+    live = reads.get(NODES, node.name)
+    if live is not None and live.uid == node.uid:
+        return None
+    return Wait(reason=f"node {node.name} is gone, or was made again", seconds=PAUSE_SECONDS)
 
 
 def _body(
@@ -181,11 +220,22 @@ def _body(
         metadata={"name": name, "namespace": namespace, "labels": labels, "ownerReferences": [owner]},
         storageClassName=item.storage_class,
         nodeTopology={"matchLabels": dict(item.segment)},
-        capacity=format_bytes(max(capacity.available_bytes, 0)),
     )
-    if capacity.maximum_volume_bytes is not None:
-        body["maximumVolumeSize"] = format_bytes(max(capacity.maximum_volume_bytes, 0))
+    body["capacity"], largest = _published(capacity)
+    if largest is not None:
+        body["maximumVolumeSize"] = largest
     return body
+
+
+def _published(capacity: Capacity) -> tuple[str, str | None]:
+    """How a figure is written: the room, and the largest volume if there is a bound."""
+    largest = capacity.maximum_volume_bytes
+    return format_bytes(max(capacity.available_bytes, 0)), None if largest is None else format_bytes(max(largest, 0))
+
+
+def _figures(found: CsiStorageCapacity) -> tuple[str | None, str | None]:
+    """The same of an object."""
+    return found.capacity, found.maximum_volume_size
 
 
 def _selector(found: CsiStorageCapacity) -> Mapping[str, Any]:
@@ -197,8 +247,7 @@ def _changes(found: CsiStorageCapacity, wanted: Mapping[str, Any]) -> dict[str, 
     metadata = wanted["metadata"]
     owners = {each.uid for each in found.metadata.owner_references or ()}
     same = (
-        found.capacity == wanted["capacity"]
-        and found.maximum_volume_size == wanted.get("maximumVolumeSize")
+        _figures(found) == (wanted["capacity"], wanted.get("maximumVolumeSize"))
         and metadata["labels"].items() <= (found.metadata.labels or {}).items()
         and owners == {each["uid"] for each in metadata["ownerReferences"]}
     )
@@ -218,17 +267,18 @@ def _remove_outdated(found: CsiStorageCapacity, state: CapacityState, reads: Liv
     if labels.get(names.CAPACITY_PUBLISHER) != PUBLISHER:
         return Settled()
     of_node = next((each for each in found.metadata.owner_references or () if each.kind == "Node"), None)
-    if cluster.settings.node_name or of_node is None:
-        mine = cluster.drivers.get(labels.get(names.CAPACITY_DRIVER, "")) is not None
-        return Delete(kind=CAPACITIES, target=found, why="nobody needs it any more") if mine else Settled()
+    ours = cluster.drivers.get(labels.get(names.CAPACITY_DRIVER, "")) is not None
+    unneeded = Delete(kind=CAPACITIES, target=found, why="nobody needs it any more") if ours else Settled()
+    if of_node is None or (cluster.settings.node_name and found.storage_class_name not in cluster.classes):
+        return unneeded
     node = cluster.nodes.get(of_node.name)
     if node is not None and node.uid == of_node.uid:
-        return Settled()
+        return unneeded if cluster.settings.node_name else Settled()
     if not reads.has(NODES, of_node.name):
         return Read(NODES, of_node.name, why="is the node of this room gone?")
     live = reads.get(NODES, of_node.name)
     if live is not None and live.uid == of_node.uid:
-        return Settled()
+        return Wait(reason=f"node {of_node.name} has just been made", seconds=PAUSE_SECONDS)
     return Delete(kind=CAPACITIES, target=found, why=f"node {of_node.name} is gone")
 
 

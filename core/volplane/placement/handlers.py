@@ -48,6 +48,7 @@ class PlacementHandlers:
     def class_changed(self, old: StorageClass | None, new: StorageClass | None) -> None:
         present = new or old
         for claim in self._state.cluster.claims.by_index("unbound", present.name) if present is not None else ():
+            self._state.class_changed(claim)
             self._claims.enqueue(claim.key)
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:

@@ -49,6 +49,8 @@ class PlacementState:
     refused: dict[str, dict[str, float]] = field(default_factory=dict)
     since: dict[str, tuple[str, float]] = field(default_factory=dict)
     _boards: dict[tuple[str, str], tuple[tuple[int, str], Board]] = field(default_factory=dict)
+    _newest: tuple[float, float] = (0.0, 0.0)
+    """When the newest object was made, by the clock of the server, and the loop time at which it was seen."""
 
     def __post_init__(self) -> None:
         self.usage = Usage(self._touched)
@@ -113,7 +115,11 @@ class PlacementState:
         present = new or old
         if present is None:
             return
+        if old is None:
+            self._seen(present)
         self.usage.claim(volume_name_of(present), None if new is None else self._promise_to(new))
+        if new is None:
+            self.usage.hold(volume_name_of(present), None)  # The write, if one is on its way, finds nothing.
         if new is None or new.spec.volume_name:
             self.refused.pop(present.uid, None)
             self.since.pop(present.uid, None)
@@ -125,6 +131,10 @@ class PlacementState:
         former = old.annotation(names.SELECTED_NODE) if old is not None and _label(old) else None
         if former and new.annotation(names.SELECTED_NODE) is None:
             self.refused.setdefault(new.uid, {})[former] = now + REFUSED_SECONDS
+
+    def class_changed(self, claim: Claim) -> None:
+        """The class of an unbound claim says which driver it is of: claims may come before their class at the start."""
+        self.usage.claim(volume_name_of(claim), self._promise_to(claim))
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
         present = new or old
@@ -151,11 +161,23 @@ class PlacementState:
 
     def is_new(self, item: KubeObject) -> bool:
         """Whether published room may not heed it yet: a class is published by one node after the other."""
+        made = self._seen(item)
+        return made is not None and self._server_time() - made < UNPUBLISHED_SECONDS
+
+    def _seen(self, item: KubeObject) -> float | None:
+        """When the server made the object, by its clock; None if that cannot be read."""
         try:
-            made = datetime.fromisoformat(item.metadata.creation_timestamp or "")
+            made = datetime.fromisoformat(item.metadata.creation_timestamp or "").timestamp()
         except ValueError:
-            return False
-        return (self.cluster.now() - made).total_seconds() < UNPUBLISHED_SECONDS
+            return None
+        if made > self._server_time():
+            self._newest = (made, self.cluster.monotonic())
+        return made
+
+    def _server_time(self) -> float:
+        """The time at the server at least, by the newest object that was seen: the clock here may be minutes off."""
+        made, seen = self._newest
+        return made + self.cluster.monotonic() - seen
 
     def _promise_to(self, claim: Claim) -> Promise | None:
         label = _label(claim)

@@ -36,6 +36,8 @@ class Usage:
         self._reserved: Counter[tuple[str, str]] = Counter()
         self._unpublished: dict[tuple[str, str], dict[str, int]] = {}
         """Volumes that still count, by driver and node, with their version."""
+        self._published: dict[tuple[str, str], int] = {}
+        """The latest version of published room."""
         self._expiry: deque[tuple[float, str, tuple[str, str]]] = deque()
 
     def count(self, driver: str, node: str) -> int:
@@ -57,6 +59,9 @@ class Usage:
     def made(self, name: str, promise: Promise, version: int, now: float) -> None:
         """The volume exists, and has just been made: it counts until the room of its node is published anew."""
         place = (promise.driver, promise.node)
+        if version < self._published.get(place, 0):
+            self.volume(name, promise._replace(size=0))  # The watch of volumes is behind that of published room.
+            return
         self._unpublished.setdefault(place, {})[name] = version
         self._expiry.append((now + UNPUBLISHED_SECONDS, name, place))
         self.volume(name, promise)
@@ -72,6 +77,7 @@ class Usage:
     def published(self, driver: str, node: str, version: int) -> None:
         """The room of the node was published, after all volumes of an older version were made."""
         place = (driver, node)
+        self._published[place] = max(version, self._published.get(place, 0))
         for name, made in list(self._unpublished.get(place, {}).items()):
             if made < version:
                 self._forget(name, place)

@@ -53,7 +53,7 @@ async def apply_attributes(
         answer = await deps.hooks.call(driver, change)
     except BackendError as error:
         raise OutcomeUnknown(
-            f'the asset is made, and is not changed to VolumeAttributesClass "{attributes.name}": {error}',
+            f'the asset is made, and is not changed to VolumeAttributesClass "{attributes.name}": {error.message}',
             code=error.code,
             retry_after=error.retry_after,
         ) from error

@@ -247,11 +247,16 @@ def _save(claim: Claim, body: dict[str, Any], driver: DriverView, cluster: Clust
 
 def _reschedule(claim: Claim, intent: ClaimIntent, cluster: ClusterState) -> Patch:
     """Nothing is in the full segment: give the claim back to the scheduler and forget the place."""
-    if cluster.settings.node_name:
-        # Nobody watches it until it has another node: nothing may be left that somebody would have to end.
-        metadata, settled = given_back(), settled_metadata(claim)
-        annotations = {**metadata["annotations"], **settled.pop("annotations")}
-        body = {"metadata": {**metadata, **settled, "annotations": annotations}}
-        return Patch(kind=CLAIMS, target=claim, body=body, why="ask for another node")
     fresh = ClaimIntent(v=INTENT_VERSION, driver=intent.driver, generation=intent.generation)
-    return record_intent(claim, fresh, cluster, why="ask for another node", others={names.SELECTED_NODE: None})
+    if not cluster.settings.node_name:
+        return record_intent(claim, fresh, cluster, why="ask for another node", others={names.SELECTED_NODE: None})
+    metadata = given_back()
+    if intent.generation > 1 and cluster.race is None:
+        # A node that is gone may have an asset of an earlier generation. The assigner ends a record without a place.
+        metadata["annotations"][names.INTENT] = cluster.sealed(claim, fresh)
+    else:
+        # Nobody watches it until it has another node: nothing may be left that somebody would have to end.
+        settled = settled_metadata(claim)
+        metadata["annotations"] |= settled.pop("annotations")
+        metadata |= settled
+    return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why="ask for another node")

@@ -47,9 +47,7 @@ def decide_delete(volume: Volume, cluster: ClusterState) -> Action:
             pass
         case _:
             return _begin(volume, driver, cluster)
-    if not held_for_reclaim(volume):
-        return Wait(reason="its asset is gone; others hold the object by their finalizers")
-    return without_finalizer(volume, why="the asset is gone", protection=cluster.lets_go(volume))
+    return _let_go(volume, cluster)
 
 
 def once_proven(volume: Volume, action: Action, cluster: ClusterState, reads: LiveReads) -> Action:
@@ -75,6 +73,16 @@ def once_proven(volume: Volume, action: Action, cluster: ClusterState, reads: Li
         # The server was restored from a backup: what it has is older than what the cache holds.
         return Wait(reason=f"claim {key} is there, unlike in the cache", seconds=LIVE_STATE_FORBIDS.delay())
     return action
+
+
+def _let_go(volume: Volume, cluster: ClusterState) -> Action:
+    """The object may go, now that its asset is gone."""
+    if not held_for_reclaim(volume):
+        return Wait(reason="its asset is gone; others hold the object by their finalizers")
+    if volume.has_finalizer(names.VOLUME_PROTECTION) and not cluster.settings.protection:
+        # Both finalizers are due at the same time: who writes second would be refused.
+        return Wait(reason="its asset is gone; another process takes its protection away")
+    return without_finalizer(volume, why="the asset is gone", protection=cluster.lets_go(volume))
 
 
 def _begin(volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from volplane.binding.matching import mode_of
+from volplane.binding.matching import class_of_volume, mode_of
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Wait, warning
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
@@ -200,7 +200,7 @@ def _body(volume: Volume, cluster: ClusterState) -> dict[str, Any]:
     wanted: dict[str, Any] = {
         "accessModes": list(spec.access_modes or ("ReadWriteOnce",)),
         "resources": {"requests": {"storage": (spec.capacity or {}).get("storage", "1")}},
-        "storageClassName": spec.storage_class_name or "",
+        "storageClassName": class_of_volume(volume),
         "volumeMode": mode_of(volume),
         "volumeName": volume.name,
     }

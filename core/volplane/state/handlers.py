@@ -100,13 +100,13 @@ class EventHandlers:
         if present is None:
             return
         self._claims.enqueue(present.key)
-        for name in _volumes_concerned(old, new):
-            self._volumes.enqueue(name)
+        volumes = _volumes_concerned(old, new)
         if present.namespace == self._cluster.settings.namespace and present.spec.volume_name:
-            self._volumes.enqueue(present.spec.volume_name)  # A scrub waits until its claim is bound.
+            volumes.append(present.spec.volume_name)  # A scrub waits until its claim is bound.
         if old is None or new is None or _turned(old, new):
-            for name in self._cluster.free.reserved_for(present.key):
-                self._volumes.enqueue(name)
+            volumes += self._cluster.free.reserved_for(present.key)
+        for name in dict.fromkeys(volumes):
+            self._volumes.enqueue(name)
         if new is not None and new.has_finalizer(_HELD) and (old is None or _record(old) != _record(new)):
             self._intent_changed(new)
         if new is None:

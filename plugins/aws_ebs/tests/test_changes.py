@@ -149,6 +149,7 @@ def test_performance_is_changed_in_one_call_and_not_twice(region: Any) -> None:
         ({"tagSpecification_1": "team"}, "tagSpecification_1 is 'team', expected a tag such as"),
         ({"tagSpecification_1": "a={{ .Nobody }}"}, "there is no .Nobody"),
         ({"tagDeletion_1": "volplane.dev/cluster"}, "parameter tagDeletion_1: 'volplane.dev/cluster' is reserved"),
+        ({"tagDeletion_1": "kubernetes.io/cluster/a"}, "tagDeletion_1: .kubernetes.io/cluster/a. is reserved"),
         ({"tagDeletion_1": "a", "tagSpecification_9": "a=b"}, "set and remove the same tag, 'a'"),
     ],
 )

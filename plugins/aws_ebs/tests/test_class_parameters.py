@@ -103,6 +103,8 @@ def test_what_only_the_node_plugin_honours_reaches_it_under_its_keys(
         ({"tagSpecification_1": "team"}, "tagSpecification_1 is 'team', expected a tag such as \"key=value\""),
         ({"tagSpecification_1": "=x"}, "tagSpecification_1: '' must have 1 to 128 characters"),
         ({"tagSpecification_1": "CSIVolumeName=x"}, "tagSpecification_1: 'CSIVolumeName' is reserved"),
+        ({"tagSpecification_1": "kubernetes.io/cluster/a=owned"}, "'kubernetes.io/cluster/a' is reserved"),
+        ({"tags": "kubernetes.io/cluster/a=owned"}, "parameter tags: 'kubernetes.io/cluster/a' is reserved"),
         ({"tagSpecification_2": "a={{ .PVC }}"}, "tagSpecification_2 is .* there is no .PVC, but .PVCNamespace"),
         ({"tagSpecification_2": "a={{ html .PVName }}"}, "the function html cannot be called"),
         ({"tagSpecification_1": "a=1", "tagSpecification_2": "a=2"}, "tagSpecification_1 sets the tag 'a' too"),

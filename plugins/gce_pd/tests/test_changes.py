@@ -32,6 +32,36 @@ def test_a_disk_grows_while_it_is_used(site: Any, parameters: Any) -> None:
     assert site.provision(parameters=parameters).capacity_bytes == 16 * GIB
 
 
+THROUGHPUT, IOPS = "provisioned-throughput-on-create", "provisioned-iops-on-create"
+
+
+@pytest.mark.parametrize(
+    ("kind", "least", "sizes", "after"),
+    [
+        ("hyperdisk-throughput", {THROUGHPUT: 20 << 20}, (2048, 4096), 40),
+        ("hyperdisk-extreme", {IOPS: 200}, (100, 200), 400),
+        ("hyperdisk-ml", {THROUGHPUT: 400 << 20}, (3000, 6000), 720),
+    ],
+)
+def test_a_hyperdisk_gets_what_one_of_its_new_size_has_at_least(
+    site: Any, kind: str, least: dict[str, int], sizes: tuple[int, int], after: int
+) -> None:
+    """gcp-compute-persistent-disk-csi-driver, pkg/common/utils.go, GetMinIopsThroughput."""
+    asset = site.provision(size=sizes[0] * GIB, parameters={"type": kind, **least})
+    assert site.expand(asset, sizes[1] * GIB).capacity_bytes == sizes[1] * GIB
+    assert (site.disk.iops if IOPS in least else site.disk.throughput) == after
+    assert (site.fake.calls["disks.update"], site.fake.calls["disks.resize"]) == (1, 0)
+
+
+def test_a_hyperdisk_with_less_than_its_size_has_at_least_is_refused_before_the_call(site: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"20 for 4096 GiB: .* at least 40 MiB/s at this size"):
+        site.provision(size=4096 * GIB, parameters={"type": "hyperdisk-throughput", THROUGHPUT: 20 << 20})
+    assert site.fake.calls["disks.insert"] == 0
+    asset = site.provision(size=200 * GIB, parameters={"type": "hyperdisk-extreme", IOPS: 500})
+    with pytest.raises(InvalidArgument, match=r"399 for 200 GiB: .* at least 400 IOPS at this size"):
+        site.modify(asset, iops="399")
+
+
 def test_an_impossible_size_is_refused_before_the_call(site: Any) -> None:
     asset = site.provision()
     with pytest.raises(InvalidArgument, match="at most 65536 GiB"):

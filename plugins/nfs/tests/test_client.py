@@ -348,6 +348,36 @@ def test_calls_at_one_time_have_a_connection_each_while_there_are_some(model: Mo
     assert {*model.share.children} == {b"a", b"b", b"c"}
 
 
+def test_a_server_that_is_not_reached_holds_one_thread_of_those_that_call_it_at_once(model: ModelServer) -> None:
+    held = threading.Event()
+    errors: list[str] = []
+    dialled: list[Address] = []
+
+    def dial(address: Address, seconds: float) -> Stream:
+        dialled.append(address)
+        assert held.wait(10.0)
+        return model.dial(address, seconds)
+
+    client = Client(HOME, dial=dial)
+
+    def call() -> None:
+        try:
+            client.compound(*LOOK)
+        except ServerUnavailable as error:
+            errors.append(str(error))
+            if len(errors) == 3:
+                held.set()
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(dialled) == 1
+    assert len(errors) == 3
+    assert all("being connected to" in error for error in errors)
+
+
 def test_a_call_larger_than_the_server_takes_is_refused_and_the_next_one_served(model: ModelServer) -> None:
     model.largest_call = 4096
     client = client_of(model)

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from volplane import (
     AccessMode,
@@ -23,6 +24,7 @@ from volplane import (
     DriverInfo,
     ProvisionRequest,
     ResourceExhausted,
+    Unavailable,
     VolumeMode,
     VolumeSource,
     hookimpl,
@@ -31,6 +33,7 @@ from volplane.assembly import Parts
 from volplane.controller.config import ALL_CONTROLLERS, NODE_CONTROLLERS, ScrubberSettings
 from volplane.controlplane import ControlPlane
 from volplane.drivers.contract import Plugin
+from volplane.drivers.driver import Driver
 from volplane.drivers.loading import build_driver
 from volplane.drivers.status import LoadedDrivers
 from volplane.intents.bootstrap import Bootstrap
@@ -38,6 +41,7 @@ from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.transport import Transport
+from volplane.requests import HookRequest
 from volplane.state.cluster_state import Settings
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
@@ -50,6 +54,8 @@ from volplane_testing.memory_storage import MemoryAsset, MemoryStorage
 from volplane_testing.transport import FaultScript, FaultTransport
 
 __all__ = ["CENTRAL", "NODE_DRIVER", "DistributedCluster", "NodeDisk"]
+
+R = TypeVar("R")
 
 NODE_DRIVER: Final = "disks.example.com"
 CENTRAL: Final = "central"
@@ -113,6 +119,10 @@ class DistributedCluster:
         """What is on the disk of each node. It stays when the node goes."""
         self.scripts: dict[str, FaultScript] = {}
         """Faults and requests of each process, by the name of its node, or `CENTRAL`."""
+        self.failing: set[str] = set()
+        """Nodes whose disks cannot be reached: every hook there fails."""
+        self.clocks: dict[str, clock.LoopClock] = {}
+        """Of each process that was started, by its name; `offset` says how wrong it is. They outlive the process."""
         self._first = tuple(nodes)
         self._capacity = capacity
         self._publish = publish
@@ -241,8 +251,9 @@ class DistributedCluster:
             executor=InlineExecutor(),
             recorder=recorder,
             sealer=self._sealer,
-            clock=clock.LoopClock(),
+            clock=self.clocks.setdefault(name, clock.LoopClock()),
             random=self._random,
+            call_hook=partial(self._call_hook, node),
         )
         process = VirtualProcess(settings, parts, transport)
         process.begin("events", recorder.run())
@@ -258,6 +269,11 @@ class DistributedCluster:
         if node:
             return LoadedDrivers(drivers=(driver,), publishing=publishing)
         return LoadedDrivers(distributed=(driver,), publishing=publishing)
+
+    def _call_hook(self, node: str, driver: Driver, request: HookRequest[R], /) -> R:
+        if node in self.failing:
+            raise Unavailable(f"the disk of {node} cannot be reached")
+        return driver.call(request)
 
     def _identity(self, disk: MemoryStorage) -> int:
         """A number that no other disk has, and the same in each run."""

@@ -118,6 +118,7 @@ async def test_what_holds_the_asset_refuses_it() -> None:
     refused = repairs.status()
     assert refused is not None
     assert refused.state is OneShotState.REFUSED
+    assert refused.state.value == "refused", "as commands show it"
     assert refused.detail.startswith("repair-data[uid] waits for delete-data[uid], which is ")
     await asyncio.sleep(600.0)
     assert repairs.ran == []

@@ -112,10 +112,9 @@ def test_once_the_asset_is_gone_others_may_still_hold_the_object() -> None:
         ({}, {}, ["example.com/theirs"]),
         ({"status": {"phase": "Bound"}}, {}, [PROTECTED, "example.com/theirs"]),
         ({"annotations": {}}, {}, [PROTECTED, "example.com/theirs"]),
-        ({}, {"protection": False}, [PROTECTED, "example.com/theirs"]),
         ({}, {"binder": False}, [PROTECTED, "example.com/theirs"]),
     ],
-    ids=["whole control plane", "bound", "a driver that is not here", "protection elsewhere", "beside a binder"],
+    ids=["whole control plane", "bound", "a driver that is not here", "beside a binder"],
 )
 def test_the_write_that_lets_the_object_go_ends_its_protection_where_that_is_ours(
     fields: dict[str, Any], settings: dict[str, bool], kept: list[str]
@@ -127,6 +126,17 @@ def test_the_write_that_lets_the_object_go_ends_its_protection_where_that_is_our
     action = decided(item, made)
     assert isinstance(action, Patch)
     assert action.body == {"metadata": {"finalizers": kept}}
+
+
+def test_whoever_protects_the_volume_lets_it_go_first_where_that_is_another_process() -> None:
+    """Both writes are due when the object is deleted: the second one would be refused."""
+    made = state_with(drivers=(DISK,), protection=False)
+    protected = released(finalizers=[*HELD, PROTECTED])
+    made.progress.track_volume(protected.uid).succeeded(Deleted())
+    assert decided(protected, made) == Wait(reason="its asset is gone; another process takes its protection away")
+    last = decided(released(finalizers=HELD), made)
+    assert isinstance(last, Patch)
+    assert last.body == {"metadata": {"finalizers": None}}
 
 
 @pytest.mark.parametrize("binder", [True, False], ids=["as the binder", "beside one"])

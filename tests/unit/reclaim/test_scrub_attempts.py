@@ -101,6 +101,7 @@ def test_a_pod_is_created_in_our_namespace() -> None:
     assert f"{meta['namespace']}/{meta['name']}" == SCRUB_CLAIM
     [mounted] = create.body["spec"]["volumes"]
     assert mounted == {"name": "volume", "emptyDir": {}}
+    assert create.failure_event == told(dirty(), "The pod that scrubs it cannot be created")
 
 
 # --- by a claim ---------------------------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ from volplane.state.records import RecycleIntent, read_recycle_intent
 DYING = "2026-01-01T00:00:00Z"
 CSI = {"hostPath": None, "csi": {"driver": "x.example.com", "volumeHandle": "h"}}
 LEFT = {"name": pod_name(volume()), "uid": "uid-scrub"}
+BETA = {"volume.beta.kubernetes.io/storage-class": "beta"}
+MARK, SEAL = "volplane.dev/scrub-volume-uid", "volplane.dev/scrub-seal"
 FROM_GONE = {"namespace": "default", "name": "gone", "uid": "uid-gone", "resourceVersion": None}
 
 
@@ -64,6 +66,7 @@ def test_a_claim_is_made_that_only_this_volume_satisfies_once_it_is_known_that_t
     assert isinstance(action, Create)
     assert action.kind is CLAIMS
     assert action.body["metadata"]["namespace"] == OURS
+    assert action.body["metadata"]["annotations"].keys() == {MARK, SEAL}
     assert action.failure_event == told(item, "The claim that scrubs it cannot be created")
 
 
@@ -87,11 +90,14 @@ def test_a_claim_is_made_that_only_this_volume_satisfies_once_it_is_known_that_t
                 "volumeAttributesClassName": "gold",
             },
         ),
+        ({"annotations": {**BETA, INTENT: "{}"}}, {"storageClassName": "beta"}),
         ({"accessModes": None, "capacity": None, "volumeMode": ""}, {"resources": {"requests": {"storage": "1"}}}),
     ],
 )
 def test_it_asks_for_what_the_volume_has(fields: dict[str, Any], asks_for: dict[str, Any]) -> None:
-    action = held(dirty({**CSI, **fields}), state(), read(CLAIMS, SCRUB_CLAIM))
+    item = dirty({**CSI, **fields})
+    action = hold(item, intent_of(dirty(CSI)), state(), read(CLAIMS, SCRUB_CLAIM))
+    assert isinstance(action, Create)
     assert action.body["spec"] == {
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": "1Gi"}},
@@ -163,7 +169,9 @@ def test_a_claim_of_the_name_that_is_going_away_is_waited_for_whoever_made_it() 
     [
         claim(**LEFT, namespace=OURS, volumeName="v"),
         made(volumeName="other"),
-        made(annotations={"volplane.dev/scrub-volume-uid": "uid-v", "volplane.dev/scrub-seal": "0" * 64}),
+        made(annotations={MARK: "uid-v", SEAL: "0" * 64}),
+        made(annotations={MARK: "uid-v"}),
+        made(annotations={SEAL: "0" * 64}),
     ],
 )
 def test_a_claim_of_the_name_that_is_not_ours_or_is_of_another_volume_ends_the_attempt(there: Claim) -> None:

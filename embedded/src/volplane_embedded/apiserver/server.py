@@ -82,7 +82,8 @@ class ApiServer:
         self._lists = Lists(self._objects)
         self._renderer = responses.Renderer(self._table)
         self._watches = Watches(self._objects, self._renderer, watch_buffer, without_bookmarks)
-        self._open: set[Watch] = set()
+        self._open: dict[Watch, None] = {}
+        """In the order in which they were opened: they are ended in that order, too."""
         self._routes = Routes(served)
         self._begin()
 
@@ -159,8 +160,8 @@ class ApiServer:
             watch = self._watches.open(request, selection, negotiate(request.headers.get("accept", "")))
         except StatusError as failure:
             return responses.error_answer(failure)
-        self._open.add(watch)
-        watch.on_close(lambda: self._open.discard(watch))
+        self._open[watch] = None
+        watch.on_close(lambda: self._open.pop(watch, None))
         return watch
 
     def log(self, path: str, query: Parameters, headers: Mapping[str, str]) -> AsyncIterator[bytes] | Answer:

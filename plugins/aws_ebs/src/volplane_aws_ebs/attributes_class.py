@@ -52,7 +52,7 @@ class AttributesClass:
             elif name.startswith(SPECIFICATION.lower()):
                 tags[key] = text
             elif name.startswith(_DELETION.lower()):
-                check_tags({text: ""}, f"parameter {key}")
+                check_tags({text: ""}, f"parameter {key}", ownership_tags.RESERVED_IN_CLASSES)
                 deletions[text] = key
             else:
                 raise InvalidArgument(f"unknown parameter {key!r}; what can be changed is {_KNOWN}")

@@ -8,6 +8,7 @@ from string import Template
 from typing import Final
 
 from volplane import InvalidArgument
+from volplane_aws_ebs.ownership_tags import RESERVED_IN_CLASSES
 from volplane_aws_ebs.settings import check_tags
 from volplane_aws_ebs.tag_templates import Render, TemplateError, parsed
 
@@ -30,7 +31,7 @@ class ClassTags:
     @classmethod
     def of(cls, plain: Mapping[str, str], specifications: Mapping[str, str]) -> ClassTags:
         """specifications: parameter such as tagSpecification_1 -> "key=template". Raises InvalidArgument."""
-        check_tags(plain, "parameter tags")
+        check_tags(plain, "parameter tags", RESERVED_IN_CLASSES)
         for key, value in plain.items():
             _refuse_unknown_placeholders(key, value)
         templates: dict[str, tuple[str, str, Render]] = {}
@@ -38,7 +39,7 @@ class ClassTags:
             key, equals, value = text.partition("=")
             if not equals:
                 raise InvalidArgument(f'parameter {name} is {text!r}, expected a tag such as "key=value"')
-            check_tags({key: ""}, f"parameter {name}")
+            check_tags({key: ""}, f"parameter {name}", RESERVED_IN_CLASSES)
             given = "tags" if key in plain else templates[key][0] if key in templates else ""
             if given:
                 raise InvalidArgument(f"parameter {name} is {text!r}: {given} sets the tag {key!r} too; remove one")

@@ -21,6 +21,7 @@ __all__ = [
     "MOST_TAGS",
     "OWN_TAGS",
     "RAISE_ON_MODIFY",
+    "RESERVED_IN_CLASSES",
     "RESERVED_PREFIXES",
     "SNAPSHOT",
     "VOLUME",
@@ -48,6 +49,8 @@ _EBS_CSI_CLUSTER = "ebs.csi.aws.com/cluster"
 """The tag by which the official driver's IAM policy lets its controller attach a volume."""
 _EBS_CSI_VOLUME_NAME = "CSIVolumeName"
 RESERVED_PREFIXES = ("volplane.dev/", "aws:", "ebs.csi.aws.com/", "csivolume", "kubernetes.io/created-for/")
+RESERVED_IN_CLASSES = (*RESERVED_PREFIXES, "kubernetes.io")
+"""As for the official driver. Operators may write kubernetes.io/cluster/NAME, which it writes by an option."""
 _LONGEST_VALUE = 256
 MOST_TAGS = 50
 """Tags that a resource can have (Amazon EC2 User Guide, "Tag your Amazon EC2 resources")."""

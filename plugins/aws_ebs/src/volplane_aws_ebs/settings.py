@@ -188,14 +188,17 @@ def _check_keys(settings: Settings) -> None:
         raise InvalidArgument("option secret_access_key is missing; it belongs to access_key_id")
 
 
-def check_tags(tags: Mapping[str, str], where: str) -> None:
-    """Raise InvalidArgument for tags that EC2 refuses or that the driver writes itself. where: as in "option tags"."""
+def check_tags(tags: Mapping[str, str], where: str, reserved: tuple[str, ...] = RESERVED_PREFIXES) -> None:
+    """Raise InvalidArgument for tags that EC2 refuses or that the driver writes itself.
+
+    where: as in "option tags". reserved: beginnings of keys.
+    """
     if len(tags) > _MAX_EXTRA_TAGS:
         raise InvalidArgument(
             f"{where}: {len(tags)} tags, at most {_MAX_EXTRA_TAGS} are possible beside volplane's own"
         )
     for key, value in tags.items():
-        if key.lower().startswith(RESERVED_PREFIXES):
+        if key.lower().startswith(reserved):
             raise InvalidArgument(f"{where}: {key!r} is reserved; choose a key that does not begin so")
         if not 1 <= len(key) <= 128 or len(value) > 256:
             raise InvalidArgument(f"{where}: {key!r} must have 1 to 128 characters and its value at most 256")

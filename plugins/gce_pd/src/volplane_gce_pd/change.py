@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from volplane import Asset, Done, ExpandRequest, InvalidArgument, ModifyRequest, NotFound, VolumeIdentity
 from volplane.cloud import LABELS, HookCall, RetryLater
 from volplane_gce_pd.api import Method
 from volplane_gce_pd.compute import Compute
-from volplane_gce_pd.disk_types import DISK_TYPES, check_performance
+from volplane_gce_pd.disk_types import DISK_TYPES, check_least_performance, check_performance, least_performance
 from volplane_gce_pd.operations import LongOperations, Outcome
 from volplane_gce_pd.ownership import FOREIGN_LABELS, Fencing
 from volplane_gce_pd.parameters import gib
@@ -17,6 +17,12 @@ from volplane_gce_pd.resources import FORCE_ATTACH, Disk, asset_from, disk_key
 
 __all__ = ["Changer"]
 
+_PATHS: Final = {
+    "size_gb": "sizeGb",
+    "provisioned_iops": "provisionedIops",
+    "provisioned_throughput": "provisionedThroughput",
+}
+"""Field of compute.v1.Disk -> its name in the parameter `paths` of `update`."""
 _UNITS = {"": 1, "mi": 1, "gi": 1024}
 
 
@@ -44,11 +50,27 @@ class Changer:
         kind = DISK_TYPES.get(disk.disk_type)
         if kind is not None and size > kind.sizes[1]:
             raise InvalidArgument(f"{size} GiB: disks of type {disk.disk_type} have at most {kind.sizes[1]} GiB")
+        self._require_turn(disk, outcome, call)
+        raise self._grow(disk, size, call)
+
+    def _grow(self, disk: Disk, size: int, call: HookCall) -> RetryLater:
+        """Start growing; returns what to raise. A hyperdisk gets what one of the new size has at least, by `update`."""
         regional = disk.place.startswith("regions/")
+        iops, throughput = least_performance(disk.disk_type, size)
+        raised = {"provisioned_iops": iops} if iops > (disk.iops or 0) else {}
+        raised |= {"provisioned_throughput": throughput} if throughput > (disk.throughput or 0) else {}
+        if raised:
+            return self._update(disk, call, {"size_gb": size, **raised})
         method = Method.REGION_DISKS_RESIZE if regional else Method.DISKS_RESIZE
         message = "region_disks_resize_request_resource" if regional else "disks_resize_request_resource"
-        self._require_turn(disk, outcome, call)
-        raise self._begin(disk, call, method, size, {message: {"size_gb": size}})
+        return self._begin(disk, call, method, size, {message: {"size_gb": size}})
+
+    def _update(self, disk: Disk, call: HookCall, values: Mapping[str, int]) -> RetryLater:
+        """Start to change these fields of compute.v1.Disk; returns what to raise."""
+        paths = ",".join(_PATHS[name] for name in values)
+        fields = {"paths": paths, "disk_resource": {"name": disk.name, **values}}
+        method = Method.REGION_DISKS_UPDATE if disk.place.startswith("regions/") else Method.DISKS_UPDATE
+        return self._begin(disk, call, method, sorted(values.items()), fields)
 
     def modify(self, request: ModifyRequest, call: HookCall) -> Done:
         """Raises RetryLater, GceError and the errors of the contract."""
@@ -58,15 +80,11 @@ class Changer:
         if all(found[name] == value for name, value in wanted.items()):
             return Done()
         if disk.disk_type in DISK_TYPES:
-            check_performance(
-                disk.disk_type, disk.size, wanted.get("provisioned_iops"), wanted.get("provisioned_throughput")
-            )
-        regional = disk.place.startswith("regions/")
-        paths = ",".join({"provisioned_iops": "provisionedIops"}.get(name, "provisionedThroughput") for name in wanted)
-        fields = {"paths": paths, "disk_resource": {"name": disk.name, **wanted}}
-        method = Method.REGION_DISKS_UPDATE if regional else Method.DISKS_UPDATE
+            demand = (wanted.get("provisioned_iops"), wanted.get("provisioned_throughput"))
+            check_performance(disk.disk_type, disk.size, *demand)
+            check_least_performance(disk.disk_type, disk.size, *demand)
         self._require_turn(disk, outcome, call)
-        raise self._begin(disk, call, method, sorted(wanted.items()), fields)
+        raise self._update(disk, call, wanted)
 
     def _disk(self, identity: VolumeIdentity, method: Method, call: HookCall) -> tuple[Disk, Outcome]:
         key = disk_key(identity, self._compute.settings)

@@ -20,7 +20,7 @@ from volplane import (
     Unsupported,
     VolumeMode,
 )
-from volplane_gce_pd.disk_types import DISK_TYPES, check_performance
+from volplane_gce_pd.disk_types import DISK_TYPES, check_least_performance, check_performance
 from volplane_gce_pd.resources import FORCE_ATTACH, GIB, Disk, disk_key_from, snapshot_name_from
 from volplane_gce_pd.settings import Settings, check_labels
 
@@ -240,6 +240,7 @@ class DiskSpec:
                 f"the limit of {request.limit_bytes}"
             )
         check_performance(parameters.disk_type, size, parameters.iops, parameters.throughput)
+        check_least_performance(parameters.disk_type, size, parameters.iops, parameters.throughput)
         source = _source(request, settings)
         return cls(size=size, parameters=parameters, access_mode=_access_mode(request, parameters), source=source)
 

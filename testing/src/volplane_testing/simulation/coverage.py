@@ -58,8 +58,15 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "storage": ("acts late", "zone full"),
     "pod": ("scrub fails", "scrub is slow"),
-    "process": ("killed", "two lead", "stopped"),
-    "lease": ("deleted", "made anew"),
+    "process": ("killed", "two lead", "stopped", "cut off from the API server"),
+    "lease": (
+        "deleted",
+        "made anew",
+        "edited (fewer terms)",
+        "edited (more terms)",
+        "edited (another holder)",
+        "edited (no holder)",
+    ),
     "server": ("rotates a certificate", "answers 401", "answers 403", "is restored from a backup"),
     "clock": ("set forth", "set back"),
     "user": (

@@ -1,34 +1,36 @@
 """Schedules of trouble for storage on nodes: one seed is one run, in virtual time, with everything that may go wrong.
 
 People make and delete claims, edit labels and published room; processes die at any moment, two serve one node; nodes
-stop being ready, go, register anew with their disk or with another one; requests and answers are lost. After every step
-and at the end, when all is well again and everything is quiet, what must hold is checked (`Broken`).
+stop being ready, go, register anew with their disk or with another one; requests and answers are lost; a process
+reaches the API server and not its disk, or its disk and not the API server; clocks are wrong by minutes. At every write
+(`WriteRules`), after every step and at the end, when all is well again and everything is quiet, what must hold is
+checked (`Broken`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+import math
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, Final
 
 from volplane.kube import names
 from volplane.state.naming import node_hash
 from volplane_testing.distributed import CENTRAL, DistributedCluster
-from volplane_testing.memory_storage import MemoryStorage
+from volplane_testing.simulation.distributed_rules import WriteRules
+from volplane_testing.simulation.distributed_state import check_end, check_state, node_of, size_of
 from volplane_testing.transport import answer_lost, refuse, requests, unanswered
 
-__all__ = ["Broken", "DistributedRun"]
+__all__ = ["DistributedRun"]
 
 NODES: Final = ("a", "b", "c")
 GONE_AFTER: Final = 60.0
 GIB: Final = 1 << 30
+CAPACITY: Final = 12 * GIB
+"""Of each disk; a few claims fill it."""
 _CLAIMS, _VOLUMES, _ROOM = "persistentvolumeclaims", "persistentvolumes", "csistoragecapacities"
-
-
-class Broken(Exception):
-    """What must hold does not; the text says what."""
 
 
 class DistributedRun:
@@ -39,6 +41,7 @@ class DistributedRun:
         self._random = Random(seed)  # noqa: S311 - a schedule, no secrets
         self._steps = steps
         self._cluster: DistributedCluster
+        self._rules: WriteRules
         self._made = 0
         self._twins: set[str] = set()
         self._down: set[str] = set()
@@ -47,12 +50,32 @@ class DistributedRun:
         """Nodes that are not there, or not ready."""
         self._replaced: set[int] = set()
         """Disks that are gone for good, by identity."""
+        self._apart: dict[str, float] = {}
+        """Processes that do not reach the API server -> loop time from which they do."""
+        self._unreachable: dict[str, float] = {}
+        """Nodes whose disks cannot be reached -> loop time from which they can."""
 
     async def run(self) -> None:
-        """The whole schedule."""
+        """The whole schedule. Raises Broken."""
+        self._rules = WriteRules(gone_after=GONE_AFTER, immediate=frozenset({"now", "turns"}))
+        playing = asyncio.ensure_future(self._play())
+        try:
+            either: set[asyncio.Future[Any]] = {playing, self._rules.broken}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            playing.cancel()
+        if self._rules.broken.done():
+            raise self._rules.broken.result()
+        playing.result()
+
+    async def _play(self) -> None:
         seed = self._random.randrange(1 << 30)
-        async with DistributedCluster(NODES, capacity=20 * GIB, seed=seed) as cluster:
+        cluster = DistributedCluster(
+            NODES, capacity=CAPACITY, seed=seed, transport=lambda name, _: self._rules.transport(cluster, name)
+        )
+        async with cluster:
             self._cluster = cluster
+            self._rules.follow(cluster)
             gone = {names.NODE_GONE_AFTER: f"{GONE_AFTER:g}s"}
             cluster.create_class("now", parameters=gone)
             cluster.create_class("turns", parameters={**gone, names.PLACEMENT: "round-robin"})
@@ -60,19 +83,21 @@ class DistributedRun:
             await cluster.settle()
             for _ in range(self._steps):
                 await self._step()
-                self._check()
+                check_state(self._cluster)
             await self._heal()
-            self._check()
-            self._check_end()
+            check_state(self._cluster)
+            check_end(cluster, self._rules.given_up)
 
     # --- what may happen -----------------------------------------------------------------------------------------
 
     async def _step(self) -> None:
         actions: list[tuple[int, Callable[[], Awaitable[None]]]] = [
             (12, self._create_claim),
+            (3, self._burst),
             (5, self._delete_claim),
             (4, self._select_node),
             (4, self._edit_label),
+            (2, self._mislead),
             (2, self._edit_room),
             (5, self._restart),
             (2, self._stop),
@@ -82,10 +107,14 @@ class DistributedRun:
             (3, self._return_node),
             (6, self._fault),
             (6, self._wait),
+            (2, self._cut_off),
+            (2, self._lose_disk),
+            (1, self._set_clock),
         ]
         weights = [weight for weight, _ in actions]
         (chosen,) = self._random.choices([action for _, action in actions], weights)
         await chosen()
+        self._end_partitions()
         await asyncio.sleep(self._random.choice((0.0, 0.005, 0.05, 0.5, 3.0)))
 
     def _tell(self, text: str) -> None:
@@ -98,6 +127,11 @@ class DistributedRun:
         node = self._random.choice(NODES) if storage_class == "late" and self._random.random() < 0.7 else ""
         self._cluster.create_claim(f"c{self._made}", storage_class, size, node=node)
         self._tell(f"claim c{self._made} of class {storage_class} asks for {size} {node}")
+
+    async def _burst(self) -> None:
+        """More is asked for at once than some nodes have."""
+        for _ in range(self._random.randint(3, 6)):
+            await self._create_claim()
 
     def _claims(self) -> list[dict[str, Any]]:
         return self._cluster.api.all(_CLAIMS)
@@ -130,8 +164,31 @@ class DistributedRun:
         if found := self._cluster.api.all(resource):
             name = self._random.choice(found)["metadata"]["name"]
             label = self._random.choice((None, "wrong", *map(node_hash, NODES)))
+            self._rules.edited = asyncio.get_running_loop().time()
             self._cluster.api.patch(resource, name, {"metadata": {"labels": {names.NODE: label}}})
             self._tell(f"somebody writes label {label} on {resource} {name}")
+
+    async def _mislead(self) -> None:
+        """A volume whose asset cannot be deleted yet gets the label of another node, and the assigner does not hear."""
+        claims = [each for each in self._claims() if each["spec"].get("volumeName")]
+        if not claims:
+            return
+        claim = self._random.choice(claims)
+        name = claim["spec"]["volumeName"]
+        if (volume := self._cluster.api.get(_VOLUMES, name)) is None:
+            return
+        node = node_of(volume)
+        self._lose_disk_of(node, 5.0)
+        self._cluster.api.delete(_CLAIMS, claim["metadata"]["name"])
+        self._tell(f"claim {claim['metadata']['name']} is deleted")
+        await asyncio.sleep(1.0)
+        self._cut_process_off(CENTRAL, 5.0)
+        if self._cluster.api.get(_VOLUMES, name) is not None:
+            label = node_hash(self._random.choice(sorted(set(NODES) - {node})))
+            self._rules.edited = asyncio.get_running_loop().time()
+            self._cluster.api.patch(_VOLUMES, name, {"metadata": {"labels": {names.NODE: label}}})
+            self._tell(f"somebody writes label {label} on released volume {name}")
+        await asyncio.sleep(6.0)
 
     async def _edit_room(self) -> None:
         if found := self._cluster.api.all(_ROOM):
@@ -147,12 +204,56 @@ class DistributedRun:
         await self._cluster.kill(name)
         self._tell(f"process {name} dies")
         await asyncio.sleep(self._random.choice((0.0, 0.1, 2.0)))
+        await self._start(name)
+
+    async def _start(self, name: str) -> None:
+        self._apart[name] = 0.0  # Nobody else could start it.
+        self._end_partitions()
+        self._rules.started(name)
         await self._cluster.start(name)
+
+    async def _cut_off(self) -> None:
+        """A process reaches its disk, and not the API server."""
+        name = self._random.choice((CENTRAL, *sorted(set(NODES) - self._down)))
+        self._cut_process_off(name, self._random.choice((5.0, 30.0, GONE_AFTER + 10)))
+
+    def _cut_process_off(self, name: str, seconds: float) -> None:
+        self._apart[name] = until = asyncio.get_running_loop().time() + seconds
+        self._rules.disturbed(name, until)
+        self._cluster.scripts[name].add(requests("*", "*"), unanswered, times=1e9)
+        self._cluster.server.end_watches()
+        self._tell(f"process {name} does not reach the API server for {seconds:g} s")
+
+    async def _lose_disk(self) -> None:
+        """The process of a node reaches the API server, and not its disk."""
+        self._lose_disk_of(self._random.choice(NODES), self._random.choice((5.0, 30.0, GONE_AFTER + 10)))
+
+    def _lose_disk_of(self, name: str, seconds: float) -> None:
+        self._unreachable[name] = until = asyncio.get_running_loop().time() + seconds
+        self._rules.disturbed(name, until)
+        self._cluster.failing.add(name)
+        self._tell(f"the disk of {name} cannot be reached for {seconds:g} s")
+
+    def _end_partitions(self, *, all_of_them: bool = False) -> None:
+        now = math.inf if all_of_them else asyncio.get_running_loop().time()
+        for name in [each for each, until in self._apart.items() if until <= now]:
+            del self._apart[name]
+            if script := self._cluster.scripts.get(name):
+                script.faults.clear()
+        for name in [each for each, until in self._unreachable.items() if until <= now]:
+            del self._unreachable[name]
+            self._cluster.failing.discard(name)
+
+    async def _set_clock(self) -> None:
+        name, seconds = self._random.choice((CENTRAL, *NODES)), self._random.choice((-600.0, -90.0, 0.0, 90.0, 600.0))
+        self._cluster.clocks[name].offset = seconds
+        self._tell(f"the clock of {name} is wrong by {seconds:g} s")
 
     async def _stop(self) -> None:
         if up := sorted(set(NODES) - self._down):
             name = self._random.choice(up)
             self._down.add(name)
+            self._rules.disturbed(name, math.inf)
             await self._cluster.kill(name)
             self._tell(f"process {name} dies, and nobody starts it")
 
@@ -201,6 +302,7 @@ class DistributedRun:
 
     async def _lose(self, name: str) -> None:
         self._away.add(name)
+        self._rules.away[name] = asyncio.get_running_loop().time()
         if self._random.random() < 0.5:
             self._cluster.set_ready(name, ready=False)
             self._tell(f"node {name} is not ready")
@@ -209,6 +311,7 @@ class DistributedRun:
             self._tell(f"node {name} is deleted")
         if self._random.random() < 0.7 and name not in self._down:
             self._down.add(name)
+            self._rules.disturbed(name, math.inf)
             if name in self._twins:
                 await self._end_twin(name)
             await self._cluster.kill(name)
@@ -219,6 +322,7 @@ class DistributedRun:
 
     async def _return(self, name: str, other_disk: bool) -> None:
         self._away.discard(name)
+        self._rules.returned(name)
         if self._cluster.api.get("nodes", name) is not None:
             self._cluster.set_ready(name, ready=True)
             self._tell(f"node {name} is ready again")
@@ -235,13 +339,14 @@ class DistributedRun:
             self._tell(f"node {name} is made again with {'another' if other_disk else 'its'} disk")
         if name in self._down:
             self._down.discard(name)
-            await self._cluster.start(name)
+            await self._start(name)
 
     async def _fault(self) -> None:
         name = self._random.choice((CENTRAL, *sorted(set(NODES) - self._down)))
         verb = self._random.choice(("patch", "create", "delete", "*"))
         behaviour = self._random.choice((unanswered, answer_lost, refuse(500), refuse(409), refuse(500, after=True)))
         times = self._random.randint(1, 4)
+        self._rules.disturbed(name, asyncio.get_running_loop().time() + 10.0)
         self._cluster.scripts[name].add(requests(verb, "*"), behaviour, times=times)
         self._tell(f"{times} requests ({verb}) of {name} fail")
 
@@ -256,12 +361,16 @@ class DistributedRun:
         cluster = self._cluster
         for script in cluster.scripts.values():
             script.faults.clear()
+        self._end_partitions(all_of_them=True)
+        for each in cluster.clocks.values():
+            each.offset = 0.0
         for name in sorted(self._twins):
             await self._end_twin(name)
         for name in sorted(self._away):
             await self._return(name, other_disk=False)
         for name in sorted(self._down):
             self._down.discard(name)
+            self._rules.started(name)
             await cluster.start(name)
         for _ in range(12):
             await cluster.advance(GONE_AFTER)
@@ -269,85 +378,7 @@ class DistributedRun:
                 annotations = claim["metadata"].get("annotations") or {}
                 late = claim["spec"]["storageClassName"] == "late" and not claim["spec"].get("volumeName")
                 if late and names.SELECTED_NODE not in annotations and "deletionTimestamp" not in claim["metadata"]:
-                    size = int(claim["spec"]["resources"]["requests"]["storage"].removesuffix("Gi")) * GIB
-                    fitting = [node for node in NODES if cluster.disks[node].room() >= size]
+                    fitting = [node for node in NODES if cluster.disks[node].room() >= size_of(claim)]
                     if fitting:
                         self._select(claim, self._random.choice(fitting))
             await cluster.advance(1.0)
-
-    # --- what must hold ------------------------------------------------------------------------------------------
-
-    def _check(self) -> None:
-        """At any time: what a living bound claim has is on the disk of its node; a disk is not overfull."""
-        for claim in self._claims():
-            if not claim["spec"].get("volumeName") or claim["status"].get("phase") != "Bound":
-                continue
-            volume = self._cluster.api.get(_VOLUMES, claim["spec"]["volumeName"])
-            if volume is None:
-                raise Broken(f"claim {claim['metadata']['name']} has lost its volume")
-            handle = volume["metadata"]["annotations"][names.HANDLE]
-            node = _node_of(volume)
-            places = [disk for disk in self._all_disks() if disk.by_handle(handle) is not None]
-            if not places:
-                raise Broken(f"claim {claim['metadata']['name']} is bound to {handle} of {node}, which is on no disk")
-            if list(places[0].zones) != [node]:
-                raise Broken(f"{handle} is on the disk of {places[0].zones}, its volume says {node}")
-        for disk in self._all_disks():
-            if disk.room() < 0:
-                raise Broken(f"the disk of {disk.zones} is overfull")
-
-    def _all_disks(self) -> list[MemoryStorage]:
-        return [*self._cluster.disks.values(), *self._cluster.old_disks]
-
-    def _check_end(self) -> None:
-        """When all is quiet: every claim has what it asked for, once, and nothing is left over."""
-        cluster = self._cluster
-        claims = {each["metadata"]["uid"]: each for each in self._claims()}
-        volumes = {each["metadata"]["annotations"][names.HANDLE]: each for each in cluster.api.all(_VOLUMES)}
-        room = max(disk.room() for disk in cluster.disks.values())
-        for claim in claims.values():
-            name = claim["metadata"]["name"]
-            if "deletionTimestamp" in claim["metadata"]:
-                raise Broken(f"claim {name} is still being deleted; finalizers {claim['metadata'].get('finalizers')}")
-            size = int(claim["spec"]["resources"]["requests"]["storage"].removesuffix("Gi")) * GIB
-            if claim["status"].get("phase") != "Bound" and size <= room:
-                raise Broken(f"claim {name} is not bound, though there is room for it: {cluster.why(name)}")
-        self._check_leftovers(volumes)
-        for handle, volume in volumes.items():
-            reference = volume["spec"].get("claimRef") or {}
-            living = reference.get("uid") in claims
-            on_disk = any(disk.by_handle(handle) is not None for disk in cluster.disks.values())
-            name, node = volume["metadata"]["name"], cluster.api.get("nodes", _node_of(volume)) or {"metadata": {}}
-            known = volume["metadata"]["annotations"].get(names.NODE_UID) == node["metadata"].get("uid")
-            if known and cluster.disks[_node_of(volume)].by_handle(handle) is None:
-                raise Broken(f"volume {name} counts as there, but node {_node_of(volume)} does not have it")
-            if not living and on_disk and "deletionTimestamp" in volume["metadata"]:
-                raise Broken(f"volume {name} is still being deleted: {cluster.why(name)}")
-            if volume["metadata"].get("labels", {}).get(names.NODE) != node_hash(_node_of(volume)):
-                raise Broken(f"the label of volume {name} was not put right")
-
-    def _check_leftovers(self, volumes: Mapping[str, dict[str, Any]]) -> None:
-        """Everything on the disks has a volume, but for what was given up with its node. volumes: by handle."""
-        cluster = self._cluster
-        given_up = {
-            event["involvedObject"]["uid"]
-            for event in cluster.api.all("events")
-            if "left there, and its leak check finds it" in event["message"]
-        }
-        latest = {
-            each["metadata"]["name"].removeprefix("pvc-"): int(each["metadata"]["annotations"][names.GENERATION])
-            for each in volumes.values()
-        }
-        for node, disk in cluster.disks.items():
-            for asset in disk.assets.values():
-                owner = asset.owner.claim_uid if asset.owner is not None else ""
-                generation = asset.owner.generation if asset.owner is not None else 1
-                excused = owner in given_up and generation < latest.get(owner, generation + 1)
-                if asset.handle not in volumes and not excused:
-                    raise Broken(f"{asset.handle} on node {node} belongs to nobody")
-
-
-def _node_of(volume: dict[str, Any]) -> str:
-    (term,) = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
-    node: str = term["matchExpressions"][0]["values"][0]
-    return node

@@ -1,4 +1,4 @@
-"""The Lease under which the processes of a run lead, processes that are stopped while they hold it, and what follows.
+"""The Lease under which the processes of a run lead, processes that are stopped or cut off while they hold it.
 
 Elections themselves are not simulated: a process that starts is the holder from then on. What it believes is the real
 `Leadership`, whose end only a stop brings.
@@ -10,7 +10,8 @@ import asyncio
 import contextvars
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
 from typing import Any, Final
 
 from volplane.controller.leader import Leadership
@@ -18,8 +19,9 @@ from volplane.fence import Fence
 from volplane_testing.simulation.loop import ScheduleLoop
 from volplane_testing.simulation.process import Process
 from volplane_testing.simulation.run_context import LEASE, NAMESPACE, RunContext
+from volplane_testing.simulation.scenarios import Scenario
 
-__all__ = ["Election", "Stops"]
+__all__ = ["Election", "Stops", "write_partitions"]
 
 LEASE_SECONDS: Final = 15.0
 """Virtual seconds for which the Lease lasts after its last renewal."""
@@ -37,14 +39,24 @@ class Election:
     """The Lease, and who holds it. processes: those that live, as the run keeps them."""
 
     def __init__(
-        self, run_context: RunContext, processes: Sequence[Process], *, end: Callable[[str, str], None]
+        self,
+        run_context: RunContext,
+        processes: Sequence[Process],
+        *,
+        start: Callable[[], None],
+        end: Callable[[str, str], None],
     ) -> None:
-        """end: ends the process of this name, for the reason given."""
+        """start: starts a process that leads. end: ends the process of this name, for the reason given."""
+        self.actions: Mapping[str, Callable[..., None]] = {
+            "remake_lease": self.remake_lease,
+            "edit_lease": self.edit_lease,
+        }
         self.holder = ""
         """Name of the process that the Lease names."""
         self._view = run_context.view
         self._happened = run_context.trace.happened
         self._processes = processes
+        self._start = start
         self._end = end
 
     def take(self, name: str) -> Leadership:
@@ -111,6 +123,35 @@ class Election:
             self._happened["lease: made anew"] += 1
             holder.lead_again(self.take(holder.name))
 
+    def edit_lease(self, edit: str, notices: float) -> None:
+        """Somebody edits the Lease by hand; its holder notices at its next renewal, and begins another term.
+
+        Where no holder is left, another process takes it at once. notices: seconds.
+        """
+        lease = self._send("GET")
+        if lease is None or len(self._processes) != 1:
+            return
+        self._happened[f"lease: edited ({edit})"] += 1
+        process = self._processes[0]
+        edits = {
+            "fewer terms": {"leaseTransitions": 0},
+            "more terms": {"leaseTransitions": lease["spec"]["leaseTransitions"] + 1000},
+            "another holder": {"holderIdentity": "somebody"},
+            "no holder": {"holderIdentity": ""},
+        }
+        self._send("PATCH", {"spec": edits[edit]})
+        if edit == "no holder":
+            self._start()
+        asyncio.get_running_loop().call_later(notices, self._notice_edit, process)
+
+    def _notice_edit(self, process: Process) -> None:
+        if process.network.apart:
+            left = process.network.apart_until - asyncio.get_running_loop().time()
+            asyncio.get_running_loop().call_later(left, self._notice_edit, process)
+        elif process in self._processes:
+            self._count_on(process.leadership.fence)
+            self._end(process.name, "its Lease was edited")
+
     def _send(self, method: str, body: Any = None) -> Any:
         path = _LEASES if method == "POST" else f"{_LEASES}/{_NAME}"
         media = "application/merge-patch+json" if method == "PATCH" else "application/json"
@@ -121,7 +162,7 @@ class Election:
 
 
 class Stops:
-    """Stops processes as SIGSTOP does, and lets them go on as SIGCONT does."""
+    """Stops processes as SIGSTOP does, and lets them go on as SIGCONT does; cuts them off from the API server."""
 
     def __init__(
         self,
@@ -132,6 +173,11 @@ class Stops:
         end: Callable[[str, str], None],
     ) -> None:
         """start: starts a process that leads. end: ends the process of this name, for the reason given."""
+        self.actions: Mapping[str, Callable[..., None]] = {
+            "stop_process": self.stop_process,
+            "stop_before": self.stop_before,
+            "cut_off": self.cut_off,
+        }
         self.stalled: dict[str, float] = {}
         """Process whose threads are stopped one after another -> loop time at which they go on."""
         self.over = 0.0
@@ -167,6 +213,23 @@ class Stops:
             self._at(stops + LEASE_SECONDS, self._replace, process)
         self._at(stops + seconds, self._go_on, process)
 
+    def cut_off(self, seconds: float) -> None:
+        """The only process that lives reaches the storage, and not the API server; so it cannot renew its Lease.
+
+        The worst that may be is simulated: its elector has renewed the Lease a moment ago, and does not end the work
+        before the Lease is over, when another process leads.
+        """
+        if len(self._processes) != 1 or self._processes[0].name in self.stalled or self._processes[0].network.apart:
+            return
+        process, now = self._processes[0], self._loop.time()
+        self._trace.happened["process: cut off from the API server"] += 1
+        process.network.apart_until = now + seconds
+        self.over = max(self.over, now + seconds + NOTICED)
+        if seconds > LEASE_SECONDS:
+            process.leadership.until = now + LEASE_SECONDS
+            self._at(now + LEASE_SECONDS, self._replace, process)
+        self._at(now + seconds, self._notice_end, process)
+
     def _at(self, when: float, what: Callable[[Process], None], process: Process) -> None:
         """In the context of the run: callbacks of a process do not run while it is stopped."""
         self._loop.call_at(when, what, process, context=self._context)
@@ -195,6 +258,28 @@ class Stops:
             return
         self._trace.note("fault", f"{process.name} goes on")
         self._loop.continue_process(process.name)
-        if not process.leadership.may_begin():
+        self._notice_end(process)
+
+    def _notice_end(self, process: Process) -> None:
+        if process in self._processes and not process.leadership.may_begin():
             notices = self._chance.between(0.0, NOTICED, f"{process.name} notices")
             self._loop.call_later(notices, self._end, process.name, "its lease is over")
+
+
+def write_partitions(do: Callable[..., None], about: str, scenario: Scenario, end: float) -> None:
+    """Write actions of `Election` and `Stops`: leaders are cut off from the API server, Leases are edited by hand.
+
+    do: adds an action. about: what the draws depend on. end: virtual second before which they begin.
+    """
+    random = Random(f"{about} partitions")  # noqa: S311 -- schedules, not secrets
+    for _ in range(random.randint(1, 2) if random.random() < scenario.parted else 0):
+        seconds = random.choice((random.uniform(1.0, 14.0), random.uniform(16.0, 60.0), 600.0))
+        do(random.uniform(0.0, end), "cut_off", seconds=seconds)
+    if random.random() < scenario.edited:
+        edit = random.choice(("fewer terms", "more terms", "another holder", "no holder"))
+        at = random.uniform(0.0, end)
+        notices = random.uniform(0.0, RENEWAL)
+        do(at, "edit_lease", edit=edit, notices=notices)
+        if random.random() < 0.6:
+            # Its holder does not live to notice; who comes next knows no more than the Lease says.
+            do(at + random.uniform(0.0, notices), "crash", which=0)

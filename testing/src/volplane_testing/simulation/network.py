@@ -28,6 +28,8 @@ _CLAIM: Final = "/api/v1/namespaces/default/persistentvolumeclaims/"
 _CRASHES: Final = ("crash before", "crash after")
 _WATCH: Final = ("stall", "duplicate", "break", "end", "gone")
 LONGEST_STALL: Final = 60.0
+LONGEST_CONNECT: Final = 5.0
+"""Seconds after which somebody who is cut off notices, at most."""
 LONGEST_DELAY: Final = 45.0
 """Seconds after which an abandoned request may still take effect."""
 
@@ -84,6 +86,8 @@ class Network(KillableTransport):
         super().__init__(InProcessTransport(run_context.view.server))
         self.held_until: dict[str, float] = {}
         """Plural, or "" for all -> loop time before which no watch event of this kind reaches it."""
+        self.apart_until = 0.0
+        """Loop time before which nothing passes between the process and the API server."""
         self._who = who
         self.run_context = run_context
         self._view = run_context.view
@@ -95,6 +99,18 @@ class Network(KillableTransport):
         self._server = server
         self.credentials = server.credentials()
         """Of this process, which has to keep them."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether the process is cut off from the API server."""
+        return asyncio.get_running_loop().time() < self.apart_until and not self._chance.calm.is_set()
+
+    async def _unless_apart(self, what: str, seconds: float) -> None:
+        """Raise ApiUnavailable, after so many seconds, if nothing gets through."""
+        if self.apart:
+            await asyncio.sleep(seconds)
+            await self.unless_dead()
+            raise ApiUnavailable(f"no connection for {what}", status=0)
 
     # --- requests -----------------------------------------------------------------------------------------------
 
@@ -108,6 +124,7 @@ class Network(KillableTransport):
         there, back = self._delays(call, draw)
         fault = self._fault(call)
         await self._travel(call, there)
+        await self._unless_apart(call.name, min(seconds, LONGEST_CONNECT * draw))
         if fault in _BEFORE or fault == "conflict":
             return await self._refused(call, fault, min(seconds, 30.0))
         if fault == "late":
@@ -127,6 +144,7 @@ class Network(KillableTransport):
         await self.unless_dead()
         await asyncio.sleep(back)
         await self.unless_dead()
+        await self._unless_apart(f"the answer to {call.name}", 0.0)
         if server != self._server.restores:
             raise ApiUnavailable(f"the server went away before it answered {method} {path}", status=0)
         return self._answered(call, fault, answer)
@@ -215,6 +233,7 @@ class Network(KillableTransport):
     async def stream(self, request: Request) -> AsyncIterator[LineStream]:
         await self.unless_dead()
         name = self._name("WATCH", request.path)
+        await self._unless_apart(name, 1.0)
         if self._chance.strikes(name, self._faults.requests):
             self._trace.strike("watch: refused", f"{name}: refused")
             await asyncio.sleep(0.01)
@@ -259,6 +278,9 @@ class _Unsteady(WrappedLines):
             held = self._network.held_until
             await self._wait(max(held.get("", 0.0), held.get(self._plural, 0.0)) - clock())
             caught_up = clock()
+            if self._network.apart:
+                await self._wait(self._network.apart_until - clock())
+                fault = fault or "break"
             if fault == "break":
                 raise ApiUnavailable(f"{self._name} broke off", status=0)
             if fault == "end":

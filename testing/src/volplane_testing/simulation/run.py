@@ -23,6 +23,7 @@ from volplane_testing.simulation.attaching_nodes import AttachingNodes, Simulate
 from volplane_testing.simulation.changes import Changes
 from volplane_testing.simulation.election import Election, Stops
 from volplane_testing.simulation.hooks import FaultInjector, latency_of
+from volplane_testing.simulation.interruptions import Interruptions
 from volplane_testing.simulation.liveness import Liveness
 from volplane_testing.simulation.loop import ScheduleLoop
 from volplane_testing.simulation.network import Network
@@ -142,23 +143,22 @@ class _Simulation:
         self._living: list[Process] = []
         self._calm_since = math.inf
         self._crashes = 0
-        self._election = Election(run_context, self._living, end=self._end_process)
+        self._election = Election(run_context, self._living, start=self._start_process, end=self._end_process)
         self._server_faults.listeners.append(self._election.server_restored)
         self._stops = Stops(run_context, self._living, start=self._start_process, end=self._end_process)
         self._injector.stalled = self._stops.stalled
         run_context.hook_rules.begins = self._stops.begins
         self._tasks: set[asyncio.Task[Any]] = set()
         self._happened = self._trace.happened
-        self._process_actions: Mapping[str, Callable[..., None]] = {
+        self._process_actions: Mapping[str, Callable[..., Any]] = {
             "crash": self._kill,
             "second_leader": self._let_two_lead,
             "outage": self._set_driver,
             "set_clock": self._set_clock,
             "hold_watches": self._hold_watches,
-            "remake_lease": self._election.remake_lease,
-            "stop_process": self._stops.stop_process,
-            "stop_before": self._stops.stop_before,
             "compact": self._compact,
+            **self._election.actions,
+            **self._stops.actions,
             "end_watches": self._end_watches,
             "rotate_certificate": self._server_faults.rotate_certificate,
             "refuse": self._server_faults.refuse,
@@ -170,6 +170,7 @@ class _Simulation:
             self._process_actions = {**self._process_actions, **{each: getattr(self._nodes, each) for each in troubles}}
         self._changes = Changes(run_context, self._storages.simulated)
         self._process_actions = {**self._process_actions, **self._changes.actions}
+        self._process_actions = {**self._process_actions, **Interruptions(run_context).actions}
         self._changes.prepare()
 
     async def run(self) -> TrialResult:
@@ -292,8 +293,8 @@ class _Simulation:
             heir.lead_again(self._election.take(heir.name))
 
     def _working(self) -> list[Process]:
-        """The processes that live and are not stopped."""
-        return [process for process in self._living if process.name not in self._stops.stalled]
+        """The processes that live, are not stopped, and reach the API server."""
+        return [each for each in self._living if each.name not in self._stops.stalled and not each.network.apart]
 
     def _start_if_none(self) -> None:
         if not self._working() and self._violations.violation is None:
@@ -363,10 +364,8 @@ class _Simulation:
 
     def _act(self, action: Action) -> None:
         act = self._process_actions.get(action.what)
-        if act is not None:
-            act(**action.detail)
-            return
-        if asyncio.iscoroutine(taking := self._actors.act(action)):
+        taking = act(**action.detail) if act is not None else self._actors.act(action)
+        if asyncio.iscoroutine(taking):
             self._spawn(taking)
 
     def _kill(self, which: int) -> None:

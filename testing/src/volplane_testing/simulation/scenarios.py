@@ -28,9 +28,12 @@ CLASSES: Final[Mapping[str, Mapping[str, Any]]] = {
 class Scenario:
     """Ranges of counts and shares (0 to 1) from which a schedule is drawn.
 
-    kept: claims that nobody deletes. switches: classes that name other drivers for a moment. stops: processes that are
-    stopped and go on. leases: Leases that are deleted. forgers: pods of others under the name of a scrubber pod.
-    forced: claims that are removed by force while a pod uses them. grown: bound claims that ask for more.
+    kept: claims that nobody deletes. switches: classes that name other drivers for a moment. stops: processes that
+    are stopped and go on. leases: Leases that are deleted. forgers: pods of others under the name of a scrubber
+    pod. forced: claims that are removed by force while a pod uses them. grown: bound claims that ask for more.
+    parted: processes that are cut off from the API server; edited: Leases that are edited by hand; both where no
+    two lead and none is stopped. interrupted: static volumes that are given to others in the middle of a scrub.
+    alone: only the name of the scenario chooses it.
     """
 
     claims: tuple[int, int] = (2, 5)
@@ -54,7 +57,11 @@ class Scenario:
     forced: float = 0.05
     grown: float = 0.1
     lags: tuple[float, ...] = (0.0, 0.0, 0.5, 5.0)
+    parted: float = 0.05
+    edited: float = 0.05
+    interrupted: float = 0.0
     attaches: bool = False
+    alone: bool = False
 
 
 SCENARIOS: Final[Mapping[str, Scenario]] = {
@@ -118,7 +125,38 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         lags=(0.0, 0.5, 5.0),
     ),
     "restore": Scenario(restores=0.6, claims=(2, 3), static=(0, 2)),
+    "interrupted": Scenario(
+        alone=True,
+        interrupted=1.0,
+        claims=(2, 3),
+        static=(2, 4),
+        static_claims=1.0,
+        policies=("Recycle",),
+        incarnations=(1, 2),
+        kept=0.0,
+        admins=0.0,
+        leaders=0.0,
+    ),
+    "parted": Scenario(
+        alone=True,
+        parted=1.0,
+        edited=0.6,
+        leaders=0.0,
+        stops=0.0,
+        grown=0.5,
+        claims=(3, 5),
+        static=(1, 3),
+        static_claims=0.4,
+        policies=("Retain", "Recycle", "Recycle", "Delete"),
+        incarnations=(1, 3),
+    ),
     "attach": Scenario(
-        attaches=True, claims=(1, 3), static=(0, 0), classes=("fast", "fast", "keep"), outages=0.3, stops=0.3
+        alone=True,
+        attaches=True,
+        claims=(1, 3),
+        static=(0, 0),
+        classes=("fast", "fast", "keep"),
+        outages=0.3,
+        stops=0.3,
     ),
 }

@@ -9,7 +9,9 @@ from typing import Any, Final
 
 from volplane_testing.simulation.backends import BackendTraits
 from volplane_testing.simulation.changes import write_changes
+from volplane_testing.simulation.election import write_partitions
 from volplane_testing.simulation.hooks import HookFaults
+from volplane_testing.simulation.interruptions import write_interruptions
 from volplane_testing.simulation.network import NetworkFaults
 from volplane_testing.simulation.nodes import NODES, PodFaults
 from volplane_testing.simulation.scenarios import ALPHA, BETA, CLASSES, SCENARIOS, Scenario
@@ -55,10 +57,10 @@ class Schedule:
 def generate(seed: int, scenario: str = "any") -> Schedule:
     """The schedule of a seed. Raises KeyError.
 
-    scenario: a name in SCENARIOS, or "any": the seed chooses among those in which nothing is attached.
+    scenario: a name in SCENARIOS, or "any": the seed chooses among those that are not for themselves.
     """
     random = Random(f"{seed} {scenario}")  # noqa: S311 -- schedules, not secrets
-    usual = sorted(name for name, each in SCENARIOS.items() if not each.attaches)
+    usual = sorted(name for name, each in SCENARIOS.items() if not each.alone)
     chosen = random.choice(usual) if scenario == "any" else scenario
     return _Writer(seed, chosen, SCENARIOS[chosen], random).write()
 
@@ -91,8 +93,11 @@ class _Writer:
         self._write_processes(end, leaders=leaders)
         if self._scenario.attaches:
             self._write_nodes(end)
+        write_interruptions(self._do, f"{self._seed} {self._name}", self._static, self._scenario.interrupted, end)
         without_bookmarks = self._write_server(end)
         self._write_leases(end, stops=stops)
+        if not (leaders or stops):
+            write_partitions(self._do, f"{self._seed} {self._name}", self._scenario, end)
         actions = sorted(self._actions, key=lambda action: (action.at, action.number))
         level = self._level
         return Schedule(

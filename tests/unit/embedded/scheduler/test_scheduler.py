@@ -11,7 +11,7 @@ from typing import Any
 from volplane.controller.actions import EventRecord
 from volplane.errors import ApiNotFound
 from volplane.kube.client import Client
-from volplane.kube.kinds import CLAIMS, LEASES, NODES, STORAGE_CLASSES, VOLUMES
+from volplane.kube.kinds import CAPACITIES, CLAIMS, CSI_DRIVERS, LEASES, NODES, STORAGE_CLASSES, VOLUMES
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.informers import Informers
 from volplane_embedded.inprocess import InProcessTransport
@@ -134,6 +134,49 @@ async def test_a_claim_that_waits_gets_a_node_and_another_one_when_that_is_taken
         await bench.client.patch(CLAIMS, "default/data", {"metadata": {"annotations": {SELECTED: None}}})
         assert await selected() == "node-2"
         assert (await bench.get("web")).spec.node_name == ""
+
+
+async def test_claims_go_where_room_is_published_and_wait_for_it_as_with_the_stock_scheduler() -> None:
+    """What kube-scheduler 1.36.2 did with the same objects, but for the preemption that its message adds."""
+
+    async def publish(node: str, room: str) -> None:
+        await bench.client.patch(CAPACITIES, f"default/room-{node}", {"capacity": room})
+
+    async def selected() -> str | None:
+        await asyncio.sleep(1)
+        return (await bench.client.get(CLAIMS, "default/data")).annotation(SELECTED)
+
+    async with scheduling() as bench:
+        await bench.register("node-1", "node-2")
+        maker = "x.example.com"
+        body = STORAGE_CLASSES.body(
+            metadata={"name": "late"}, provisioner=maker, volumeBindingMode="WaitForFirstConsumer"
+        )
+        await bench.client.create(STORAGE_CLASSES, body)
+        await bench.client.create(
+            CSI_DRIVERS, CSI_DRIVERS.body(metadata={"name": maker}, spec={"storageCapacity": True})
+        )
+        for node in ("node-1", "node-2"):
+            room = CAPACITIES.body(
+                metadata={"name": f"room-{node}", "namespace": "default"},
+                storageClassName="late",
+                nodeTopology={"matchLabels": {"kubernetes.io/hostname": node}},
+                capacity="500Mi",
+            )
+            await bench.client.create(CAPACITIES, room)
+        await bench.claim("data", "late")
+        await bench.pod("web", "data")
+        assert await selected() is None
+        full = "0/2 nodes are available: 2 node(s) did not have enough free storage."
+        assert ("FailedScheduling", full) in bench.told.said
+        await publish("node-2", "2Gi")
+        assert await selected() == "node-2"
+        # Others have filled it since: it gives the claim back, and says how much room is left.
+        await publish("node-2", "500Mi")
+        await bench.client.patch(CLAIMS, "default/data", {"metadata": {"annotations": {SELECTED: None}}})
+        assert await selected() is None
+        await publish("node-1", "2Gi")
+        assert await selected() == "node-1"
 
 
 async def test_a_static_volume_is_reserved_for_the_claim_that_waits() -> None:

@@ -10,7 +10,10 @@ __all__ = ["COMPUTE_QUOTAS", "MACHINE_TYPES", "Behaviour", "DiskRules"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskRules:
-    """What a type of disk allows. sizes, regional_sizes: GB. iops, throughput (MiB/s): None = cannot be provisioned."""
+    """What a type of disk allows. sizes, regional_sizes: GB. iops, throughput (MiB/s): None = cannot be provisioned.
+
+    least_iops_per_gb, least_throughput_per_gb: what a disk has at least for each GB.
+    """
 
     sizes: tuple[int, int]
     regional_sizes: tuple[int, int] | None = None
@@ -19,6 +22,8 @@ class DiskRules:
     iops_per_gb: int = 0
     throughput: tuple[int, int] | None = None
     default_throughput: int = 0
+    least_iops_per_gb: int = 0
+    least_throughput_per_gb: float = 0.0
     access_modes: tuple[str, ...] = ()
     ssd: bool = True
 
@@ -52,15 +57,21 @@ _RULES: Mapping[str, DiskRules] = {
         iops=(128, 350_000),
         default_iops=10_000,
         iops_per_gb=1_200,
+        least_iops_per_gb=2,
         access_modes=("READ_WRITE_SINGLE",),
     ),
     "hyperdisk-throughput": DiskRules(
-        sizes=(2_048, 32_768), throughput=(20, 2_400), default_throughput=180, access_modes=("READ_WRITE_SINGLE",)
+        sizes=(2_048, 32_768),
+        throughput=(20, 2_400),
+        default_throughput=180,
+        least_throughput_per_gb=10 / 1_024,
+        access_modes=("READ_WRITE_SINGLE",),
     ),
     "hyperdisk-ml": DiskRules(
         sizes=(4, 65_536),
         throughput=(400, 1_200_000),
         default_throughput=400,
+        least_throughput_per_gb=0.12,
         access_modes=("READ_WRITE_SINGLE", "READ_ONLY_MANY"),
     ),
 }

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from volplane_gce_pd.testing.behaviour import DiskRules
 from volplane_gce_pd.testing.errors import ComputeError, bad_request, in_use, not_found
 from volplane_gce_pd.testing.project import Effect, Project
 from volplane_gce_pd.testing.records import URL, DiskRecord, OperationRecord, fingerprint
@@ -85,6 +86,11 @@ def _new_disk(project: Project, place: str, name: str, body: Params) -> DiskReco
     pool = body.get("storagePool")
     if pool is not None and str(pool).removeprefix(URL) not in project.behaviour.storage_pools:
         raise not_found(str(pool))
+    least = _least(rules, size)
+    usual = max(rules.default_iops, least[0]), max(rules.default_throughput, least[1])
+    iops = _performance(body, "provisionedIops", rules.iops, usual[0], size * rules.iops_per_gb)
+    throughput = _performance(body, "provisionedThroughput", rules.throughput, usual[1], 0)
+    _check_least(rules, size, iops=iops, throughput=throughput)
     return DiskRecord(
         place=place,
         name=name,
@@ -94,8 +100,8 @@ def _new_disk(project: Project, place: str, name: str, body: Params) -> DiskReco
         kind=kind,
         created=project.stamp(),
         labels=checked_labels(body.get("labels", {})),
-        iops=_performance(body, "provisionedIops", rules.iops, rules.default_iops, size * rules.iops_per_gb),
-        throughput=_performance(body, "provisionedThroughput", rules.throughput, rules.default_throughput, 0),
+        iops=iops,
+        throughput=throughput,
     )
 
 
@@ -206,6 +212,7 @@ def resize(project: Project, method: str, params: Params) -> OperationRecord:
         raise bad_request("sizeGb", size, f"New disk size must be greater than {disk.size} GB.")
     if size > project.behaviour.disk_types[disk.kind].sizes[1]:
         raise bad_request("sizeGb", size, "Disk size cannot be so large.")
+    _check_least(project.behaviour.disk_types[disk.kind], size, iops=disk.iops, throughput=disk.throughput)
     error = _quota_error(project, disk, size - disk.size)
     if error is not None:
         project.found_while_running(error)
@@ -226,24 +233,42 @@ def resize(project: Project, method: str, params: Params) -> OperationRecord:
     return project.operate(method, params, place, path, Effect(begin=begin, end=end, undo=undo))
 
 
+def _least(rules: DiskRules, size: int) -> tuple[int, int]:
+    """IOPS and throughput that a disk has at least (Compute Engine documentation, "Hyperdisk limits")."""
+    return size * rules.least_iops_per_gb, int(size * rules.least_throughput_per_gb)
+
+
+def _check_least(rules: DiskRules, size: int, *, iops: int, throughput: int) -> None:
+    least = _least(rules, size)
+    if iops < least[0]:
+        raise bad_request("provisionedIops", iops, f"A disk of {size} GB must have at least {least[0]}.")
+    if throughput < least[1]:
+        raise bad_request("provisionedThroughput", throughput, f"A disk of {size} GB must have at least {least[1]}.")
+
+
 def update(project: Project, method: str, params: Params) -> OperationRecord:
     """disks.update: the fields that `paths` names."""
     place, body = place_of(params), params["body"]
     disk = _idle(project.disk(place, params["disk"]), project)
     rules = project.behaviour.disk_types[disk.kind]
     paths = str(params.get("paths", "")).split(",")
-    allowed = {"provisionedIops", "provisionedThroughput"}
+    allowed = {"provisionedIops", "provisionedThroughput", "sizeGb"}
     if not set(paths) <= allowed or not set(paths) <= set(body):
         raise bad_request("paths", params.get("paths"), f"What can be updated is {', '.join(sorted(allowed))}.")
-    iops, throughput = disk.iops, disk.throughput
+    iops, throughput, size = disk.iops, disk.throughput, disk.size
+    if "sizeGb" in paths:
+        size = int(body["sizeGb"])
+        if not disk.size <= size <= rules.sizes[1]:
+            raise bad_request("sizeGb", size, f"Disk size must be between {disk.size} and {rules.sizes[1]} GB.")
     if "provisionedIops" in paths:
-        iops = _performance(body, "provisionedIops", rules.iops, iops, disk.size * rules.iops_per_gb)
+        iops = _performance(body, "provisionedIops", rules.iops, iops, size * rules.iops_per_gb)
     if "provisionedThroughput" in paths:
         throughput = _performance(body, "provisionedThroughput", rules.throughput, throughput, 0)
+    _check_least(rules, size, iops=iops, throughput=throughput)
     disk.busy += 1
 
     def end() -> None:
-        disk.iops, disk.throughput, disk.busy = iops, throughput, disk.busy - 1
+        disk.iops, disk.throughput, disk.size, disk.busy = iops, throughput, size, disk.busy - 1
 
     def undo() -> None:
         disk.busy -= 1

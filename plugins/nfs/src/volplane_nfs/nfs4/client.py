@@ -85,6 +85,7 @@ class Client:
         self._nonce = secrets.token_hex(8)
         self._pid = os.getpid()
         self._lock = threading.Lock()
+        self._connecting = threading.Lock()
         self._channels: list[Channel] = []
         self._idle: list[Channel] = []
         """Channels that no thread has. Each call takes one of its own while there are some: then its thread alone
@@ -157,6 +158,7 @@ class Client:
             if self._pid != os.getpid():
                 # The connections belong to the parent process.
                 self._channels, self._idle, self._calls, self._pid = [], [], 0, os.getpid()
+                self._connecting = threading.Lock()
             if not self._calls:
                 self._heard = now
             elif now - self._heard > _SILENCE:
@@ -167,7 +169,14 @@ class Client:
             if len(self._channels) >= self._connections:
                 return min(self._channels, key=lambda channel: channel.load), False
             owner = f"volplane {socket.gethostname()} {self._pid} {self._nonce} {len(self._channels)}"
-            channel = Channel(self.address, self._credentials, owner.encode(), dial=self._dial, timeout=self._timeout)
+            channel = Channel(
+                self.address,
+                self._credentials,
+                owner.encode(),
+                dial=self._dial,
+                timeout=self._timeout,
+                connecting=self._connecting,
+            )
             self._channels.append(channel)
             return channel, True
 

@@ -11,9 +11,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
+from collections.abc import Sequence
 from typing import Any, Final
 
 from volplane_nfs.nfs4.compound import pack_compound, unpack_reply
@@ -29,16 +27,14 @@ from volplane_nfs.nfs4.operations import (
     Reply,
     Request,
 )
+from volplane_nfs.nfs4.slots import LARGEST_CALL, MOST_OPERATIONS, SLOTS, Session, Slot
 from volplane_nfs.nfs4.status import Status, name_of_status
 from volplane_nfs.nfs4.xdr import MalformedData, Reader
 
 __all__ = ["LARGEST_ANSWER", "Channel"]
 
-SLOTS: Final = 16
 LARGEST_ANSWER: Final = (1 << 18) + 4096
 """Bytes of the largest record that is taken from a server."""
-_LARGEST: Final = 1 << 18
-_OPERATIONS: Final = 64
 _CONNECT_WAIT: Final = 0.5
 """Seconds a caller waits while another one connects: a server that does not answer takes one thread, not all."""
 _HEADER_BYTES: Final = 512
@@ -60,39 +56,6 @@ _LOST: Final = frozenset(
 
 
 _Channel = tuple[int, int, int, int, int, int, list[int]]
-_Slot = tuple[int, int]
-"""The number of a slot, and the sequence of the next call in it."""
-
-
-@dataclass(slots=True)
-class _Session:
-    """minor: version. free: slots without a call; None once the session is lost, for those that wait for one.
-    operations: in one COMPOUND. request_bytes: of a call, at most.
-    """
-
-    minor: int
-    id: bytes = bytes(16)
-    clientid: int = 0
-    operations: int = _OPERATIONS
-    request_bytes: int = _LARGEST
-    highest: int = SLOTS - 1
-    free: SimpleQueue[_Slot | None] = field(default_factory=SimpleQueue)
-    lost: bool = False
-
-    def slot(self, seconds: float) -> _Slot | None:
-        """Take a free slot, waiting for one; None if there is none in time, or the session is lost."""
-        try:
-            slot = self.free.get(seconds > 0, seconds)
-        except Empty:
-            return None
-        if slot is None:
-            self.free.put(None)  # for the next one who waits
-        return slot
-
-    def lose(self) -> None:
-        """Use it no longer."""
-        self.lost = True
-        self.free.put(None)
 
 
 class _Item(Call):
@@ -106,25 +69,37 @@ class _Item(Call):
         super().__init__()
         self.requests = requests
         self.changes = any(operation.changes for operation, _ in requests)
-        self.session: _Session | None = None
-        self.slot: _Slot = (0, 1)
+        self.session: Session | None = None
+        self.slot: Slot = (0, 1)
         self.sent = 0
         self.on_the_wire = requests
         self.reply: Reply | None = None
 
 
 class Channel:
-    """One connection at a time to one server; it connects when it is needed, and again when it was lost."""
+    """One connection at a time to one server; it connects when it is needed, and again when it was lost.
 
-    def __init__(self, address: Address, credentials: bytes, owner: bytes, *, dial: Dial, timeout: float) -> None:
+    connecting: held by whoever connects, of all channels to the server.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        credentials: bytes,
+        owner: bytes,
+        *,
+        dial: Dial,
+        timeout: float,
+        connecting: threading.Lock,
+    ) -> None:
         self._address = address
         self._credentials = credentials
         self._owner = owner
         self._dial = dial
         self._timeout = timeout
-        self._connecting = threading.Lock()
+        self._connecting = connecting
         self._connection: Connection | None = None
-        self._session: _Session | None = None
+        self._session: Session | None = None
         self._minor = 1
 
     @property
@@ -136,7 +111,7 @@ class Channel:
     def operations(self) -> int:
         """How many operations a COMPOUND may have, besides SEQUENCE."""
         session = self._session
-        return (session.operations if session is not None else _OPERATIONS) - 1
+        return (session.operations if session is not None else MOST_OPERATIONS) - 1
 
     @property
     def load(self) -> int:
@@ -227,10 +202,8 @@ class Channel:
             item.compound = pack_compound(item.requests, 0)
             return
         slot, sequence = item.slot
-        item.on_the_wire = [
-            SEQUENCE(session.id, sequence, slot, session.highest, item.changes),
-            *item.requests,
-        ]
+        first = SEQUENCE(session.id, sequence, slot, session.highest, item.changes)
+        item.on_the_wire = [first, *item.requests]
         item.compound = pack_compound(item.on_the_wire, 1)
         if len(item.compound) + _HEADER_BYTES > session.request_bytes:
             raise NfsError(Status.REQ_TOO_BIG, "SEQUENCE", 0)
@@ -253,7 +226,7 @@ class Channel:
         self._release(item, session)
         item.reply = reply
 
-    def _sequence_failed(self, item: _Item, session: _Session, status: int, deadline: float) -> None:
+    def _sequence_failed(self, item: _Item, session: Session, status: int, deadline: float) -> None:
         if status == Status.RETRY_UNCACHED_REP:
             self._release(item, session)  # done, without its answer kept: it changes nothing, so it is called again
             item.session = None
@@ -275,7 +248,7 @@ class Channel:
 
     # --- slots --------------------------------------------------------------------------------------------------
 
-    def _take_slots(self, items: list[_Item], session: _Session, deadline: float) -> list[_Item]:
+    def _take_slots(self, items: list[_Item], session: Session, deadline: float) -> list[_Item]:
         """Those that have a slot of the session, or get one: at least one item, waiting for it if need be."""
         taken: list[_Item] = []
         for item in items:
@@ -285,7 +258,7 @@ class Channel:
                 self._again(item, unknown=item.sent > 0)
         for item in items:
             if item.session is None:
-                slot = session.slot(0.0 if taken else max(0.0, deadline - time.monotonic()))
+                slot = session.take_slot(0.0 if taken else max(0.0, deadline - time.monotonic()))
                 if slot is None:
                     if not taken and not session.lost:
                         raise ServerUnavailable("all slots of the session are taken by calls without an answer")
@@ -294,7 +267,7 @@ class Channel:
                 taken.append(item)
         return taken
 
-    def _release(self, item: _Item, session: _Session) -> None:
+    def _release(self, item: _Item, session: Session) -> None:
         slot, sequence = item.slot
         session.free.put((slot, (sequence + 1) & 0xFFFFFFFF))
 
@@ -308,7 +281,7 @@ class Channel:
 
     # --- connecting ---------------------------------------------------------------------------------------------
 
-    def _ready(self, deadline: float) -> tuple[Connection, _Session]:
+    def _ready(self, deadline: float) -> tuple[Connection, Session]:
         """A connection that is not broken and a session that is not lost."""
         connection, session = self._connection, self._session
         if connection is not None and connection.broken is None and session is not None and not session.lost:
@@ -334,7 +307,7 @@ class Channel:
             raise ServerUnavailable(f"cannot connect: {error.strerror or error}") from error
         return Connection(stream, self._credentials, LARGEST_ANSWER)
 
-    def _begun(self, connection: Connection, old: _Session | None, deadline: float) -> _Session:
+    def _begun(self, connection: Connection, old: Session | None, deadline: float) -> Session:
         """A new session. Its new verifier lets the server forget the one before."""
         try:
             if self._minor == 1:
@@ -346,32 +319,34 @@ class Channel:
             raise ServerUnavailable(str(error)) from error
         if old is not None and old.minor == 0:
             return old
-        return _Session(minor=0, free=_queue_of((slot, 0) for slot in range(SLOTS)))
+        session = Session(minor=0)
+        session.add_slots(range(SLOTS), 0)
+        return session
 
-    def _session_of_41(self, connection: Connection, deadline: float) -> _Session | None:
+    def _session_of_41(self, connection: Connection, deadline: float) -> Session | None:
         exchange = EXCHANGE_ID((os.urandom(8), self._owner), _USE_NON_PNFS, (0, None), [])
         status, exchanged = self._plain(connection, [exchange], 1, deadline)
         if status == Status.MINOR_VERS_MISMATCH:
             return None
         self._check(status, "EXCHANGE_ID")
-        channel: _Channel = (0, _LARGEST, _LARGEST, 8192, _OPERATIONS, SLOTS, [])
+        channel: _Channel = (0, LARGEST_CALL, LARGEST_CALL, 8192, MOST_OPERATIONS, SLOTS, [])
         back: _Channel = (0, 4096, 4096, 0, 2, 1, [])
         create = CREATE_SESSION(exchanged.clientid, exchanged.sequence, 0, channel, back, 0, [(0, None)])
         status, made = self._plain(connection, [create], 1, deadline)
         self._check(status, "CREATE_SESSION")
         slots = max(1, min(SLOTS, made.fore.slots))
-        session = _Session(
+        session = Session(
             minor=1,
             id=made.id,
             clientid=exchanged.clientid,
-            operations=max(8, min(_OPERATIONS, made.fore.operations)),
-            request_bytes=min(_LARGEST, made.fore.request_bytes),
+            operations=max(8, min(MOST_OPERATIONS, made.fore.operations)),
+            request_bytes=min(LARGEST_CALL, made.fore.request_bytes),
             highest=slots - 1,
-            free=_queue_of((slot, 1) for slot in range(1, slots)),
         )
+        session.add_slots(range(1, slots), 1)
         first = [SEQUENCE(session.id, 1, 0, session.highest, True), RECLAIM_COMPLETE(False)]
         self._plain(connection, first, 1, deadline)
-        session.free.put((0, 2))
+        session.add_slots(range(1), 2)
         return session
 
     def _plain(self, connection: Connection, requests: list[Request], minor: int, deadline: float) -> tuple[int, Any]:
@@ -389,10 +364,3 @@ class Channel:
     def _check(self, status: int, operation: str) -> None:
         if status:
             raise ServerUnavailable(f"{operation} is refused with {name_of_status(status)}")
-
-
-def _queue_of(slots: Iterable[_Slot]) -> SimpleQueue[_Slot | None]:
-    queue: SimpleQueue[_Slot | None] = SimpleQueue()
-    for slot in slots:
-        queue.put(slot)
-    return queue

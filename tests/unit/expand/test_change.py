@@ -1,0 +1,156 @@
+"""What growing and other attributes share: whose asset it is, a call that takes long, conditions of the claim."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import msgspec
+import pytest
+
+from unit.binding.objects import claim, volume
+from unit.deciding import DRIVER, HOOKS, disk, state_with
+from volplane.controller.actions import Patch, Run, Settled, Wait
+from volplane.drivers.owners import SourceOwner
+from volplane.expand.change import BoundAsset, bound_asset, go_on
+from volplane.expand.conditions import RESIZE_CONDITIONS, RESIZING, conditions_with, conditions_without
+from volplane.kube.objects import Volume
+from volplane.state.naming import asset_key
+from volplane.state.progress import Changing
+from volplane.state.records import INTENT_VERSION, ChangeIntent, read_change_intent, write_intent
+
+MARK = "example.com/expansion"
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+BEFORE = "2025-12-31T23:00:00Z"
+OURS = disk(hooks=HOOKS | {"expand"})
+ITEM = claim(volumeName="v", status={"phase": "Bound"})
+
+# --- whose it is -------------------------------------------------------------------------------------------------
+
+
+def its(**fields: Any) -> Volume:
+    return volume(**{"claim": ITEM, "status": {"phase": "Bound"}, **fields})
+
+
+def found(item: Volume | None, *, owner: SourceOwner | None = None) -> Any:
+    cluster = state_with(*([item] if item is not None else []), drivers=(OURS,))
+    if owner is not None:
+        cluster.drivers.owner_of = lambda _source: owner  # type: ignore[method-assign]
+    return bound_asset(ITEM, cluster, otherwise="it cannot grow")
+
+
+def test_the_asset_is_that_of_the_volume_that_the_claim_is_bound_to() -> None:
+    item = its()
+    assert found(item) == BoundAsset(item, OURS)
+
+
+@pytest.mark.parametrize(
+    "item", [None, its(deletionTimestamp=BEFORE), its(claim=claim("another")), its(claim=claim("c", uid="former"))]
+)
+def test_nothing_is_changed_of_a_volume_that_is_gone_is_going_or_is_bound_to_another(item: Volume | None) -> None:
+    assert found(item) == Settled()
+
+
+def test_drivers_are_asked_first_whose_a_static_volume_is() -> None:
+    item = its()
+    unknown = SourceOwner(known=False)
+    assert found(item, owner=unknown) == Run(verb="identify", key="v", uid="uid-v", driver="", asset=asset_key(item))
+
+
+def test_a_driver_that_cannot_work_is_waited_for_with_the_reason() -> None:
+    assert found(its(), owner=SourceOwner(reason="it is broken")) == Wait(reason="it cannot grow: it is broken")
+
+
+# --- a call that takes long --------------------------------------------------------------------------------------
+
+
+def record(state: dict[str, Any] | None, target: str = "2") -> Volume:
+    """The volume with what an earlier call for this target returned; None: no record."""
+    marks = (
+        {MARK: write_intent(ChangeIntent(v=INTENT_VERSION, target=target, state=state))} if state is not None else {}
+    )
+    return its(annotations={"pv.kubernetes.io/provisioned-by": DRIVER, **marks})
+
+
+def step(state: dict[str, Any], *, given: dict[str, Any] | None = None, due: float = 1005.0) -> Changing:
+    """An answer for target 2; the clock shows 1000."""
+    return Changing(state, due, given, target="2")
+
+
+def next_step(answer: Changing, item: Volume) -> Any:
+    return go_on(answer, item, MARK, state_with(item, drivers=(OURS,)), doing="it is growing")
+
+
+WAITS = Wait(reason="it is growing", seconds=5.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "item"),
+    [
+        (step({"job": 1}), record(None)),
+        (step({"job": 2}, given={"job": 1}), record({"job": 1})),
+        (step({}, given={"job": 1}), record({"job": 1})),
+        (step({"job": 1}), record({"job": 9}, target="another size")),
+    ],
+)
+def test_what_the_driver_said_is_kept_where_the_next_process_finds_it(answer: Changing, item: Volume) -> None:
+    action = next_step(answer, item)
+    assert isinstance(action, Patch)
+    assert action.target is item
+    assert action.body.keys() == {"metadata"}
+    kept = read_change_intent(action.body["metadata"]["annotations"][MARK])
+    assert kept == ChangeIntent(v=INTENT_VERSION, target="2", state=dict(answer.state))
+
+
+@pytest.mark.parametrize(
+    ("answer", "item"),
+    [
+        (step({}), record(None)),
+        (step({"job": 1}, given={"job": 1}), record({"job": 1})),
+        (step({"job": 2}, given={"job": 1}), record({"job": 3})),
+    ],
+    ids=["nothing", "the same", "of a call before that of another process"],
+)
+def test_what_is_nothing_new_is_not_written(answer: Changing, item: Volume) -> None:
+    assert next_step(answer, item) == WAITS
+
+
+def test_the_hook_is_called_again_once_it_is_due() -> None:
+    assert next_step(step({}, due=1000.5), record(None)) == Wait(reason="it is growing", seconds=0.5)
+    assert next_step(step({}, due=1000.0), record(None)) is None
+
+
+# --- conditions --------------------------------------------------------------------------------------------------
+
+OTHER = {"type": "Example", "status": "True", "lastTransitionTime": BEFORE}
+
+
+def shown(*conditions: dict[str, Any]) -> Any:
+    return msgspec.structs.replace(ITEM, status=msgspec.structs.replace(ITEM.status, conditions=list(conditions)))
+
+
+def test_a_condition_takes_the_place_of_its_family_and_leaves_others() -> None:
+    failed = {"type": "ControllerResizeError", "status": "True", "lastTransitionTime": BEFORE}
+    assert conditions_with(shown(OTHER, failed), RESIZE_CONDITIONS, RESIZING, NOW, message="soon") == [
+        OTHER,
+        {"type": RESIZING, "status": "True", "lastTransitionTime": "2026-01-01T12:00:00Z", "message": "soon"},
+    ]
+
+
+def test_a_condition_that_was_there_keeps_its_time() -> None:
+    there = {"type": RESIZING, "status": "True", "lastTransitionTime": BEFORE}
+    late = {"type": "Example", "status": "True", "lastTransitionTime": "2025-01-01T00:00:00Z"}
+    assert conditions_with(shown(late, there), RESIZE_CONDITIONS, RESIZING, NOW) == [late, there]
+
+
+def test_times_are_told_in_utc() -> None:
+    east = NOW.astimezone(timezone(timedelta(hours=5)))
+    [made] = conditions_with(ITEM, RESIZE_CONDITIONS, RESIZING, east)
+    assert made["lastTransitionTime"] == "2026-01-01T12:00:00Z"
+
+
+def test_without_its_family_nothing_or_the_others_are_left() -> None:
+    there = {"type": RESIZING, "status": "True", "lastTransitionTime": BEFORE}
+    assert conditions_without(shown(OTHER, there), RESIZE_CONDITIONS) == [OTHER]
+    assert conditions_without(shown(there), RESIZE_CONDITIONS) is None
+    assert conditions_without(ITEM, RESIZE_CONDITIONS) is None
