@@ -34,10 +34,12 @@ from volplane.kube.kinds import ATTACHMENTS, NODES, PODS, VOLUMES
 from volplane.kube.objects import Node, Pod, Volume, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
 
-__all__ = ["AttachDetachState", "Decision", "decide_node", "decide_pair", "report_differs"]
+__all__ = ["DELETION_LASTS", "AttachDetachState", "Decision", "decide_node", "decide_pair", "report_differs"]
 
 ATTACH_TIMEOUT: Final = 120.0
 """Seconds after which pods are told that no attacher answers; and again after each further such time."""
+DELETION_LASTS: Final = 120.0
+"""Seconds after which a request whose answer never came takes effect no more."""
 
 
 @dataclass(slots=True)
@@ -48,7 +50,8 @@ class AttachDetachState:
     last_in_use: name of a node that is gone -> what its kubelet used when it went. creating: unique name of a volume
     that may be on one node at a time -> key of the pair whose attachment is being created. reports: name of a node ->
     unique names whose place in `volumesAttached` is to be judged. withdrawn: keys of pairs that the server showed
-    neither listed nor in use at once, after they had been listed.
+    neither listed nor in use at once, after they had been listed. deleting: key of a pair -> loop time at which the
+    deletion of its attachment was begun; until the attachment shows it, it may take effect at any moment.
     """
 
     cluster: ClusterState
@@ -57,6 +60,12 @@ class AttachDetachState:
     creating: dict[str, str] = field(default_factory=dict)
     reports: dict[str, set[str]] = field(default_factory=dict)
     withdrawn: set[str] = field(default_factory=set)
+    deleting: dict[str, float] = field(default_factory=dict)
+
+    def deletion_pending(self, pair: Pair) -> float:
+        """Seconds for which a deletion of the pair's attachment may still take effect; 0: none can."""
+        begun = self.deleting.get(pair.key)
+        return 0.0 if begun is None else max(begun + DELETION_LASTS - self.cluster.monotonic(), 0.0)
 
 
 class Decision(NamedTuple):
@@ -296,7 +305,7 @@ def decide_node(name: str, state: AttachDetachState) -> Action:
     report = dict(listed)
     for unique in state.reports.get(name, ()):
         pair = Pair(name, unique)
-        if unique not in listed and _appears(pair, node, state.cluster):
+        if unique not in listed and _appears(pair, node, state):
             report[unique] = ""
         elif unique in listed and not _stays(pair, node, state):
             del report[unique]
@@ -310,7 +319,7 @@ def report_differs(pair: Pair, state: AttachDetachState) -> bool:
     node = state.cluster.nodes.get(pair.node)
     if node is None or not is_managed(node):
         return False
-    return not _stays(pair, node, state) if _lists(pair, node) else _appears(pair, node, state.cluster)
+    return not _stays(pair, node, state) if _lists(pair, node) else _appears(pair, node, state)
 
 
 def _report(node: Node, report: Mapping[str, str], listed: Mapping[str, str]) -> Patch:
@@ -335,10 +344,14 @@ def _stays(pair: Pair, node: Node, state: AttachDetachState) -> bool:
     return _mounted(pair, node, state) and not _force(pair, node, state)[0]
 
 
-def _appears(pair: Pair, node: Node, cluster: ClusterState) -> bool:
-    """Whether a volume that is not reported is to be: it is attached and wanted, to this very node."""
+def _appears(pair: Pair, node: Node, state: AttachDetachState) -> bool:
+    """Whether a volume that is not reported is to be: it is attached and wanted, to this very node.
+
+    Not while a deletion of its attachment is on its way: a kubelet would mount what is about to be detached.
+    """
+    cluster = state.cluster
     attachment = cluster.attachments.get(pair.attachment)
-    if attachment is None or attachment.terminating or not attachment.status.attached:
+    if attachment is None or attachment.terminating or not attachment.status.attached or state.deletion_pending(pair):
         return False
     former = _outlived(attachment, node) and pair.volume not in volumes_in_use(node)
     return not former and is_wanted(pair, cluster)

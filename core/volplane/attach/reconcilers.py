@@ -66,6 +66,8 @@ class PairReconciler:
         decision = decide_pair(pair, self._state, reads)
         attachment = self._cluster.attachments.get(pair.attachment)
         self._remember(key, decision, attachment)
+        if attachment is None or attachment.terminating:
+            self._state.deleting.pop(key, None)
         self._await(pair, decision, attachment)
         if isinstance(decision.action, Create) and not self._shared(pair):
             self._state.creating[pair.volume] = key
@@ -75,11 +77,14 @@ class PairReconciler:
             self._state.reports.setdefault(pair.node, set()).add(pair.volume)
             self._wake_node(pair.node, self._report_after(pair, decision))
         if isinstance(decision.action, Delete):
+            self._state.deleting[key] = self._cluster.monotonic()
             self._detached_at.setdefault(key, self._cluster.monotonic())
             if decision.forced and self._metrics is not None:
                 self._metrics.detach_forced(decision.forced)
         elif attachment is None and key in self._detached_at:
             self._count("volume_detach", pair, self._cluster.monotonic() - self._detached_at.pop(key))
+        if decision.wanted and (left := self._state.deletion_pending(pair)):
+            return Wait(reason="its attachment may be about to be deleted", seconds=left)
         return self._once(key, pair, decision, attachment)
 
     def _remember(self, key: str, decision: Decision, attachment: VolumeAttachment | None) -> None:

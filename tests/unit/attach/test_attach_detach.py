@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from unit.attach.objects import CSI, FINALIZER, OTHER, PAIR, UNIQUE, attachment, bound, node, pod
 from unit.binding.objects import claim, volume
 from unit.deciding import disk, read, state_with
-from volplane.attach.attach_detach import AttachDetachState, Decision, decide_pair
+from volplane.attach.attach_detach import DELETION_LASTS, AttachDetachState, Decision, decide_pair
 from volplane.attach.attacher import decide_attachment
 from volplane.attach.handlers import AttachDetachHandlers
 from volplane.attach.identity import Pair
@@ -317,6 +317,25 @@ def test_what_nobody_wants_is_withdrawn_unless_the_node_uses_it() -> None:
 def test_what_is_not_attached_any_more_is_withdrawn() -> None:
     for each in (attachment(), attachment(attached=True, deleted=True)):
         assert reported(node(attached=[UNIQUE]), *bound(), pod(), each) == []
+
+
+def test_what_a_request_on_its_way_may_still_detach_is_not_reported_again() -> None:
+    """Its pod went, the deletion of its attachment was sent, and another pod came to the same node."""
+    state = world(*bound(), node(), attachment(attached=True))
+    state.withdrawn.add(PAIR.key)
+    woken: list[str] = []
+    decide = PairReconciler(state, woken.append, lambda name, _after: woken.append(name))
+    assert isinstance(decide(PAIR.key, LiveReads()), Delete)
+    state.cluster.pods.observe(pod())
+    waits = decide(PAIR.key, LiveReads())
+    assert isinstance(waits, Wait)
+    assert waits.seconds == DELETION_LASTS
+    state.reports["node-a"] = {UNIQUE}
+    assert NodeReconciler(state)("node-a", LiveReads()) == Settled(), "no kubelet is told that it may mount it"
+    assert woken == []
+    state.deleting[PAIR.key] -= DELETION_LASTS
+    decide(PAIR.key, LiveReads())
+    assert woken == ["node-a"], "the request was lost, and the volume is attached"
 
 
 def test_what_is_attached_to_the_machine_that_had_the_name_before_is_not_reported() -> None:
