@@ -147,7 +147,7 @@ async def lives(
         "volumes on a node, most": max(on_node.values()),
         "volumes elsewhere than on their node (0)": misplaced,
         "seconds until all are gone": seconds,
-        "conflicts since": conflicts() - met,
+        "conflicts since (0)": conflicts() - met,
         "directories left (0)": left,
     }
 

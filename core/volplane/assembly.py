@@ -379,7 +379,7 @@ class _Wiring:
         )
         volumes = self._runner(
             "pvprotection",
-            lambda key, _: decide_volume_protection(key, state.volumes, state.lets_go),
+            lambda key, _: decide_volume_protection(key, state.volumes, state.claims, state.lets_go),
             state.volumes,
             predicate=state.volumes.__contains__,
         )

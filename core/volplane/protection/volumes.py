@@ -1,5 +1,6 @@
 """`kubernetes.io/pv-protection`: a volume stays while it is bound. Source: `pkg/controller/volume/pvprotection`.
 
+A volume and a claim that name each other are bound, whatever the phases say: these are written last.
 A volume that our reclaimer holds until its asset is gone loses both finalizers in one write, the reclaimer's last.
 """
 
@@ -7,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from volplane.binding.matching import refers_to
 from volplane.controller.actions import Action, Patch, Settled, Wait
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.names import VOLUME_PROTECTION
-from volplane.kube.objects import Volume
+from volplane.kube.objects import Claim, Volume
 from volplane.protection.claims import without_finalizer
 
 __all__ = ["decide_volume_protection"]
 
 
-def decide_volume_protection(key: str, volumes: Cache[Volume], lets_go: Callable[[Volume], bool]) -> Action:
+def decide_volume_protection(
+    key: str, volumes: Cache[Volume], claims: Cache[Claim], lets_go: Callable[[Volume], bool]
+) -> Action:
     """Add the finalizer to a living volume, remove it from a terminating one that is not bound.
 
     lets_go: whether the reclaimer of this process removes the finalizer with its own (see `ClusterState.lets_go`).
@@ -28,7 +32,7 @@ def decide_volume_protection(key: str, volumes: Cache[Volume], lets_go: Callable
         return Settled()
     held = volume.has_finalizer(VOLUME_PROTECTION)
     if volume.terminating and held:
-        if volume.status.phase == "Bound":
+        if volume.status.phase == "Bound" or _has_its_claim(volume, claims):
             return Wait(reason="bound to a claim")
         if lets_go(volume):
             return Wait(reason="its asset is being deleted")
@@ -39,3 +43,9 @@ def decide_volume_protection(key: str, volumes: Cache[Volume], lets_go: Callable
         body = {"metadata": {"finalizers": finalizers}}
         return Patch(kind=VOLUMES, target=volume, body=body, why="protect while bound")
     return Settled()
+
+
+def _has_its_claim(volume: Volume, claims: Cache[Claim]) -> bool:
+    reference = volume.spec.claim_ref
+    claim = claims.get(f"{reference.namespace}/{reference.name}") if reference is not None else None
+    return claim is not None and refers_to(volume, claim) and claim.spec.volume_name == volume.name

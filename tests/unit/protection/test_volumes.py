@@ -6,23 +6,26 @@ from typing import Any
 
 import pytest
 
-from unit.binding.objects import volume
+from unit.binding.objects import claim, volume
 from volplane.controller.actions import Patch, Settled, Wait
 from volplane.kube.cache import Cache
-from volplane.kube.kinds import VOLUMES
+from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.names import VOLUME_PROTECTION as GUARD
-from volplane.kube.objects import Volume
+from volplane.kube.objects import Claim, Volume
 from volplane.protection.volumes import decide_volume_protection
 
 DYING = "2026-01-01T00:00:00Z"
 FOREIGN = "example.com/hold"
 
 
-def decided(item: Volume | None, *, lets_go: bool = False) -> Any:
-    cache: Cache[Volume] = Cache(VOLUMES)
+def decided(item: Volume | None, of: Claim | None = None, *, lets_go: bool = False) -> Any:
+    volumes: Cache[Volume] = Cache(VOLUMES)
+    claims: Cache[Claim] = Cache(CLAIMS)
     if item is not None:
-        cache.observe(item)
-    return decide_volume_protection("v", cache, lambda _: lets_go)
+        volumes.observe(item)
+    if of is not None:
+        claims.observe(of)
+    return decide_volume_protection("v", volumes, claims, lambda _: lets_go)
 
 
 def left(action: Any) -> list[str]:
@@ -54,10 +57,23 @@ def test_a_dying_volume_whose_reclaimer_removes_both_finalizers_is_left_to_it() 
     assert left(decided(volume(), lets_go=True)) == [GUARD]
 
 
-def test_only_the_phase_counts() -> None:
+def test_a_dying_volume_whose_claim_is_gone_is_let_go() -> None:
     ref = {"namespace": "default", "name": "c", "uid": "u"}
     item = volume(finalizers=[GUARD], deletionTimestamp=DYING, status={"phase": "Released"}, claimRef=ref)
     assert left(decided(item)) == []
+
+
+@pytest.mark.parametrize(
+    ("uid", "volume_name", "stays"), [("u", "v", True), ("u", "", False), ("u", "w", False), ("newer", "v", False)]
+)
+def test_a_dying_volume_stays_while_it_and_its_claim_name_each_other_before_any_phase_says_so(
+    uid: str, volume_name: str, stays: bool
+) -> None:
+    """As a claim from a backup names its volume, and is bound again."""
+    ref = {"namespace": "default", "name": "c", "uid": "u"}
+    item = volume(finalizers=[GUARD], deletionTimestamp=DYING, status={"phase": "Pending"}, claimRef=ref)
+    action = decided(item, claim("c", uid=uid, volumeName=volume_name))
+    assert (action == Wait(reason="bound to a claim")) == stays
 
 
 def test_a_dying_volume_without_the_finalizer_and_one_that_is_gone_need_nothing() -> None:

@@ -143,11 +143,11 @@ class WriteRules:
 
     def _check_promised(self, claim: Json, node: str) -> None:
         """A claim is assigned to a node only if there is room beside what it was promised to before."""
-        room = self._published(claim["spec"]["storageClassName"], node)
+        published = self._published(node)
         disk = self._cluster.disks[node]
         informed = _now() - self._disturbed.get(CENTRAL, -CAUGHT_UP) >= CAUGHT_UP
         sure = informed and _now() - self.edited >= EDITED and _now() - self._disturbed.get(node, 0.0) >= PUBLISHED
-        if not sure or not room or room in self._lies:
+        if not sure or claim["spec"]["storageClassName"] not in published or self._lies & set(published.values()):
             return
         label, uid = node_hash(node), claim["metadata"]["uid"]
         made = {asset.owner.claim_uid for asset in disk.assets.values() if asset.owner is not None}
@@ -165,12 +165,13 @@ class WriteRules:
             )
             self._break("no-more-is-promised-than-there-is", text)
 
-    def _published(self, storage_class: str, node: str) -> str:
-        """Key of the object with the room of the node for the class, "" without one."""
-        for each in self._cluster.api.all("csistoragecapacities"):
-            if each["storageClassName"] == storage_class and each["nodeTopology"]["matchLabels"].get(ZONE) == node:
-                return f"{each['metadata']['namespace']}/{each['metadata']['name']}"
-        return ""
+    def _published(self, node: str) -> dict[str, str]:
+        """Class -> key of the object with the room that the node has for it."""
+        return {
+            each["storageClassName"]: f"{each['metadata']['namespace']}/{each['metadata']['name']}"
+            for each in self._cluster.api.all("csistoragecapacities")
+            if each["nodeTopology"]["matchLabels"].get(ZONE) == node
+        }
 
 
 class _Named:

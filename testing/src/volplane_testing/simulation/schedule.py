@@ -385,7 +385,8 @@ class _Writer:
         if random.random() < 0.06 and not self._scenario.attaches:
             begun = random.uniform(0.0, end)
             self._do(begun, "back_up")
-            self._do(begun + random.uniform(0.0, 20.0), "restore_server")
+            age = random.uniform(0.0, 20.0)
+            self._do(begun + (3600.0 if age < 3.0 else age), "restore_server")
         silent = ("persistentvolumes", "persistentvolumeclaims", "storageclasses", "pods", "nodes")
         without_bookmarks = frozenset({"events", *silent[: random.choice((0, 0, 0, 0, 2, 5))]})
         deletions = [action for action in self._actions if action.what == "delete_claim"]
