@@ -176,6 +176,7 @@ def test_guards_are_taken_apart_and_texts_left_alone(tmp_path: Path) -> None:
     assert [each for each in variants_of(tmp_path, "module.py", {5}) if each.line != 5] == []
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(importlib.util.find_spec("mutmut") is None, reason="mutmut is installed by `make mutants`")
 def test_names_of_types_and_what_is_only_logged_are_left_as_they_are(tmp_path: Path) -> None:
     from tools.mutants.variants import variants_of
