@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 
 SPARE_THREADS: Final = 2
 """Threads beyond a driver's concurrency, so that probes and listings do not wait for operations."""
+PATIENCE = 0.005
+"""Seconds after which a call counts as one that waits for something: those behind it get threads of their own. As long
+as the interpreter lets a thread run that others wait for (`sys.getswitchinterval`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +82,8 @@ class PendingCall:
     begun: float | None = None
     """Loop time at which a thread took it."""
     overrun: bool = False
+    performed: bool = False
+    """The hook has returned; set in its thread."""
     value: Any = None
     error: BaseException | None = None
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
@@ -104,6 +109,7 @@ class PendingCall:
             self.value = self.context.run(self.fn)
         except BaseException as error:  # noqa: BLE001 - it is raised again where the result is awaited
             self.error = error
+        self.performed = True
 
     def settle(self, now: float) -> None:
         """Note that the hook has returned, at loop time `now`."""
@@ -194,7 +200,11 @@ class _Worker:
 
 
 class _Pool:
-    """The threads of one driver. Everything here runs in the loop's thread."""
+    """The threads of one driver. Everything here runs in the loop's thread.
+
+    Threads that compute share the interpreter's lock, and to pass it on costs more than a short hook. So one call runs
+    after the other in one thread; others begin beside it once all that run have taken longer than `PATIENCE`.
+    """
 
     def __init__(self, driver: str, size: int, loop: asyncio.AbstractEventLoop) -> None:
         self.calls: set[PendingCall] = set()
@@ -204,41 +214,75 @@ class _Pool:
         self._threads = 0
         self._idle: list[_Worker] = []
         self._waiting: deque[PendingCall] = deque()
+        self._look: asyncio.TimerHandle | None = None
+        """Looks whether what runs takes long, while calls wait."""
         self._closed = False
 
     def submit(self, call: PendingCall) -> None:
-        if self._idle:
-            self._begin(self._idle.pop(), call)
-        elif self._threads < self._size:
-            self._threads += 1
-            name = f"volplane-{self._driver}-{self._threads}"
-            self._begin(_Worker(name, self._loop, self._ready), call)
-        else:
-            self._waiting.append(call)
+        self._waiting.append(call)
+        self._begin_next()
 
     def withdraw(self, call: PendingCall) -> None:
         self._waiting.remove(call)
 
     def close(self) -> None:
         self._closed = True
-        for worker in self._idle:
-            worker.give(None)
-        self._idle.clear()
+        while self._begin():
+            pass
+        self._end_idle()
 
-    def _begin(self, worker: _Worker, call: PendingCall) -> None:
+    def _begin_next(self) -> None:
+        """Begin one of the calls that wait, unless another was begun a moment ago."""
+        if self._all_take_long():
+            self._begin()
+        self._look_soon()
+
+    def _look_soon(self) -> None:
+        if self._waiting and self._look is None and (self._idle or self._threads < self._size):
+            self._look = self._loop.call_later(PATIENCE, self._look_again)
+
+    def _look_again(self) -> None:
+        """Begin half of the calls that wait if those that run take long: all have begun after a few looks."""
+        self._look = None
+        if self._all_take_long():
+            for _ in range((len(self._waiting) + 1) // 2):
+                self._begin()
+        self._look_soon()
+
+    def _all_take_long(self) -> bool:
+        """Whether no thread will soon take the next call by itself. The loop may not have heard of an end yet."""
+        now = self._loop.time()
+        return all(not call.performed and now - (call.begun or 0.0) >= PATIENCE for call in self.calls)
+
+    def _begin(self) -> bool:
+        """Give the first call that waits to a free thread. False if there is none of either."""
+        if not self._waiting or not (self._idle or self._threads < self._size):
+            return False
+        call = self._waiting.popleft()
         call.begun = self._loop.time()
         self.calls.add(call)
-        worker.give(call)
+        self._free_worker().give(call)
+        return True
+
+    def _free_worker(self) -> _Worker:
+        if self._idle:
+            return self._idle.pop()
+        self._threads += 1
+        return _Worker(f"volplane-{self._driver}-{self._threads}", self._loop, self._ready)
 
     def _ready(self, worker: _Worker, call: PendingCall) -> None:
         self.calls.discard(call)
         call.settle(self._loop.time())
-        if self._waiting:
-            self._begin(worker, self._waiting.popleft())
-        elif self._closed:
-            worker.give(None)
-        else:
-            self._idle.append(worker)
+        self._idle.append(worker)
+        self._begin_next()
+        if self._closed:
+            self._end_idle()
+
+    def _end_idle(self) -> None:
+        if not self._waiting:
+            for worker in self._idle:
+                worker.give(None)
+            self._idle.clear()
 
 
 class ThreadExecutor:
