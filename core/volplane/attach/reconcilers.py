@@ -76,14 +76,15 @@ class PairReconciler:
         if report_differs(pair, self._state):
             self._state.reports.setdefault(pair.node, set()).add(pair.volume)
             self._wake_node(pair.node, self._report_after(pair, decision))
-        if isinstance(decision.action, Delete):
+        deletes = isinstance(decision.action, Delete)
+        if deletes:
             self._state.deleting[key] = self._cluster.monotonic()
             self._detached_at.setdefault(key, self._cluster.monotonic())
             if decision.forced and self._metrics is not None:
                 self._metrics.detach_forced(decision.forced)
         elif attachment is None and key in self._detached_at:
             self._count("volume_detach", pair, self._cluster.monotonic() - self._detached_at.pop(key))
-        if decision.wanted and (left := self._state.deletion_pending(pair)):
+        if decision.wanted and not deletes and (left := self._state.deletion_pending(pair)):
             return Wait(reason="its attachment may be about to be deleted", seconds=left)
         return self._once(key, pair, decision, attachment)
 
