@@ -56,6 +56,24 @@ async def local_volume(cluster: DistributedCluster, node: str = "") -> dict[str,
     return volume
 
 
+async def begin_on_a_node_that_goes(cluster: DistributedCluster, *, late: bool = False) -> None:
+    """Let node a make the asset of claim `data` and go before it can say so, for longer than the class waits."""
+    storage_class = "late" if late else "local"
+    cluster.create_class(storage_class, late=late, parameters={names.NODE_GONE_AFTER: "1m"})
+    cluster.scripts["a"].add(requests("create", "persistentvolumes"), unanswered, times=1e9)
+    cluster.create_claim("data", storage_class, node="a")
+    await cluster.advance(5)
+    await cluster.kill("a")
+    cluster.set_ready("a", ready=False)
+    await cluster.advance(70)
+
+
+def select(cluster: DistributedCluster, node: str) -> None:
+    """Choose the node of claim `data`, as the scheduler does."""
+    annotations = {names.SELECTED_NODE: node}
+    cluster.api.patch("persistentvolumeclaims", "data", {"metadata": {"annotations": annotations}})
+
+
 async def test_claims_are_spread_by_count_and_each_node_makes_its_own() -> None:
     async with DistributedCluster(["a", "b", "c"]) as cluster:
         cluster.create_class("local")
@@ -92,7 +110,7 @@ async def test_the_scheduler_selects_the_node_of_a_claim_that_waits_for_a_pod() 
         cluster.create_claim("data", "late")
         await cluster.settle()
         assert label_of(cluster.claim("data")) is None
-        cluster.api.patch("persistentvolumeclaims", "data", {"metadata": {"annotations": {names.SELECTED_NODE: "b"}}})
+        select(cluster, "b")
         await cluster.settle()
         assert cluster.node_of("data") == "b"
 
@@ -103,7 +121,7 @@ async def test_somebody_else_may_choose_the_nodes() -> None:
         cluster.create_claim("data", "local")
         await cluster.settle()
         assert label_of(cluster.claim("data")) is None
-        cluster.api.patch("persistentvolumeclaims", "data", {"metadata": {"annotations": {names.SELECTED_NODE: "b"}}})
+        select(cluster, "b")
         await cluster.settle()
         assert cluster.node_of("data") == "b"
 
@@ -320,19 +338,11 @@ async def test_a_node_that_is_back_keeps_its_claim_though_the_assigner_has_not_h
 async def test_a_full_node_does_not_forget_what_was_begun_on_one_that_is_gone() -> None:
     """Else two assets of one generation are there when that node comes back, and nobody can tell them apart."""
     async with DistributedCluster(["a", "b", "c"]) as cluster:
-        cluster.create_class("late", late=True, parameters={names.NODE_GONE_AFTER: "1m"})
-        cluster.scripts["a"].add(requests("create", "persistentvolumes"), unanswered, times=1e9)
-        cluster.create_claim("data", "late", node="a")
-        await cluster.advance(5)
-        await cluster.kill("a")
-        cluster.set_ready("a", ready=False)
-        await cluster.advance(70)
+        await begin_on_a_node_that_goes(cluster, late=True)
         cluster.disks["b"].capacity_bytes = 0
         for node in "bc":
             assert selected(cluster.claim("data")) is None
-            cluster.api.patch(
-                "persistentvolumeclaims", "data", {"metadata": {"annotations": {names.SELECTED_NODE: node}}}
-            )
+            select(cluster, node)
             await cluster.advance(5)
         volume = cluster.volume("data")
         assert volume is not None
@@ -342,15 +352,9 @@ async def test_a_full_node_does_not_forget_what_was_begun_on_one_that_is_gone() 
 
 async def test_a_claim_that_is_deleted_between_two_nodes_is_let_go() -> None:
     async with DistributedCluster(["a", "b"]) as cluster:
-        cluster.create_class("late", late=True, parameters={names.NODE_GONE_AFTER: "1m"})
-        cluster.scripts["a"].add(requests("create", "persistentvolumes"), unanswered, times=1e9)
-        cluster.create_claim("data", "late", node="a")
-        await cluster.advance(5)
-        await cluster.kill("a")
-        cluster.set_ready("a", ready=False)
-        await cluster.advance(70)
+        await begin_on_a_node_that_goes(cluster, late=True)
         cluster.disks["b"].capacity_bytes = 0
-        cluster.api.patch("persistentvolumeclaims", "data", {"metadata": {"annotations": {names.SELECTED_NODE: "b"}}})
+        select(cluster, "b")
         await cluster.advance(5)
         cluster.api.delete("persistentvolumeclaims", "data")
         await cluster.settle()
@@ -359,13 +363,7 @@ async def test_a_claim_that_is_deleted_between_two_nodes_is_let_go() -> None:
 
 async def test_a_node_that_comes_back_leaves_the_claim_alone_that_went_elsewhere() -> None:
     async with DistributedCluster(["a", "b"]) as cluster:
-        cluster.create_class("local", parameters={names.NODE_GONE_AFTER: "1m"})
-        cluster.scripts["a"].add(requests("create", "persistentvolumes"), unanswered, times=1e9)
-        cluster.create_claim("data", "local", node="a")
-        await cluster.advance(5)
-        await cluster.kill("a")
-        cluster.set_ready("a", ready=False)
-        await cluster.advance(70)
+        await begin_on_a_node_that_goes(cluster)
         assert cluster.node_of("data") == "b"
         cluster.scripts["a"].faults.clear()
         cluster.set_ready("a", ready=True)
@@ -379,13 +377,7 @@ async def test_a_node_that_comes_back_leaves_the_claim_alone_that_went_elsewhere
 
 async def test_a_claim_that_comes_back_to_a_node_replaces_what_was_begun_there_before() -> None:
     async with DistributedCluster(["a"]) as cluster:
-        cluster.create_class("local", parameters={names.NODE_GONE_AFTER: "1m"})
-        cluster.scripts["a"].add(requests("create", "persistentvolumes"), unanswered, times=1e9)
-        cluster.create_claim("data", "local", node="a")
-        await cluster.advance(5)
-        await cluster.kill("a")
-        cluster.set_ready("a", ready=False)
-        await cluster.advance(70)
+        await begin_on_a_node_that_goes(cluster)
         assert selected(cluster.claim("data")) is None
         cluster.scripts["a"].faults.clear()
         cluster.set_ready("a", ready=True)
