@@ -83,6 +83,7 @@ class _Wiring:
     def __init__(self, settings: Settings, parts: Parts) -> None:
         self._settings = settings
         self._parts = parts
+        self._client = parts.client.writing_while(parts.may_begin)
         self._plane: ControlPlane
         self._registry = OperationRegistry(parts.loaded.limits, observe=self._operation_ended)
         self._dispatcher = Dispatcher(self._registry)
@@ -157,7 +158,7 @@ class _Wiring:
         self._plane = ControlPlane(
             state=self._state,
             caches=self._caches,
-            client=self._parts.client,
+            client=self._client,
             drivers=self._drivers,
             executor=self._parts.executor,
             operations=self._registry,
@@ -194,7 +195,7 @@ class _Wiring:
             decide,
             kind=cache.kind,
             caches=self._caches,
-            client=self._parts.client,
+            client=self._client,
             recorder=self._parts.recorder,
             dispatcher=self._dispatcher,
             workers=_WORKERS_OF_NODE if self._settings.node_name else _WORKERS,
@@ -215,7 +216,7 @@ class _Wiring:
         deps = OperationDeps(
             cluster=self._state,
             nodes=NodePlaces(self._state.nodes),
-            client=self._parts.client,
+            client=self._client,
             hooks=hooks,
             registry=self._registry,
             recorder=self._parts.recorder,

@@ -7,9 +7,10 @@ stored. Nothing is retried here: the caller knows whether the call still makes s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import copy
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
@@ -57,6 +58,17 @@ class Client:
         self._gate = PriorityGate()
         self._breaker = CircuitBreaker()
         self._decoder = AnswerDecoder(self._breaker, metrics)
+        self._may_write: Callable[[], bool] = lambda: True
+
+    def writing_while(self, may_write: Callable[[], bool]) -> Self:
+        """The same client for somebody who may write for a time only, as the holder of a Lease.
+
+        may_write: asked when a write has waited for a server that gave no usable answers; if it is false, the write is
+        not sent (ApiUnavailable).
+        """
+        bounded = copy.copy(self)
+        bounded._may_write = may_write  # noqa: SLF001 -- another object of this class
+        return bounded
 
     @property
     def server(self) -> str:
@@ -289,6 +301,8 @@ class Client:
         limit = self._deadline if seconds is None else min(seconds, self._deadline)
         if self._breaker.open and seconds is None:
             limit = await self._breaker.wait(limit, f"{method} {path}")
+            if body is not None and not self._may_write():
+                raise ApiUnavailable(f"{method} {path} was not sent: the lease was over while it waited", status=0)
         clock = asyncio.get_running_loop().time
         begun = clock()
         code = 0

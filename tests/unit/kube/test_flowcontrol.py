@@ -167,3 +167,22 @@ async def test_a_call_that_waited_while_the_process_was_stopped_is_not_sent() ->
     with pytest.raises(ApiUnavailable, match="was stopped while it waited"):
         await waiting
     assert loop.time() > stopped + 50.0
+
+
+async def test_a_write_that_waited_until_the_lease_was_over_is_not_sent(wire: Callable[[], Any]) -> None:
+    """Found by the simulation, where a leader was cut off from the API server and another one led meanwhile."""
+    line = wire()
+    leads = True
+    of_leader = line.client.writing_while(lambda: leads)
+    stored = await of_leader.create(VOLUMES, body("v"))
+    line.before = lost
+    for _ in range(20):
+        with pytest.raises(ApiUnavailable):
+            await line.client.get(VOLUMES, "v", seconds=1.0)
+    line.before = lambda _method, _path: None
+    waiting = asyncio.create_task(of_leader.patch(VOLUMES, "v", {"metadata": {"labels": {"late": "yes"}}}))
+    await asyncio.sleep(0.0)
+    leads = False
+    with pytest.raises(ApiUnavailable, match="was not sent: the lease was over"):
+        await waiting
+    assert (await line.client.get(VOLUMES, "v")).metadata.resource_version == stored.metadata.resource_version
