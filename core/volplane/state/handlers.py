@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import msgspec
-
 from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Queue
 from volplane.kube import names
@@ -54,18 +52,12 @@ def _only_deleted(old: Claim, new: Claim) -> bool:
     return bound and began and same and _record(new) is None and old.spec == new.spec and old.status == new.status
 
 
-def _apart_from_bind(volume: Volume) -> object:
-    """All of a volume that decisions see, but for what a bind writes: reference, mark and phase."""
-    meta = volume.metadata
-    marks = {**(meta.annotations or {}), names.BOUND_BY_CONTROLLER: ""}
-    spec = msgspec.structs.replace(volume.spec, claim_ref=None)
-    return spec, marks, meta.uid, meta.labels, meta.finalizers, meta.deletion_timestamp
-
-
 def _new_phase(old: Volume, new: Volume) -> bool:
     """Whether nothing that decisions see changed about a living volume but its status."""
-    same = old.spec.claim_ref == new.spec.claim_ref and _apart_from_bind(old) == _apart_from_bind(new)
-    return same and not new.terminating
+    before, after = old.metadata, new.metadata
+    same = before.uid == after.uid and before.labels == after.labels and before.finalizers == after.finalizers
+    living = not (old.terminating or new.terminating)
+    return same and living and before.annotations == after.annotations and old.spec == new.spec
 
 
 class EventHandlers:
@@ -160,9 +152,10 @@ class EventHandlers:
         progress.volume(new.uid).status_seen(new.status.message)
         if new.name.startswith("pvc-"):
             progress.claim(new.name.removeprefix("pvc-")).volume_seen()
-        begun = read_recycle_intent(_record(old)) if old is not None else None
-        ended = _record(new) is None and old is not None and _record(old) is not None
-        if ended or (begun is not None and not begun.same_scrub(read_recycle_intent(_record(new)))):
+        if old is None or (before := _record(old)) is None or before == (now := _record(new)):
+            return
+        begun = read_recycle_intent(before)
+        if now is None or (begun is not None and not begun.same_scrub(read_recycle_intent(now))):
             progress.forget_volume(new.uid)
 
     def class_changed(self, old: StorageClass | None, new: StorageClass | None) -> None:
