@@ -17,7 +17,7 @@ from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import claims_of_pod, finished, scrubbed_volume
-from volplane.state.naming import volume_name_of
+from volplane.state.naming import is_in_tree, volume_name_of
 from volplane.state.records import read_recycle_intent
 
 __all__ = ["EventHandlers"]
@@ -27,6 +27,12 @@ _HELD = names.PROVISIONING_FINALIZER
 
 def _record(item: Claim | Volume) -> str | None:
     return item.annotation(names.INTENT)
+
+
+def _shows_asset(volume: Volume) -> bool:
+    """Whether its annotations say who made it and what; an admission webhook may have taken them off."""
+    maker = volume.annotation(names.PROVISIONED_BY)
+    return maker is not None and (is_in_tree(maker) or volume.annotation(names.HANDLE) is not None)
 
 
 def _turned(old: Claim, new: Claim) -> bool:
@@ -166,7 +172,7 @@ class EventHandlers:
             return
         progress.volume(new.uid).status_seen(new.status.message)
         if new.name.startswith("pvc-"):
-            progress.claim(new.name.removeprefix("pvc-")).volume_seen()
+            progress.claim(new.name.removeprefix("pvc-")).volume_seen(complete=_shows_asset(new))
         begun = read_recycle_intent(_record(old)) if old is not None else None
         ended = _record(new) is None and old is not None and _record(old) is not None
         if ended or (begun is not None and not begun.same_scrub(read_recycle_intent(_record(new)))):
