@@ -76,7 +76,7 @@ def scrub_for_a_living_claim(stack: ExitStack) -> None:
     replace(stack, volumes, "_claim_of", lambda *_: None)
     replace(stack, volumes, "once_proven", lambda _volume, action, *_: action)
 
-    async def whoever(self: OperationDeps, volume: Volume) -> Volume | None:
+    async def whoever(self: OperationDeps, volume: Volume, **_options: Any) -> Volume | None:
         return await self.live_volume(volume.name)
 
     replace(stack, OperationDeps, "released_volume", whoever)

@@ -41,7 +41,7 @@ from volplane.state.progress import Discarding, Full, Made, Pending
 def skip_the_live_reread(stack: ExitStack) -> None:
     """Delete what the cache says, without asking the server first."""
 
-    async def believed(_self: OperationDeps, volume: Volume) -> Volume | None:
+    async def believed(_self: OperationDeps, volume: Volume, **_options: Any) -> Volume | None:
         return volume
 
     replace(stack, OperationDeps, "released_volume", believed)
@@ -105,8 +105,8 @@ def delete_under_any_policy(stack: ExitStack) -> None:
     """Look at the policy when the deletion is decided, and not again before it is done."""
     released = OperationDeps.released_volume
 
-    async def whatever_the_policy(self: OperationDeps, volume: Volume) -> Volume | None:
-        live = await released(self, volume)
+    async def whatever_the_policy(self: OperationDeps, volume: Volume, **options: Any) -> Volume | None:
+        live = await released(self, volume, **options)
         if live is None or not live.terminating:
             return live
         spec = msgspec.structs.replace(live.spec, persistent_volume_reclaim_policy="Delete")
@@ -148,13 +148,11 @@ def accept_forged_intents(stack: ExitStack) -> None:
 
 def believe_the_cache_that_a_claim_is_gone(stack: ExitStack) -> None:
     """Release a volume because its claim is not in the cache."""
-    released = OperationDeps.released_volume
 
-    async def without_asking(self: OperationDeps, volume: Volume) -> Volume | None:
+    async def without_asking(self: OperationDeps, volume: Volume, **_options: Any) -> Volume | None:
         live = await self.live_volume(volume.name)
         return live if live is not None and live.uid == volume.uid else None
 
-    assert released is not without_asking
     replace(stack, OperationDeps, "released_volume", without_asking)
     replace(stack, volumes, "once_proven", lambda _volume, action, *_: action)
 

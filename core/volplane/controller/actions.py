@@ -127,7 +127,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     verb: what to do, for which the dispatcher has a handler. key, uid: of the object it is about; of an operation that
     a person asked for, name of the volume and handle of the asset. node: set where an asset may be on several nodes at
     once; operations on different nodes do not exclude each other. group: operations of a driver that are likely to
-    fail together, as those of one storage class; they share a retry budget.
+    fail together, as those of one storage class; they share a retry budget. live: set by the runner if the last step of
+    this pass wrote the object, so that the cache has it as the server answered a moment ago.
     The object is decided again when the operation ends, or when its back-off does.
     """
 
@@ -138,6 +139,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     asset: str
     node: str = ""
     group: str = ""
+    live: bool = False
 
     @property
     def name(self) -> str:

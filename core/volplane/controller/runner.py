@@ -227,6 +227,7 @@ class Runner:
         reads = LiveReads()
         conflicts = 0
         action: Action | None = None
+        written = False
         for _ in range(_MOST_STEPS):
             if self._stopping:
                 return "stopped"
@@ -240,10 +241,12 @@ class Runner:
                 self._queue.seen(key)
             action = self._decide(key, reads)
             if isinstance(action, Wait | Settled | Run):
-                return self._end_pass(key, action)
+                return self._end_pass(key, action, written=written)
             try:
                 await self._perform(key, action, reads)
+                written = isinstance(action, Patch | Delete) and self._concerns(action, key)
             except _StaleCache as stale:
+                written = False
                 _LOG.debug("read again: %s", stale)
                 reads.forget()
                 conflicts += 1
@@ -272,9 +275,13 @@ class Runner:
         _LOG.debug("%s", action.why)
         self._record(action.events)
 
-    def _end_pass(self, key: str, action: Wait | Settled | Run) -> str:
+    def _concerns(self, step: Patch | Delete, key: str) -> bool:
+        return step.kind is self._kind and step.target.key == key
+
+    def _end_pass(self, key: str, action: Wait | Settled | Run, *, written: bool) -> str:
+        """written: whether the last step was a write of this object, which the server answered."""
         if isinstance(action, Run):
-            self._start(key, action)
+            self._start(key, msgspec.structs.replace(action, live=True) if written else action)
             return "operation"
         self._record(action.events)
         if isinstance(action, Settled):

@@ -1,12 +1,14 @@
 """What the operations of all duties share: live reads before an asset is touched, and calls of hooks.
 
 An operation may run long after the decision that asked for it. It reads the objects live before it touches an asset,
-and does nothing if they no longer justify it: the object is decided anew when the operation ends.
+unless the server answered with them a moment ago, and does nothing if they no longer justify it: the object is decided
+anew when the operation ends.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +34,9 @@ from volplane.state.naming import volume_name_of
 from volplane.state.records import ClaimIntent
 
 __all__ = ["HookCaller", "OperationDeps"]
+
+_MOMENT = 0.25
+"""Seconds for which an answer of the server counts as a live read: as long as one may take."""
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -103,9 +108,15 @@ class OperationDeps:
             self.cluster.classes.observe(live)
         return live
 
-    async def released_volume(self, volume: Volume) -> Volume | None:
-        """The volume as it is now, if it is still this one and no living claim is bound to it."""
-        live = await self.live_volume(volume.name)
+    async def released_volume(self, volume: Volume, *, answered: float = -math.inf) -> Volume | None:
+        """The volume as it is now, if it is still this one and no living claim is bound to it.
+
+        answered: loop time at which the server answered with it; it is read again unless that was a moment ago.
+        """
+        known = self.cluster.volumes.get(volume.key)
+        if known is None or known.uid != volume.uid or self.cluster.monotonic() - answered > _MOMENT:
+            known = await self.live_volume(volume.name)
+        live = known
         if live is None:
             self.cluster.volumes.observe_deleted(volume.key, volume.uid)
             return None

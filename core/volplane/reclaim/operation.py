@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 
 from volplane.assets import Erased, InProgress, PodScrub, VolumeSource
@@ -75,11 +76,15 @@ class DeleteOperation(_VolumeOperation):
     def __call__(self, run: Run) -> Work:
         volume, driver = self._deps.volume(run), self._deps.driver(run)
         progress = self._deps.cluster.progress.track_volume(run.uid)
-        return lambda: self._delete(run, volume, driver, progress)
+        answered = self._deps.cluster.monotonic() if run.live else -math.inf
+        return lambda: self._delete(run, volume, driver, progress, answered)
 
-    async def _delete(self, run: Run, volume: Volume, driver: DriverView, progress: VolumeProgress) -> None:
+    async def _delete(
+        self, run: Run, volume: Volume, driver: DriverView, progress: VolumeProgress, answered: float
+    ) -> None:
+        """answered: loop time at which the server answered with the volume, as that of its own deletion does."""
         deps = self._deps
-        live = await deps.released_volume(volume)
+        live = await deps.released_volume(volume, answered=answered)
         if live is None or not live.terminating or live.spec.persistent_volume_reclaim_policy != "Delete":
             raise deps.not_justified()
         if shared_with(live, deps.cluster):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from unit.controller.running import SPEC, World, label, labelled, running
-from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Settled, Wait
+from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import PODS, VOLUMES
 from volplane.kube.objects import Volume
@@ -50,6 +50,32 @@ async def test_own_writes_cause_no_further_pass_unless_the_last_decision_relied_
         world.runner.enqueue("a")
         await world.quiet()
         assert world.decided == ["a"] * decisions
+
+
+@pytest.mark.parametrize(
+    ("last", "live"), [("write", True), ("read", False), ("conflict", False), ("of another", False), ("none", False)]
+)
+async def test_an_operation_is_told_whether_the_server_has_just_answered_with_its_object(
+    wire: Callable[[], Any], last: str, live: bool
+) -> None:
+    world = World(wire())
+    await world.make("a")
+    await world.make("b")
+    if last == "conflict":
+        await world.wire.client.patch(VOLUMES, "a", {"metadata": {"labels": {"step": "1"}}})
+
+    def decide(key: str, reads: LiveReads) -> Action:
+        volume = world.volume(key)
+        if labelled(world.volume("b" if last == "of another" else "a")) == "0" and last != "none":
+            return label(world.volume("b") if last == "of another" else volume, "1")
+        if last == "read" and not reads.has(VOLUMES, key):
+            return Read(VOLUMES, key, why="is it there?")
+        return Run(verb="delete", key=key, uid=volume.uid, driver="disk.example.com", asset="a")
+
+    async with running(world, decide):
+        world.runner.enqueue("a")
+        await world.quiet()
+        assert world.operations.started[0].live is live
 
 
 async def test_no_pass_is_spent_on_what_the_predicate_refuses_and_its_reason_goes(wire: Callable[[], Any]) -> None:

@@ -41,6 +41,7 @@ class Cluster:
     def __init__(self, backend: FaultyBackend) -> None:
         self.server = ApiServer(now=clock.now, random=Random(3))
         self._transport = FaultTransport(InProcessTransport(self.server))
+        self.faults = self._transport.script
         self.client = Client(self._transport)
         self.metrics = Metrics()
         self.events: list[EventRecord] = []
@@ -64,6 +65,10 @@ class Cluster:
         self.check = self.plane.leak_check
         self.repair = self.plane.leak_repair
         self.adoption = self.plane.adoption
+
+    def listed(self) -> list[str]:
+        """The kinds that were listed, in order."""
+        return [call.resource for call in self.faults.requests if call.verb == "list"]
 
     def record(self, event: EventRecord) -> None:
         self.events.append(event)

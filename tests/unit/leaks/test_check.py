@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from volplane import AssetPage, Unavailable
-from volplane.errors import ApiUnavailable, VolplaneError
+from volplane.errors import VolplaneError
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES
+from volplane.kube.transport import Response
 from volplane.leaks.check import INTERVAL
 from volplane_testing import Answer, FailBefore, Slow
+from volplane_testing.transport import ApiCall, Ask, refuse, requests
 
 Tell = Callable[[Any], Any]
 ROUND = INTERVAL * 1.1 + 1
@@ -140,19 +142,13 @@ async def test_what_others_made_is_foreign_and_no_reason_to_read_the_cluster(clu
     await asyncio.sleep(1)
     shelf.put("u1", cluster="elsewhere")
     shelf.put("u2", cluster=None)
-    pages, read = cluster.client.pages, []
-
-    def counting(kind: Any, **options: Any) -> Any:
-        read.append(kind.plural)
-        return pages(kind, **options)
-
-    cluster.client.pages = counting
+    cluster.faults.requests.clear()
     assert await cluster.check.check(cluster.plane.drivers.get("shelf.example.com"))
     assert cluster.found() == [("foreign", "shelf/pvc-u1"), ("foreign", "shelf/pvc-u2")]
-    assert read == []
+    assert cluster.listed() == []
     shelf.put("u3", cluster="here")
     assert await cluster.check.check(cluster.plane.drivers.get("shelf.example.com"))
-    assert read == ["persistentvolumeclaims", "persistentvolumes"]
+    assert cluster.listed() == ["persistentvolumeclaims", "persistentvolumes"]
 
 
 async def test_a_volume_that_only_the_server_knows_explains_its_asset(cluster: Any, shelf: Any) -> None:
@@ -213,14 +209,9 @@ async def test_a_listing_that_never_ends_is_a_failure(cluster: Any, shelf: Any, 
 async def test_an_api_server_that_is_away_is_a_failure(cluster: Any, shelf: Any) -> None:
     await asyncio.sleep(1)
     shelf.put("u1", cluster="here")
-
-    async def away(*_: Any, **__: Any) -> Any:
-        raise ApiUnavailable("no answer", status=0)
-        yield
-
-    cluster.client.pages = away
+    cluster.faults.add(requests("list"), refuse(503, "no answer"))
     assert not await cluster.check.check(cluster.plane.drivers.get("shelf.example.com"))
-    assert cluster.check.status()[0].error == "no answer"
+    assert "no answer" in cluster.check.status()[0].error
     assert cluster.found() == []
 
 
@@ -228,15 +219,12 @@ async def test_a_claim_that_cannot_be_read_may_lead_to_anything(cluster: Any, sh
     await asyncio.sleep(1)
     shelf.put("u1", cluster="here")
     await cluster.claim("odd", storage_class="none")
-    pages = cluster.client.pages
 
-    async def damaged(kind: Any, **options: Any) -> Any:
-        async for page in pages(kind, **options):
-            if kind is CLAIMS:
-                page.unreadable.append("default/odd")
-            yield page
+    async def damaged(_call: ApiCall, ask: Ask) -> Response:
+        answer = await ask()
+        return Response(answer.status, answer.headers, answer.body.replace(b'"storage":"1Mi"', b'"storage":["1Mi"]'))
 
-    cluster.client.pages = damaged
+    cluster.faults.add(requests("list", "persistentvolumeclaims"), damaged)
     assert not await cluster.check.check(cluster.plane.drivers.get("shelf.example.com"))
     assert "PersistentVolumeClaim default/odd cannot be read" in cluster.check.status()[0].error
     assert cluster.found() == []

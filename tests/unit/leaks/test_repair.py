@@ -11,8 +11,10 @@ import pytest
 
 from volplane import InProgress, Unavailable
 from volplane.controller.actions import Run
+from volplane.kube.transport import Response
 from volplane.leaks.check import INTERVAL
 from volplane_testing import Answer, FailBefore
+from volplane_testing.transport import ApiCall, Ask, requests
 
 Tell = Callable[[Any], Any]
 ROUND = INTERVAL * 1.1 + 1
@@ -89,14 +91,12 @@ async def test_a_volume_that_comes_after_the_look_and_before_the_hook_keeps_the_
 ) -> None:
     shelf.put("u1", cluster="here")
     await confirmed(cluster)
-    get = cluster.client.get
 
-    async def late(kind: Any, key: str, **options: Any) -> Any:
-        cluster.client.get = get
+    async def late(_call: ApiCall, ask: Ask) -> Response:
         await cluster.volume("pvc-u1", "/shelves/pvc-u1")
-        return await get(kind, key, **options)
+        return await ask()
 
-    cluster.client.get = late
+    cluster.faults.add(requests("get"), late)
     findings = cluster.repair.start()
     await asyncio.sleep(1)
     assert list(outcomes(cluster, findings).values()) == [
@@ -159,17 +159,11 @@ async def test_one_look_at_the_cluster_serves_many_repairs(cluster: Any, shelf: 
     for number in range(40):
         shelf.put(f"u{number}", cluster="here")
     await confirmed(cluster)
-    pages, read = cluster.client.pages, []
-
-    def counting(kind: Any, **options: Any) -> Any:
-        read.append(kind.plural)
-        return pages(kind, **options)
-
-    cluster.client.pages = counting
+    cluster.faults.requests.clear()
     cluster.repair.start()
     await asyncio.sleep(5)
     assert shelf.assets == {}
-    assert read == ["persistentvolumeclaims", "persistentvolumes"]
+    assert cluster.listed() == ["persistentvolumeclaims", "persistentvolumes"]
 
 
 async def test_a_driver_that_cannot_be_used_is_said(cluster: Any, shelf: Any) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 from volplane import Asset, InProgress, Unavailable, VolumeSource
 from volplane.controller import logs
-from volplane.errors import ApiConflict
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.names import DEFAULT_CLASS
 from volplane_testing import Answer, FailBefore
+from volplane_testing.transport import ApiCall, refuse
 
 Tell = Callable[[Any], Any]
 PLUGIN = "shelf.example.com"
@@ -116,16 +116,11 @@ async def test_claims_that_get_the_default_class_later_are_counted_and_so_are_re
     )
     await cluster.client.create(CLAIMS, body)
     await asyncio.sleep(1)
-    patch, refusals = cluster.client.patch, 2
 
-    async def refusing(kind: Any, key: str, body: Any, **options: Any) -> Any:
-        nonlocal refusals
-        if kind is CLAIMS and "storageClassName" in body.get("spec", {}) and refusals:
-            refusals -= 1
-            raise ApiConflict("somebody was faster", status=409)
-        return await patch(kind, key, body, **options)
+    def gives_a_class(call: ApiCall) -> bool:
+        return call.verb == "patch" and b'"storageClassName"' in (call.request.body or b"")
 
-    cluster.client.patch = refusing
+    cluster.faults.add(gives_a_class, refuse(409, "somebody was faster"), times=2)
     await cluster.make_class()
     default = {"metadata": {"annotations": {DEFAULT_CLASS: "true"}}}
     await cluster.client.patch(STORAGE_CLASSES, "shelves", default)

@@ -134,7 +134,7 @@ class Network(KillableTransport):
             self._crash(f"before {call.name}")
             await self.unless_dead()
         answer = await self._server.answered(self.credentials, partial(self._arrive, call))
-        if method == "GET" and path.startswith(_VOLUME):
+        if method in {"GET", "DELETE"} and path.startswith(_VOLUME):
             READ.set({**READ.get(), path.removeprefix(_VOLUME): asyncio.get_running_loop().time()})
         if method == "GET" and path.startswith(_CLAIM):
             now = asyncio.get_running_loop().time()
