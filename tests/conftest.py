@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import os
 import sys
 import threading
 from collections.abc import Generator
@@ -10,6 +11,10 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+# aiohttp reads the machine's certificate authorities as it is imported: 40 ms in each of some hundred processes that
+# the tests start. None of them talks to a server that one of these authorities vouches for.
+os.environ["SSL_CERT_FILE"] = os.devnull
 
 
 @pytest.fixture(scope="session")
