@@ -85,11 +85,14 @@ class Tracer:
     def __init__(self) -> None:
         self.trace = Trace()
         self._known: dict[CodeType, tuple[str, str] | None] = {}
+        self._others: dict[CodeType, bool] = {}
         self._layers = dict(layers())
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
         """Record a call."""
         if event != "call" or (called := self._function(frame.f_code)) is None or not on_the_way():
+            return
+        if self._for_others(frame):
             return
         self.trace.functions.setdefault(called)
         caller = self._caller(frame)
@@ -100,6 +103,18 @@ class Tracer:
         if code not in self._known:
             self._known[code] = named(code)
         return self._known[code]
+
+    def _for_others(self, frame: FrameType) -> bool:
+        """Whether another duty called it, directly or not."""
+        above = frame.f_back
+        while above is not None:
+            code = above.f_code
+            if code not in self._others:
+                self._others[code] = any(begins(code, part) for part in LEFT_OUT["other duties"])
+            if self._others[code]:
+                return True
+            above = above.f_back
+        return False
 
     def _caller(self, frame: FrameType) -> tuple[str, str] | None:
         above = frame.f_back
@@ -117,14 +132,19 @@ class Tracer:
 def named(code: CodeType) -> tuple[str, str] | None:
     """File and qualified name of a function of core; None if it is elsewhere or left out."""
     path = Path(code.co_filename)
-    if not path.is_relative_to(CORE):
+    if not path.is_relative_to(CORE) or any(begins(code, each) for parts in LEFT_OUT.values() for each in parts):
         return None
-    relative = path.relative_to(CORE)
     name = code.co_qualname.partition(".<locals>")[0]
-    dotted = ".".join((*relative.with_suffix("").parts, name, ""))
-    if any(dotted.startswith(f"{each}.") for parts in LEFT_OUT.values() for each in parts):
-        return None
-    return None if "<" in name else (str(relative), name)
+    return None if "<" in name else (str(path.relative_to(CORE)), name)
+
+
+def begins(code: CodeType, part: str) -> bool:
+    """Whether the code is of this package, module, class or function of core."""
+    path = Path(code.co_filename)
+    if not path.is_relative_to(CORE):
+        return False
+    dotted = ".".join((*path.relative_to(CORE).with_suffix("").parts, code.co_qualname, ""))
+    return dotted.startswith(f"{part}.")
 
 
 def on_the_way() -> bool:

@@ -52,7 +52,7 @@ from volplane.placement.volumes import Membership, decide_node
 from volplane.protection.claims import ClaimProtection, ProtectionState
 from volplane.protection.handlers import ProtectionHandlers
 from volplane.protection.live_pods import LivePods, UnprotectOperation
-from volplane.protection.volumes import decide_volume_protection
+from volplane.protection.volumes import decide_volume_protection, volume_protection_may_act
 from volplane.provision.operation import ProvisionOperation
 from volplane.reclaim.operation import DeleteOperation, IdentifyOperation, RecycleOperation
 from volplane.reclaim.scrub_events import POD_EVENTS, POD_EVENTS_SELECTOR, PodEvent, ScrubEvents
@@ -382,7 +382,7 @@ class _Wiring:
             "pvprotection",
             lambda key, _: decide_volume_protection(key, state.volumes, state.claims, state.lets_go),
             state.volumes,
-            predicate=state.volumes.__contains__,
+            predicate=lambda key: volume_protection_may_act(key, state.volumes, state.lets_go),
         )
         handlers = ProtectionHandlers(protection, claims=claims, volumes=volumes)
         state.claims.subscribe(handlers.claim_changed)

@@ -103,6 +103,28 @@ def test_a_volume_that_cannot_be_mounted_is_named(tmp_path: Path, bind: Bind, me
     assert message in report.message
 
 
+def test_a_sub_path_that_leads_up_leaves_nothing_behind(tmp_path: Path) -> None:
+    (volume := tmp_path / "volume").mkdir()
+    run(tmp_path, "true", binds=[Bind(source=str(volume), target="/data", sub_path="a/b/../..")])
+    assert list(volume.iterdir()) == []
+
+
+def test_directories_of_a_sub_path_have_the_mode_of_their_volume(tmp_path: Path) -> None:
+    """A pod with fsGroup may write to them: the volume was given to its group before."""
+    (volume := tmp_path / "volume").mkdir()
+    volume.chmod(0o2775)
+    run(tmp_path, "true", binds=[Bind(source=str(volume), target="/data", sub_path="a/b")])
+    assert [(volume / each).stat().st_mode & 0o7777 for each in ("a", "a/b")] == [0o2775, 0o2775]
+
+
+def test_a_sub_path_is_not_made_where_it_must_not(tmp_path: Path) -> None:
+    (volume := tmp_path / "volume").mkdir()
+    bind = Bind(source=str(volume), target="/data", sub_path="a", make_sub_path=False)
+    _, [report] = run(tmp_path, "true", binds=[bind])
+    assert "cannot open sub path 'a'" in report.message
+    assert list(volume.iterdir()) == []
+
+
 def test_a_working_directory_that_is_missing_is_a_failure_of_the_command(tmp_path: Path) -> None:
     _, [report] = run(tmp_path, "true", cwd="/no/such/directory")
     assert (report.event, report.stage) == ("failed", "command")

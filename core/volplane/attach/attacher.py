@@ -76,9 +76,16 @@ def _doubtful(attachment: VolumeAttachment, cluster: ClusterState) -> bool:
 
 
 def _moved(attachment: VolumeAttachment, cluster: ClusterState) -> str:
-    """What is wrong if the node's name is that of another machine now; else ""."""
+    """What is wrong if the node's name is that of another machine now; else "".
+
+    The id of a Node object never changes once it has one: if it is the one of the record, the annotation was written
+    before that, or is edited.
+    """
     node, was = cluster.nodes.get(attachment.spec.node_name), attachment.annotation(names.NODE_ID)
-    if node is None or was is None or node.spec.provider_id in ("", was) or record_of(attachment) is None:
+    record = record_of(attachment)
+    if node is None or was is None or node.spec.provider_id in ("", was) or record is None:
+        return ""
+    if record.node_uid == node.uid:
         return ""
     return (
         f'node "{node.name}" was {was or "a machine without an id"} and is {node.spec.provider_id} now: this '
@@ -133,10 +140,15 @@ def _declare(
     if moved := _moved(attachment, cluster):
         return _cannot(attachment, "attach", moved, cluster)
     finalizer = attacher_finalizer(attachment.spec.attacher)
-    held = attachment.has_finalizer(finalizer)
-    if held and true_record(attachment, volume) is not None and attachment.annotation(names.NODE_ID) is not None:
+    held, known = attachment.has_finalizer(finalizer), attachment.annotation(names.NODE_ID)
+    annotations = declaration(volume, driver, node, cluster.settings.cluster_id)
+    if true_record(attachment, volume) is not None:
+        del annotations[names.INTENT]  # It may hold the state of a long call.
+        if known is not None and node.spec.provider_id in ("", known):
+            annotations = {}
+    if held and not annotations:
         return None
-    metadata: dict[str, Any] = {"annotations": declaration(volume, driver, node, cluster.settings.cluster_id)}
+    metadata: dict[str, Any] = {"annotations": annotations} if annotations else {}
     if not held:
         metadata["finalizers"] = [*(attachment.metadata.finalizers or ()), finalizer]
     return Patch(kind=ATTACHMENTS, target=attachment, body={"metadata": metadata}, why="declare what is attached where")

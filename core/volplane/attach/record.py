@@ -114,9 +114,10 @@ def node_of_record(attachment: VolumeAttachment, record: AttachmentIntent, node:
     """The node to which it was attached. node: the one that has the name now; it may be another machine."""
     same = node is not None and (not record.node_uid or node.uid == record.node_uid)
     labels = dict(node.metadata.labels or {}) if node is not None and same else {}
+    shown = node.spec.provider_id if node is not None and node.uid == record.node_uid else ""
     return NodeIdentity(
         name=attachment.spec.node_name,
         uid=record.node_uid,
-        instance_id=attachment.annotation(names.NODE_ID) or "",
+        instance_id=shown or attachment.annotation(names.NODE_ID) or "",
         labels=labels,
     )

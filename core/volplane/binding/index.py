@@ -68,6 +68,9 @@ class FreeVolumes:
 
     def changed(self, old: Volume | None, new: Volume | None) -> bool:
         """Follow the cache. True if the volume is newly on offer (a waiting claim may want it)."""
+        reserved = old.spec.claim_ref if old is not None else None
+        if reserved is not None and new is not None and new.spec.claim_ref == reserved:
+            return False  # Reserved as before, so not on offer.
         before = self._volumes.get(old.name) if old is not None else None
         if old is not None:
             self._remove(old)

@@ -136,7 +136,7 @@ class Runner:
         """Decide about `key` soon, or after so many seconds, unless all is well by the predicate. May be called before
         `run`.
         """
-        if self._predicate is not None and not self._predicate(key) and not self._queue.in_work(key):
+        if self._predicate is not None and not self._queue.in_work(key) and not self._predicate(key):
             self._reasons.pop(key, None)
         elif after > 0:
             self._queue.add_after(key, after)

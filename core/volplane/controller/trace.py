@@ -5,6 +5,7 @@ Both have the form of the W3C Trace Context (trace-id, parent-id), so that a bac
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import secrets
@@ -53,6 +54,7 @@ def traceparent() -> str:
     return f"00-{trace}-{span}-01" if trace and span else ""
 
 
+@functools.lru_cache(maxsize=4096)
 def _of_uid(uid: str) -> str:
     """A uid of Kubernetes is a UUID, which is as long as a trace id; other text is digested."""
     digits = uid.replace("-", "")

@@ -232,18 +232,24 @@ class AdaptiveConcurrency:
         self._minimum = float(min(minimum, maximum))
         self._limit = float(maximum)
         self._probing = False
+        self._probed = float("-inf")
+        """Loop time of the last measurement."""
 
     @property
     def limit(self) -> int:
         """How many may be in work now."""
         return int(self._limit)
 
-    def probe(self) -> None:
-        """Measure the latency of the loop once, unless a measurement is under way. To be called when work begins."""
-        if not self._probing:
-            self._probing = True
-            loop = asyncio.get_running_loop()
-            loop.call_soon(self._measured, loop, loop.time(), time.thread_time())
+    def probe(self, now: float) -> None:
+        """Measure the latency of the loop once, unless that was done less than `_SLOW` ago: a slow turn is not missed.
+
+        To be called when work begins. now: loop time.
+        """
+        if self._probing or now < self._probed + _SLOW:
+            return
+        self._probing, self._probed = True, now
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._measured, loop, now, time.thread_time())
 
     def _measured(self, loop: asyncio.AbstractEventLoop, then: float, used: float) -> None:
         self._probing = False
@@ -287,10 +293,10 @@ class Flows:
         if not keys:
             del self._waiting[flow]
         self._working[flow] += 1
-        self._touch(flow)
+        now = self._touch(flow)
         self._line_up(flow)
         if self._concurrency is not None:
-            self._concurrency.probe()
+            self._concurrency.probe(now)
         return flow, key
 
     def leave(self, flow: str) -> bool:
@@ -312,11 +318,12 @@ class Flows:
             return sys.maxsize
         return self._concurrency.limit if len(self._active) > 1 else self._concurrency.maximum
 
-    def _touch(self, flow: str) -> None:
-        if self._concurrency is None:
-            return
+    def _touch(self, flow: str) -> float:
+        """The flow is active; the time of that."""
         now = self._now()
-        self._active[flow] = now
-        self._active.move_to_end(flow)
-        while now - next(iter(self._active.values())) > _ACTIVE:
-            self._active.popitem(last=False)
+        if self._concurrency is not None:
+            self._active[flow] = now
+            self._active.move_to_end(flow)
+            while now - next(iter(self._active.values())) > _ACTIVE:
+                self._active.popitem(last=False)
+        return now

@@ -85,7 +85,8 @@ class Cache(Generic[T]):
             self._remove(key, current)
             self._tombstones.add(current.uid, None, for_good=True)
             current = None
-        self._interner.share(obj)
+        if not obj.terminating:  # What is deleted is not kept for long.
+            self._interner.share(obj)
         self._objects[key] = obj
         for index in self._indexes.values():
             index.replace(key, current, obj)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import httptools
 
-__all__ = ["Answer", "BrokenOff", "Connection", "NotHttp"]
+__all__ = ["Answer", "BrokenOff", "Connection", "NotHttp", "until"]
+
+T = TypeVar("T")
 
 _MOST_BUFFERED: Final = 2**20
 """Bytes of a streamed answer that nobody has read yet, above which no more are taken from the socket."""
@@ -27,8 +29,30 @@ class NotHttp(ConnectionError):
     """What came is no answer of HTTP/1.1."""
 
 
+async def until(ends: float | None, waiter: asyncio.Future[T]) -> T:
+    """What is set as the result of `waiter`. Raises TimeoutError at the loop time `ends`; None: never.
+
+    It costs a sixth of `asyncio.timeout`.
+    """
+    if ends is None:
+        return await waiter
+    timer = waiter.get_loop().call_at(ends, _expire, waiter)
+    try:
+        return await waiter
+    finally:
+        timer.cancel()
+
+
+def _expire(waiter: asyncio.Future[Any]) -> None:
+    if not waiter.done():
+        waiter.set_exception(TimeoutError())
+        waiter.exception()  # Whoever waits may be cancelled in this very turn: then nobody asks for it.
+
+
 class Answer:
     """What a server answers to one request. One task waits for it.
+
+    What waits raises TimeoutError at the loop time `ends`; None: never.
 
     headers: found under their names in lower case. begun: status and headers are here. whole: nothing is missing.
     """
@@ -47,22 +71,22 @@ class Answer:
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
 
-    async def head(self) -> None:
+    async def head(self, ends: float | None = None) -> None:
         """Wait for status and headers. Raises OSError if the connection ends before."""
         while not self.begun:
-            await self._progress()
+            await self._progress(ends)
 
-    async def body(self) -> bytes:
+    async def body(self, ends: float | None = None) -> bytes:
         """The body, or the rest of it. Raises OSError if the connection ends before."""
         while not self.whole:
             self._on_taken()
-            await self._progress()
+            await self._progress(ends)
         return self._take()
 
-    async def chunk(self) -> bytes:
+    async def chunk(self, ends: float | None = None) -> bytes:
         """What has come of the body since the last call; b"" at its end. Raises OSError as `body`."""
         while not self._chunks and not self.whole:
-            await self._progress()
+            await self._progress(ends)
         return self._take()
 
     def add(self, data: bytes) -> None:
@@ -80,11 +104,11 @@ class Answer:
         self._error = error
         self.wake()
 
-    async def _progress(self) -> None:
+    async def _progress(self, ends: float | None) -> None:
         if self._error is not None:
             raise self._error
         self._waiter = self._loop.create_future()
-        await self._waiter
+        await until(ends, self._waiter)
 
     def _take(self) -> bytes:
         body = b"".join(self._chunks)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from volplane.kube.http_connection import BrokenOff, Connection
+from volplane.kube.http_connection import BrokenOff, Connection, until
 from volplane.kube.http_route import Tls
 
 __all__ = ["ConnectionPool"]
@@ -42,8 +42,11 @@ class ConnectionPool:
         """Looks whether somebody has waited for long."""
         self._closed = False
 
-    async def take(self, tls: Tls) -> Connection:
-        """A connection that nobody else has, until `give_back`. Raises what `connect` raises."""
+    async def take(self, tls: Tls, ends: float | None = None) -> Connection:
+        """A connection that nobody else has, until `give_back`.
+
+        Raises what `connect` raises, and TimeoutError at the loop time `ends` (None: never).
+        """
         if tls is not self._tls:
             self._tls = tls
             self._close_idle()
@@ -57,7 +60,10 @@ class ConnectionPool:
         self._waiters[waiter] = loop.time()
         self._make_more()
         try:
-            return await waiter
+            return await until(ends, waiter)
+        except TimeoutError:
+            self._waiters.pop(waiter, None)
+            raise
         except asyncio.CancelledError:
             self._waiters.pop(waiter, None)
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,13 +59,11 @@ class HttpTransport:
         return cls(settings, Credentials(source, identity))
 
     async def send(self, request: Request) -> Response:
-        clock = asyncio.get_running_loop().time
-        ends = clock() + request.seconds
+        ends = asyncio.get_running_loop().time() + request.seconds
 
         async def exchange(identity: Identity) -> Response:
             sent = self._bytes_of(request, identity)
-            async with asyncio.timeout(max(ends - clock(), 0.001)):
-                return await self._exchange(sent, identity, again=request.method == "GET")
+            return await self._exchange(sent, identity, ends, again=request.method == "GET")
 
         used = self._credentials.identity
         try:
@@ -78,15 +76,15 @@ class HttpTransport:
             await self._after_failure(used, error, request.seconds)
             raise unreachable(self.server, f"{request.method} {request.path}", error) from error
 
-    async def _exchange(self, sent: bytes, identity: Identity, *, again: bool) -> Response:
+    async def _exchange(self, sent: bytes, identity: Identity, ends: float, *, again: bool) -> Response:
         """again: whether the request may be sent twice, if the server closed the connection while it was sent."""
         while True:
-            connection = await self._pool.take(identity.tls)
+            connection = await self._pool.take(identity.tls, ends)
             kept = connection.answered > 0
             answer: Answer | None = None
             try:
                 answer = connection.send(sent)
-                body = await answer.body()
+                body = await answer.body(ends)
                 return Response(answer.status, answer.headers, body)
             except (BrokenOff, ConnectionResetError, BrokenPipeError):
                 if not (again and kept and (answer is None or not answer.begun)):
@@ -106,15 +104,16 @@ class HttpTransport:
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[LineStream]:
         used = self._credentials.identity
+        clock = asyncio.get_running_loop().time
+        ends = clock() + request.seconds
         try:
-            async with asyncio.timeout(request.seconds):
-                connection = await self._pool.take(used.tls)
-                try:
-                    answer = connection.send(self._bytes_of(request, used), streamed=True)
-                    await answer.head()
-                except BaseException:
-                    self._pool.give_back(connection)
-                    raise
+            connection = await self._pool.take(used.tls, ends)
+            try:
+                answer = connection.send(self._bytes_of(request, used), streamed=True)
+                await answer.head(ends)
+            except BaseException:
+                self._pool.give_back(connection)
+                raise
         except TimeoutError:
             raise self._no_answer(request, request.seconds) from None
         except OSError as error:
@@ -123,7 +122,7 @@ class HttpTransport:
         try:
             if answer.status == 401:
                 await self._credentials.renewed(used, seconds=_LOOK_SECONDS)
-            yield _Stream(answer, request)
+            yield _Stream(answer, request, clock)
         finally:
             self._pool.give_back(connection)
 
@@ -154,8 +153,10 @@ class HttpTransport:
 class _Stream:
     """An open answer, cut into lines."""
 
-    def __init__(self, answer: Answer, request: Request) -> None:
+    def __init__(self, answer: Answer, request: Request, clock: Callable[[], float]) -> None:
+        """clock: the loop's."""
         self._answer = answer
+        self._clock = clock
         self._path = request.path
         self._quiet = request.seconds
 
@@ -169,15 +170,14 @@ class _Stream:
 
     async def read(self) -> bytes:
         try:
-            async with asyncio.timeout(self._quiet):
-                return await self._answer.body()
+            return await self._answer.body(self._clock() + self._quiet)
         except OSError as error:
             raise ApiUnavailable(f"the answer of {self._path} broke off: {_plain(error)}", status=0) from error
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         rest = b""
         try:
-            while chunk := await self._chunk():
+            while chunk := await self._answer.chunk(self._clock() + self._quiet):
                 *lines, rest = (rest + chunk if rest else chunk).split(b"\n")
                 for line in lines:
                     if line:
@@ -188,10 +188,6 @@ class _Stream:
             raise ApiUnavailable(f"GET {self._path} broke off: {_plain(error)}", status=0) from error
         if rest:
             yield rest
-
-    async def _chunk(self) -> bytes:
-        async with asyncio.timeout(self._quiet):
-            return await self._answer.chunk()
 
 
 def _plain(error: BaseException) -> str:

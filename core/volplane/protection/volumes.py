@@ -16,7 +16,7 @@ from volplane.kube.names import VOLUME_PROTECTION
 from volplane.kube.objects import Claim, Volume
 from volplane.protection.claims import without_finalizer
 
-__all__ = ["decide_volume_protection"]
+__all__ = ["decide_volume_protection", "volume_protection_may_act"]
 
 
 def decide_volume_protection(
@@ -43,6 +43,12 @@ def decide_volume_protection(
         body = {"metadata": {"finalizers": finalizers}}
         return Patch(kind=VOLUMES, target=volume, body=body, why="protect while bound")
     return Settled()
+
+
+def volume_protection_may_act(key: str, volumes: Cache[Volume], lets_go: Callable[[Volume], bool]) -> bool:
+    """The predicate: of a volume that is gone, or that the reclaimer lets go, nothing is left to be decided here."""
+    volume = volumes.get(key)
+    return volume is not None and not (volume.terminating and lets_go(volume))
 
 
 def _has_its_claim(volume: Volume, claims: Cache[Claim]) -> bool:

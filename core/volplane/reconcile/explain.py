@@ -58,7 +58,8 @@ def explain_claim(
     claim = cluster.claims.get(key)
     if claim is None:
         return _absent("claim", key)
-    running = [state for state in operations if state.uid == claim.uid]
+    uids = {claim.uid, *(each.uid for each in cluster.attachments.by_index("volume", claim.spec.volume_name))}
+    running = [state for state in operations if state.uid in uids]
     action = decide_claim(key, cluster, LiveReads())
     changes = [told for decided in decided_changes(claim, cluster) for told in _next(decided, "")]
     nothing = "" if changes and isinstance(action, Settled) else _nothing(claim, cluster)
@@ -83,7 +84,8 @@ def explain_volume(
     volume = cluster.volumes.get(name)
     if volume is None:
         return _absent("volume", name)
-    running = [state for state in operations if state.uid == volume.uid]
+    uids = {volume.uid, *(each.uid for each in cluster.attachments.by_index("volume", name))}
+    running = [state for state in operations if state.uid in uids]
     action = decide_volume(name, cluster, LiveReads())
     return Explanation(
         kind="volume",
@@ -144,8 +146,10 @@ def _attachment_next(attachment: VolumeAttachment) -> str:
     attacher = attachment.spec.attacher
     if attachment.terminating:
         holders = ", ".join(attachment.metadata.finalizers or ()) or "nobody"
-        return f"attacher {attacher} detaches it; it is held by {holders}"
-    return "nothing: it is attached" if attachment.status.attached else f"attacher {attacher} attaches it"
+        return f"attacher {attacher} detaches it from node {attachment.spec.node_name}; it is held by {holders}"
+    if attachment.status.attached:
+        return "nothing: it is attached"
+    return f"attacher {attacher} attaches it to node {attachment.spec.node_name}"
 
 
 def _absent(kind: str, name: str) -> Explanation:
@@ -311,7 +315,12 @@ def _next(action: Action, nothing: str) -> Iterable[str]:
 def _nothing(claim: Claim, cluster: ClusterState) -> str:
     """What it means that there is nothing to do."""
     if claim.status.phase == "Bound" and not claim.terminating:
-        return "nothing: everything is as it should be"
+        pending = [
+            _attachment_next(each)
+            for each in cluster.attachments.by_index("volume", claim.spec.volume_name)
+            if each.terminating or not each.status.attached
+        ]
+        return "; ".join(pending) or "nothing: everything is as it should be"
     if cluster.settings.binder:
         return "nothing until something changes"
     storage_class = cluster.classes.get(class_of_claim(claim) or "")

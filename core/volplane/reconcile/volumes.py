@@ -34,10 +34,17 @@ class VolumeReconciler:
 
     def may_act(self, key: str) -> bool:
         """The predicate of the volumes' runner. What is left of a scrub concerns a volume that is gone too."""
-        volume = self._cluster.volumes.get(key)
-        if self._cluster.settings.binder or volume is None or external_volume_may_act(volume, self._cluster):
+        cluster = self._cluster
+        volume = cluster.volumes.get(key)
+        if volume is None:
             return True
-        return self._cluster.settings.reclaimer and _stray(key, volume, self._cluster, LiveReads()) is not None
+        if cluster.settings.binder:
+            acts = not _rests_with_its_claim(volume, cluster)
+        else:
+            acts = external_volume_may_act(volume, cluster)
+        if acts:
+            return True
+        return cluster.settings.reclaimer and _stray(key, volume, cluster, LiveReads()) is not None
 
 
 def decide_volume(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
@@ -68,6 +75,25 @@ def decide_volume(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     if claim is None or claim.uid != reference.uid:
         return once_proven(volume, _released(volume, cluster, reads), cluster, reads)
     return _referenced(volume, claim, cluster, reads)
+
+
+def _rests_with_its_claim(volume: Volume, cluster: ClusterState) -> bool:
+    """Whether it is bound, or the claim's side goes on binding it, and nothing about it is to be put right.
+
+    What becomes of the claim wakes it.
+    """
+    reference = volume.spec.claim_ref
+    if reference is None or volume.annotation(names.INTENT) is not None:
+        return False
+    claim = cluster.claims.get(_claim_key(reference))
+    if claim is None or not refers_to(volume, claim):
+        return False
+    if claim.spec.volume_name:
+        settled = claim.spec.volume_name == volume.name and volume.status.phase == "Bound"
+    else:
+        settled = not claim.terminating and mode_of(claim) == mode_of(volume) and not can_never_be_bound(volume, claim)
+    ours = cluster.has_driver(volume.annotation(names.PROVISIONED_BY) or "")
+    return settled and migration_step(VOLUMES, volume) is None and finalizer_step(volume, ours=ours) is None
 
 
 def _served_on_its_node(volume: Volume, cluster: ClusterState) -> Wait | None:

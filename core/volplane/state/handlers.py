@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import msgspec
-
-from volplane.binding.matching import class_of_claim, mode_of
+from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Queue
 from volplane.kube import names
-from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import claims_of_pod, finished, scrubbed_volume
@@ -47,32 +44,20 @@ def _completed(old: Claim, new: Claim) -> bool:
     return turned and old.uid == new.uid and old.terminating == new.terminating and old.spec == new.spec
 
 
-def _half_bound(old: Volume | None, new: Volume | None, claims: Cache[Claim]) -> bool:
-    """Whether a half of its bind is all that was written on the volume.
-
-    The claim that it refers to names no volume yet, so its side goes on; what becomes of the claim wakes the volume.
-    """
-    reference = new.spec.claim_ref if new is not None else None
-    if old is None or new is None or reference is None:
-        return False
-    claim = claims.get(f"{reference.namespace}/{reference.name}")
-    if claim is None or claim.uid != reference.uid or claim.terminating or claim.spec.volume_name:
-        return False
-    return mode_of(claim) == mode_of(new) and _apart_from_bind(old) == _apart_from_bind(new)
-
-
-def _apart_from_bind(volume: Volume) -> object:
-    """All of a volume that decisions see, but for what a bind writes: reference, mark and phase."""
-    meta = volume.metadata
-    marks = {**(meta.annotations or {}), names.BOUND_BY_CONTROLLER: ""}
-    spec = msgspec.structs.replace(volume.spec, claim_ref=None)
-    return spec, marks, meta.uid, meta.labels, meta.finalizers, meta.deletion_timestamp
+def _only_deleted(old: Claim, new: Claim) -> bool:
+    """Whether all that happened to a bound claim is that its deletion began: it stays bound until it is gone."""
+    bound = old.annotation(names.BIND_COMPLETED) is not None and not new.has_finalizer(_HELD)
+    began = old.uid == new.uid and new.terminating and not old.terminating
+    same = old.metadata.annotations == new.metadata.annotations and old.metadata.labels == new.metadata.labels
+    return bound and began and same and _record(new) is None and old.spec == new.spec and old.status == new.status
 
 
 def _new_phase(old: Volume, new: Volume) -> bool:
     """Whether nothing that decisions see changed about a living volume but its status."""
-    same = old.spec.claim_ref == new.spec.claim_ref and _apart_from_bind(old) == _apart_from_bind(new)
-    return same and not new.terminating
+    before, after = old.metadata, new.metadata
+    same = before.uid == after.uid and before.labels == after.labels and before.finalizers == after.finalizers
+    living = not (old.terminating or new.terminating)
+    return same and living and before.annotations == after.annotations and old.spec == new.spec
 
 
 class EventHandlers:
@@ -99,7 +84,8 @@ class EventHandlers:
         present = new or old
         if present is None:
             return
-        self._claims.enqueue(present.key)
+        if old is None or new is None or not _only_deleted(old, new):
+            self._claims.enqueue(present.key)
         volumes = _volumes_concerned(old, new)
         if present.namespace == self._cluster.settings.namespace and present.spec.volume_name:
             volumes.append(present.spec.volume_name)  # A scrub waits until its claim is bound.
@@ -129,8 +115,7 @@ class EventHandlers:
         present = new or old
         if present is None:
             return
-        if not _half_bound(old, new, self._cluster.claims):
-            self._volumes.enqueue(present.key)
+        self._volumes.enqueue(present.key)
         for key in self._claims_concerned(old, new):
             self._claims.enqueue(key)
         if new is None:
@@ -167,9 +152,10 @@ class EventHandlers:
         progress.volume(new.uid).status_seen(new.status.message)
         if new.name.startswith("pvc-"):
             progress.claim(new.name.removeprefix("pvc-")).volume_seen()
-        begun = read_recycle_intent(_record(old)) if old is not None else None
-        ended = _record(new) is None and old is not None and _record(old) is not None
-        if ended or (begun is not None and not begun.same_scrub(read_recycle_intent(_record(new)))):
+        if old is None or (before := _record(old)) is None or before == (now := _record(new)):
+            return
+        begun = read_recycle_intent(before)
+        if now is None or (begun is not None and not begun.same_scrub(read_recycle_intent(now))):
             progress.forget_volume(new.uid)
 
     def class_changed(self, old: StorageClass | None, new: StorageClass | None) -> None:

@@ -120,6 +120,8 @@ class Overlaps:
 
 def _stays(old: Volume, new: Volume) -> bool:
     """Whether the place is the same, as in nearly every change of a volume."""
+    if old.spec == new.spec:
+        return True
     return old.spec.node_affinity == new.spec.node_affinity and source_of(old) == source_of(new)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
 from unit.attach.objects import CSI, FINALIZER, attachment, bound, node
 from unit.deciding import HOOKS, disk, state_with
 from volplane.attach.attacher import decide_attachment
 from volplane.attach.csidriver import decide_csi_driver
-from volplane.attach.record import identity_of_record, intent_of
+from volplane.attach.record import identity_of_record, intent_of, node_of_record, record_of
 from volplane.controller.actions import Create, LiveReads, Patch, Run, Settled, Wait
 from volplane.drivers.view import DriverView
 from volplane.kube import names
@@ -30,7 +31,7 @@ def attaching(name: str = CSI, **info: Any) -> DriverView:
 def recorded(**more: Any) -> VolumeAttachment:
     """One whose record is written."""
     record = intent_of(bound()[1], attaching(), "uid-node-a", "test")
-    known = {names.INTENT: write_intent(record), names.NODE_ID: "aws:///z/node-a"}
+    known = {names.INTENT: write_intent(record), names.NODE_ID: more.pop("known", "aws:///z/node-a")}
     return attachment(annotations=known, finalizers=[FINALIZER, *more.pop("others", ())], **more)
 
 
@@ -129,10 +130,31 @@ def test_a_volume_that_is_being_deleted_is_not_attached() -> None:
 
 
 def test_another_machine_under_the_name_of_the_node_is_said() -> None:
-    action = decided(recorded(attached=True), *bound(), node(provider_id="aws:///z/i-new"))
+    action = decided(recorded(attached=True), *bound(), node(provider_id="aws:///z/i-new", uid="uid-new"))
     shown = status(action)
     assert shown["attached"] is False
     assert "aws:///z/node-a" in shown["attachError"]["message"]
+
+
+@pytest.mark.parametrize("known", ["", "aws:///z/another"], ids=["before the cloud named it", "edited by hand"])
+@pytest.mark.parametrize("attached", [True, False])
+def test_what_the_same_node_is_called_is_put_right(known: str, attached: bool) -> None:
+    subject = recorded(known=known, attached=attached)
+    action = decided(subject, *bound(), node())
+    assert isinstance(action, Patch)
+    assert action.body == {"metadata": {"annotations": {names.NODE_ID: "aws:///z/node-a"}}}
+    record = record_of(subject)
+    assert record is not None
+    assert node_of_record(subject, record, node()).instance_id == "aws:///z/node-a"
+    assert node_of_record(subject, record, None).instance_id == known
+
+
+def test_a_finalizer_that_is_put_back_leaves_the_state_of_a_long_call() -> None:
+    subject = recorded()
+    bare = replace(subject, metadata=replace(subject.metadata, finalizers=None))
+    action = decided(bare, *bound(), node())
+    assert isinstance(action, Patch)
+    assert action.body == {"metadata": {"finalizers": [FINALIZER]}}
 
 
 def test_an_attachment_that_the_backend_lost_is_attached_again() -> None:

@@ -1,4 +1,5 @@
 import importlib.metadata
+import json
 import signal
 import socket
 import subprocess
@@ -38,8 +39,14 @@ def test_a_mocked_ec2_serves_boto3_as_it_says_and_shows_its_disks(
     (driver,) = yaml.safe_load(text)["drivers"]
     assert driver["backend"] == "aws_ebs"
     assert driver["options"] == {"region": "eu-test-1", "endpoint": url, "sts_endpoint": url, "attach": True}
+    patches = [line.split("'")[1] for line in said if "providerID" in line]
     machines = [line.split()[0] for line in said if "providerID" in line]
     assert len(machines) == 2
+    assert [json.loads(patch)["spec"]["providerID"].split("/")[-1] for patch in patches] == machines
+    place = {"topology.kubernetes.io/zone": "eu-test-1a", "topology.kubernetes.io/region": "eu-test-1"}
+    assert [json.loads(patch)["metadata"]["labels"] for patch in patches] == [place, place]
+    (options,) = [line for line in said if line.startswith("  --nodes 2 --disks disks ")]
+    assert "--node-label topology.kubernetes.io/zone=eu-test-1a" in options
 
     session = boto3.Session(aws_access_key_id="any", aws_secret_access_key="any", region_name="eu-test-1")
     ec2 = session.client("ec2", endpoint_url=url)

@@ -21,7 +21,7 @@ async def probe(concurrency: AdaptiveConcurrency, times: int, *, busy: float) ->
     for _ in range(times):
         if busy:
             asyncio.get_running_loop().call_soon(work)
-        concurrency.probe()
+        concurrency.probe(asyncio.get_running_loop().time())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
@@ -49,7 +49,7 @@ async def test_when_it_is_over_more_is_allowed_again() -> None:
     concurrency = AdaptiveConcurrency(maximum=16, minimum=4)
     await probe(concurrency, 30, busy=0.004)
     low = concurrency.limit
-    await probe(concurrency, 200, busy=0.0)
+    await probe(concurrency, 200, busy=0.0005)
     assert low == 4
     assert concurrency.limit > 12
 

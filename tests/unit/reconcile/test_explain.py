@@ -148,7 +148,7 @@ def test_an_attachment_says_who_attaches_it_and_how_it_failed() -> None:
         "volume v is for node n",
         "attachment a to node n waits for attacher x.io; the last try failed at noon: busy",
     )
-    assert told.next == ("attacher x.io attaches it",)
+    assert told.next == ("attacher x.io attaches it to node n",)
 
 
 @pytest.mark.parametrize(
@@ -225,3 +225,21 @@ def test_attributes_that_are_asked_for_are_told() -> None:
     made = claim(volumeName="v", volumeAttributesClassName="fast", status=BOUND, annotations=MARKED)
     told = explained(made, volume(claim=made, status=BOUND))
     assert any("it asks for the attributes of VolumeAttributesClass fast" in sentence for sentence in told.situation)
+
+
+def test_what_a_claim_waits_for_may_be_its_attachment() -> None:
+    status = {**BOUND, "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}
+    used = claim(volumeName="v", annotations=MARKED, status=status)
+    csi = {"driver": "x.io", "volumeHandle": "h"}
+    source = {"persistentVolumeName": "v"}
+    waiting = msgspec.convert(
+        {"metadata": {"name": "a", "uid": "u-a"}, "spec": {"attacher": "x.io", "nodeName": "n", "source": source}},
+        VolumeAttachment,
+    )
+    objects = (used, volume(claim=used, csi=csi, hostPath=None, status=BOUND), waiting)
+    assert explained(*objects).next == ("attacher x.io attaches it to node n",)
+    run = Run(verb="attach", key="a", uid="u-a", driver="x.io", asset="v")
+    failed = OperationState.of(run, phase=Phase.WAITING, failures=3, error="busy", since=97.5, next_try=104.0)
+    told = explained(*objects, operations=(failed,))
+    assert told.tried == (f"{failed.name} failed 3 times, the last with: busy",)
+    assert told.next == (f"{failed.name} is tried again in 4.0 s",)

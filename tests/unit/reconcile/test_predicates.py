@@ -9,9 +9,10 @@ import pytest
 
 from unit.binding.objects import claim, storage_class, volume
 from unit.deciding import DRIVER, disk, state_with
-from volplane.controller.actions import LiveReads, Settled
+from volplane.controller.actions import LiveReads, Settled, Wait
 from volplane.kube import names
 from volplane.kube.objects import Claim, Volume
+from volplane.protection.volumes import volume_protection_may_act
 from volplane.reconcile.claims import ClaimReconciler
 from volplane.reconcile.volumes import VolumeReconciler
 from volplane.state.cluster_state import ClusterState
@@ -110,8 +111,62 @@ def test_a_claim_that_is_gone_gets_no_pass(binder: bool) -> None:
     assert not judged(ClaimReconciler(made, lambda _key: None), "default/c")
 
 
-def test_a_binder_decides_about_every_claim_and_volume_that_exists() -> None:
-    item = claim(volumeName="v", status={"phase": "Bound"}, annotations={names.BIND_COMPLETED: "yes"})
-    made = state_with(item, volume("v", claim=item, status={"phase": "Bound"}))
-    assert ClaimReconciler(made, lambda _key: None).may_act(item.key)
-    assert VolumeReconciler(made).may_act("v")
+BOUND_VOLUMES = list(
+    product(
+        ("Pending", "Bound", "Released"),
+        (None, DYING),
+        (None, OURS, [names.IN_TREE_FINALIZER]),
+        (None, DRIVER, "kubernetes.io/aws-ebs"),
+        ("Delete", "Retain"),
+        (None, SCRUBBED),
+        ("", "v", "another"),
+        (None, DYING),
+        ("Filesystem", "Block"),
+        ("uid-c", "another"),
+    )
+)
+
+
+def test_every_volume_of_a_binder_that_does_not_rest_with_its_claim_gets_its_pass() -> None:
+    refused = 0
+    for phase, dying, finalizers, maker, policy, record, pointer, claim_dying, mode, uid in BOUND_VOLUMES:
+        annotations = {names.PROVISIONED_BY: maker, names.INTENT: record}
+        pair = claim(volumeName=pointer or None, deletionTimestamp=claim_dying, volumeMode="Filesystem")
+        item = volume(
+            "v",
+            claim=pair,
+            deletionTimestamp=dying,
+            finalizers=finalizers,
+            annotations={name: text for name, text in annotations.items() if text},
+            persistentVolumeReclaimPolicy=policy,
+            volumeMode=mode,
+            status={"phase": phase},
+        )
+        item.spec.claim_ref.uid = uid
+        made = state_with(item, pair, drivers=(disk(),))
+        decide = VolumeReconciler(made)
+        if decide.may_act("v"):
+            continue
+        refused += 1
+        match decide("v", LiveReads()):
+            case Settled(events=()):
+                pass
+            case Wait(reason="claim default/c is being bound to it", seconds=None, events=()):
+                pass  # The claim's side goes on, and wakes it.
+            case action:
+                pytest.fail(f"{action} is left to be done about {item}")
+    assert refused > len(BOUND_VOLUMES) // 100
+
+
+def test_a_volume_whose_claim_is_gone_or_unknown_gets_its_pass() -> None:
+    item = volume("v", claim=claim(), status={"phase": "Bound"})
+    assert VolumeReconciler(state_with(item)).may_act("v")
+
+
+def test_a_volume_that_its_reclaimer_lets_go_gets_no_pass_of_the_protection() -> None:
+    dying = volume("v", deletionTimestamp=DYING, finalizers=[*OURS, names.VOLUME_PROTECTION])
+    alive = volume("v", finalizers=[names.VOLUME_PROTECTION])
+    assert not volume_protection_may_act("v", state_with(dying).volumes, lambda _volume: True)
+    assert volume_protection_may_act("v", state_with(dying).volumes, lambda _volume: False)
+    assert volume_protection_may_act("v", state_with(alive).volumes, lambda _volume: True)
+    assert not volume_protection_may_act("v", state_with().volumes, lambda _volume: False)

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from volplane.kube.quantity import parse
-from volplane_embedded.kubelet.environment import expand
+from volplane_embedded.kubelet.environment import expand, references
 from volplane_embedded.objects import Container, Pod, SecurityContext, VolumeMount
 from volplane_embedded.sandbox.libc import CAPABILITIES
 from volplane_embedded.sandbox.spec import Bind, Spec
@@ -59,13 +59,14 @@ class ContainerConfigError(Exception):
 @dataclass(frozen=True, slots=True)
 class MountedVolume:
     """A mounted volume. path: its place on this machine. block: it is a device. gid: the group of its files, which
-    containers get beside theirs.
+    containers get beside theirs. projection: the kubelet writes its files, from objects of the API.
     """
 
     path: str
     read_only: bool = False
     block: bool = False
     gid: int | None = None
+    projection: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,5 +223,17 @@ def _bind(mount: VolumeMount, source: MountedVolume, env: Mapping[str, str]) -> 
         source=source.path,
         target=_target(mount.mount_path),
         read_only=mount.read_only or source.read_only,
-        sub_path=mount.sub_path or expand(mount.sub_path_expr, env),
+        sub_path=mount.sub_path or _expanded(mount.sub_path_expr, env),
+        make_sub_path=source.projection or not source.read_only,
     )
+
+
+def _expanded(sub_path: str, env: Mapping[str, str]) -> str:
+    """A `subPathExpr` with its variables. One without a value would mount another part of the volume than is meant.
+
+    Raises ContainerConfigError. Source: pkg/kubelet/container/helpers.go (ExpandContainerVolumeMounts).
+    """
+    if missing := [name for name in references(sub_path) if not env.get(name)]:
+        message = f"missing value for {', '.join(sorted(set(missing)))}"
+        raise ContainerConfigError("CreateContainerConfigError", message)
+    return expand(sub_path, env)

@@ -17,7 +17,7 @@ from volplane.kube.objects import Secret
 from volplane_embedded.kubelet.status import HOST
 from volplane_embedded.objects import ConfigMap, Container, Pod
 
-__all__ = ["ConfigObjects", "Missing", "config_references", "expand", "field_value", "make_environment"]
+__all__ = ["ConfigObjects", "Missing", "config_references", "expand", "field_value", "make_environment", "references"]
 
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _REFERENCE: Final = re.compile(r"\$(?:\$|\(([^()]*)\))")
@@ -165,6 +165,11 @@ def expand(text: str, env: Mapping[str, str]) -> str:
         return env.get(match[1], match[0])
 
     return _REFERENCE.sub(value, text)
+
+
+def references(text: str) -> list[str]:
+    """The names of the variables that `expand` would replace."""
+    return [match[1] for match in _REFERENCE.finditer(text) if match[1] is not None]
 
 
 def _text(value: bytes) -> str:

@@ -61,7 +61,7 @@ class VolumePlugins:
             maps, secrets = referenced_objects(volume)
             configuration = await self.configure(pod, sorted(maps), sorted(secrets))
             await asyncio.to_thread(write_files, directory, projected_files(pod, volume, configuration), group)
-            return MountedVolume(str(directory), read_only=True)
+            return MountedVolume(str(directory), read_only=True, projection=True)
         if volume.empty_dir is not None:
             await asyncio.to_thread(_make_empty, directory, group)
             return MountedVolume(str(directory))

@@ -94,18 +94,22 @@ def _open_source(bind: Bind) -> int:
         fd = os.open(bind.source, os.O_PATH)
     except OSError as failure:
         raise MountFailure(f"cannot open {bind.source} for {bind.target}: {failure.strerror}") from failure
-    for part in PurePosixPath(bind.sub_path).parts:
-        fd = _step_into(fd, part, bind)
+    parts, where = PurePosixPath(bind.sub_path).parts, f"sub path {bind.sub_path!r} of {bind.source}"
+    if not {"..", "/"}.isdisjoint(parts):
+        raise MountFailure(f"{where} must be relative and without '..'")
+    mode = stat.S_IMODE(os.fstat(fd).st_mode) & 0o777 if bind.make_sub_path else None
+    for part in parts:
+        fd = _step_into(fd, part, where, mode)
     return fd
 
 
-def _step_into(parent: int, part: str, bind: Bind) -> int:
-    where = f"sub path {bind.sub_path!r} of {bind.source}"
-    if part in {"..", "/"}:
-        raise MountFailure(f"{where} must be relative and without '..'")
+def _step_into(parent: int, part: str, where: str, mode: int | None) -> int:
+    """Open one directory or file of a sub path. mode: of the directory that is made if nothing is there; None: none
+    is. As the volume's own mode it lets the pod's fsGroup write; setgid is inherited.
+    """
     try:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(part, 0o755, dir_fd=parent)
+        if mode is not None:
+            _make_directory(part, parent, mode)
         fd = os.open(part, os.O_PATH | os.O_NOFOLLOW, dir_fd=parent)
     except OSError as failure:
         raise MountFailure(f"cannot open {where}: {part}: {failure.strerror}") from failure
@@ -113,6 +117,15 @@ def _step_into(parent: int, part: str, bind: Bind) -> int:
         raise MountFailure(f"{where} leads over the symlink {part}, which is not followed")
     os.close(parent)
     return fd
+
+
+def _make_directory(name: str, parent: int, mode: int) -> None:
+    umask = os.umask(0)
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, mode, dir_fd=parent)
+    finally:
+        os.umask(umask)
 
 
 # --- private directories ------------------------------------------------------------------------------------------

@@ -15,13 +15,15 @@ Stage = Literal["", "namespaces", "mounts", "command"]
 class Bind(msgspec.Struct, frozen=True, kw_only=True):
     """A file, directory or device of the host that the command sees at `target`.
 
-    sub_path: a path below `source`, without symlinks on the way; made as a directory if nothing is there.
+    sub_path: a path below `source`, without symlinks on the way. make_sub_path: make directories, with the mode of
+    `source`, if nothing is there.
     """
 
     source: str
     target: str
     read_only: bool = False
     sub_path: str = ""
+    make_sub_path: bool = True
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):

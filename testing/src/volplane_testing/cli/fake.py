@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import json
+import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -55,7 +57,7 @@ def fake(
     """
     serve = _serve_function(backend)
     with _served(serve, port, disks, instances) as served:
-        _print_introduction(Console(), backend, served)
+        _print_introduction(Console(), backend, served, disks)
         eventloop.run(_until_stopped)
 
 
@@ -93,7 +95,7 @@ def _served(serve: Any, port: int, disks: Path | None, instances: int) -> Iterat
         yield served
 
 
-def _print_introduction(console: Console, backend: str, served: ServedFake) -> None:
+def _print_introduction(console: Console, backend: str, served: ServedFake, disks: Path | None) -> None:
     console.line(f"serving {served.url}")
     console.line()
     console.note("A driver, in the configuration file of `volplane dev` or `volplane run`:")
@@ -105,8 +107,19 @@ def _print_introduction(console: Console, backend: str, served: ServedFake) -> N
         for hint in served.hints:
             console.line(f"  {hint}")
     if served.instances:
-        console.note("Machines, and what makes a node one of them:")
-        for name, provider_id in served.instances.items():
-            patch = f'{{"spec":{{"providerID":"{provider_id}"}}}}'
-            console.line(f"  {name}   kubectl patch node NODE -p '{patch}'")
+        _print_machines(console, served, disks)
     console.note("Ctrl-C stops it.")
+
+
+def _print_machines(console: Console, served: ServedFake, disks: Path | None) -> None:
+    """A patch makes a node one of them. The nodes of `volplane dev` write their labels anew at each start."""
+    labels = "".join(f" --node-label {key}={value}" for key, value in served.labels.items())
+    shown = f" --disks {shlex.quote(str(disks))}" if disks is not None else ""
+    if labels or shown:
+        console.note("Options of `volplane dev`, whose nodes are to be these machines:")
+        console.line(f"  --nodes {len(served.instances)}{shown}{labels}")
+    console.note("Machines, and what makes a node one of them:")
+    for name, provider_id in served.instances.items():
+        node = {"metadata": {"labels": dict(served.labels)}, "spec": {"providerID": provider_id}}
+        patch = json.dumps(node, separators=(",", ":"))
+        console.line(f"  {name}   kubectl patch node NODE -p '{patch}'")

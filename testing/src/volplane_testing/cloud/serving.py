@@ -11,7 +11,7 @@ if the mock has none to show. instances: how many machines there are to attach t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["ServedFake"]
 
@@ -21,11 +21,13 @@ class ServedFake:
     """What to tell people of a mocked storage that is served now.
 
     url: where it is served. options: of a driver that is to use it. driver: its name. instances: id -> what stands in
-    `spec.providerID` of a node that is this machine. hints: how other programs use it, a line each.
+    `spec.providerID` of a node that is this machine. labels: of all these nodes, such as the zone of the machines, by
+    which the scheduler finds nodes for volumes. hints: how other programs use it, a line each.
     """
 
     url: str
     driver: str
     options: Mapping[str, object]
     instances: Mapping[str, str]
+    labels: Mapping[str, str] = field(default_factory=dict)
     hints: tuple[str, ...] = ()

@@ -20,7 +20,8 @@ from volplane_embedded.sandbox.spec import Bind, Spec
 PLACES = ContainerPaths(Path("/s/root"), Path("/s/0.log"), Path("/s/0.json"), Path("/s/0.message"))
 SOURCES = {
     "data": MountedVolume("/disk"),
-    "config": MountedVolume("/s/config", read_only=True),
+    "config": MountedVolume("/s/config", read_only=True, projection=True),
+    "library": MountedVolume("/library", read_only=True),
     "raw": MountedVolume("/dev/sdb", block=True),
 }
 
@@ -54,6 +55,28 @@ def test_volumes_are_bound_where_they_are_mounted() -> None:
         Bind(source="/s/0.message", target="/dev/termination-log"),
     ]
     assert made.hidden == ["/s"]
+
+
+def test_a_sub_path_with_a_variable_without_value_mounts_nothing() -> None:
+    """It would be another part of the volume, or all of it."""
+    mounts = [{"name": "data", "mountPath": "/data", "subPathExpr": "$(EMPTY)/$(UNSET)/$(SET)"}]
+    with pytest.raises(ContainerConfigError, match="missing value for EMPTY, UNSET") as refused:
+        spec(pod({"volumeMounts": mounts}), {"EMPTY": "", "SET": "x"})
+    assert refused.value.reason == "CreateContainerConfigError"
+
+
+def test_a_sub_path_may_name_variables_and_is_not_made_on_a_volume_that_is_read_only() -> None:
+    mounts = [
+        {"name": "data", "mountPath": "/data", "subPathExpr": "$(A)/$$(B)"},
+        {"name": "library", "mountPath": "/library", "subPath": "x"},
+        {"name": "config", "mountPath": "/config", "subPath": "optional"},
+    ]
+    binds = spec(pod({"volumeMounts": mounts}), {"A": "a"}).binds[:3]
+    assert [(bind.sub_path, bind.make_sub_path) for bind in binds] == [
+        ("a/$(B)", True),
+        ("x", False),
+        ("optional", True),
+    ]
 
 
 @pytest.mark.parametrize(

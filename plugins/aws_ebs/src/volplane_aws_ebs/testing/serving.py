@@ -31,6 +31,7 @@ def serve(*, port: int = 0, disks: Path | None = None, instances: int = 1) -> It
             driver=AwsEbsBackend.default_driver_name,
             options={"region": region, "endpoint": server.url, "sts_endpoint": server.url, "attach": True},
             instances={id_: f"aws:///{zone}/{id_}" for id_ in made},
+            labels={"topology.kubernetes.io/zone": zone, "topology.kubernetes.io/region": region},
             hints=(
                 "export AWS_ACCESS_KEY_ID=any AWS_SECRET_ACCESS_KEY=any    (for the driver too)",
                 f"aws ec2 describe-volumes --region {region} --endpoint-url {server.url}",

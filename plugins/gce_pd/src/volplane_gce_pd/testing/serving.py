@@ -34,6 +34,7 @@ def serve(*, port: int = 0, disks: Path | None = None, instances: int = 1) -> It
             driver=GcePdBackend.default_driver_name,
             options={"project": project, "region": region, "endpoint": server.url, "attach": True},
             instances={name: f"gce://{project}/{zone}/{name}" for name in names},
+            labels={"topology.kubernetes.io/zone": zone, "topology.kubernetes.io/region": region},
             hints=(
                 f'compute_v1.DisksClient(credentials=..., client_options={{"api_endpoint": "{server.url}"}})',
                 "the driver sends whatever Google credentials it finds; the mock takes any",
