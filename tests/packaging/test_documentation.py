@@ -6,9 +6,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from tools.reference import main as write_reference
 
 import volplane
-from tools.reference import main as write_reference
 from volplane import errors
 from volplane_testing.conformance import RULES
 
