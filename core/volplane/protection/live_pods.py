@@ -104,7 +104,8 @@ def uses(pod: Pod, claim: Claim) -> bool:
         if volume.ephemeral is not None and f"{pod.name}-{volume.name}" == claim.name:
             # A pod that only waits for its own finalizers no longer needs its ephemeral claim; else both wait for ever.
             dying = pod.terminating and pod.metadata.deletion_grace_period_seconds == 0
-            return _owned_by(claim, pod) and not dying
+            if _owned_by(claim, pod) and not dying:
+                return True
     return False
 
 

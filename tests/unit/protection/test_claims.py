@@ -241,6 +241,13 @@ def test_every_volume_of_a_pod_counts_whatever_comes_before_it() -> None:
     assert not uses(user, dying("unused"))
 
 
+@pytest.mark.parametrize("claim_of", [dying("p-v"), owned()], ids=["another's", "its own"])
+def test_a_claim_that_a_pod_names_too_is_its_whatever_its_ephemeral_volume_is_called(claim_of: Claim) -> None:
+    body = msgspec.to_builtins(ephemeral(deletionTimestamp=DYING, deletionGracePeriodSeconds=0))
+    body["spec"]["volumes"].append({"name": "w", "persistentVolumeClaim": {"claimName": "p-v"}})
+    assert uses(msgspec.convert(body, Pod), claim_of)
+
+
 def test_a_pod_that_the_cache_does_not_know_yet_keeps_the_claim() -> None:
     bench = Bench(dying(), live=(pod(),))
     waits = bench.until_settled()

@@ -137,12 +137,12 @@ class Kubelet:
         claim = new or old
         if claim is not None:
             self._poke_users(claim.key)
-        if new is not None and awaits_node(new) and (pod := self._running_user(new)) is not None:
+        if new is not None and awaits_node(new) and (pod := self._running_user(new.key)) is not None:
             self._spawn(self._expand(new, pod), pod)
 
-    def _running_user(self, claim: Claim) -> Pod | None:
-        """A pod here that has the claim's volume mounted."""
-        for pod in self._deps.informers.users(claim.key):
+    def _running_user(self, claim: str) -> Pod | None:
+        """A pod here that has the volume of the claim `namespace/name` mounted."""
+        for pod in self._deps.informers.users(claim):
             worker = self._workers.get(pod.uid)
             if worker is not None and worker.record.prepared and not worker.record.torn_down:
                 return pod
@@ -162,8 +162,19 @@ class Kubelet:
 
     def _volume_changed(self, old: Volume | None, new: Volume | None) -> None:
         volume = new or old
-        if volume is not None and (reference := volume.spec.claim_ref) is not None:
-            self._poke_users(f"{reference.namespace}/{reference.name}")
+        if volume is None or (reference := volume.spec.claim_ref) is None:
+            return
+        claim = f"{reference.namespace}/{reference.name}"
+        self._poke_users(claim)
+        grown = old is not None and new is not None and old.spec.capacity != new.spec.capacity
+        if grown and (pod := self._running_user(claim)) is not None:
+            self._spawn(self._grow_device(volume, pod), pod)
+
+    async def _grow_device(self, volume: Volume, pod: Pod) -> None:
+        try:
+            await self._deps.volumes.grow_device(volume, pod.spec.node_name)
+        except (ApiError, MountError) as error:
+            _LOG.warning("the device of volume %s keeps its size until it is used anew: %s", volume.name, error)
 
     def _attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> None:
         """A pod may wait for it."""
