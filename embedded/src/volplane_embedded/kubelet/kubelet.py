@@ -14,6 +14,7 @@ from volplane.controller.actions import EventRecord
 from volplane.errors import ApiError
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, Node, Volume, VolumeAttachment
+from volplane_embedded.informers import unsubscribing
 from volplane_embedded.kubelet.container_runtime import Dependencies
 from volplane_embedded.kubelet.expansion import awaits_node
 from volplane_embedded.kubelet.mounts import MountError
@@ -54,23 +55,19 @@ class Kubelet:
         await informers.wait_synced()
         left = await self._recovered()
         # From here to the start of the workers nothing is awaited, so that no pod is overlooked.
-        ends = [
+        with unsubscribing(
             informers.pods.subscribe(self._pod_changed),
             informers.claims.subscribe(self._claim_changed),
             informers.volumes.subscribe(self._volume_changed),
             informers.attachments.subscribe(self._attachment_changed),
             informers.nodes.subscribe(self._node_changed),
-        ]
-        try:
+        ):
             async with asyncio.TaskGroup() as self._tasks:
                 pods = [pod for node in self._starts for pod in informers.on_node(node)]
                 self._tasks.create_task(self._clean(pods, left), name="housekeeping")
                 for pod in pods:
                     self._pod_changed(None, pod)
                 await asyncio.Event().wait()
-        finally:
-            for end in ends:
-                end()
 
     def worker(self, pod: Pod) -> PodWorker | None:
         """The worker of the pod, None if it has none."""
