@@ -15,7 +15,7 @@ _MOST_OPEN: Final = 200
 _AT_ONCE: Final = 8
 """So many are made at once, and without waiting whether others come back: a handshake costs as much as ten requests."""
 _PATIENCE: Final = 0.1
-"""Seconds for which a request waits for one that comes back, if there are so many; then more are made."""
+"""Seconds for which a request waits for one that comes back, if there are so many; then so many more are made."""
 _LONGEST_IDLE: Final = 60.0
 """Seconds after which a connection is not used again; kube-apiserver closes its end after 90."""
 
@@ -102,7 +102,7 @@ class ConnectionPool:
             self._look = asyncio.get_running_loop().call_later(_PATIENCE, self._look_again)
 
     def _look_again(self) -> None:
-        """Begin some more if the first in the queue has waited for long: not all at once, as that burdens the server."""
+        """Begin some more if the first in the queue has waited for long. All at once would burden a slow server."""
         self._look = None
         now = asyncio.get_running_loop().time()
         if self._waiters and now - next(iter(self._waiters.values())) >= _PATIENCE:
