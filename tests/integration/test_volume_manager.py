@@ -201,6 +201,12 @@ async def test_a_device_of_a_disk_is_written_read_and_grows(tmp_path: Path) -> N
         await until(grown)
         assert device.stat().st_size == 2 * 2**20
         assert device.read_bytes()[:4] == b"kept"
+
+        async def grown_by_itself() -> bool:
+            return device.stat().st_size == 3 * 2**20
+
+        await site.client.patch(VOLUMES, "disk", {"spec": {"capacity": {"storage": "3Mi"}}})
+        await until(grown_by_itself)
         assert list(site.contents("disk").iterdir()) == []
         site.delete_disk("disk")
         assert not device.exists()

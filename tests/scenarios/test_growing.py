@@ -15,6 +15,7 @@ from volplane import BackendError, InProgress, InvalidArgument, ResourceExhauste
 
 GROWS = storage_class(allowVolumeExpansion=True)
 TWO_GIB = 2 * 2**30
+NOTED = "volume.alpha.kubernetes.io/pre-resize-capacity"
 
 
 async def bound(harness: Harness, size: str = "1Gi", **spec: Any) -> None:
@@ -38,6 +39,12 @@ async def capacities(harness: Harness) -> tuple[str, str]:
     """Of the volume, and of the claim as its status shows it."""
     volume, item = await its_volume(harness), await harness.claim("c")
     return volume["spec"]["capacity"]["storage"], item["status"]["capacity"]["storage"]
+
+
+async def size_before(harness: Harness) -> str | None:
+    """The size of the file system before the asset grew, as the volume notes it."""
+    noted: str | None = (await its_volume(harness))["metadata"]["annotations"].get(NOTED)
+    return noted
 
 
 def types(item: Json) -> list[str]:
@@ -105,6 +112,7 @@ async def test_a_node_grows_the_file_system_where_the_driver_says_so() -> None:
         assert item["status"]["allocatedResourceStatuses"] == {"storage": "NodeResizePending"}
         assert await capacities(harness) == ("2Gi", "1Gi")
         assert harness.messages("FileSystemResizeRequired") == ["Require file system resize of volume on node"]
+        assert await size_before(harness) == "1Gi", "another claim would not take the file system for larger than it is"
         calls = backend.calls["expand"]
         await ask(harness, "3Gi")
         await harness.settle()
@@ -113,6 +121,30 @@ async def test_a_node_grows_the_file_system_where_the_driver_says_so() -> None:
         await harness.patch("claims", "c", {"status": done}, subresource="status")
         await harness.settle()
         assert (await its_volume(harness))["spec"]["capacity"]["storage"] == "3Gi"
+        assert await size_before(harness) == "2Gi"
+        done["capacity"] = {"storage": "3Gi"}
+        await harness.patch("claims", "c", {"status": done}, subresource="status")
+        await harness.settle()
+        assert await size_before(harness) is None
+
+
+async def test_what_only_the_asset_has_grown_a_new_claim_of_a_kept_volume_grows_on() -> None:
+    backend = GrowingBackend(DRIVER)
+    backend._info = {"node_expansion_required": True}
+    async with Harness(backend) as harness:
+        await bound(harness)
+        name = (await harness.claim("c"))["spec"]["volumeName"]
+        await ask(harness, "2Gi")
+        await harness.settle()
+        await harness.patch("volumes", name, {"spec": {"persistentVolumeReclaimPolicy": "Retain"}})
+        await harness.delete("claims", "c")
+        await harness.settle()
+        await harness.patch("volumes", name, {"spec": {"claimRef": None}})
+        await harness.create("claims", claim("again", "2Gi", volumeName=name, storageClassName="fast"))
+        await harness.settle()
+        again = await harness.claim("again")
+        assert again["status"]["capacity"] == {"storage": "1Gi"}
+        assert again["status"]["allocatedResourceStatuses"] == {"storage": "NodeResizePending"}
 
 
 async def test_a_size_that_the_backend_refuses_can_be_lowered_again() -> None:

@@ -136,7 +136,8 @@ def _mounts(pod: Pod, claim: Claim) -> bool:
             return True
         if volume.ephemeral is not None and f"{pod.name}-{volume.name}" == claim.name:
             owners = claim.metadata.owner_references or ()
-            return any(owner.controller and owner.uid == pod.uid for owner in owners)
+            if any(owner.controller and owner.uid == pod.uid for owner in owners):
+                return True
     return False
 
 

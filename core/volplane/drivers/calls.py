@@ -16,7 +16,7 @@ from volplane.drivers.executor import HookExecutor
 from volplane.drivers.status import LoadedDrivers
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, PluginError, Unavailable
-from volplane.operations import Again, DriverLimits
+from volplane.operations import Again, DriverLimits, limits_of
 from volplane.requests import HookRequest
 
 __all__ = ["CallHook", "DriverMetrics", "HookCalls", "call_hook"]
@@ -73,7 +73,7 @@ class HookCalls:
 
     def limits(self, driver: str) -> DriverLimits:
         """The limits of a driver."""
-        return self._limits.get(driver) or DriverLimits()
+        return limits_of(driver, self._limits)
 
     def running(self, driver: str, hook: str) -> bool:
         """Whether a call of this hook has not returned, waited for or not."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from volplane.controller.actions import Queue
 from volplane.expand.modify import MODIFY, wants_other_attributes
-from volplane.expand.resize import EXPAND, wants_more
+from volplane.expand.resize import EXPAND, notes_size_before, wants_more
 from volplane.kube.objects import Claim, Volume
 from volplane.state.cluster_state import ClusterState
 
@@ -36,8 +36,12 @@ class ExpandHandlers:
             if old is not None and _asked(old) != _asked(new):
                 self._forget(EXPAND, new.key, new.uid)
             self._resizer.enqueue(new.key)
-        elif old is not None and wants_more(old):
-            self._over(new, EXPAND)
+        else:
+            if old is not None and wants_more(old):
+                self._over(new, EXPAND)
+            volume = self._cluster.volumes.get(new.spec.volume_name)
+            if volume is not None and notes_size_before(volume):
+                self._resizer.enqueue(new.key)
         if wants_other_attributes(new):
             if old is not None and _attributes(old) != _attributes(new):
                 self._forget(MODIFY, new.key, new.uid)
@@ -55,7 +59,7 @@ class ExpandHandlers:
         if reference is None or not reference.uid:
             return
         claim = self._cluster.claims.get(f"{reference.namespace}/{reference.name}")
-        if claim is not None and wants_more(claim):
+        if claim is not None and (wants_more(claim) or notes_size_before(new)):
             self._resizer.enqueue(claim.key)
         if claim is not None and wants_other_attributes(claim):
             self._modifier.enqueue(claim.key)

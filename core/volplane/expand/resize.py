@@ -26,6 +26,7 @@ from volplane.expand.conditions import (
     conditions_without,
     since_when,
 )
+from volplane.intents.owner import driver_of
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
@@ -33,7 +34,7 @@ from volplane.kube.quantity import format_bytes, parse
 from volplane.state.cluster_state import ClusterState
 from volplane.state.progress import Changed, Changing, Refused, Untouched
 
-__all__ = ["EXPAND", "decide_resize", "expansion_target", "recorded_target", "wants_more"]
+__all__ = ["EXPAND", "decide_resize", "expansion_target", "notes_size_before", "recorded_target", "wants_more"]
 
 EXPAND: Final = "expand"
 IN_PROGRESS: Final = "ControllerResizeInProgress"
@@ -55,8 +56,10 @@ def wants_more(claim: Claim) -> bool:
 def decide_resize(key: str, cluster: ClusterState) -> Action:
     """The next action for the size of the claim `namespace/name`."""
     claim = cluster.claims.get(key)
-    if claim is None or not wants_more(claim):
+    if claim is None:
         return Settled()
+    if not wants_more(claim):
+        return _forget_size_before(claim, cluster)
     asset = bound_asset(claim, cluster, otherwise="it cannot grow")
     if not isinstance(asset, BoundAsset):
         return _without_driver(asset, claim, cluster)
@@ -84,6 +87,24 @@ def _without_driver(action: Action, claim: Claim, cluster: ClusterState) -> Acti
         )
         return Wait(reason=text, events=(warning(CLAIMS, claim, "ExternalExpanding", text),))
     return action
+
+
+def notes_size_before(volume: Volume) -> bool:
+    """Whether the volume says which size its file system had before it grew: a claim that is bound to it before the
+    node has grown that shows this size.
+    """
+    return volume.annotation(names.PRE_RESIZE_CAPACITY) is not None
+
+
+def _forget_size_before(claim: Claim, cluster: ClusterState) -> Action:
+    """Remove that size once the file system has grown, too."""
+    volume = cluster.volumes.get(claim.spec.volume_name)
+    if volume is None or volume.terminating or not notes_size_before(volume) or not refers_to(volume, claim):
+        return Settled()
+    if held_by(claim) < capacity_of(volume) or driver_of(volume, cluster).driver is None:
+        return Settled()
+    body = {"metadata": {"annotations": {names.PRE_RESIZE_CAPACITY: None}}}
+    return Patch(kind=VOLUMES, target=volume, body=body, why="its file system has grown, too")
 
 
 def expansion_target(claim: Claim, volume: Volume, *, untouched: bool = False) -> int | None:
@@ -177,14 +198,22 @@ def _refused(step: Refused, target: int, claim: Claim, cluster: ClusterState) ->
 
 def _finish(done: Changed, claim: Claim, volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:
     """The asset has grown: the volume's capacity first, then the claim's status."""
-    if capacity_of(volume) < done.capacity_bytes * NANOS or volume.annotation(names.EXPANSION) is not None:
+    mode = volume.spec.volume_mode or "Filesystem"
+    on_node = driver.info.node_expansion_required and mode == VolumeMode.FILESYSTEM
+    grows = capacity_of(volume) < done.capacity_bytes * NANOS
+    if grows or volume.annotation(names.EXPANSION) is not None:
         body: dict[str, Any] = {}
-        if capacity_of(volume) < done.capacity_bytes * NANOS:
+        annotations: dict[str, Any] = {}
+        if grows:
             body["spec"] = {"capacity": {"storage": format_bytes(done.capacity_bytes)}}
+            if on_node and (not notes_size_before(volume) or held_by(claim) >= capacity_of(volume)):
+                annotations[names.PRE_RESIZE_CAPACITY] = (volume.spec.capacity or {})["storage"]
         if volume.annotation(names.EXPANSION) is not None:
-            body["metadata"] = {"annotations": {names.EXPANSION: None}}
+            annotations[names.EXPANSION] = None
+        if annotations:
+            body["metadata"] = {"annotations": annotations}
         return Patch(kind=VOLUMES, target=volume, body=body, why="the asset has grown")
-    if driver.info.node_expansion_required and (volume.spec.volume_mode or "Filesystem") == VolumeMode.FILESYSTEM:
+    if on_node:
         status = _node_pending(claim, cluster)
         message = "Require file system resize of volume on node"
         event = EventRecord(CLAIMS, claim, "Normal", "FileSystemResizeRequired", message)

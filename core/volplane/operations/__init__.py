@@ -7,7 +7,7 @@ work that a handler returned.
 """
 
 from volplane.operations.dispatcher import Dispatcher, Handler, OneShots, OneShotState, OneShotStatus
-from volplane.operations.operation import Again, DriverLimits, Ended, OperationState, Phase, Work
+from volplane.operations.operation import Again, DriverLimits, Ended, OperationState, Phase, Work, limits_of
 from volplane.operations.registry import OperationRegistry
 
 __all__ = [
@@ -23,4 +23,5 @@ __all__ = [
     "OperationState",
     "Phase",
     "Work",
+    "limits_of",
 ]

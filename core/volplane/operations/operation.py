@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -27,6 +27,7 @@ __all__ = [
     "Requeue",
     "Work",
     "hold_until",
+    "limits_of",
 ]
 
 Requeue = Callable[[], None]
@@ -195,6 +196,11 @@ class DriverLimits:
     concurrency: int = 10
     rate: float | None = None
     timeout: float = 120.0
+
+
+def limits_of(driver: str, configured: Mapping[str, DriverLimits]) -> DriverLimits:
+    """The configured limits of a driver; the defaults if it has none."""
+    return configured.get(driver) or DriverLimits()
 
 
 UNLIMITED: Final = DriverLimits(concurrency=sys.maxsize)

@@ -26,6 +26,7 @@ from volplane.operations.operation import (
     Phase,
     Requeue,
     Work,
+    limits_of,
 )
 from volplane.operations.retry_budget import RetryBudget, retry_delay
 
@@ -97,7 +98,7 @@ class OperationRegistry:
 
     def limits(self, driver: str) -> DriverLimits:
         """The limits of a driver; for "" (no driver), none."""
-        return (self._limits.get(driver) or DriverLimits()) if driver else UNLIMITED
+        return limits_of(driver, self._limits) if driver else UNLIMITED
 
     def next_delay(self, run: Run, error: BaseException) -> float:
         """Seconds after which the operation would be tried again if it failed with `error` now; for events."""

@@ -16,7 +16,7 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import VOLUME_ATTRIBUTES_CLASSES
 from volplane.kube.objects import Claim, Volume, VolumeAttributesClass
 from volplane_embedded.ephemeral_volumes import NoOperations
-from volplane_embedded.informers import Informers
+from volplane_embedded.informers import Informers, unsubscribing
 
 __all__ = ["AttributesClassProtection"]
 
@@ -42,18 +42,14 @@ class AttributesClassProtection:
     async def run(self) -> None:
         """Run until cancelled."""
         classes = self._informers.attributes_classes
-        ends = [
+        with unsubscribing(
             classes.subscribe(self._class_changed),
             self._informers.claims.subscribe(self._claim_changed),
             self._informers.volumes.subscribe(self._volume_changed),
-        ]
-        try:
+        ):
             for each in classes.values():
                 self._runner.enqueue(each.name)
             await self._runner.run()
-        finally:
-            for end in ends:
-                end()
 
     def _class_changed(self, _old: VolumeAttributesClass | None, new: VolumeAttributesClass | None) -> None:
         if new is not None and new.terminating == new.has_finalizer(FINALIZER):

@@ -16,7 +16,7 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.metadata import OwnerReference
 from volplane.kube.objects import Claim
-from volplane_embedded.informers import Informers
+from volplane_embedded.informers import Informers, unsubscribing
 from volplane_embedded.objects import PODS, Pod, PodVolume, is_finished
 
 __all__ = ["EphemeralVolumes", "NoOperations"]
@@ -57,19 +57,15 @@ class EphemeralVolumes:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        ends = [
+        with unsubscribing(
             self._informers.pods.subscribe(self._pod_changed),
             self._informers.claims.subscribe(self._claim_changed),
-        ]
-        try:
+        ):
             for pod in self._informers.pods.values():
                 self._pods.enqueue(pod.key)
             for claim in self._informers.claims.values():
                 self._claims.enqueue(claim.key)
             await self._run_both()
-        finally:
-            for end in ends:
-                end()
 
     async def _run_both(self) -> None:
         async with TaskGroup() as tasks:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -34,7 +36,7 @@ from volplane.kube.objects import (
 from volplane.kube.reflector import Reflector
 from volplane_embedded.objects import PODS, Pod, claim_names, is_finished, needs_node
 
-__all__ = ["Informers"]
+__all__ = ["Informers", "unsubscribing"]
 
 
 class Informers:
@@ -101,6 +103,16 @@ class Informers:
     async def wait_synced(self) -> None:
         for cache in self.caches.values():
             await cache.wait_synced()
+
+
+@contextmanager
+def unsubscribing(*subscriptions: Callable[[], None]) -> Iterator[None]:
+    """End subscriptions when the block ends. They are what `Cache.subscribe` returned."""
+    try:
+        yield
+    finally:
+        for unsubscribe in subscriptions:
+            unsubscribe()
 
 
 def _pending(pod: Pod) -> list[str]:

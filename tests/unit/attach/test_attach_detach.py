@@ -19,7 +19,7 @@ from volplane.attach.reconcilers import NodeReconciler, PairReconciler
 from volplane.controller.actions import Create, Delete, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.kube import names
 from volplane.kube.kinds import NODES, VOLUMES
-from volplane.kube.objects import CsiDriver, CsiDriverSpec, KubeObject, Metadata, VolumeAttachment
+from volplane.kube.objects import CsiDriver, CsiDriverSpec, KubeObject, Metadata, Pod, VolumeAttachment
 
 NEEDS_NONE = CsiDriver(metadata=Metadata(name=CSI), spec=CsiDriverSpec(attach_required=False))
 
@@ -116,6 +116,14 @@ def test_an_attachment_for_others_has_what_the_stock_controller_writes(change: d
 )
 def test_nothing_is_attached_where(objects: tuple[KubeObject, ...], why: str) -> None:
     assert decided(*objects).action == Settled(), why
+
+
+def test_a_claim_that_a_pod_names_is_wanted_though_it_is_called_like_its_ephemeral_volume() -> None:
+    used = claim("p-w", volumeName="v", status={"phase": "Bound"})
+    made = volume("v", claim=used, csi={"driver": CSI, "volumeHandle": "h-1"}, hostPath=None)
+    body = msgspec.to_builtins(pod("p", claim="p-w"))
+    body["spec"]["volumes"].insert(0, {"name": "w", "ephemeral": {"volumeClaimTemplate": {}}})
+    assert isinstance(decided(used, made, node(), msgspec.convert(body, Pod)).action, Create)
 
 
 def test_a_volume_for_one_node_waits_while_another_has_it() -> None:

@@ -41,6 +41,13 @@ def written(form: Literal["text", "json"], stream: io.StringIO, verbosity: int =
     return stream.getvalue()
 
 
+@pytest.mark.parametrize("time", ["once", "again"])
+def test_what_a_test_configures_ends_with_the_test(time: str) -> None:
+    ours = [handler for handler in logging.getLogger().handlers if type(handler.formatter).__module__ == logs.__name__]
+    assert ours == []
+    logs.configure(stream=io.StringIO())
+
+
 def test_text_has_time_level_place_message_and_fields(root: logging.Logger) -> None:
     text = written("text", io.StringIO())
     assert text.splitlines()[0][13:] == "W reconcile: no room on fast  controller=claims object=default/data"

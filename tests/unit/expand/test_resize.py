@@ -109,6 +109,23 @@ def test_the_volume_shows_the_size_before_the_claim_does() -> None:
     assert then.body["status"]["capacity"] == {"storage": "2Gi"}
 
 
+def with_size_before(item: Claim, size: str, maker: str = DRIVER) -> Volume:
+    noted = {"pv.kubernetes.io/provisioned-by": maker, "volume.alpha.kubernetes.io/pre-resize-capacity": "1Gi"}
+    return volume(claim=item, size=size, annotations=noted, status={"phase": "Bound"})
+
+
+def test_the_size_before_is_removed_once_the_claim_shows_that_of_its_volume() -> None:
+    item = bound("2Gi", "2Gi")
+    action = decided(item, with_size_before(item, "2Gi"))
+    assert isinstance(action, Patch)
+    annotations = {"volume.alpha.kubernetes.io/pre-resize-capacity": None}
+    assert action.body == {"metadata": {"annotations": annotations}}
+    less = bound("1Gi", "1Gi")
+    assert isinstance(decided(less, with_size_before(less, "2Gi")), Settled), "its file system has yet to grow"
+    foreign = with_size_before(item, "2Gi", maker="other.example.com")
+    assert isinstance(decided(item, foreign), Settled), "it is another resizer's"
+
+
 def test_conditions_of_others_are_kept() -> None:
     item = bound("2Gi")
     item.status.conditions = [{"type": "ModifyingVolume", "status": "True", "heartbeat": 1}]

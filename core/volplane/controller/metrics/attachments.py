@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from volplane.controller.metrics.families import Families
+from volplane.controller.metrics.families import Families, MetricsPart
 
 __all__ = ["AttachmentMetrics"]
 
 
-class AttachmentMetrics:
+class AttachmentMetrics(MetricsPart):
     """Methods are named after what happened."""
 
     def __init__(self, make: Families) -> None:
@@ -32,6 +32,7 @@ class AttachmentMetrics:
         )
         for reason in ("timeout", "out-of-service"):
             self._forced_detaches[(reason,)].set(0)
+        super().__init__(make)
 
     def detach_forced(self, reason: str) -> None:
         """A volume was detached though its node may use it. reason: "timeout" or "out-of-service"."""

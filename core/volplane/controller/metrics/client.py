@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from volplane.controller.metrics.families import LATENCY, Families
+from volplane.controller.metrics.families import LATENCY, Families, MetricsPart
 
 __all__ = ["ClientMetrics"]
 
 
-class ClientMetrics:
+class ClientMetrics(MetricsPart):
     """Methods are named after what happened."""
 
     def __init__(self, make: Families) -> None:
@@ -33,6 +33,7 @@ class ClientMetrics:
             "volplane_reflector_watch_ends_total", "Watches that ended, and why", "resource", "why"
         )
         self._events_dropped = make.counter("volplane_events_dropped_total", "Events not written, and why", "why")
+        super().__init__(make)
 
     def api_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
         self._requests[verb, resource, str(code)].inc()

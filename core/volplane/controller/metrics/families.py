@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.metrics import MetricWrapperBase
 
-__all__ = ["LATENCY", "OPERATION", "Children", "Description", "Families"]
+__all__ = ["LATENCY", "OPERATION", "Children", "Description", "Families", "MetricsPart"]
 
 LATENCY: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 OPERATION: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0)
@@ -69,3 +69,10 @@ class Families:
         name = f"{family.name}_total" if family.type == "counter" else family.name
         self.descriptions.append(Description(name, family.type, labels, family.documentation))
         self.registry.register(metric)
+
+
+class MetricsPart:
+    """The metrics of one subject. `Metrics` inherits from every part."""
+
+    def __init__(self, make: Families) -> None:
+        """Make the metrics. Each part makes its own, and then calls the next one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from volplane.controller.metrics.families import LATENCY, OPERATION, Families
+from volplane.controller.metrics.families import LATENCY, OPERATION, Families, MetricsPart
 
 __all__ = ["HookMetrics"]
 
@@ -14,7 +14,7 @@ _OPERATIONS: Final = frozenset({"provision", "delete", "recycle", "attach", "det
 """Hooks whose calls are `storage_operation_duration_seconds`."""
 
 
-class HookMetrics:
+class HookMetrics(MetricsPart):
     """Methods are named after what happened."""
 
     def __init__(self, make: Families) -> None:
@@ -55,6 +55,7 @@ class HookMetrics:
             "volume_operation_errors_total", "Operations that failed", "plugin_name", "operation_name"
         )
         self._drivers = make.gauge("volplane_driver_healthy", "1: the driver can be used now", "driver")
+        super().__init__(make)
 
     def hook_ended(self, driver: str, hook: str, seconds: float, result: str) -> None:
         """A call of a hook. result: "ok", "in_progress", or the class of the error."""

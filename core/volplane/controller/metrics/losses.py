@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from volplane.controller.metrics.families import Families
+from volplane.controller.metrics.families import Families, MetricsPart
 
 __all__ = ["LossMetrics"]
 
 
-class LossMetrics:
+class LossMetrics(MetricsPart):
     """Methods are named after what happened."""
 
     def __init__(self, make: Families) -> None:
@@ -28,6 +28,7 @@ class LossMetrics:
             "driver",
         )
         self._lost = make.gauge("volplane_lost_volumes", "Volumes of distributed drivers whose node is gone", "driver")
+        super().__init__(make)
 
     def leak_checked(self, driver: str, at: float | None) -> None:
         """A check for leaks is over. at: Unix time of its end, None if it failed."""

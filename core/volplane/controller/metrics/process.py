@@ -19,8 +19,6 @@ from volplane.controller.metrics.volumes import VolumeMetrics
 
 __all__ = ["Metrics"]
 
-_PARTS = (ClientMetrics, QueueMetrics, HookMetrics, VolumeMetrics, AttachmentMetrics, LossMetrics)
-
 
 class Metrics(ClientMetrics, QueueMetrics, HookMetrics, VolumeMetrics, AttachmentMetrics, LossMetrics):
     """All metrics of a process."""
@@ -30,8 +28,7 @@ class Metrics(ClientMetrics, QueueMetrics, HookMetrics, VolumeMetrics, Attachmen
         make = Families(self.registry)
         for metric, labels in COLLECTORS:
             make.shared(metric, labels)
-        for part in _PARTS:
-            part.__init__(self, make)
+        super().__init__(make)
         self._leading = make.gauge("volplane_leading", "1: this process holds the lease and works", "lease")
         self.descriptions: tuple[Description, ...] = tuple(make.descriptions)
         """Every metric, for the documentation."""

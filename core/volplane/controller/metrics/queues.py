@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from volplane.controller.metrics.families import LATENCY, Families
+from volplane.controller.metrics.families import LATENCY, Families, MetricsPart
 
 __all__ = ["QueueMetrics"]
 
 
-class QueueMetrics:
+class QueueMetrics(MetricsPart):
     """Methods are named after what happened."""
 
     def __init__(self, make: Families) -> None:
@@ -25,6 +25,7 @@ class QueueMetrics:
         self._passes = make.counter(
             "volplane_reconcile_total", "Passes over an object, by how they ended", "controller", "result"
         )
+        super().__init__(make)
 
     def queue_added(self, queue: str) -> None:
         self._added[(queue,)].inc()

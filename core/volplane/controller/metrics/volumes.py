@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from volplane.controller.metrics.families import OPERATION, Families
+from volplane.controller.metrics.families import OPERATION, Families, MetricsPart
 
 __all__ = ["VolumeMetrics"]
 
@@ -13,7 +13,7 @@ _ATTEMPT: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 """The external provisioner's buckets for one attempt."""
 
 
-class VolumeMetrics:
+class VolumeMetrics(MetricsPart):
     """Methods are named after what happened."""
 
     def __init__(self, make: Families) -> None:
@@ -52,6 +52,7 @@ class VolumeMetrics:
             "bound_pvc": make.gauge("pv_collector_bound_pvc_count", "Bound claims", *_CLAIM_LABELS),
             "unbound_pvc": make.gauge("pv_collector_unbound_pvc_count", "Claims that are not bound", *_CLAIM_LABELS),
         }
+        super().__init__(make)
 
     def provision_succeeded(self, storage_class: str, seconds: float, *, source: str = "") -> None:
         """One call that made an asset. source: kind of the claim's dataSource."""

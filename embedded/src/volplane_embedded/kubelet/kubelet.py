@@ -14,6 +14,7 @@ from volplane.controller.actions import EventRecord
 from volplane.errors import ApiError
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, Node, Volume, VolumeAttachment
+from volplane_embedded.informers import unsubscribing
 from volplane_embedded.kubelet.container_runtime import Dependencies
 from volplane_embedded.kubelet.expansion import awaits_node
 from volplane_embedded.kubelet.mounts import MountError
@@ -54,23 +55,19 @@ class Kubelet:
         await informers.wait_synced()
         left = await self._recovered()
         # From here to the start of the workers nothing is awaited, so that no pod is overlooked.
-        ends = [
+        with unsubscribing(
             informers.pods.subscribe(self._pod_changed),
             informers.claims.subscribe(self._claim_changed),
             informers.volumes.subscribe(self._volume_changed),
             informers.attachments.subscribe(self._attachment_changed),
             informers.nodes.subscribe(self._node_changed),
-        ]
-        try:
+        ):
             async with asyncio.TaskGroup() as self._tasks:
                 pods = [pod for node in self._starts for pod in informers.on_node(node)]
                 self._tasks.create_task(self._clean(pods, left), name="housekeeping")
                 for pod in pods:
                     self._pod_changed(None, pod)
                 await asyncio.Event().wait()
-        finally:
-            for end in ends:
-                end()
 
     def worker(self, pod: Pod) -> PodWorker | None:
         """The worker of the pod, None if it has none."""
@@ -140,12 +137,12 @@ class Kubelet:
         claim = new or old
         if claim is not None:
             self._poke_users(claim.key)
-        if new is not None and awaits_node(new) and (pod := self._running_user(new)) is not None:
+        if new is not None and awaits_node(new) and (pod := self._running_user(new.key)) is not None:
             self._spawn(self._expand(new, pod), pod)
 
-    def _running_user(self, claim: Claim) -> Pod | None:
-        """A pod here that has the claim's volume mounted."""
-        for pod in self._deps.informers.users(claim.key):
+    def _running_user(self, claim: str) -> Pod | None:
+        """A pod here that has the volume of the claim `namespace/name` mounted."""
+        for pod in self._deps.informers.users(claim):
             worker = self._workers.get(pod.uid)
             if worker is not None and worker.record.prepared and not worker.record.torn_down:
                 return pod
@@ -165,8 +162,19 @@ class Kubelet:
 
     def _volume_changed(self, old: Volume | None, new: Volume | None) -> None:
         volume = new or old
-        if volume is not None and (reference := volume.spec.claim_ref) is not None:
-            self._poke_users(f"{reference.namespace}/{reference.name}")
+        if volume is None or (reference := volume.spec.claim_ref) is None:
+            return
+        claim = f"{reference.namespace}/{reference.name}"
+        self._poke_users(claim)
+        grown = old is not None and new is not None and old.spec.capacity != new.spec.capacity
+        if grown and (pod := self._running_user(claim)) is not None:
+            self._spawn(self._grow_device(volume, pod), pod)
+
+    async def _grow_device(self, volume: Volume, pod: Pod) -> None:
+        try:
+            await self._deps.volumes.grow_device(volume, pod.spec.node_name)
+        except (ApiError, MountError) as error:
+            _LOG.warning("the device of volume %s keeps its size until it is used anew: %s", volume.name, error)
 
     def _attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> None:
         """A pod may wait for it."""

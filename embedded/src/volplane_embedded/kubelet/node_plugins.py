@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from volplane.errors import ApiError
 from volplane.kube.client import Client
 from volplane.kube.kinds import CSI_NODES
 from volplane.kube.objects import CsiNode, CsiNodeDriver, Node
-from volplane_embedded.informers import Informers
+from volplane_embedded.informers import Informers, unsubscribing
 
 __all__ = ["NodePlugin", "PluginRegistration", "entries"]
 
@@ -78,19 +78,15 @@ class PluginRegistration:
 
     async def run(self) -> None:
         """Write until cancelled. The informers are synced."""
-        stop: list[Callable[[], None]] = [
+        with unsubscribing(
             self._informers.nodes.subscribe(lambda _old, _new: self._woken.set()),
             self._informers.csi_nodes.subscribe(lambda _old, _new: self._woken.set()),
-        ]
-        try:
+        ):
             while True:
                 await self._woken.wait()
                 self._woken.clear()
                 for name in self._names if self._plugins else ():
                     await self._write(name)
-        finally:
-            for unsubscribe in stop:
-                unsubscribe()
 
     async def _write(self, name: str) -> None:
         node, found = self._informers.nodes.get(name), self._informers.csi_nodes.get(name)

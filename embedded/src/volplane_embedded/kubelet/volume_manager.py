@@ -146,9 +146,20 @@ class VolumeManager:
         Raises MountError, ApiError.
         """
         async with self._operations.on(node, unique_name(volume)):
-            if volume.spec.csi is not None and volume.spec.volume_mode == "Block":
-                await self._plugins.disks.find(volume, node, block=True)
+            await self._give_size(volume, node)
             return await finish_expansion(self._client, claim, volume)
+
+    async def grow_device(self, volume: Volume, node: str) -> None:
+        """Give a device that pods use the size of its volume. Drivers say of devices that a node has nothing to do for
+        their growth. Raises MountError, ApiError.
+        """
+        async with self._operations.on(node, unique_name(volume)):
+            await self._give_size(volume, node)
+
+    async def _give_size(self, volume: Volume, node: str) -> None:
+        """A real device grows by itself, the file that stands for one does not."""
+        if volume.spec.csi is not None and volume.spec.volume_mode == "Block":
+            await self._plugins.disks.find(volume, node, block=True)
 
     async def restore(self, nodes: Collection[str]) -> None:
         """Find what pods had mounted under former processes. Writes nothing."""

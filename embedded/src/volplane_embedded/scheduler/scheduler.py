@@ -14,7 +14,7 @@ from volplane.controller.runner import Runner
 from volplane.errors import ApiError
 from volplane.kube.client import Client
 from volplane.kube.objects import Claim, VolumeAttachment
-from volplane_embedded.informers import Informers
+from volplane_embedded.informers import Informers, unsubscribing
 from volplane_embedded.objects import PODS, Now, Pod, claim_names, is_finished, needs_node, timestamp
 from volplane_embedded.scheduler.scheduling import Bind, SchedulerState, decide
 from volplane_embedded.scheduler.volume_binding import StorageState
@@ -54,7 +54,7 @@ class Scheduler:
     async def run(self) -> None:
         """Schedule until cancelled."""
         informers = self._informers
-        ends = [
+        with unsubscribing(
             informers.pods.subscribe(self._pod_changed),
             informers.nodes.subscribe(lambda _old, _new: self._wake()),
             informers.classes.subscribe(lambda _old, _new: self._wake()),
@@ -64,15 +64,11 @@ class Scheduler:
             informers.capacities.subscribe(lambda _old, _new: self._wake(with_claims=True)),
             informers.csi_nodes.subscribe(lambda _old, _new: self._wake(with_claims=True)),
             informers.attachments.subscribe(self._attachment_changed),
-        ]
-        try:
+        ):
             self._wake()
             async with asyncio.TaskGroup() as tasks:
                 self._bindings.tasks = tasks
                 tasks.create_task(self._runner.run(), name="scheduler")
-        finally:
-            for end in ends:
-                end()
 
     def _wake(self, *, with_claims: bool = False) -> None:
         """Enqueue waiting pods: all of them, or those that have claims."""
