@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from integration.beside import Beside
 from scenarios.backends import ScriptedBackend
 from scenarios.harness import OURS, Harness, Json
 from scenarios.recycling import by_pod, end, permitted, pods, released
@@ -152,6 +153,62 @@ async def test_what_a_webhook_changes_of_a_new_volume_holds() -> None:
         assert volume["metadata"]["labels"] == {"team": "storage"}
         assert not [name for name in volume["metadata"].get("finalizers") or () if name.startswith("volplane.dev/")]
         assert harness.backends[DRIVER].assets
+
+
+def without_annotations(target: str, new: Json, _old: Json | None) -> None:
+    if target == "persistentvolumes":
+        new["metadata"].pop("annotations", None)
+
+
+def without_unknown_annotations(target: str, new: Json, _old: Json | None) -> None:
+    if target == "persistentvolumes":
+        annotations = new["metadata"].get("annotations") or {}
+        for name in [each for each in annotations if each.startswith("volplane.dev/")]:
+            del annotations[name]
+
+
+@pytest.mark.parametrize("webhook", [without_annotations, without_unknown_annotations])
+async def test_a_webhook_that_takes_our_marks_off_a_new_volume_is_said_and_the_asset_does_not_stay_behind(
+    webhook: Webhook,
+) -> None:
+    async with Harness(ScriptedBackend(DRIVER)) as harness:
+        harness.server.webhooks.append(webhook)
+        await harness.create("classes", storage_class("fast"))
+        await harness.create("claims", claim("c", storageClassName="fast"))
+        await harness.start()
+        await asyncio.sleep(SPELL)
+        assert any("does an admission webhook or another controller undo it?" in text for text in warnings(harness))
+        harness.server.webhooks.clear()
+        await harness.settle()
+        assert await made(harness) == "Bound"
+        (volume,) = await harness.everything("volumes")
+        assert volume["metadata"]["annotations"]["pv.kubernetes.io/provisioned-by"] == DRIVER
+        assert volume["metadata"]["annotations"]["volplane.dev/handle"]
+        await harness.delete("claims", "c")
+        await harness.settle()
+        assert await harness.everything("volumes") == []
+        assert not harness.backends[DRIVER].assets
+
+
+async def test_beside_a_binder_our_marks_come_back_to_a_volume_that_it_has_bound_without_them() -> None:
+    async with Beside() as harness:
+        harness.server.webhooks.append(without_annotations)
+        await harness.create("classes", storage_class("fast"))
+        await harness.create("claims", claim("c", storageClassName="fast"))
+        await harness.start_both()
+        await asyncio.sleep(SPELL)
+        assert any("does an admission webhook or another controller undo it?" in text for text in warnings(harness))
+        assert await made(harness) == "Bound"
+        harness.server.webhooks.clear()
+        await harness.settle()
+        marks = (await harness.bound_volume("c"))["metadata"]["annotations"]
+        assert {INTENT, "pv.kubernetes.io/provisioned-by", "volplane.dev/handle"} & marks.keys() == {
+            "pv.kubernetes.io/provisioned-by",
+            "volplane.dev/handle",
+        }
+        await harness.delete("claims", "c")
+        await harness.settle()
+        await harness.nothing_left()
 
 
 class Slow(Harness):

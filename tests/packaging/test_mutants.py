@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from tools.mutants.changed_lines import changed_lines
-from tools.mutants.coverage_map import moved
+from tools.mutants.coverage_map import CoverageMap, moved
 from tools.mutants.swapping import Swapper
 from tools.mutants.variant import Variant
 from tools.mutants.verdicts import Verdict, Verdicts, excused_variants
@@ -38,6 +40,9 @@ def ends():
     print()
     return None
 """
+
+
+KNOWN: dict[str, Any] = {"digest": "", "seconds": 0.1, "lines": {}}
 
 
 def variant(was: str, now: str, *, function: str = "guarded", at_import: bool = False) -> Variant:
@@ -148,6 +153,24 @@ def test_lines_are_followed_to_where_they_are_after_a_change() -> None:
     assert to[3] == [4, 5]
     assert to[4] == [4, 5, 6]
     assert to[1] == [1, 2]
+
+
+def measured(tmp_path: Path, source: str) -> CoverageMap:
+    """What is known of two tests, of which one runs a module whose text was `source` then."""
+    kept = {"sources": {"module.py": source}, "tests": {"runs it": KNOWN | {"lines": {"module.py": [5]}}, "not": KNOWN}}
+    (tmp_path / "kept.json").write_text(json.dumps(kept))
+    (tmp_path / "module.py").write_text(SOURCE)
+    return CoverageMap(tmp_path, tmp_path / "kept.json", ["module.py"])
+
+
+def test_who_runs_a_module_is_measured_anew_when_it_gets_a_function(tmp_path: Path) -> None:
+    assert set(measured(tmp_path, SOURCE.replace("def guarded", "def former")).passing()) == {"not"}
+
+
+def test_who_runs_a_line_is_known_when_others_change(tmp_path: Path) -> None:
+    changed = measured(tmp_path, "\n" + SOURCE.replace("deleted", "gone"))
+    assert set(changed.passing()) == {"runs it", "not"}
+    assert list(changed.covering("module.py", [4])) == ["runs it"]
 
 
 def test_an_excuse_has_a_reason_and_names_each_change(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """Which tests run which lines of the judged modules.
 
-Measured once for each test, and kept until the test changes. The lines of a module that has changed since are followed
-to where they are now: a test that is missed so can only make a change look unnoticed that is noticed.
+Measured once for each test, and kept until the test changes, or a module that it runs gets a new function. The lines of
+other modules that have changed since are followed to where they are now: a test that is missed so can only make a
+change look unnoticed that is noticed.
 """
 
 from __future__ import annotations
 
+import ast
 import difflib
 import hashlib
 import inspect
@@ -41,6 +43,11 @@ class CoverageMap:
         for path, source in found["sources"].items():
             now = self._sources.get(path, "")
             if now == source:
+                continue
+            if _functions(now) - _functions(source):
+                # Its lines may have stood elsewhere: only a measurement tells who runs them.
+                for test in [test for test, known in self._known.items() if path in known["lines"]]:
+                    del self._known[test]
                 continue
             to = moved(source, now)
             for known in self._known.values():
@@ -119,6 +126,12 @@ def moved(old: str, new: str) -> dict[int, list[int]]:
             for line in range(old_first, old_end + 2):
                 found.setdefault(line, []).extend(range(new_first + 1, new_end + 1))
     return found
+
+
+def _functions(source: str) -> set[str]:
+    """Names of what is defined in a text."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)}
 
 
 def _digest(item: pytest.Item) -> str:

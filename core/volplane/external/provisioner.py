@@ -31,6 +31,7 @@ from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.placement.race import decide_race
 from volplane.placement.recognise import decide_recognition
 from volplane.provision.decide import decide_provision
+from volplane.provision.persistentvolume import restore_annotations
 from volplane.reclaim.delete import decide_delete, once_proven
 from volplane.reclaim.recycle import abandon_scrub, decide_recycle, recycles
 from volplane.reclaim.scrub_claim import held_for_scrub
@@ -48,7 +49,7 @@ def decide_external_claim(claim: Claim, cluster: ClusterState, reads: LiveReads)
     """The next action for a claim that the stock binder binds."""
     if not cluster.settings.provisioner:
         return Settled()
-    if (step := take_over(claim, cluster, reads)) is not None:
+    if (step := take_over(claim, cluster, reads) or restore_annotations(claim, cluster)) is not None:
         return step
     if claim.terminating or claim.spec.volume_name or claim.annotation(names.BIND_COMPLETED) is not None:
         return _settle_bound(claim, cluster, reads)

@@ -72,9 +72,8 @@ class ClaimProtection:
 
     def __call__(self, key: str, _reads: LiveReads) -> Action:
         action = decide_claim_protection(key, self._state)
-        claim = self._state.claims.get(key)
-        if isinstance(action, Patch) and claim is not None and claim.terminating:
-            self._state.live.tried(claim)
+        if isinstance(action, Patch) and action.target.terminating:
+            self._state.live.tried(action.target)
         return action
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from volplane.controller.actions import Run
 from volplane.kube.client import Client
 from volplane.kube.kinds import PODS
-from volplane.kube.objects import Claim, Pod
+from volplane.kube.objects import Claim, KubeObject, Pod
 from volplane.operations import Work
 
 __all__ = ["BELIEVED", "LivePods", "UnprotectOperation", "uses"]
@@ -48,7 +48,7 @@ class LivePods:
         self.spent.pop(namespace, None)
         self.used[namespace] = [pod for pod in pods if pod.spec.node_name and pod.spec.volumes]
 
-    def tried(self, claim: Claim) -> None:
+    def tried(self, claim: KubeObject) -> None:
         """The finalizer is being removed. If that fails, another list is needed."""
         self.spent.setdefault(claim.namespace, set()).add(claim.uid)
 

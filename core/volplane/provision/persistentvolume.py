@@ -7,32 +7,29 @@ from collections.abc import Mapping
 from typing import Any
 
 from volplane.assets import Asset
+from volplane.binding.matching import class_of_claim, refers_to
+from volplane.controller.actions import Patch
 from volplane.drivers.view import DriverView
+from volplane.intents.record import settled_metadata
 from volplane.intents.requests import split_parameters
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, StorageClass
 from volplane.kube.quantity import format_bytes
+from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import handle_in, is_in_tree, reclaim_finalizer, volume_name_of
+from volplane.state.progress import Made
 from volplane.state.records import ClaimIntent
 
-__all__ = ["volume_body"]
+__all__ = ["restore_annotations", "volume_body"]
 
 
 def volume_body(
     claim: Claim, storage_class: StorageClass, driver: DriverView, intent: ClaimIntent, asset: Asset
 ) -> dict[str, Any]:
     """The PersistentVolume for an asset made for this claim."""
-    _, release = split_parameters(storage_class)
     policy = storage_class.reclaim_policy
-    annotations = {names.PROVISIONED_BY: driver.name}
-    annotations |= _own_annotations(driver, intent, asset)
-    if release == "recycle":
-        annotations[names.ON_RELEASE] = release
-    if asset.attributes and asset.source.kind != "csi":
-        annotations[names.ATTRIBUTES] = json.dumps(dict(asset.attributes), ensure_ascii=False, sort_keys=True)
-    if asset.gid is not None:
-        annotations[names.GID] = str(asset.gid)
+    annotations = _annotations(storage_class, driver, intent, asset)
     metadata: dict[str, Any] = {"name": volume_name_of(claim), "annotations": annotations}
     if policy == "Delete":
         metadata["finalizers"] = [reclaim_finalizer(driver.name)]
@@ -60,6 +57,39 @@ def volume_body(
     if claim.spec.volume_attributes_class_name:
         spec["volumeAttributesClassName"] = claim.spec.volume_attributes_class_name
     return VOLUMES.body(metadata=metadata, spec=spec)
+
+
+def restore_annotations(claim: Claim, cluster: ClusterState) -> Patch | None:
+    """Put on the claim's new volume what an admission webhook took off: without it nobody would delete the asset.
+
+    Only while the record on the claim stands, and this process knows what was made. None if nothing is missing.
+    """
+    step, intent = cluster.progress.claim(claim.uid).step, cluster.intent_of(claim)
+    if not isinstance(step, Made) or intent is None or not settled_metadata(claim):
+        return None
+    volume, driver = cluster.volumes.get(volume_name_of(claim)), cluster.drivers.get(intent.driver)
+    storage_class = cluster.classes.get(class_of_claim(claim) or "")
+    if volume is None or driver is None or storage_class is None or not refers_to(volume, claim):
+        return None
+    wanted = _annotations(storage_class, driver, intent, step.asset)
+    missing = {name: value for name, value in wanted.items() if volume.annotation(name) is None}
+    if not missing:
+        return None
+    why = "the volume lacks annotations that it was made with"
+    return Patch(kind=VOLUMES, target=volume, body={"metadata": {"annotations": missing}}, why=why)
+
+
+def _annotations(storage_class: StorageClass, driver: DriverView, intent: ClaimIntent, asset: Asset) -> dict[str, str]:
+    _, release = split_parameters(storage_class)
+    annotations = {names.PROVISIONED_BY: driver.name}
+    annotations |= _own_annotations(driver, intent, asset)
+    if release == "recycle":
+        annotations[names.ON_RELEASE] = release
+    if asset.attributes and asset.source.kind != "csi":
+        annotations[names.ATTRIBUTES] = json.dumps(dict(asset.attributes), ensure_ascii=False, sort_keys=True)
+    if asset.gid is not None:
+        annotations[names.GID] = str(asset.gid)
+    return annotations
 
 
 def _own_annotations(driver: DriverView, intent: ClaimIntent, asset: Asset) -> dict[str, str]:

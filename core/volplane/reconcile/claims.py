@@ -33,6 +33,7 @@ from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Pod, StorageClass, Volume
 from volplane.provision.decide import decide_provision
+from volplane.provision.persistentvolume import restore_annotations
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import volume_name_of
 
@@ -95,7 +96,7 @@ def decide_claim(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
         return step
     if not cluster.settings.binder:
         return decide_external_claim(claim, cluster, reads)
-    if (first := take_over(claim, cluster, reads)) is not None:
+    if (first := take_over(claim, cluster, reads) or restore_annotations(claim, cluster)) is not None:
         return first
     if claim.terminating and not claim.annotation(names.BIND_COMPLETED):
         return settle(claim, cluster) or Settled()

@@ -70,7 +70,7 @@ class Pending(LongCall, frozen=True):
 
 
 class Made(msgspec.Struct, frozen=True):
-    """`provision` made this asset; no volume stands for it yet."""
+    """`provision` made this asset; no volume stands for it yet, or one without our annotations."""
 
     asset: Asset
 
@@ -142,9 +142,13 @@ class ClaimProgress(msgspec.Struct):
         if isinstance(self.step, Full):
             self.step = None
 
-    def volume_seen(self) -> None:
-        """The claim's own volume exists: it holds the asset."""
-        self.step = None
+    def volume_seen(self, *, complete: bool) -> None:
+        """The claim's own volume exists: it holds the asset.
+
+        complete: whether it shows what was made; else that is still known here alone.
+        """
+        if complete or not isinstance(self.step, Made):
+            self.step = None
 
     def absence_seen(self, now: float) -> float:
         """`find` answered `Absent`. Returns since when: the end of the last attempt, else the first look."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from unit.binding.objects import volume
@@ -12,7 +13,7 @@ from volplane.assets import VolumeSource
 from volplane.controller.actions import Run, Wait
 from volplane.drivers.owners import SourceOwner
 from volplane.intents.owner import NO_PLUGIN, driver_of, identify, run_on_asset, shared_with
-from volplane.kube.objects import Volume
+from volplane.kube.objects import Node, Volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import asset_key
 
@@ -44,6 +45,7 @@ def by(provisioner: str) -> Volume:
     return volume(annotations={"pv.kubernetes.io/provisioned-by": provisioner})
 
 
+HERE: dict[str, Any] = {"key": "kubernetes.io/hostname", "operator": "In"}
 CSI: dict[str, Any] = {"hostPath": None, "csi": {"driver": "x.example.com", "volumeHandle": "h"}}
 
 
@@ -62,6 +64,16 @@ def test_a_volume_belongs_to_the_driver_that_made_it_whoever_owns_its_source(
 ) -> None:
     others = SourceOwner(driver=disk("other.example.com"))
     assert driver_of(by(provisioner), world(others, starting="slow.example.com")) == owner
+
+
+def test_a_volume_of_another_node_belongs_to_nobody_on_this_one_whatever_its_label_says() -> None:
+    there = {"required": {"nodeSelectorTerms": [{"matchExpressions": [HERE | {"values": ["there"]}]}]}}
+    item = volume(annotations={"pv.kubernetes.io/provisioned-by": DISK.name}, nodeAffinity=there)
+    node = msgspec.convert({"metadata": {"name": "here", "uid": "u", "labels": {HERE["key"]: "here"}}}, Node)
+    owner = driver_of(item, state_with(node, drivers=(DISK,), node_name="here"))
+    assert owner.driver is None
+    assert owner.known
+    assert "its node affinity does not put it on node here" in owner.reason
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from unit.binding.objects import claim
-from volplane.controller.actions import Patch, Run, Settled, Wait
+from volplane.controller.actions import LiveReads, Patch, Run, Settled, Wait
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, PODS
 from volplane.kube.names import CLAIM_PROTECTION as GUARD
 from volplane.kube.objects import Claim, Pod, Volume
-from volplane.protection.claims import ProtectionState, decide_claim_protection
+from volplane.protection.claims import ClaimProtection, ProtectionState, decide_claim_protection
 from volplane.protection.handlers import ProtectionHandlers
 from volplane.protection.live_pods import BELIEVED, LivePods, uses
 from volplane.state.indexes import POD_INDEXES
@@ -337,6 +337,33 @@ def test_what_was_listed_in_a_namespace_goes_with_its_last_dying_claim() -> None
     bench.claims.observe_deleted("default/b", "uid-b")
     assert not bench.live.used
     assert not bench.live.started
+
+
+def test_a_list_serves_one_attempt_and_that_it_did_is_forgotten_with_the_claim() -> None:
+    bench = Bench(dying())
+    protects = ClaimProtection(bench.world)
+    assert isinstance(protects(bench.item.key, LiveReads()), Run)
+    asyncio.run(bench.list_pods("default"))
+    assert isinstance(protects(bench.item.key, LiveReads()), Patch)
+    assert isinstance(protects(bench.item.key, LiveReads()), Run), "that patch failed"
+    bench.claims.observe_deleted(bench.item.key, bench.item.uid)
+    assert bench.live == LivePods()
+
+
+def test_a_list_that_began_before_another_claim_was_deleted_serves_that_one_only_after_the_next_list() -> None:
+    bench = Bench(dying())
+    protects = ClaimProtection(bench.world)
+    asyncio.run(bench.list_pods("default"))
+    bench.time += 1.0
+    bench.claims.observe(dying("late"))
+    assert isinstance(protects("default/late", LiveReads()), Run)
+    assert bench.live.spent == {}, "nothing was tried for it"
+
+
+def test_nothing_is_noted_about_a_living_claim_that_gets_the_finalizer() -> None:
+    bench = Bench(claim())
+    assert isinstance(ClaimProtection(bench.world)(bench.item.key, LiveReads()), Patch)
+    assert bench.live == LivePods()
 
 
 def test_a_list_that_is_answered_when_nobody_waits_any_more_is_not_kept() -> None:

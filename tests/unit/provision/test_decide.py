@@ -14,7 +14,7 @@ from volplane.assets import Asset, VolumeSource
 from volplane.controller.actions import Create, LiveReads, Patch, Read, Run, Settled
 from volplane.drivers.view import DriverView
 from volplane.kube.kinds import CLAIMS, VOLUMES
-from volplane.kube.objects import Claim, KubeObject, Node
+from volplane.kube.objects import Claim, KubeObject, Node, Volume
 from volplane.reconcile.claims import decide_claim
 from volplane.state.cluster_state import ClusterState
 from volplane.state.progress import Full, Made, Pending
@@ -356,3 +356,85 @@ def test_a_claim_of_a_migrated_plugin_is_marked_first() -> None:
     step = decided(fast(annotations={"volume.kubernetes.io/storage-provisioner": "kubernetes.io/gce-pd"}))
     assert step.kind is CLAIMS
     assert step.body == {"metadata": {"annotations": {"pv.kubernetes.io/migrated-to": "pd.csi.storage.gke.io"}}}
+
+
+# --- a webhook takes our annotations off the new volume -----------------------------------------------------------
+
+MADE: dict[str, Any] = {"pv.kubernetes.io/provisioned-by": DRIVER, "volplane.dev/handle": "h"}
+STATED = {**MADE, "volplane.dev/driver": DRIVER, "volplane.dev/generation": "1", "volplane.dev/schema-version": "1"}
+
+
+def after_create(
+    annotations: dict[str, str] | None, *, reserved: str = "c", asset: Asset | None = ASSET, **more: Any
+) -> tuple[ClusterState, Volume]:
+    """The claim's volume exists with these annotations. asset: what this process has just made, if anything."""
+    more = {"drivers": (disk(),), "binder": True, **more}
+    item = volume("pvc-uid-c", annotations=annotations, claim=claim(reserved), storageClassName="fast")
+    made = state_with(storage_class(), item, **more)
+    made.claims.observe(with_intent(made, fast()))
+    if asset is not None:
+        made.progress.track_claim("uid-c").provision_made(asset, 1000.0)
+    return made, item
+
+
+@pytest.mark.parametrize("binder", [True, False], ids=["as the binder", "beside one"])
+@pytest.mark.parametrize(
+    ("left", "missing"),
+    [
+        (None, STATED),
+        (
+            {**MADE, "volplane.dev/generation": "7"},
+            {k: STATED[k] for k in STATED.keys() - MADE.keys() - {"volplane.dev/generation"}},
+        ),
+    ],
+    ids=["all", "some"],
+)
+def test_annotations_that_the_new_volume_lacks_are_put_on_it_before_anything_else(
+    left: dict[str, str] | None, missing: dict[str, str], *, binder: bool
+) -> None:
+    made, item = after_create(left, binder=binder)
+    assert decide_claim("default/c", made, LiveReads()) == Patch(
+        kind=VOLUMES,
+        target=item,
+        body={"metadata": {"annotations": missing}},
+        why="the volume lacks annotations that it was made with",
+    )
+
+
+def about_volumes(made: ClusterState) -> bool:
+    """Whether annotations are put on a volume."""
+    step = decide_claim("default/c", made, LiveReads())
+    return isinstance(step, Patch) and step.kind is VOLUMES and "metadata" in step.body
+
+
+@pytest.mark.parametrize(
+    ("annotations", "more"),
+    [
+        (STATED, {}),
+        (None, {"reserved": "other"}),
+        (None, {"asset": None}),
+        (None, {"drivers": ()}),
+    ],
+    ids=["it has them", "it is another's", "nobody knows what was made", "the driver is gone"],
+)
+def test_nothing_is_put_on_a_volume_where(annotations: dict[str, str] | None, more: dict[str, Any]) -> None:
+    made, _ = after_create(annotations, binder=False, **more)
+    assert not about_volumes(made)
+
+
+def test_nothing_is_put_on_a_volume_once_the_record_of_its_making_is_ended() -> None:
+    """Whoever takes annotations off later may want that."""
+    made, _ = after_create(None, binder=False)
+    assert about_volumes(made)
+    made.claims.observe(fast(volumeName="pvc-uid-c", annotations=DONE, resourceVersion="3"))
+    assert not about_volumes(made)
+
+
+@pytest.mark.parametrize("kept", ["class", "volume"])
+def test_nothing_is_put_on_a_volume_whose_class_or_which_itself_is_gone(kept: str) -> None:
+    made, item = after_create(None, binder=False)
+    if kept == "class":
+        made.volumes.observe_deleted(item.key, item.uid)
+    else:
+        made.classes.observe_deleted("fast", "uid-fast")
+    assert not about_volumes(made)

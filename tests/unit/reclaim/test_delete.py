@@ -92,6 +92,15 @@ def test_a_long_deletion_is_written_down_waited_for_and_gone_on_with() -> None:
     assert again.verb == "delete"
 
 
+def test_a_state_that_the_driver_gives_up_is_taken_off_the_volume() -> None:
+    made = state_with(drivers=(DISK,))
+    recorded = released(annotations={"volplane.dev/intent": '{"v":1,"deleteState":{"job":"j-1"}}'})
+    made.progress.track_volume(recorded.uid).succeeded(Deleting({}, 1030.0, {"job": "j-1"}))
+    action = decided(recorded, made)
+    assert isinstance(action, Patch)
+    assert "j-1" not in action.body["metadata"]["annotations"]["volplane.dev/intent"]
+
+
 def test_a_long_deletion_without_a_state_writes_nothing_and_is_waited_for_to_the_end() -> None:
     item = released()
     made = state_with(drivers=(DISK,))

@@ -170,8 +170,13 @@ def test_a_claim_that_the_server_shows_is_not_gone_whatever_newer_one_a_cache_ho
     item = volume(claim=GONE, status={"phase": "Bound"}, persistentVolumeReclaimPolicy=policy)
     namesake = claim("gone", uid="another", resourceVersion="90")
     step = decided(item, namesake, reads=read(CLAIMS, "default/gone", GONE), drivers=(DISK,))
-    assert isinstance(step, Wait)
-    assert step.seconds == 1.0
+    assert step == Wait(reason="claim default/gone is there, unlike in the cache", seconds=1.0)
+
+
+def test_a_claim_that_the_server_shows_is_not_gone_though_no_cache_holds_one() -> None:
+    item = volume(claim=GONE, status={"phase": "Bound"})
+    step = decided(item, reads=read(CLAIMS, "default/gone", GONE), drivers=(DISK,))
+    assert step == Wait(reason="claim default/gone is there, unlike in the cache", seconds=1.0)
 
 
 @pytest.mark.parametrize("policy", ["Retain", "Delete", "Recycle"])
@@ -252,6 +257,25 @@ def test_nobody_to_delete_it_is_a_failure_that_names_the_volume(fields: Any, why
     assert phase(action) == "Failed"
     assert action.body["status"]["message"] == f'error getting deleter volume plugin for volume "v": {why}'
     assert action.events[0].reason == "VolumeFailedDelete"
+
+
+def test_beside_a_binder_what_it_released_is_deleted_though_its_claim_lives_with_another_volume() -> None:
+    """The reference is read live before that, as it is where the claim is gone."""
+    taken = claim("gone", volumeName="another")
+    item = released(persistentVolumeReclaimPolicy="Delete", annotations=MADE, finalizers=["volplane.dev/reclaim"])
+    world = state_with(item, taken, drivers=(DISK,), binder=False)
+    assert decide_volume("v", world, LiveReads()) == Read(CLAIMS, "default/gone", why="is the claim really gone?")
+    assert isinstance(decide_volume("v", world, read(CLAIMS, "default/gone", taken)), Delete)
+
+
+@pytest.mark.parametrize("reference", [{}, {"reserved": "c"}], ids=["nobody", "a name"])
+def test_beside_a_binder_a_deleted_volume_that_no_claim_had_is_kept_for_its_neighbour_at_once(reference: Any) -> None:
+    fields = {"annotations": MADE, "deletionTimestamp": DYING, "finalizers": ["volplane.dev/reclaim"]}
+    item = volume(hostPath={"path": "/data"}, persistentVolumeReclaimPolicy="Delete", **fields, **reference)
+    neighbour = volume("w", hostPath={"path": "/data/below"})
+    waits = decided(item, neighbour, drivers=(DISK,), binder=False)
+    assert isinstance(waits, Wait)
+    assert 'volume "w"' in waits.events[0].message
 
 
 @pytest.mark.parametrize(

@@ -97,8 +97,18 @@ CLAIMS: dict[str, tuple[ClaimProgress, Callable[[ClaimProgress], object], ClaimP
     ),
     "the volume is there": (
         Claim(step=Made(ASSET), intent=FIRST, attempted=9.0),
-        lambda p: p.volume_seen(),
+        lambda p: p.volume_seen(complete=True),
         Claim(intent=FIRST, attempted=9.0),
+    ),
+    "the volume is there, without what says whose its asset is": (
+        Claim(step=Made(ASSET), intent=FIRST, attempted=9.0),
+        lambda p: p.volume_seen(complete=False),
+        Claim(step=Made(ASSET), intent=FIRST, attempted=9.0),
+    ),
+    "a volume is there that nothing was made for": (
+        Claim(step=Pending(JOB, 5.0)),
+        lambda p: p.volume_seen(complete=False),
+        Claim(),
     ),
     "nothing is found, the first look": (Claim(), lambda p: p.absence_seen(9.0), Claim(attempted=9.0)),
     "nothing is found after an attempt": (Claim(attempted=3.0), lambda p: p.absence_seen(9.0), Claim(attempted=3.0)),
