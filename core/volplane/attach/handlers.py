@@ -215,7 +215,7 @@ def _shown(attachment: VolumeAttachment | None) -> object:
 
 
 def _source(volume: Volume | None) -> object:
-    return volume and (volume.spec.claim_ref, volume.spec.csi)
+    return volume and (volume.spec.claim_ref, volume.spec.csi, volume.spec.access_modes)
 
 
 def _turned(old: Node, new: Node) -> bool:
