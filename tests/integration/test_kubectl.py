@@ -127,6 +127,19 @@ async def test_apply_twice_changed_and_refused(kubectl: Kubectl) -> None:
 
 
 @pytest.mark.real_time
+async def test_a_list_is_validated_and_applied(kubectl: Kubectl) -> None:
+    """kubectl validates it itself, by version 2 of the OpenAPI document in protocol buffers."""
+    for object_ in (VOLUME, CLAIM):
+        await kubectl("create", "-f", "-", stdin=object_)
+    saved = await kubectl("get", "pv,pvc", "-o", "json")
+    assert await kubectl("apply", "-f", "-", stdin=saved.replace("Retain", "Delete"))
+    volume = await kubectl.json("get", "pv", "pv-a")
+    assert volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
+    wrong = saved.replace('"persistentVolumeReclaimPolicy"', '"persistentVolumeReclaimPolice"')
+    assert 'unknown field "persistentVolumeReclaimPolice"' in await kubectl.refused("apply", "-f", "-", stdin=wrong)
+
+
+@pytest.mark.real_time
 async def test_create_refuses_what_is_there_and_what_is_wrong(kubectl: Kubectl) -> None:
     assert await kubectl("create", "-f", "-", stdin=VOLUME) == "persistentvolume/pv-a created\n"
     assert "already exists" in await kubectl.refused("create", "-f", "-", stdin=VOLUME)

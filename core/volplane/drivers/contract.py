@@ -30,6 +30,7 @@ __all__ = [
     "driver_name_flaw",
     "extension_flaws",
     "info_flaws",
+    "is_special",
     "marks",
     "schema_flaws",
     "version_flaw",
@@ -89,8 +90,14 @@ def driver_name_flaw(name: str) -> str | None:
 
 
 def marks(plugin: object) -> tuple[Mark, ...]:
-    """Everything in `plugin` that carries the mark, found without evaluating properties."""
-    return tuple(filter(None, (_mark(plugin, attribute) for attribute in sorted(dir(plugin)))))
+    """Everything in `plugin` that carries the mark, but special methods; found without evaluating properties."""
+    named = (attribute for attribute in sorted(dir(plugin)) if not is_special(attribute))
+    return tuple(filter(None, (_mark(plugin, attribute) for attribute in named)))
+
+
+def is_special(attribute: str) -> bool:
+    """Whether this is a name of Python's own, such as `__init__`: half of what an instance has."""
+    return attribute.startswith("__") and attribute.endswith("__")
 
 
 def _mark(plugin: object, attribute: str) -> Mark | None:

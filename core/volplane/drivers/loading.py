@@ -6,7 +6,7 @@ import inspect
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -51,41 +51,58 @@ def load_drivers(configuration: Configuration, plugins: PluginSource, *, node_na
     A configured extension that cannot be loaded breaks all drivers: an extension may be what forbids a deletion.
     Blocks while plugins are imported; to be called in a thread where a loop runs.
     """
-    settings, unusable = (configuration.drivers, ()) if configuration.drivers is not None else default_drivers(plugins)
-    if node_name is not None:
-        settings, unusable = tuple(each for each in settings if each.distributed), ()
-        if not settings:
-            raise ConfigurationError(
-                f"--node-name {node_name}: no driver of the configuration file has `distributed: true`, so that there "
-                "is nothing to do for one node; give it to the drivers whose assets live on nodes"
-            )
-    broken = list(unusable)
+    settings, unusable = _settings(configuration, plugins, node_name)
     extensions, failures = _extensions(configuration.extensions, plugins)
     if failures:
         error = "; ".join(failures)
-        broken += [BrokenDriver(name=s.name, backend=s.backend, error=error) for s in settings]
-        return LoadedDrivers(broken=tuple(broken))
-    loaded = _load("backend", {s.backend for s in settings}, plugins)
-    drivers: list[Driver] = []
-    builds = {s.name: partial(_build, s, loaded[s.backend], extensions) for s in settings}
-    built = _all_within(builds, BUILD_DEADLINE, "making the backend")
-    for setting in settings:
-        result = built[setting.name]
-        if isinstance(result, Driver):
-            drivers.append(result)
-        else:
-            place = f"{setting.where}: " if setting.where else ""
-            broken.append(BrokenDriver(name=setting.name, backend=setting.backend, error=f"{place}{result}"))
-    limits = {s.name: _limits(s) for s in settings}
+        unloaded = [BrokenDriver(name=s.name, backend=s.backend, error=error) for s in settings]
+        return LoadedDrivers(broken=(*unusable, *unloaded))
+    built = list(_built(settings, extensions, plugins))
+    drivers = [each for each in built if isinstance(each, Driver)]
     publish = {s.name for s in settings if s.distributed or s.storage_capacity}
     elsewhere = {s.name for s in settings if s.distributed and node_name is None}
     return LoadedDrivers(
         drivers=tuple(driver for driver in drivers if driver.name not in elsewhere),
-        broken=tuple(broken),
-        limits=limits,
+        broken=(*unusable, *(each for each in built if isinstance(each, BrokenDriver))),
+        limits={s.name: _limits(s) for s in settings},
         distributed=tuple(driver for driver in drivers if driver.name in elsewhere),
         publishing=frozenset(d.name for d in drivers if d.name in publish and d.view.supports("get_capacity")),
     )
+
+
+def _settings(
+    configuration: Configuration, plugins: PluginSource, node_name: str | None
+) -> tuple[tuple[DriverSettings, ...], tuple[BrokenDriver, ...]]:
+    """The drivers that this process is to serve, and backends without a configuration that cannot be imported."""
+    if configuration.drivers is None:
+        settings, unusable = default_drivers(plugins)
+    else:
+        settings, unusable = configuration.drivers, ()
+    if node_name is None:
+        return settings, unusable
+    distributed = tuple(each for each in settings if each.distributed)
+    if not distributed:
+        raise ConfigurationError(
+            f"--node-name {node_name}: no driver of the configuration file has `distributed: true`, so that there "
+            "is nothing to do for one node; give it to the drivers whose assets live on nodes"
+        )
+    return distributed, ()
+
+
+def _built(
+    settings: Sequence[DriverSettings], extensions: tuple[Extension, ...], plugins: PluginSource
+) -> Iterator[Driver | BrokenDriver]:
+    """Each driver, or why it could not be made."""
+    loaded = _load("backend", {s.backend for s in settings}, plugins)
+    builds = {s.name: partial(_build, s, loaded[s.backend], extensions) for s in settings}
+    results = _all_within(builds, BUILD_DEADLINE, "making the backend")
+    for setting in settings:
+        result = results[setting.name]
+        if isinstance(result, Driver):
+            yield result
+        else:
+            place = f"{setting.where}: " if setting.where else ""
+            yield BrokenDriver(name=setting.name, backend=setting.backend, error=f"{place}{result}")
 
 
 def default_drivers(plugins: PluginSource) -> tuple[tuple[DriverSettings, ...], tuple[BrokenDriver, ...]]:

@@ -171,6 +171,21 @@ def test_a_missing_required_hook_is_refused(kit: Any) -> None:
     )
 
 
+def test_a_special_method_is_no_hook(kit: Any) -> None:
+    class Backend(BackendSpec):
+        @hookimpl
+        def describe(self, request: Any) -> DriverInfo:
+            return DriverInfo(version="1")
+
+        @hookimpl
+        def delete(self, request: Any) -> Any: ...
+
+        @hookimpl(specname="provision")
+        def __call__(self, request: Any) -> Any: ...
+
+    assert refusal(kit, Backend) == "hook provision: is required and missing; implement it and mark it with @hookimpl"
+
+
 def test_an_async_hook_is_refused(kit: Any) -> None:
     class Backend(kit.Memory):  # type: ignore[misc, name-defined]
         @hookimpl

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
 
 import msgspec
 
 from volplane_embedded.apiserver.definitions import Field, Type, definition, descriptions, name_of
 from volplane_embedded.apiserver.discovery import KUBERNETES_MINOR
 from volplane_embedded.apiserver.errors import StatusError
+from volplane_embedded.apiserver.openapi_protobuf import PROTOBUF, encode_document, wants_protobuf
 from volplane_embedded.apiserver.resources import Json, Resource
 
 __all__ = ["OpenApi"]
@@ -186,13 +187,16 @@ class OpenApi:
         self._made: dict[str, bytes] = {}
 
     def document(self, path: str, accept: str = "") -> tuple[bytes, str] | None:
-        """The JSON text at a path and its content type; None where there is none.
+        """The text at a path and its content type; None where there is none. It is JSON; version 2 is in protocol
+        buffers for who asks for these.
 
-        Raises StatusError (406) for clients that accept only protocol buffers.
+        Raises StatusError (406) for clients that accept neither.
         """
         path = path.rstrip("/")
         if not path.startswith("/openapi/"):
             return None
+        if path == "/openapi/v2" and wants_protobuf(accept):
+            return self._cached("v2 in protocol buffers", self._version2, encode_document), PROTOBUF
         if accept and not any(kind in accept for kind in ("json", "*/*", "application/*")):
             raise StatusError(406, "NotAcceptable", f"only the following media types are accepted: {_JSON}")
         if path == "/openapi/v3":
@@ -207,9 +211,11 @@ class OpenApi:
         digest = hashlib.sha256(",".join(resource.kind for resource in self._versions[version]).encode()).hexdigest()
         return f"/openapi/v3/{version}?hash={digest[:32].upper()}"
 
-    def _cached(self, key: str, make: Any) -> bytes:
+    def _cached(
+        self, key: str, make: Callable[[], Json], encode: Callable[[Json], bytes] = msgspec.json.encode
+    ) -> bytes:
         if key not in self._made:
-            self._made[key] = msgspec.json.encode(make())
+            self._made[key] = encode(make())
         return self._made[key]
 
     def _version3(self, version: str) -> bytes:

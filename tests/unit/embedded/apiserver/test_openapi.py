@@ -78,9 +78,55 @@ def test_fields_are_typed_and_explained() -> None:
     assert claim["properties"]["resources"]["description"]
 
 
-def test_clients_that_want_nothing_but_protobuf_are_told() -> None:
+def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """The fields of a message of protocol buffers: number and content; of one that is a number, the number alone."""
+
+    def number() -> int:
+        nonlocal message
+        found = shift = 0
+        while True:
+            byte, message = message[0], message[1:]
+            found |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return found
+
+    while message:
+        tag, size = number(), number()
+        if tag & 7 == 2:
+            yield tag >> 3, message[:size]
+            message = message[size:]
+        else:
+            yield tag >> 3, bytes([size])
+
+
+def named(message: bytes, number: int) -> dict[str, bytes]:
+    """A map, which is a repeated field of name and value."""
+    items = [dict(fields(each)) for at, each in fields(message) if at == number]
+    return {item[1].decode(): item[2] for item in items}
+
+
+def test_version_2_is_in_protocol_buffers_for_who_asks_for_these() -> None:
+    """kubectl validates lists by it. Both names of the form are asked for; the answer has the one that is a type."""
+    asked = "application/com.github.proto-openapi.spec.v2{}v1.0+protobuf"
+    found = OPENAPI.document("/openapi/v2", asked.format("@"))
+    assert found is not None
+    assert found == OPENAPI.document("/openapi/v2", asked.format("."))
+    assert found[1] == asked.format(".")
+    whole, plain = dict(fields(found[0])), document("/openapi/v2")
+    paths, definitions = named(whole[8], 2), named(whole[9], 1)
+    assert paths.keys() == plain["paths"].keys()
+    assert definitions.keys() == plain["definitions"].keys()
+    kind = "io.k8s.api.core.v1.PersistentVolumeClaim"
+    assert named(dict(fields(definitions[kind]))[25], 1).keys() == plain["definitions"][kind]["properties"].keys()
+    patch = dict(fields(paths["/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}"]))[8]
+    said = dict(fields(named(patch, 13)["x-kubernetes-group-version-kind"]))[2]
+    assert json.loads(said) == {"group": "", "kind": "PersistentVolumeClaim", "version": "v1"}
+
+
+def test_clients_that_want_another_form_are_told() -> None:
     with pytest.raises(StatusError) as refused:
-        OPENAPI.document("/openapi/v2", "application/com.github.proto-openapi.spec.v2.v1.0+protobuf")
+        OPENAPI.document("/openapi/v3", "application/com.github.proto-openapi.spec.v3.v1.0+protobuf")
     assert refused.value.code == 406
 
 
