@@ -325,6 +325,20 @@ async def test_a_class_of_another_driver_changes_nothing() -> None:
         assert 'is of driver "other.example.com"' in harness.messages("VolumeModifyFailed")[0]
 
 
+async def test_a_class_of_another_driver_that_is_made_anew_for_this_one_is_applied() -> None:
+    backend = GrowingBackend(DRIVER, csi=True)
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await harness.create("attributes", attributes("gold", "yellow", "other.example.com"))
+        await choose(harness, "gold")
+        await asyncio.sleep(5.0)
+        await harness.patch("attributes", "gold", {"metadata": {"finalizers": None}})
+        await harness.delete("attributes", "gold")
+        await harness.create("attributes", attributes("gold", "yellow"))
+        await asyncio.sleep(60.0)
+        assert modified(backend) == {"colour": "yellow"}
+
+
 async def test_a_change_that_may_have_begun_is_undone_by_applying_the_former_class_again() -> None:
     backend = GrowingBackend(DRIVER, {"modify": [OK, InProgress(retry_after=3600.0), OK]}, csi=True)
     async with Harness(backend) as harness:

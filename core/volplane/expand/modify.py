@@ -61,7 +61,9 @@ def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     if not isinstance(attributes, VolumeAttributesClass):
         return _class_missing(wanted, claim, cluster)
     if why_not := _obstacle(attributes, asset.driver):
-        return Wait(reason=why_not, events=(warning(CLAIMS, claim, "VolumeModifyFailed", why_not),))
+        # It may be made anew under its name.
+        event = warning(CLAIMS, claim, "VolumeModifyFailed", why_not)
+        return Wait(reason=why_not, seconds=CLASS_MISSING_SECONDS, events=(event,))
     return _towards(wanted, claim, asset, cluster)
 
 

@@ -15,7 +15,7 @@ _MOST_OPEN: Final = 200
 _AT_ONCE: Final = 8
 """So many are made at once, and without waiting whether others come back: a handshake costs as much as ten requests."""
 _PATIENCE: Final = 0.1
-"""Seconds for which a request waits for one that comes back, if there are so many; then more are made."""
+"""Seconds for which a request waits for one that comes back, if there are so many; then so many more are made."""
 _LONGEST_IDLE: Final = 60.0
 """Seconds after which a connection is not used again; kube-apiserver closes its end after 90."""
 
@@ -94,22 +94,27 @@ class ConnectionPool:
         await asyncio.sleep(0)  # what was closed tells so in the next turn
 
     def _make_more(self) -> None:
-        """Begin connections if there are few, or if the first in the queue has waited for long."""
+        """Begin connections if there are few; others only after somebody has waited for long."""
         if not self._waiters or self._closed:
             return
-        loop = asyncio.get_running_loop()
-        waited = loop.time() - next(iter(self._waiters.values()))
-        most = _AT_ONCE if waited < _PATIENCE else _MOST_OPEN
-        while len(self._making) < min(len(self._waiters), _AT_ONCE, most - len(self._open)):
+        self._begin(_AT_ONCE - len(self._open))
+        if self._look is None:
+            self._look = asyncio.get_running_loop().call_later(_PATIENCE, self._look_again)
+
+    def _look_again(self) -> None:
+        """Begin some more if the first in the queue has waited for long. All at once would burden a slow server."""
+        self._look = None
+        now = asyncio.get_running_loop().time()
+        if self._waiters and now - next(iter(self._waiters.values())) >= _PATIENCE:
+            self._begin(_MOST_OPEN - len(self._open))
+        self._make_more()
+
+    def _begin(self, wanted: int) -> None:
+        """Begin so many, but no more than somebody waits for, and only a few at once."""
+        for _ in range(min(wanted, len(self._waiters), _AT_ONCE) - len(self._making)):
             task = asyncio.create_task(self._make(self._tls), name="connection to the API server")
             self._making.add(task)
             task.add_done_callback(self._made)
-        if self._look is None:
-            self._look = loop.call_later(_PATIENCE, self._look_again)
-
-    def _look_again(self) -> None:
-        self._look = None
-        self._make_more()
 
     async def _make(self, tls: Tls) -> None:
         try:

@@ -65,3 +65,10 @@ def test_all_that_a_new_node_lists_is_judged() -> None:
     assert world.nodes.keys == ["node-a"]
     assert "node-a/kubernetes.io/csi/gone.example.com^h-9" in world.pairs.keys
     assert "node-a/kubernetes.io/vendor/disk" not in world.pairs.keys
+
+
+def test_a_volume_that_may_be_on_more_nodes_now_wakes_who_waits_for_it() -> None:
+    world = World(node())
+    shared = bound("ReadWriteMany")[1]
+    world.state.cluster.volumes.observe(replace(shared, metadata=newer(shared, 2)))
+    assert PAIR.key in world.pairs.keys
