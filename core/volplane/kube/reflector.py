@@ -15,7 +15,7 @@ from random import Random
 from typing import Generic, TypeVar
 
 from volplane.backoff import WATCH_ENDED
-from volplane.errors import ApiError, ApiGone
+from volplane.errors import ApiError, ApiGone, ApiUnavailable
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client, Listing
 from volplane.kube.objects import KubeObject
@@ -31,7 +31,8 @@ _QUIET = 90.0
 _LONG = (240, 480)
 """Shortest and longest watch, in seconds, of a kind that gets bookmarks."""
 _SHORT = (60, 80)
-"""The same while none have come: shorter than `_QUIET`, so that a quiet watch ends before it counts as lost."""
+"""The same while none have come, or not always: shorter than `_QUIET`, so that a quiet watch ends before it counts as
+lost."""
 _LASTING = 1.0
 """Seconds after which an open watch counts as a success."""
 _EARLY = 5.0
@@ -76,6 +77,10 @@ class Reflector(Generic[T]):
         """Whether the server may have been put back behind `_version`."""
         self._bookmarked = False
         """Whether the last watch got a bookmark."""
+        self._regular = True
+        """Whether no watch fell silent that followed one with a bookmark: they come even while nothing changes."""
+        self._heard = 0.0
+        """When the watch that is open brought something, or was opened (loop time)."""
         self._failures = 0
         self._succeeded = False
         """Whether the watch that is open, or was last, delivered something or lasted."""
@@ -150,7 +155,7 @@ class Reflector(Generic[T]):
 
     async def _follow(self, version: int) -> None:
         """One watch, until it ends; moves `_version` on."""
-        seconds = self._random.randint(*(_LONG if self._bookmarked else _SHORT))
+        seconds = self._random.randint(*(_LONG if self._bookmarked and self._regular else _SHORT))
         self._bookmarked, self._doubtful = False, True
         loop = asyncio.get_running_loop()
         due = loop.time() + seconds - _EARLY
@@ -164,8 +169,15 @@ class Reflector(Generic[T]):
             quiet=_QUIET,
         ) as changes:
             lasting = loop.call_later(_LASTING, self._succeed)
+            self._heard = loop.time()
             try:
                 delivered = await self._take(changes, version)
+            except ApiUnavailable:
+                if loop.time() < self._heard + _QUIET:
+                    raise
+                # Some servers send bookmarks only after a change of the kind, wherever in the cluster.
+                delivered, self._regular = 0, False
+                _LOG.info("%s: nothing came for %g s, not even a bookmark: watching on", self.kind.plural, _QUIET)
             finally:
                 lasting.cancel()
         # A server ends watches early when it stops; what starts in its place may have been restored.
@@ -173,7 +185,7 @@ class Reflector(Generic[T]):
 
     async def _take(self, changes: Watch[T], version: int) -> int:
         """Take in the changes of a watch that began at `version`; how many there were."""
-        delivered = 0
+        delivered, clock = 0, asyncio.get_running_loop().time
         async for change in changes:
             self._apply(change)
             version = self._version = max(version, change.version)
@@ -181,6 +193,7 @@ class Reflector(Generic[T]):
             if not delivered:
                 self._succeed()
             delivered += 1
+            self._heard = clock()
             if delivered % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
         return delivered

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -167,6 +168,29 @@ async def test_a_kind_without_bookmarks_is_followed_in_short_watches_and_nothing
     assert lists(line) == 1
     assert caplog.text == ""
     task.cancel()
+
+
+async def test_a_kind_whose_bookmarks_cease_is_followed_in_short_watches_without_a_gap_or_a_warning(
+    wire: Callable[[], Any], settle: Callable[[], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server whose etcd reports no progress sends them only while something of the kind changes."""
+    line = wire()
+    caplog.set_level("WARNING")
+    async with reflecting(line) as cache:
+        await cache.wait_synced()
+        watches = line.server._watches
+        for number in range(8):
+            line.server._watches = watches
+            await asyncio.sleep(100)
+            line.server._watches = replace(watches, without_bookmarks=frozenset({"persistentvolumes"}))
+            await asyncio.sleep(400)
+            await make(line, f"v{number}")
+            await settle()
+            assert len(cache) == number + 1
+    assert max(lengths(line)[:5]) > 80
+    assert max(lengths(line)[10:]) <= 80
+    assert lists(line) == 1
+    assert caplog.text == ""
 
 
 async def test_a_server_that_calls_every_version_too_old_is_asked_ever_less_often(wire: Callable[[], Any]) -> None:
