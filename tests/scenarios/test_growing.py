@@ -292,7 +292,7 @@ async def test_a_class_that_does_not_exist_yet_is_waited_for() -> None:
 
 
 async def test_a_class_that_the_backend_refuses_can_be_taken_back() -> None:
-    backend = GrowingBackend(DRIVER, {"modify": [OK, InvalidArgument("no such colour")]}, csi=True)
+    backend = GrowingBackend(DRIVER, {"modify": [OK, InvalidArgument("no such colour"), OK]}, csi=True)
     async with Harness(backend) as harness:
         await bound(harness)
         await harness.create("attributes", attributes("gold", "yellow"))
@@ -312,6 +312,25 @@ async def test_a_class_that_the_backend_refuses_can_be_taken_back() -> None:
         assert types(item) == []
         assert item["status"]["currentVolumeAttributesClassName"] == "gold"
         assert modified(backend) == {"colour": "yellow"}
+
+
+async def test_what_was_begun_before_a_class_that_is_refused_is_undone_too() -> None:
+    backend = GrowingBackend(DRIVER, {"modify": [OK, OK, InvalidArgument("no such colour"), OK]}, csi=True)
+    async with Harness(backend) as harness:
+        await bound(harness)
+        for name, colour in (("silver", "grey"), ("gold", "yellow"), ("plaid", "plaid")):
+            await harness.create("attributes", attributes(name, colour))
+        await choose(harness, "silver")
+        await harness.settle()
+        await choose(harness, "gold")
+        while backend.calls["modify"] < 2:
+            await asyncio.sleep(0.0)
+        await choose(harness, "plaid")
+        await asyncio.sleep(5.0)
+        assert (await harness.claim("c"))["status"]["modifyVolumeStatus"]["status"] == "Infeasible"
+        await choose(harness, "silver")
+        await harness.settle()
+        assert modified(backend) == {"colour": "grey"}
 
 
 async def test_a_class_of_another_driver_changes_nothing() -> None:

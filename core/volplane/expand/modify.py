@@ -51,8 +51,9 @@ def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     if not isinstance(asset, BoundAsset):
         return asset
     wanted = modification_target(claim)
-    if not wanted or (wanted == _current(claim) and _status(claim) != IN_PROGRESS):
-        # Nothing was changed towards the class that was given up.
+    if not wanted:
+        # Nothing was changed towards the class that was given up. Where there is a former class it is applied again: a
+        # change to yet another one may have been begun before.
         event = EventRecord(CLAIMS, claim, "Normal", "VolumeModifyCancelled", f"no change to {_target(claim)} any more")
         return _status_patch(claim, {"modifyVolumeStatus": None}, "", cluster, event, why="another class is not wanted")
     if not reads.has(VOLUME_ATTRIBUTES_CLASSES, wanted):
