@@ -97,9 +97,17 @@ class LocalNodes:
         scheduled = EventRecorder(self._client, "default-scheduler", instance=self.names[0], now=self._now)
         ran = EventRecorder(self._client, "volplane-node", instance=self.names[0], now=self._now)
         controlled = EventRecorder(self._client, "ephemeral_volume", instance=self.names[0], now=self._now)
-        nodes = NodeRegistration(self._client, self.names, exists=self._exists, now=self._now, labels=self._labels)
         async with Sandboxes() as sandboxes, asyncio.TaskGroup() as tasks:
-            self._agent = Kubelet(self._dependencies(sandboxes, ran), self.names)
+            dependencies = self._dependencies(sandboxes, ran)
+            self._agent = Kubelet(dependencies, self.names)
+            nodes = NodeRegistration(
+                self._client,
+                self.names,
+                exists=self._exists,
+                now=self._now,
+                labels=self._labels,
+                in_use=dependencies.volumes.in_use.on,
+            )
             ephemeral = EphemeralVolumes(self._client, self._informers, recorder=controlled)
             protection = AttributesClassProtection(self._client, self._informers, recorder=controlled)
             scheduler = Scheduler(self._client, self._informers, recorder=scheduled, now=self._now)
