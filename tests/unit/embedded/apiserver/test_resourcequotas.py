@@ -31,7 +31,7 @@ def selecting(operator: str, *values: str, scope: str = "VolumeAttributesClass")
         {"hard": STORAGE, "scopes": ["VolumeAttributesClass"], "scopeSelector": selecting("In", "gold")},
         {"hard": {"gold.storageclass.storage.k8s.io/requests.storage": "1"}, "scopeSelector": selecting("Exists")},
         {"hard": {"persistentvolumeclaims": 2}, "scopeSelector": selecting("DoesNotExist")},
-        {"hard": {"requests.hugepages-2Mi": "1", "example.com/gpu": "1", "services.nodeports": "1"}},
+        {"hard": {"requests.hugepages-2Mi": "1", "example.com/gpu": "1", "requests.example.com/gpu": "1500m"}},
         {"hard": {"pods": "1"}, "scopes": ["CrossNamespacePodAffinity"]},
     ],
 )
@@ -43,6 +43,14 @@ def test_what_a_real_server_takes_is_taken(spec: dict[str, Any]) -> None:
 SCOPE = "VolumeAttributesClass"
 SELECTOR = "spec.scopeSelector.matchExpressions"
 UNSUITABLE = "unsupported scope applied to resource"
+NO_SECRETS = (
+    f'Invalid value: {{"MatchExpressions":[{{"ScopeName":"{SCOPE}","Operator":"Exists","Values":null}}]}}: {UNSUITABLE}'
+)
+MUST_EXIST = (
+    "Invalid value: \"In\": must be 'Exists' when scope is any of ResourceQuotaScopeTerminating,"
+    " ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or"
+    " ResourceQuotaScopeCrossNamespacePodAffinity"
+)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +66,7 @@ UNSUITABLE = "unsupported scope applied to resource"
         ),
         ({"hard": {"storage": "1"}}, ['Invalid value: "storage": must be a standard resource for quota']),
         ({"hard": {"requests.storage": "-1.5"}}, ['Invalid value: "-1500m": must be greater than or equal to 0']),
+        ({"hard": {"services.nodeports": "1500m"}}, ['Invalid value: "1500m": must be an integer']),
         ({"hard": {"persistentvolumeclaims": "1500m"}}, ['Invalid value: "1500m": must be an integer']),
         (
             {"hard": {"g.storageclass.storage.k8s.io/persistentvolumeclaims": "1.5"}},
@@ -72,10 +81,7 @@ UNSUITABLE = "unsupported scope applied to resource"
         (
             {"hard": {"secrets": "1"}, "scopeSelector": selecting("Exists")},
             [
-                (
-                    f'Invalid value: {{"MatchExpressions":[{{"ScopeName":"{SCOPE}","Operator":"Exists","Values":null}}]}}:'
-                    f" {UNSUITABLE}"
-                ),
+                NO_SECRETS,
             ],
         ),
         (
@@ -104,11 +110,7 @@ UNSUITABLE = "unsupported scope applied to resource"
         (
             {"hard": {"pods": "1"}, "scopeSelector": selecting("In", "x", scope="BestEffort")},
             [
-                (
-                    "Invalid value: \"In\": must be 'Exists' when scope is any of ResourceQuotaScopeTerminating,"
-                    " ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or"
-                    " ResourceQuotaScopeCrossNamespacePodAffinity"
-                ),
+                MUST_EXIST,
             ],
         ),
     ],
