@@ -22,7 +22,7 @@ from volplane_embedded.apiserver.http import serve
 from volplane_embedded.apiserver.kubeconfig import write_kubeconfig
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
-from volplane_embedded.kubelet import pod_workers, volume_manager
+from volplane_embedded.kubelet import node_status, pod_workers, volume_manager
 from volplane_embedded.kubelet.populator import Desired
 from volplane_embedded.kubelet.volume_data import VolumeData, read_volume_data, write_volume_data
 from volplane_embedded.objects import PODS, Pod
@@ -353,6 +353,24 @@ async def test_a_node_that_is_made_anew_is_told_again_what_it_uses(tmp_path: Pat
         await site.cluster.running("user")
         await site.client.patch(NODES, "node-1", {"status": {"volumesInUse": None}}, subresource="status")
         await uses(site, "disk")
+
+
+async def test_a_node_that_is_made_anew_says_from_the_start_what_its_pods_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_status, "_RENEW_SECONDS", 0.05)
+    async with running(tmp_path) as site:
+        await site.bound("data", "disk")
+        await site.attach("disk")
+        await site.run("user", SLEEP, "data")
+        await site.cluster.running("user")
+        version = (await site.client.list(NODES)).version
+        await site.client.delete(NODES, "node-1")
+        async with asyncio.timeout(30), site.client.watch(NODES, version=version) as changes:
+            async for change in changes:
+                if change.type == "ADDED":
+                    assert change.object.status.volumes_in_use == [unique("disk")]
+                    break
 
 
 AGENT = """

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from volplane.attach.attach_detach import AttachDetachState, decide_pair
+from volplane.attach.desired import pairs_wanted, volume_of_claim
+from volplane.attach.identity import unique_name
 from volplane.binding.matching import class_of_claim, refers_to
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.controller.trace import trace_of
@@ -199,6 +202,7 @@ def _situation(claim: Claim, cluster: ClusterState, drivers: Sequence[str]) -> I
     if claim.spec.volume_name:
         yield _volume_sentence(claim, cluster)
         yield from _attachment_sentences(claim.spec.volume_name, cluster)
+        yield from _waiting_nodes(claim, cluster)
     elif volume := cluster.volumes.get(volume_name_of(claim)):
         yield f"volume {volume.name} was made for it and is {volume.status.phase}"
     if node := claim.annotation(names.SELECTED_NODE):
@@ -245,6 +249,16 @@ def _volume_sentence(claim: Claim, cluster: ClusterState) -> str:
 
 def _attachment_sentences(volume: str, cluster: ClusterState) -> Iterable[str]:
     return map(_attachment_sentence, cluster.attachments.by_index("volume", volume))
+
+
+def _waiting_nodes(claim: Claim, cluster: ClusterState) -> Iterable[str]:
+    """Where a pod needs the volume, and no attachment can be made yet."""
+    volume = volume_of_claim(claim, cluster) if cluster.settings.attach_detach else None
+    for pair in sorted(pairs_wanted(unique_name(volume), cluster)) if volume is not None else ():
+        if pair.attachment not in cluster.attachments:
+            action = decide_pair(pair, AttachDetachState(cluster), LiveReads()).action
+            if isinstance(action, Wait):
+                yield f"node {pair.node}, where a pod needs it, waits for it: {action.reason}"
 
 
 def _attachment_sentence(attachment: VolumeAttachment) -> str:
@@ -320,7 +334,8 @@ def _nothing(claim: Claim, cluster: ClusterState) -> str:
             for each in cluster.attachments.by_index("volume", claim.spec.volume_name)
             if each.terminating or not each.status.attached
         ]
-        return "; ".join(pending) or "nothing: everything is as it should be"
+        idle = "nothing until something changes" if any(_waiting_nodes(claim, cluster)) else ""
+        return "; ".join(pending) or idle or "nothing: everything is as it should be"
     if cluster.settings.binder:
         return "nothing until something changes"
     storage_class = cluster.classes.get(class_of_claim(claim) or "")

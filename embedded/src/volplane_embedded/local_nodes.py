@@ -1,5 +1,5 @@
-"""The nodes of `volplane dev`: scheduler, node registration, kubelet, and the controllers of ephemeral volumes and of
-the protection of VolumeAttributesClasses, run together beside an API server.
+"""The nodes of `volplane dev`: scheduler, node registration, kubelet, and the controllers of ephemeral volumes, of the
+protection of VolumeAttributesClasses and of quotas, run together beside an API server.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from volplane_embedded.kubelet.pod_directory import PodDirectory, attempt_of
 from volplane_embedded.kubelet.sandboxes import Sandboxes
 from volplane_embedded.kubelet.volume_manager import VolumeManager
 from volplane_embedded.objects import Now, Pod
+from volplane_embedded.quota_status import QuotaStatus
 from volplane_embedded.sandbox.limits import why_no_cgroup
 from volplane_embedded.scheduler.scheduler import Scheduler
 
@@ -96,9 +97,17 @@ class LocalNodes:
         scheduled = EventRecorder(self._client, "default-scheduler", instance=self.names[0], now=self._now)
         ran = EventRecorder(self._client, "volplane-node", instance=self.names[0], now=self._now)
         controlled = EventRecorder(self._client, "ephemeral_volume", instance=self.names[0], now=self._now)
-        nodes = NodeRegistration(self._client, self.names, exists=self._exists, now=self._now, labels=self._labels)
         async with Sandboxes() as sandboxes, asyncio.TaskGroup() as tasks:
-            self._agent = Kubelet(self._dependencies(sandboxes, ran), self.names)
+            dependencies = self._dependencies(sandboxes, ran)
+            self._agent = Kubelet(dependencies, self.names)
+            nodes = NodeRegistration(
+                self._client,
+                self.names,
+                exists=self._exists,
+                now=self._now,
+                labels=self._labels,
+                in_use=dependencies.volumes.in_use.on,
+            )
             ephemeral = EphemeralVolumes(self._client, self._informers, recorder=controlled)
             protection = AttributesClassProtection(self._client, self._informers, recorder=controlled)
             scheduler = Scheduler(self._client, self._informers, recorder=scheduled, now=self._now)
@@ -114,6 +123,7 @@ class LocalNodes:
             tasks.create_task(scheduler.run(), name="node-scheduler")
             tasks.create_task(ephemeral.run(), name="node-ephemeral")
             tasks.create_task(protection.run(), name="node-vac-protection")
+            tasks.create_task(QuotaStatus(self._client, self._informers).run(), name="node-quota-status")
             self._ready.set()
 
     async def _check(self, sandboxes: Sandboxes) -> None:

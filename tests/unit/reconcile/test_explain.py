@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from unit.attach.objects import CSI, attachment, node, pod
 from unit.binding.objects import claim, storage_class, volume
 from unit.deciding import disk, state_with
 from volplane.controller.actions import Run
@@ -243,3 +244,15 @@ def test_what_a_claim_waits_for_may_be_its_attachment() -> None:
     told = explained(*objects, operations=(failed,))
     assert told.tried == (f"{failed.name} failed 3 times, the last with: busy",)
     assert told.next == (f"{failed.name} is tried again in 4.0 s",)
+
+
+def test_a_claim_whose_pod_waits_for_another_node_is_not_as_it_should_be() -> None:
+    status = {**BOUND, "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}
+    used = claim(volumeName="v", annotations=MARKED, status=status)
+    made = volume(claim=used, csi={"driver": CSI, "volumeHandle": "h-1"}, hostPath=None, status=BOUND)
+    held = attachment("node-a", attached=True)
+    told = explained(used, made, node(), node("node-b"), pod(), pod("q", "node-b"), held, attach_detach=True)
+    waits = "it is attached to node-a, and may be on one node at a time"
+    assert f"node node-b, where a pod needs it, waits for it: {waits}" in told.situation
+    assert told.next == ("nothing until something changes",)
+    assert not any("waits for it" in each for each in explained(used, made, node(), pod(), held).situation)

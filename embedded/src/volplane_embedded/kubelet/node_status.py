@@ -104,6 +104,8 @@ class NodeRegistration:
     """Registers nodes and renews their leases. Nodes of a former run that are not in `names` are deleted.
 
     exists: whether a cache has a node of this name. labels: node -> more labels, or other values of `node_labels`.
+    in_use: what pods use on a node, as unique names: a node that is made anew says that from the start, or what is
+    mounted there would be detached.
     """
 
     def __init__(
@@ -114,9 +116,11 @@ class NodeRegistration:
         exists: Callable[[str], bool],
         now: Now,
         labels: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+        in_use: Callable[[str], list[str]] = lambda _: [],
     ) -> None:
         self._client = client
         self._names = list(names)
+        self._in_use = in_use
         self._labels = {
             name: {**node_labels(name, position), **labels.get(name, {})} for position, name in enumerate(names)
         }
@@ -147,7 +151,8 @@ class NodeRegistration:
 
     async def _register(self, name: str) -> None:
         metadata = {"labels": self._labels[name], "annotations": {ATTACH_BY_CONTROLLER: "true"}}
-        await self._ensure(NODES, {"metadata": {"name": name, **metadata}, "spec": {}})
+        in_use = {"volumesInUse": self._in_use(name)}
+        await self._ensure(NODES, {"metadata": {"name": name, **metadata}, "spec": {}, "status": in_use})
         node = await self._client.patch(NODES, name, {"metadata": metadata})
         if (removal := taint_removal(node)) is not None:
             await self._client.patch(NODES, name, removal, content_type=JSON_PATCH)

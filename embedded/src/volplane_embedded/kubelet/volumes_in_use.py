@@ -65,19 +65,20 @@ class VolumesInUse:
     def is_stale(self, node: Node) -> bool:
         """Whether the node says something else: it was made anew, or somebody edited it."""
         said = sorted(node.status.volumes_in_use or ())
-        return node.name in self._begun and said != self._now(node.name)
+        return node.name in self._begun and said != self.on(node.name)
 
     async def correct(self, node: str) -> None:
         """Write the list once more. Raises ApiError."""
         self._reported.pop(node, None)
         await self._report(node)
 
-    def _now(self, node: str) -> list[str]:
+    def on(self, node: str) -> list[str]:
+        """Unique names of what pods use on the node, sorted."""
         return sorted(self._users.get(node, ()))
 
     async def _report(self, node: str) -> None:
         async with self._writing:
-            now = self._now(node)
+            now = self.on(node)
             if node not in self._begun or self._reported.get(node) == now:
                 return
             body = {"status": {"volumesInUse": now or None}}
