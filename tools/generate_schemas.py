@@ -44,6 +44,7 @@ _ROOTS: Final = (
     "V1PersistentVolume",
     "V1PersistentVolumeClaim",
     "V1Pod",
+    "V1ResourceQuota",
     "V1Secret",
     "V1ServiceAccount",
     "V1Lease",

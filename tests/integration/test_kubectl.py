@@ -161,6 +161,28 @@ async def test_create_refuses_what_is_there_and_what_is_wrong(kubectl: Kubectl) 
 
 
 @pytest.mark.real_time
+async def test_quotas_are_made_shown_and_obeyed(kubectl: Kubectl) -> None:
+    hard = "requests.storage=1Gi,persistentvolumeclaims=2"
+    assert await kubectl("create", "quota", "q", f"--hard={hard}") == "resourcequota/q created\n"
+    code, _, err = await kubectl.finish("create", "quota", "other", "--hard=pods=1")
+    assert (code, "Warning: spec.hard: pods not enforced" in err) == (0, True)
+    assert "must be a standard resource for quota" in await kubectl.refused("create", "quota", "x", "--hard=storage=1")
+    limits = {"requests.storage": "1Gi", "persistentvolumeclaims": "2"}
+    status = json.dumps({"status": {"hard": limits, "used": dict.fromkeys(limits, "0")}})
+    await kubectl("patch", "quota", "q", "--subresource=status", "--type=merge", "-p", status)
+    await kubectl("apply", "-f", "-", stdin=CLAIM)
+    shown = await kubectl("get", "quota", "q", "--no-headers")
+    assert "persistentvolumeclaims: 1/2, requests.storage: 1Gi/1Gi" in shown
+    described = [line.split() for line in (await kubectl("describe", "resourcequota", "q")).splitlines()]
+    assert ["requests.storage", "1Gi", "1Gi"] in described
+    refused = await kubectl.refused("apply", "-f", "-", stdin=CLAIM.replace("c-a", "c-b"))
+    assert (
+        "exceeded quota: q, requested: requests.storage=1Gi, used: requests.storage=1Gi, limited: requests" in refused
+    )
+    assert "matchExpressions" in await kubectl("explain", "quota.spec.scopeSelector")
+
+
+@pytest.mark.real_time
 async def test_get_in_every_output(kubectl: Kubectl) -> None:
     await kubectl("create", "-f", "-", stdin=f"{VOLUME}---{VOLUME.replace('pv-a', 'pv-b').replace('gold', 'tin')}")
     plain = (await kubectl("get", "pv")).splitlines()

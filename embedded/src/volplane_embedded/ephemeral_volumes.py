@@ -105,7 +105,14 @@ class EphemeralVolumes:
         name = _claim_name(pod, volume)
         claim = self._informers.claims.get(f"{pod.namespace}/{name}")
         if claim is None:
-            return Create(kind=CLAIMS, body=_claim_body(pod, volume, name), why=f"ephemeral volume of pod {pod.key}")
+            # The words of the stock event; a refusal, such as for a quota, is added.
+            failure = warning(PODS, pod, "FailedBinding", f"ephemeral volume {volume.name}: create PVC {name}")
+            return Create(
+                kind=CLAIMS,
+                body=_claim_body(pod, volume, name),
+                why=f"ephemeral volume of pod {pod.key}",
+                failure_event=failure,
+            )
         owner = _owner(claim)
         if owner is not None and owner.uid == pod.uid:
             return None

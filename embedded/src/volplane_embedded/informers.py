@@ -34,7 +34,7 @@ from volplane.kube.objects import (
     VolumeAttributesClass,
 )
 from volplane.kube.reflector import Reflector
-from volplane_embedded.objects import PODS, Pod, claim_names, is_finished, needs_node
+from volplane_embedded.objects import PODS, QUOTAS, Pod, ResourceQuota, claim_names, is_finished, needs_node
 
 __all__ = ["Informers", "unsubscribing"]
 
@@ -53,6 +53,7 @@ class Informers:
         self.capacities: Cache[CsiStorageCapacity] = Cache(CAPACITIES, {"class": lambda one: [one.storage_class_name]})
         self.csi_nodes: Cache[CsiNode] = Cache(CSI_NODES)
         self.attributes_classes: Cache[VolumeAttributesClass] = Cache(VOLUME_ATTRIBUTES_CLASSES)
+        self.quotas: Cache[ResourceQuota] = Cache(QUOTAS, {"namespace": lambda one: [one.namespace]})
 
     @property
     def caches(self) -> dict[str, Cache[Any]]:
@@ -68,6 +69,7 @@ class Informers:
             self.capacities,
             self.csi_nodes,
             self.attributes_classes,
+            self.quotas,
         )
         return {cache.kind.plural: cache for cache in listed}
 
@@ -93,6 +95,9 @@ class Informers:
     def room(self, storage_class: str) -> list[CsiStorageCapacity]:
         """Published room for volumes of this class."""
         return self.capacities.by_index("class", storage_class)
+
+    def quotas_of(self, namespace: str) -> list[ResourceQuota]:
+        return self.quotas.by_index("namespace", namespace)
 
     async def follow(self, client: Client, random: Random) -> None:
         """List and watch all kinds until cancelled."""

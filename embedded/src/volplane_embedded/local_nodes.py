@@ -1,5 +1,5 @@
-"""The nodes of `volplane dev`: scheduler, node registration, kubelet, and the controllers of ephemeral volumes and of
-the protection of VolumeAttributesClasses, run together beside an API server.
+"""The nodes of `volplane dev`: scheduler, node registration, kubelet, and the controllers of ephemeral volumes, of the
+protection of VolumeAttributesClasses and of quotas, run together beside an API server.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from volplane_embedded.kubelet.pod_directory import PodDirectory, attempt_of
 from volplane_embedded.kubelet.sandboxes import Sandboxes
 from volplane_embedded.kubelet.volume_manager import VolumeManager
 from volplane_embedded.objects import Now, Pod
+from volplane_embedded.quota_status import QuotaStatus
 from volplane_embedded.sandbox.limits import why_no_cgroup
 from volplane_embedded.scheduler.scheduler import Scheduler
 
@@ -122,6 +123,7 @@ class LocalNodes:
             tasks.create_task(scheduler.run(), name="node-scheduler")
             tasks.create_task(ephemeral.run(), name="node-ephemeral")
             tasks.create_task(protection.run(), name="node-vac-protection")
+            tasks.create_task(QuotaStatus(self._client, self._informers).run(), name="node-quota-status")
             self._ready.set()
 
     async def _check(self, sandboxes: Sandboxes) -> None:

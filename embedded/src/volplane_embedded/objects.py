@@ -19,17 +19,21 @@ from volplane.kube.objects import KubeObject, NodeSelector, NodeSelectorTerm, Sc
 
 __all__ = [
     "CONFIG_MAPS",
+    "MEASURED_CLAIMS",
     "PODS",
+    "QUOTAS",
     "Condition",
     "ConfigMap",
     "Container",
     "ContainerStatus",
     "EnvVar",
+    "MeasuredClaim",
     "Now",
     "Pod",
     "PodSpec",
     "PodStatus",
     "PodVolume",
+    "ResourceQuota",
     "SecurityContext",
     "Toleration",
     "VolumeMount",
@@ -193,8 +197,24 @@ class ConfigMap(KubeObject):
     binary_data: dict[str, str] | None = None
 
 
+class ResourceQuota(KubeObject):
+    """core/v1 ResourceQuota, read by the evaluator of the API server's admission."""
+
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+    status: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class MeasuredClaim(KubeObject):
+    """core/v1 PersistentVolumeClaim, read by the same evaluator."""
+
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+    status: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
 PODS = Kind("v1", "Pod", "pods", True, Pod)
 _SCHEDULER = "default-scheduler"
+QUOTAS = Kind("v1", "ResourceQuota", "resourcequotas", True, ResourceQuota)
+MEASURED_CLAIMS = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims", True, MeasuredClaim)
 CONFIG_MAPS = Kind("v1", "ConfigMap", "configmaps", True, ConfigMap)
 
 

@@ -15,7 +15,7 @@ from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.ephemeral_volumes import EphemeralVolumes
 from volplane_embedded.informers import Informers
 from volplane_embedded.inprocess import InProcessTransport
-from volplane_embedded.objects import PODS, Pod
+from volplane_embedded.objects import PODS, QUOTAS, Pod
 from volplane_testing.clock import now
 
 TEMPLATE = {
@@ -118,3 +118,22 @@ async def test_a_claim_of_that_name_which_is_not_the_pods_is_never_taken_over_no
         )
         await bench.delete()
         assert len(await bench.claims()) == 1
+
+
+async def test_a_claim_that_a_quota_refuses_is_said_on_the_pod_and_made_when_there_is_room() -> None:
+    async with running() as bench:
+        none = {"persistentvolumeclaims": "0"}
+        made = QUOTAS.body(metadata={"name": "full", "namespace": "default"}, spec={"hard": none})
+        await bench.client.create(QUOTAS, made)
+        await bench.client.patch(QUOTAS, "default/full", {"status": {"hard": none, "used": none}}, subresource="status")
+        await bench.pod()
+        assert await bench.claims() == []
+        reason, message = bench.said[0]
+        assert reason == "FailedBinding"
+        assert message.startswith("ephemeral volume scratch: create PVC web-scratch: ")
+        assert "exceeded quota: full, requested: persistentvolumeclaims=1, used: persistentvolumeclaims=0" in message
+        more = {"persistentvolumeclaims": "1"}
+        await bench.client.patch(QUOTAS, "default/full", {"status": {"hard": more}}, subresource="status")
+        await asyncio.sleep(300)
+        assert [claim.name for claim in await bench.claims()] == ["web-scratch"]
+        assert len(bench.said) < 10

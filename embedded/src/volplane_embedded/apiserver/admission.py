@@ -10,6 +10,7 @@ from volplane_embedded.apiserver.errors import forbidden
 from volplane_embedded.apiserver.kinds.persistentvolumeclaims import requested
 from volplane_embedded.apiserver.kinds.persistentvolumes import BETA_CLASS
 from volplane_embedded.apiserver.kinds.storageclasses import is_default
+from volplane_embedded.apiserver.quota_admission import QUOTA_PLUGIN
 from volplane_embedded.apiserver.resources import Json, Resource
 
 __all__ = ["PLUGINS", "Admission", "Webhook"]
@@ -156,5 +157,5 @@ _CHANGING: Final[dict[str, Callable[[Admission, Resource, Json, Json | None], No
     "StorageObjectInUseProtection": _protect,
     "TaintNodesByCondition": _taint,
 }
-PLUGINS: Final = tuple(sorted((*_CHANGING, _RESIZE)))
+PLUGINS: Final = tuple(sorted((*_CHANGING, _RESIZE, QUOTA_PLUGIN)))
 """Names as the stock flag `--disable-admission-plugins` spells them."""

@@ -108,7 +108,7 @@ class StatusError(Exception):
 
 
 def _shown(value: object) -> str:
-    return f'"{_cut(value)}"' if isinstance(value, str) else _cut(json.dumps(value))
+    return f'"{_cut(value)}"' if isinstance(value, str) else _cut(json.dumps(value, separators=(",", ":")))
 
 
 def _details(name: str, group: str, kind: str) -> dict[str, Any]:

@@ -99,6 +99,10 @@ def _time(value: _Value) -> str | None:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def _quantity(value: _Value) -> str:
+    return _text(dict(_fields(_raw(value))).get(1, b""))
+
+
 def _message(fields: _Message) -> _Read:
     return lambda value: _object(_raw(value), fields)
 
@@ -155,6 +159,17 @@ _ACCESS: Final[_Message] = {
     1: _Field("resourceAttributes", _message(_ATTRIBUTES)),
     2: _Field("nonResourceAttributes", _message(_texts("path", "verb"))),
 }
+_SCOPE: Final[_Message] = {
+    1: _Field("scopeName", _text),
+    2: _Field("operator", _text),
+    3: _Field("values", _text, "list"),
+}
+_QUOTA: Final[_Message] = {
+    1: _Field("hard", _quantity, "map"),
+    2: _Field("scopes", _text, "list"),
+    3: _Field("scopeSelector", _message({1: _Field("matchExpressions", _message(_SCOPE), "list")})),
+}
+_QUOTA_STATUS: Final[_Message] = {1: _Field("hard", _quantity, "map"), 2: _Field("used", _quantity, "map")}
 _KINDS: Final[Mapping[str, _Message]] = {
     "Namespace": {1: _META, 2: _Field("spec", _message({1: _Field("finalizers", _text, "list")}))},
     "ConfigMap": {
@@ -176,6 +191,7 @@ _KINDS: Final[Mapping[str, _Message]] = {
         3: _Field("imagePullSecrets", _message(_texts("name")), "list"),
         4: _Field("automountServiceAccountToken", _flag),
     },
+    "ResourceQuota": {1: _META, 2: _Field("spec", _message(_QUOTA)), 3: _Field("status", _message(_QUOTA_STATUS))},
     "SelfSubjectAccessReview": {1: _META, 2: _Field("spec", _message(_ACCESS))},
     "SelfSubjectRulesReview": {1: _META, 2: _Field("spec", _message(_texts("namespace")))},
     "SelfSubjectReview": {1: _META},

@@ -66,6 +66,10 @@ class Strategy:
         """The causes for which the change is refused."""
         return ()
 
+    def warnings(self, obj: Json) -> Sequence[str]:
+        """What the client is told about an object that it has written (rest.WarningsOnCreate, WarningsOnUpdate)."""
+        return ()
+
     def forbid_update(self, new: Json, old: Json, subresource: str) -> str:
         """Why an otherwise valid update is refused with 403 (admission), or ""."""
         return ""

@@ -20,6 +20,7 @@ from volplane_embedded.apiserver.namespace_lifecycle import INITIAL, NamespaceLi
 from volplane_embedded.apiserver.openapi import OpenApi
 from volplane_embedded.apiserver.options import DeleteOptions
 from volplane_embedded.apiserver.pod_subresources import LogSource, bind, evict, open_log
+from volplane_embedded.apiserver.quota_admission import QUOTA_PLUGIN, QuotaAdmission
 from volplane_embedded.apiserver.requests import Answer, Query, Request, Routes, is_watch, wrong_method
 from volplane_embedded.apiserver.resources import Json, Resource
 from volplane_embedded.apiserver.responses import negotiate
@@ -76,7 +77,8 @@ class ApiServer:
         self._namespaces = NamespaceLifecycle(self._objects, self._delete)
         self._deletion = Deletion(self._objects, self._namespaces)
         admission = Admission(self._storage_classes, disabled_admission)
-        self._verbs = Verbs(self._objects, self._namespaces, admission)
+        limited = None if QUOTA_PLUGIN in disabled_admission else _quotas(served)
+        self._verbs = Verbs(self._objects, self._namespaces, admission, QuotaAdmission(self._objects, limited))
         self.webhooks: list[Webhook] = admission.webhooks
         """Admission webhooks, to be added by whoever runs the server."""
         self._lists = Lists(self._objects)
@@ -286,6 +288,10 @@ class ApiServer:
         self._deletion.collection(resource, rows, options)
         meta["resourceVersion"] = str(self.store.version)
         return _json(200, self._renderer.many(resource, rows, meta, form))
+
+
+def _quotas(served: Sequence[Resource]) -> Resource | None:
+    return next((resource for resource in served if resource.plural == "resourcequotas"), None)
 
 
 def _lower(headers: Mapping[str, str]) -> Mapping[str, str]:

@@ -23,6 +23,7 @@ from volplane_embedded.apiserver.metadata import match_name, match_namespace
 from volplane_embedded.apiserver.namespace_lifecycle import NamespaceLifecycle
 from volplane_embedded.apiserver.options import WriteOptions
 from volplane_embedded.apiserver.patches import json_patch, merge_patch
+from volplane_embedded.apiserver.quota_admission import QuotaAdmission
 from volplane_embedded.apiserver.requests import Request, parse_media_type
 from volplane_embedded.apiserver.resources import Json, Resource
 from volplane_embedded.apiserver.responses import served
@@ -54,6 +55,7 @@ class Verbs:
     objects: ObjectStorage
     namespaces: NamespaceLifecycle
     admission: Admission
+    quotas: QuotaAdmission
 
     # Create
 
@@ -78,10 +80,14 @@ class Verbs:
         _refuse(resource, meta, list(strategy.validate_create(obj)) or list(object_meta.validate(meta)))
         if version != "0":
             raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
+        charged = self.quotas.check(resource, obj, None)
         if self._taken(resource, meta):
             raise already_exists(resource.plural, resource.group, meta["name"])
-        data = _encode(obj) if options.dry_run else self.objects.put(resource, obj).data
-        return Written(data, warnings)
+        warnings = [*warnings, *strategy.warnings(obj)]
+        if options.dry_run:
+            return Written(_encode(obj), warnings)
+        self.quotas.write(charged)
+        return Written(self.objects.put(resource, obj).data, warnings)
 
     def _taken(self, resource: Resource, meta: Json) -> bool:
         key = key_of(meta.get("namespace", ""), meta["name"])
@@ -117,7 +123,9 @@ class Verbs:
             )
             raise conflict(resource.plural, resource.group, request.name, why)
         new = new if resource.to_stored is None else resource.to_stored(new)
-        return Written(self._write(request, stored, old, new, dry_run=options.dry_run), warnings)
+        data = self._write(request, stored, old, new, dry_run=options.dry_run)
+        told = () if request.subresource else resource.strategy.warnings(new)
+        return Written(data, [*warnings, *told])
 
     def patch(self, request: Request, body: bytes) -> Written:
         """PATCH of an object or its status. Raises StatusError."""
@@ -137,7 +145,9 @@ class Verbs:
         _refuse_nameless(request, meta if versioned else {})
         match_name(request, meta)
         new = new if resource.to_stored is None else resource.to_stored(new)
-        return Written(self._write(request, stored, stored.decode(), new, dry_run=options.dry_run), warnings)
+        data = self._write(request, stored, stored.decode(), new, dry_run=options.dry_run)
+        told = () if request.subresource else resource.strategy.warnings(new)
+        return Written(data, [*warnings, *told])
 
     def _write(self, request: Request, stored: Stored, old: Json, new: Json, *, dry_run: bool) -> bytes:
         """The common part of update and patch. new: cleaned and in its stored form."""
@@ -162,7 +172,11 @@ class Verbs:
         why = strategy.forbid_update(new, old, request.subresource)
         if why := why or self.admission.forbid_update(resource, new, old, request.subresource):
             raise forbidden(resource.plural, resource.group, request.name, why)
-        return _encode(new) if dry_run else self._store(resource, stored, new, before)
+        charged = self.quotas.check(resource, new, old, request.subresource)
+        if dry_run:
+            return _encode(new)
+        self.quotas.write(charged)
+        return self._store(resource, stored, new, before)
 
     def _store(self, resource: Resource, stored: Stored, new: Json, before: Json) -> bytes:
         """Write the object, or remove it if its deletion waited only for finalizers that are removed now."""

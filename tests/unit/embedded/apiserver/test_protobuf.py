@@ -76,6 +76,19 @@ def test_metadata_data_and_bytes_are_read() -> None:
     assert (read["data"], read["type"], read["immutable"]) == ({"bin": "AP8="}, "Opaque", True)
 
 
+def test_a_quota_from_kubectl_is_read() -> None:
+    hard = message((1, b"requests.storage"), (2, message((1, b"1Gi"))))
+    scope = message((1, b"VolumeAttributesClass"), (2, b"In"), (3, b"gold"), (3, b"tin"))
+    spec = message((1, hard), (2, b"BestEffort"), (3, message((1, scope))))
+    read: Any = decode_protobuf(envelope("v1", "ResourceQuota", message((1, message((1, b"q"))), (2, spec), (3, b""))))
+    selected = {"scopeName": "VolumeAttributesClass", "operator": "In", "values": ["gold", "tin"]}
+    assert read["spec"] == {
+        "hard": {"requests.storage": "1Gi"},
+        "scopes": ["BestEffort"],
+        "scopeSelector": {"matchExpressions": [selected]},
+    }
+
+
 def test_negative_numbers_and_fixed_size_fields_are_read() -> None:
     raw = message((1, (1 << 64) - 1)) + b"\x71" + b"\x00" * 8 + b"\x7d" + b"\x00" * 4
     assert decode_protobuf(envelope("v1", "DeleteOptions", raw))["gracePeriodSeconds"] == -1  # type: ignore[index]

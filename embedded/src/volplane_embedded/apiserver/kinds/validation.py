@@ -35,7 +35,17 @@ ACCESS_MODES: Final = frozenset({"ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany
 _LABEL_OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
 _NODE_OPERATORS: Final = _LABEL_OPERATORS | {"Gt", "Lt"}
 _INTEGER_RESOURCES: Final = frozenset(
-    {"pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps", "persistentvolumeclaims"}
+    {
+        "configmaps",
+        "persistentvolumeclaims",
+        "pods",
+        "replicationcontrollers",
+        "resourcequotas",
+        "secrets",
+        "services",
+        "services.loadbalancers",
+        "services.nodeports",
+    }
 )
 
 
@@ -111,7 +121,7 @@ def resource_quantity(name: str, value: Any, path: str, causes: list[Cause]) -> 
 
 def is_integer_resource(name: str) -> bool:
     """Whether amounts of a resource are whole: pods, storage objects, and extended resources."""
-    return name in _INTEGER_RESOURCES or ("/" in name and not is_native_resource(name))
+    return name in _INTEGER_RESOURCES or not (is_native_resource(name) or name.startswith("requests."))
 
 
 def is_native_resource(name: str) -> bool:

@@ -1,0 +1,178 @@
+"""What PersistentVolumeClaims use of ResourceQuotas: a pure evaluator for the admission and for the quota controller.
+
+Objects are decoded JSON. Sources: pkg/quota/v1/evaluator/core/persistent_volume_claims.go and
+staging/src/k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go of Kubernetes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from volplane.kube.quantity import Quantity, parse
+
+__all__ = ["ATTRIBUTES_CLASS", "Charge", "charge", "evaluated", "measured", "storage_resources", "usage"]
+
+ATTRIBUTES_CLASS: Final = "VolumeAttributesClass"
+"""The only scope that claims are in."""
+
+_CLAIMS: Final = "persistentvolumeclaims"
+_STORAGE: Final = "requests.storage"
+_COUNT: Final = "count/persistentvolumeclaims"
+_OF_CLASS: Final = ".storageclass.storage.k8s.io/"
+_CLASS_ANNOTATION: Final = "volume.beta.kubernetes.io/storage-class"
+_ONE: Final = Quantity(10**9, "DecimalSI")
+_NONE: Final = Quantity(0, "DecimalSI")
+
+Json = Mapping[str, Any]
+Amounts = Mapping[str, Quantity]
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What a write of a claim means for the quotas of its namespace.
+
+    refusal: why it is forbidden, or "". used: name of a quota -> its new `status.used`, for quotas that change.
+    """
+
+    refusal: str = ""
+    used: Mapping[str, dict[str, str]] = field(default_factory=dict)
+
+
+def storage_resources() -> Sequence[str]:
+    """The resources of claims that may also be limited for each storage class."""
+    return _CLAIMS, _STORAGE
+
+
+def evaluated(names: Iterable[str]) -> list[str]:
+    """Those of the resource names of a quota that claims use."""
+    suffixes = tuple(f"{_OF_CLASS}{name}" for name in storage_resources())
+    return [name for name in names if name in {_CLAIMS, _STORAGE, _COUNT} or name.endswith(suffixes)]
+
+
+def usage(claim: Json) -> dict[str, Quantity]:
+    """What a claim uses, by resource.
+
+    While the volume has been given more than the claim asks for (a growth that failed and was taken back), that counts.
+    """
+    used = {_CLAIMS: _ONE, _COUNT: _ONE}
+    status = claim.get("status") or {}
+    asked = ((claim["spec"].get("resources") or {}).get("requests") or {}).get("storage")
+    if asked is not None:
+        allocated = (status.get("allocatedResources") or {}).get("storage", asked)
+        used[_STORAGE] = max(parse(asked), parse(allocated)).rounded(0)
+    annotations = claim["metadata"].get("annotations") or {}
+    name = annotations.get(_CLASS_ANNOTATION, claim["spec"].get("storageClassName"))
+    if name:
+        used.update({f"{name}{_OF_CLASS}{each}": used[each] for each in storage_resources() if each in used})
+    return used
+
+
+def measured(quota: Json, claims: Iterable[Json]) -> dict[str, dict[str, str]]:
+    """The status of a quota by the claims of its namespace: what of `spec.hard` is evaluated, and its use."""
+    asked = quota["spec"].get("hard") or {}
+    hard = {name: str(asked[name]) for name in sorted(evaluated(asked))}
+    used = dict.fromkeys(hard, _NONE)
+    if hard:
+        for claim in claims:
+            if _in_scope(quota, claim):
+                used = _sum(used, {name: amount for name, amount in usage(claim).items() if name in hard})
+    return {"hard": hard, "used": _texts(used)}
+
+
+def charge(quotas: Iterable[Json], new: Json, old: Json | None, subresource: str) -> Charge:
+    """Check a write of a claim against the quotas of its namespace. old: None at creation.
+
+    A write of the status is charged, but never refused for what it uses.
+    """
+    used: dict[str, dict[str, str]] = {}
+    concerned: list[tuple[Json, Amounts]] = []
+    for quota in quotas:
+        names = evaluated(_amounts_of(quota, "hard"))
+        if not names or not _in_scope(quota, new):
+            continue
+        if not set(names) <= _amounts_of(quota, "used").keys():
+            listed = ",".join(sorted(names))
+            return Charge(f"status unknown for quota: {quota['metadata']['name']}, resources: {listed}")
+        if more := _more(quota, new, old, names):
+            concerned.append((quota, more))
+    for quota, more in concerned:
+        before = {name: parse(amount) for name, amount in _amounts_of(quota, "used").items()}
+        after = _sum(before, more)
+        if not subresource and (why := _exceeded(quota, more, before, after)):
+            return Charge(why)
+        used[quota["metadata"]["name"]] = _texts(after)
+    return Charge(used=used)
+
+
+def _more(quota: Json, new: Json, old: Json | None, names: Sequence[str]) -> Amounts:
+    """What the write adds to the use of a quota. What it takes away, the quota controller finds."""
+    before = usage(old) if old is not None and _in_scope(quota, old) else {}
+    added = {name: _minus(amount, before.get(name, _NONE)) for name, amount in usage(new).items() if name in names}
+    return {name: amount for name, amount in added.items() if amount.nanos > 0}
+
+
+def _exceeded(quota: Json, more: Amounts, before: Amounts, after: Amounts) -> str:
+    hard = {name: parse(amount) for name, amount in _amounts_of(quota, "hard").items()}
+    over = sorted(name for name in more if after[name] > hard[name])
+    if not over:
+        return ""
+    requested, used, limited = (",".join(f"{name}={of[name]}" for name in over) for of in (more, before, hard))
+    name = quota["metadata"]["name"]
+    return f"exceeded quota: {name}, requested: {requested}, used: {used}, limited: {limited}"
+
+
+def _amounts_of(quota: Json, key: str) -> Mapping[str, str]:
+    amounts: Mapping[str, str] = (quota.get("status") or {}).get(key) or {}
+    return amounts
+
+
+def _in_scope(quota: Json, claim: Json) -> bool:
+    spec = quota["spec"]
+    scopes: list[Json] = [{"scopeName": scope, "operator": "Exists"} for scope in spec.get("scopes") or ()]
+    scopes.extend((spec.get("scopeSelector") or {}).get("matchExpressions") or ())
+    return all(_matches(scope, claim) for scope in scopes)
+
+
+def _matches(scope: Json, claim: Json) -> bool:
+    """Whether a claim is in a scope. One that is changed between two classes counts for both."""
+    if scope["scopeName"] != ATTRIBUTES_CLASS:
+        return False
+    named, values = _attributes_classes(claim), set(scope.get("values") or ())
+    match scope["operator"]:
+        case "Exists":
+            return bool(named)
+        case "DoesNotExist":
+            return not named
+        case "In":
+            return bool(named & values)
+    return not named or bool(named - values)
+
+
+def _attributes_classes(claim: Json) -> set[str]:
+    """What it asks for, has, and is being changed to."""
+    status = claim.get("status") or {}
+    target = (status.get("modifyVolumeStatus") or {}).get("targetVolumeAttributesClassName")
+    named = (claim["spec"].get("volumeAttributesClassName"), status.get("currentVolumeAttributesClassName"), target)
+    return {name for name in named if name}
+
+
+def _sum(first: Amounts, second: Amounts) -> dict[str, Quantity]:
+    total = dict(first)
+    for name, amount in second.items():
+        total[name] = _plus(first.get(name, _NONE), amount)
+    return total
+
+
+def _plus(first: Quantity, second: Quantity) -> Quantity:
+    """In the notation of the first, unless it is nothing."""
+    return Quantity(first.nanos + second.nanos, (first or second).format)
+
+
+def _minus(first: Quantity, second: Quantity) -> Quantity:
+    return Quantity(max(0, first.nanos - second.nanos), first.format)
+
+
+def _texts(amounts: Amounts) -> dict[str, str]:
+    return {name: str(amount) for name, amount in amounts.items()}
