@@ -7,10 +7,14 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from random import Random
+from typing import ParamSpec, TypeVar
 
 from volplane.assembly import Parts, build
 from volplane.attach.desired import count_volumes
@@ -40,6 +44,9 @@ from volplane.term import STOP_SECONDS, Term
 __all__ = ["LEASE", "ControllerProcess", "Options"]
 
 log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LEASE_SECONDS = 15
 NODE_LEASE_SECONDS = 40
@@ -185,13 +192,7 @@ class ControllerProcess:
         backup, and raises VolplaneError: another process, or this one after a restart, may be able to work. Raises
         ConfigurationError if the API server refuses what the start needs.
         """
-        plugins = self._plugins or InstalledPlugins()
-        self._loaded = await asyncio.to_thread(
-            load_drivers, self._configuration, plugins, node_name=self._options.node_name
-        )
-        for broken in self._loaded.broken:
-            log.error("driver %s is not usable: %s", broken.name, broken.error)
-        working = asyncio.ensure_future(self._elect_and_work(stop))
+        working = asyncio.ensure_future(self._load_and_work(stop))
         stopped = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -206,6 +207,14 @@ class ControllerProcess:
             working.result()
         if self._gave_up:
             raise VolplaneError(self._gave_up)
+
+    async def _load_and_work(self, stop: asyncio.Event) -> None:
+        plugins = self._plugins or InstalledPlugins()
+        load = partial(load_drivers, self._configuration, plugins, node_name=self._options.node_name)
+        self._loaded = await asyncio.get_running_loop().run_in_executor(_DaemonThread(), load)
+        for broken in self._loaded.broken:
+            log.error("driver %s is not usable: %s", broken.name, broken.error)
+        await self._elect_and_work(stop)
 
     async def _elect_and_work(self, stop: asyncio.Event) -> None:
         cluster_id, _ = await self._bootstrap.run()
@@ -320,3 +329,20 @@ def _exit_hard() -> None:
     """End the process: the Lease is lost, and running work cannot be stopped in another way."""
     log.critical("the lease is over and work did not stop in time; exiting at once")
     os._exit(1)
+
+
+class _DaemonThread(Executor):
+    """A thread for each call, for which nobody waits at the end: code of plugins may hang in it."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        called: Future[T] = Future()
+        called.set_running_or_notify_cancel()
+
+        def work() -> None:
+            try:
+                called.set_result(fn(*args, **kwargs))
+            except Exception as error:  # noqa: BLE001 - raised where it is awaited
+                called.set_exception(error)
+
+        threading.Thread(target=work, name="loading drivers", daemon=True).start()
+        return called

@@ -105,3 +105,27 @@ async def test_a_process_whose_drivers_all_hang_gives_its_lease_up_and_ends(
     assert DEAD in str(error)
     lease = await sites[0].client.get(LEASES, "volplane-system/volplane")
     assert not lease.spec.holder_identity
+
+
+async def test_a_process_is_stopped_at_once_while_a_backend_hangs_before_its_start(
+    never: threading.Event, tmp_path: Path
+) -> None:
+    asked = threading.Event()
+
+    class Describes(MemoryBackend):
+        @hookimpl
+        def describe(self, request: Any) -> Any:
+            asked.set()
+            never.wait()
+            return super().describe(request)
+
+    plugin = Plugin(kind="backend", name="dead", factory=Describes, distribution="tests")
+    loop = asyncio.get_running_loop()
+    async with running_process(
+        tmp_path, ALL, configuration=configured(), plugins=[plugin], hostpath=False, leads=False
+    ) as site:
+        while not asked.is_set():
+            await asyncio.sleep(0.01)
+        assert site.process.unready() == ("starting",)
+        begun = loop.time()
+    assert loop.time() - begun < 5
