@@ -30,6 +30,12 @@ __all__ = ["Explanation", "explain_attachment", "explain_claim", "explain_class"
 _MOST_NAMES = 10
 
 
+_REFUSED_CLAIM = (
+    "the claim of a generic ephemeral volume or of a StatefulSet is made by its controller: where that is refused, for a"
+    " quota for example, an event FailedBinding of the pod or FailedCreate of the StatefulSet says why"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """found: whether the object exists. situation: where it stands. tried: its operations, with their last errors.
@@ -162,7 +168,7 @@ def _absent(kind: str, name: str) -> Explanation:
         found=False,
         situation=(f"there is no {kind} {name}",),
         tried=(),
-        next=("nothing, until somebody creates it",),
+        next=("nothing, until somebody creates it", *((_REFUSED_CLAIM,) if kind == "claim" else ())),
     )
 
 
