@@ -233,6 +233,9 @@ def test_without_a_binder_nothing_is_judged_and_with_another_one_we_are_not_a_se
         report = checked(cluster, tmp_path / "work", sections=("static",))
         assert report.passed, report.document()
         assert report.facts.binder
+        few = checked(cluster, tmp_path / "work", sections=("expand",), controllers="provisioner,reclaimer")
+        (expand,) = few.results
+        assert (expand.status, expand.reason) == (SectionStatus.NOT_POSSIBLE, "--controllers does not name expander")
         assert cluster.names(*EVERYTHING) == []
 
 

@@ -14,7 +14,9 @@ from scenarios.backends import ScriptedBackend
 from scenarios.harness import OURS, Harness, Json
 from scenarios.recycling import by_pod, end, permitted, pods, released
 from scenarios.stories import DRIVER, claim, storage_class
+from volplane import Absent, Asset, hookimpl
 from volplane.kube.transport import Response, Transport
+from volplane.requests import FindRequest
 from volplane_embedded.apiserver.errors import denied, forbidden, webhook_failed
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing.transport import ApiCall, Ask, FaultScript, FaultTransport, requests
@@ -155,6 +157,15 @@ async def test_what_a_webhook_changes_of_a_new_volume_holds() -> None:
         assert harness.backends[DRIVER].assets
 
 
+class Finding(ScriptedBackend):
+    """It can also say what it has."""
+
+    @hookimpl
+    def find(self, request: FindRequest) -> Asset | Absent:
+        self.calls["find"] += 1
+        return self.memory.find(request)
+
+
 def without_annotations(target: str, new: Json, _old: Json | None) -> None:
     if target == "persistentvolumes":
         new["metadata"].pop("annotations", None)
@@ -209,6 +220,64 @@ async def test_beside_a_binder_our_marks_come_back_to_a_volume_that_it_has_bound
         await harness.delete("claims", "c")
         await harness.settle()
         await harness.nothing_left()
+
+
+@pytest.mark.parametrize("webhook", [without_annotations, without_unknown_annotations])
+@pytest.mark.parametrize("backend", [ScriptedBackend, Finding])
+async def test_the_next_process_puts_marks_back_that_a_webhook_took_off_a_volume_before_the_former_one_died(
+    webhook: Webhook, backend: type[ScriptedBackend]
+) -> None:
+    async with Beside(backend(DRIVER)) as harness:
+        harness.server.webhooks.append(webhook)
+        await harness.create("classes", storage_class("fast"))
+        await harness.create("claims", claim("c", storageClassName="fast"))
+        harness.crash_after("create persistentvolumes")
+        await harness.start_both()
+        await asyncio.sleep(1.0)
+        assert harness.restarts == 1
+        harness.server.webhooks.clear()
+        await harness.settle()
+        marks = (await harness.bound_volume("c"))["metadata"]["annotations"]
+        (asset,) = harness.backend.assets.values()
+        assert marks["pv.kubernetes.io/provisioned-by"] == DRIVER
+        assert marks["volplane.dev/handle"] == asset.handle
+        assert INTENT not in (await harness.claim("c"))["metadata"].get("annotations", {})
+        await harness.delete("claims", "c")
+        await harness.settle()
+        await harness.nothing_left()
+
+
+async def test_a_claim_that_was_deleted_meanwhile_leaves_no_asset_under_a_volume_without_marks() -> None:
+    async with Beside() as harness:
+        harness.server.webhooks.append(without_annotations)
+        await harness.create("classes", storage_class("fast"))
+        await harness.create("claims", claim("c", storageClassName="fast"))
+        harness.crash_after("create persistentvolumes")
+        await harness.start_both()
+        await asyncio.sleep(1.0)
+        assert harness.restarts == 1
+        await harness.delete("claims", "c")
+        harness.server.webhooks.clear()
+        await harness.settle()
+        await harness.nothing_left()
+
+
+async def test_a_claim_whose_volume_without_marks_has_lost_its_asset_waits_for_nothing() -> None:
+    async with Beside(Finding(DRIVER)) as harness:
+        harness.server.webhooks.append(without_annotations)
+        await harness.create("classes", storage_class("fast"))
+        await harness.create("claims", claim("c", storageClassName="fast"))
+        await harness.start_both()
+        await asyncio.sleep(1.0)
+        await harness.kill()
+        harness.backend.assets.clear()
+        await harness.start()
+        await harness.settle()
+        found = await harness.claim("c")
+        assert found["status"]["phase"] == "Bound"
+        assert "volplane.dev/provisioning" not in found["metadata"]["finalizers"]
+        assert harness.backend.calls["provision"] == 1
+        assert not harness.backend.assets
 
 
 class Slow(Harness):

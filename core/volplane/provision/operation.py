@@ -15,6 +15,7 @@ from volplane.kube import names
 from volplane.kube.objects import Claim, StorageClass
 from volplane.operations import Again, Work
 from volplane.provision.attributes import apply_attributes, read_attributes
+from volplane.provision.persistentvolume import awaits_recognition
 from volplane.requests import DeleteRequest, ProvisionRequest, ValidateRequest
 from volplane.state.naming import is_in_tree, volume_name_of
 from volplane.state.progress import ClaimProgress
@@ -45,12 +46,10 @@ class ProvisionOperation:
         claim = self._cluster.claims.get(run.key)
         if claim is None or claim.uid != run.uid:
             return
-        intent = self._cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
-        bound = claim.annotation(names.BIND_COMPLETED) is not None or volume_name_of(claim) in self._cluster.volumes
-        if claim.terminating or bound or intent is None or intent.driver != driver.name:
-            raise self._deps.not_justified()
-        if intent.fence != self._deps.fence():
-            raise self._deps.not_justified()  # Another leader works on it, or did and it was not taken over yet.
+        intent = self._justified(claim, driver)
+        if driver.supports("find") and volume_name_of(claim) in self._cluster.volumes:
+            await self._recognise(claim, intent, driver, progress)
+            return
         selected = claim.annotation(names.SELECTED_NODE)
         context = self._deps.context(driver, intent.generation, intent.state)
         progress.provision_began()
@@ -82,6 +81,30 @@ class ProvisionOperation:
             progress.provision_pending(result.state, self._deps.next_due(result.retry_after), now, given=intent.state)
         else:
             progress.provision_made(result, now)
+
+    def _justified(self, claim: Claim, driver: DriverView) -> ClaimIntent:
+        """The record by which the hook may be called. Raises Again where it may not."""
+        intent = self._cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
+        volume = self._cluster.volumes.get(volume_name_of(claim))
+        if volume is not None:
+            needed = awaits_recognition(claim, volume, self._cluster)
+        else:
+            needed = not claim.terminating and claim.annotation(names.BIND_COMPLETED) is None
+        if intent is None or intent.driver != driver.name or not needed:
+            raise self._deps.not_justified()
+        if intent.fence != self._deps.fence():
+            raise self._deps.not_justified()  # Another leader works on it, or did and it was not taken over yet.
+        return intent
+
+    async def _recognise(self, claim: Claim, intent: ClaimIntent, driver: DriverView, progress: ClaimProgress) -> None:
+        """Learn what the claim's volume stands for, whose annotations are gone."""
+        found, now = await self._deps.find(claim, intent, driver), self._cluster.monotonic()
+        if isinstance(found, Asset):
+            progress.provision_made(found, now)
+        elif (left := progress.absence_seen(now) + driver.info.settle_seconds - now) > 0:
+            raise Again(after=left)
+        else:
+            progress.discarded()
 
     async def _discard_former(self, claim: Claim, intent: ClaimIntent, driver: DriverView) -> None:
         """Delete what an earlier generation has left on this node, which was given up and came back with it.

@@ -8,20 +8,28 @@ from typing import Any
 
 from volplane.assets import Asset
 from volplane.binding.matching import class_of_claim, refers_to
-from volplane.controller.actions import Patch
+from volplane.controller.actions import Patch, Run
 from volplane.drivers.view import DriverView
+from volplane.intents.node import claim_elsewhere
 from volplane.intents.record import settled_metadata
 from volplane.intents.requests import split_parameters
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
-from volplane.kube.objects import Claim, StorageClass
+from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.kube.quantity import format_bytes
 from volplane.state.cluster_state import ClusterState
-from volplane.state.naming import handle_in, is_in_tree, reclaim_finalizer, volume_name_of
+from volplane.state.naming import (
+    handle_in,
+    is_in_tree,
+    reclaim_finalizer,
+    shows_asset,
+    volume_name_of,
+    volume_source,
+)
 from volplane.state.progress import Made
 from volplane.state.records import ClaimIntent
 
-__all__ = ["restore_annotations", "volume_body"]
+__all__ = ["awaits_recognition", "restore_annotations", "volume_body"]
 
 
 def volume_body(
@@ -59,17 +67,30 @@ def volume_body(
     return VOLUMES.body(metadata=metadata, spec=spec)
 
 
-def restore_annotations(claim: Claim, cluster: ClusterState) -> Patch | None:
+def restore_annotations(claim: Claim, cluster: ClusterState) -> Patch | Run | None:
     """Put on the claim's new volume what an admission webhook took off: without it nobody would delete the asset.
 
-    Only while the record on the claim stands, and this process knows what was made. None if nothing is missing.
+    Only while the record on the claim stands. A process that does not know what was made asks the driver first. None if
+    nothing is missing.
     """
     step, intent = cluster.progress.claim(claim.uid).step, cluster.intent_of(claim)
-    if not isinstance(step, Made) or intent is None or not settled_metadata(claim):
+    volume = cluster.volumes.get(volume_name_of(claim))
+    if volume is None or intent is None or not settled_metadata(claim) or not refers_to(volume, claim):
         return None
-    volume, driver = cluster.volumes.get(volume_name_of(claim)), cluster.drivers.get(intent.driver)
+    driver = cluster.drivers.get(intent.driver)
     storage_class = cluster.classes.get(class_of_claim(claim) or "")
-    if volume is None or driver is None or storage_class is None or not refers_to(volume, claim):
+    if driver is None or storage_class is None:
+        return None
+    if step is None and awaits_recognition(claim, volume, cluster):
+        return Run(
+            verb="provision",
+            key=claim.key,
+            uid=claim.uid,
+            driver=driver.name,
+            asset=volume.name,
+            group=f"provision {storage_class.name}",
+        )
+    if not isinstance(step, Made) or handle_in(step.asset.source) != handle_in(volume_source(volume)):
         return None
     wanted = _annotations(storage_class, driver, intent, step.asset)
     missing = {name: value for name, value in wanted.items() if volume.annotation(name) is None}
@@ -77,6 +98,13 @@ def restore_annotations(claim: Claim, cluster: ClusterState) -> Patch | None:
         return None
     why = "the volume lacks annotations that it was made with"
     return Patch(kind=VOLUMES, target=volume, body={"metadata": {"annotations": missing}}, why=why)
+
+
+def awaits_recognition(claim: Claim, volume: Volume, cluster: ClusterState) -> bool:
+    """Whether only the driver can say what the claim's own volume stands for, and this process has to ask it."""
+    intent = cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
+    worked_on = claim.has_finalizer(names.PROVISIONING_FINALIZER) and intent is not None
+    return worked_on and refers_to(volume, claim) and not (shows_asset(volume) or claim_elsewhere(claim, cluster))
 
 
 def _annotations(storage_class: StorageClass, driver: DriverView, intent: ClaimIntent, asset: Asset) -> dict[str, str]:

@@ -14,7 +14,7 @@ from volplane.kube import names
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import claims_of_pod, finished, scrubbed_volume
-from volplane.state.naming import is_in_tree, volume_name_of
+from volplane.state.naming import shows_asset, volume_name_of
 from volplane.state.records import read_recycle_intent
 
 __all__ = ["EventHandlers"]
@@ -24,12 +24,6 @@ _HELD = names.PROVISIONING_FINALIZER
 
 def _record(item: Claim | Volume) -> str | None:
     return item.annotation(names.INTENT)
-
-
-def _shows_asset(volume: Volume) -> bool:
-    """Whether its annotations say who made it and what; an admission webhook may have taken them off."""
-    maker = volume.annotation(names.PROVISIONED_BY)
-    return maker is not None and (is_in_tree(maker) or volume.annotation(names.HANDLE) is not None)
 
 
 def _turned(old: Claim, new: Claim) -> bool:
@@ -157,7 +151,7 @@ class EventHandlers:
             return
         progress.volume(new.uid).status_seen(new.status.message)
         if new.name.startswith("pvc-"):
-            progress.claim(new.name.removeprefix("pvc-")).volume_seen(complete=_shows_asset(new))
+            progress.claim(new.name.removeprefix("pvc-")).volume_seen(complete=shows_asset(new))
         if old is None or (before := _record(old)) is None or before == (now := _record(new)):
             return
         begun = read_recycle_intent(before)

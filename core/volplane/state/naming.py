@@ -16,6 +16,7 @@ __all__ = [
     "node_hash",
     "on_release",
     "reclaim_finalizer",
+    "shows_asset",
     "source_of",
     "volume_name_of",
     "volume_source",
@@ -60,6 +61,12 @@ def reclaim_finalizer(driver: str) -> str:
 def on_release(volume: Volume) -> str:
     """What happens with a dynamic volume when its claim goes: "recycle" offers it again, else ""."""
     return volume.annotation(names.ON_RELEASE) or ""
+
+
+def shows_asset(volume: Volume) -> bool:
+    """Whether its annotations say who made it and what; an admission webhook may have taken them off."""
+    maker = volume.annotation(names.PROVISIONED_BY)
+    return maker is not None and (is_in_tree(maker) or volume.annotation(names.HANDLE) is not None)
 
 
 def asset_key(volume: Volume) -> str:

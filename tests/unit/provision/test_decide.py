@@ -98,6 +98,7 @@ def test_a_damaged_declaration_is_repaired_before_the_hook_runs(damage: str) -> 
     assert step.why == "declare the intent to provision"
 
 
+MADE: dict[str, Any] = {"pv.kubernetes.io/provisioned-by": DRIVER, "volplane.dev/handle": "h"}
 ASSET = Asset(handle="h", source=VolumeSource(kind="hostPath", fields={"path": "/a"}), capacity_bytes=2 * 2**30)
 
 
@@ -270,7 +271,9 @@ def test_what_the_driver_cannot_do_is_said_before_anything_is_begun(fields: Any,
 
 
 def test_the_bind_of_its_own_volume_ends_the_intent_with_the_same_write() -> None:
-    made = prepared(volume("pvc-uid-c", claim=claim(), status={"phase": "Bound"}, storageClassName="fast"))
+    made = prepared(
+        volume("pvc-uid-c", annotations=MADE, claim=claim(), status={"phase": "Bound"}, storageClassName="fast")
+    )
     step = next_step(made)
     assert step.body["spec"] == {"volumeName": "pvc-uid-c"}
     assert step.body["metadata"]["finalizers"] is None
@@ -320,7 +323,7 @@ def test_a_record_that_nobody_knows_is_presumed_once_and_written_before_its_asse
 
 
 def test_a_dying_claim_whose_volume_exists_is_let_go_and_the_volume_is_released() -> None:
-    made = prepared(volume("pvc-uid-c", claim=claim()), item=fast(deletionTimestamp=DYING))
+    made = prepared(volume("pvc-uid-c", annotations=MADE, claim=claim()), item=fast(deletionTimestamp=DYING))
     assert next_step(made).body["metadata"]["finalizers"] is None
 
 
@@ -360,16 +363,28 @@ def test_a_claim_of_a_migrated_plugin_is_marked_first() -> None:
 
 # --- a webhook takes our annotations off the new volume -----------------------------------------------------------
 
-MADE: dict[str, Any] = {"pv.kubernetes.io/provisioned-by": DRIVER, "volplane.dev/handle": "h"}
 STATED = {**MADE, "volplane.dev/driver": DRIVER, "volplane.dev/generation": "1", "volplane.dev/schema-version": "1"}
 
 
 def after_create(
-    annotations: dict[str, str] | None, *, reserved: str = "c", asset: Asset | None = ASSET, **more: Any
+    annotations: dict[str, str] | None,
+    *,
+    reserved: str = "c",
+    asset: Asset | None = ASSET,
+    source: dict[str, str] | None = None,
+    **more: Any,
 ) -> tuple[ClusterState, Volume]:
-    """The claim's volume exists with these annotations. asset: what this process has just made, if anything."""
+    """The claim's volume exists with these annotations. asset: what this process has just made, if anything. source: a
+    `hostPath`; None = that of the asset.
+    """
     more = {"drivers": (disk(),), "binder": True, **more}
-    item = volume("pvc-uid-c", annotations=annotations, claim=claim(reserved), storageClassName="fast")
+    item = volume(
+        "pvc-uid-c",
+        annotations=annotations,
+        claim=claim(reserved),
+        storageClassName="fast",
+        hostPath=source or {"path": "/a"},
+    )
     made = state_with(storage_class(), item, **more)
     made.claims.observe(with_intent(made, fast()))
     if asset is not None:
@@ -414,8 +429,15 @@ def about_volumes(made: ClusterState) -> bool:
         (None, {"reserved": "other"}),
         (None, {"asset": None}),
         (None, {"drivers": ()}),
+        (None, {"source": {"path": "/b"}}),
     ],
-    ids=["it has them", "it is another's", "nobody knows what was made", "the driver is gone"],
+    ids=[
+        "it has them",
+        "it is another's",
+        "nobody knows what was made",
+        "the driver is gone",
+        "it stands for something else",
+    ],
 )
 def test_nothing_is_put_on_a_volume_where(annotations: dict[str, str] | None, more: dict[str, Any]) -> None:
     made, _ = after_create(annotations, binder=False, **more)
@@ -438,3 +460,52 @@ def test_nothing_is_put_on_a_volume_whose_class_or_which_itself_is_gone(kept: st
     else:
         made.classes.observe_deleted("fast", "uid-fast")
     assert not about_volumes(made)
+
+
+@pytest.mark.parametrize("binder", [True, False], ids=["as the binder", "beside one"])
+@pytest.mark.parametrize("annotations", [None, {"pv.kubernetes.io/provisioned-by": DRIVER}], ids=["all", "some"])
+@pytest.mark.parametrize(
+    "state", [{}, {"volumeName": "pvc-uid-c"}, {"deletionTimestamp": DYING}], ids=["waiting", "bound", "dying"]
+)
+def test_the_driver_is_asked_for_what_a_volume_without_annotations_stands_for_if_that_is_forgotten(
+    annotations: dict[str, str] | None, state: dict[str, Any], *, binder: bool
+) -> None:
+    made, _ = after_create(annotations, asset=None, binder=binder)
+    item = with_intent(made, fast(**state))
+    item.metadata.resource_version = "3"
+    made.claims.observe(item)
+    assert decide_claim("default/c", made, LiveReads()) == PROVISION
+
+
+@pytest.mark.parametrize(
+    ("annotations", "more"),
+    [
+        (MADE, {}),
+        ({"pv.kubernetes.io/provisioned-by": "kubernetes.io/aws-ebs"}, {}),
+        (None, {"reserved": "other"}),
+        (None, {"drivers": ()}),
+    ],
+    ids=["it shows that", "it is of an in-tree plugin", "it is another's", "the driver is gone"],
+)
+def test_the_driver_is_not_asked_for_what_a_volume_stands_for_where(
+    annotations: dict[str, str] | None, more: dict[str, Any]
+) -> None:
+    made, _ = after_create(annotations, asset=None, binder=False, **more)
+    assert not isinstance(decide_claim("default/c", made, LiveReads()), Run)
+
+
+def test_the_driver_is_asked_once_for_what_a_volume_stands_for() -> None:
+    made, _ = after_create(None, asset=None, binder=False)
+    made.progress.track_claim("uid-c").discarded()
+    step = decide_claim("default/c", made, LiveReads())
+    assert isinstance(step, Patch)
+    assert step.body["metadata"]["finalizers"] is None, "nothing is there: nothing is left to be remembered"
+
+
+def test_a_record_without_its_finalizer_is_no_reason_to_ask_what_a_volume_stands_for() -> None:
+    """A tenant can write both; no operation would work on it."""
+    made, _ = after_create(None, asset=None, binder=False)
+    item = with_intent(made, fast(volumeName="pvc-uid-c"))
+    item.metadata.resource_version, item.metadata.finalizers = "3", None
+    made.claims.observe(item)
+    assert not isinstance(decide_claim("default/c", made, LiveReads()), Run)

@@ -19,6 +19,7 @@ from volplane.schemas import Parameter, ParameterSchema
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import node_hash
 from volplane.state.progress import Full, Made, Pending
+from volplane.state.race import RaceTimes
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 
 INTENT = "volplane.dev/intent"
@@ -475,3 +476,26 @@ def test_a_full_node_leaves_nothing_on_the_claim_that_its_process_would_have_to_
     metadata = {"labels": {"volplane.dev/node": None}, "annotations": annotations, "finalizers": None}
     expected = Patch(kind=CLAIMS, target=item, body={"metadata": metadata}, why="ask for another node")
     assert step(made, item) == expected
+
+
+def test_a_full_node_leaves_to_the_assigner_what_an_earlier_node_may_still_have() -> None:
+    made = cluster(node(zone="a"), drivers=(ZONED,), node_name="n", binder=False)
+    item = begun(made, segment={"zone": "a"}, generation=2, annotations={SELECTED: "n"})
+    made.progress.track_claim("uid-c").step = Full()
+    action = step(made, item)
+    assert declared(made, action) == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=2)
+    metadata = action.body["metadata"]
+    assert metadata["annotations"][SELECTED] is None
+    assert metadata["annotations"]["volplane.dev/node-uid"] is None
+    assert metadata["labels"] == {"volplane.dev/node": None}
+    assert "finalizers" not in metadata
+
+
+def test_a_full_node_that_competes_for_its_claims_leaves_nothing_for_an_assigner() -> None:
+    made = cluster(node(zone="a"), drivers=(ZONED,), node_name="n", binder=False)
+    made.race = RaceTimes("n", 20.0, 60.0, lambda: 0.0)
+    item = begun(made, segment={"zone": "a"}, generation=2, annotations={SELECTED: "n"})
+    made.progress.track_claim("uid-c").step = Full()
+    metadata = step(made, item).body["metadata"]
+    assert metadata["annotations"] == {"volplane.dev/node-uid": None, SELECTED: None, INTENT: None}
+    assert metadata["finalizers"] is None

@@ -24,28 +24,44 @@ from volplane_testing.qualification.site import Site
 
 __all__ = ["SECTIONS", "Plan", "Section"]
 
+_MADE = frozenset({"provisioner", "reclaimer"})
+"""Who makes volumes for claims, and removes them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One thing that is judged. run: raises `Failed` or `NotPossible`. pods: it needs pods that mount our volumes."""
+    """One thing that is judged.
+
+    run: raises `Failed` or `NotPossible`. pods: it needs pods that mount our volumes. needs: the controllers of ours
+    without which nobody does what it judges.
+    """
 
     name: str
     says: str
     run: Callable[[Site], Awaitable[Measured]]
     pods: bool = False
+    needs: frozenset[str] = _MADE
 
 
 SECTIONS: tuple[Section, ...] = (
-    Section("static", "static volumes are bound from either side and released", binding.static),
+    Section("static", "static volumes are bound from either side and released", binding.static, needs=frozenset()),
     Section("dynamic", "volumes are made for claims; what a pod writes, the next one reads", binding.dynamic),
     Section("late-binding", "a claim waits for its first pod, then both go on", binding.late, pods=True),
     Section("delete", "a deleted claim takes its volume and its asset along", reclaiming.delete),
     Section("recycle", "a released volume is erased by a pod and offered again", reclaiming.recycle, pods=True),
     Section("protection", "claims and volumes in use outlive their deletion", protecting.protection),
     Section(
-        "expand", "claims grow, while pods use them, and neither shrink nor grow against their class", expanding.expand
+        "expand",
+        "claims grow, while pods use them, and neither shrink nor grow against their class",
+        expanding.expand,
+        needs=_MADE | {"expander"},
     ),
-    Section("attach", "volumes are attached to one node at a time, and kept while they are", attaching.attach),
+    Section(
+        "attach",
+        "volumes are attached to one node at a time, and kept while they are",
+        attaching.attach,
+        needs=_MADE | {"attacher"},
+    ),
     Section("kills", "nothing is lost, leaked or stuck when the controllers are killed in churn", crashing.kills),
     Section("leader", "of two replicas the other one works soon after the leader is killed", crashing.leader),
     Section("drain", "drain releases what we hold and keeps the assets, or deletes all", leaving.drain),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from importlib.metadata import version
@@ -64,7 +64,8 @@ async def run_suite(plan: Plan, stop: asyncio.Event, *, observe: Observe = lambd
             site = replace(site, facts=await _facts(site))
             for section in plan.chosen():
                 observe(section.name, None)
-                results.append(await _judged(section, site, stop))
+                missing = sorted(section.needs - parse_controllers(plan.controllers))
+                results.append(_without(section, missing) if missing else await _judged(section, site, stop))
                 observe(section.name, results[-1])
         finally:
             observe("cleaning up", None)
@@ -154,6 +155,12 @@ async def _facts(site: Site) -> Facts:
         if not binder:
             raise ConfigurationError(NO_BINDER)
     return replace(site.facts, binder=binder, no_pods=await preflight.pods_see(site))
+
+
+def _without(section: Section, missing: Sequence[str]) -> SectionResult:
+    """Of a section whose work none of the controllers of this run does."""
+    why = f"--controllers does not name {', '.join(missing)}"
+    return SectionResult(name=section.name, status=SectionStatus.NOT_POSSIBLE, reason=why, seconds=0.0)
 
 
 async def _judged(section: Section, site: Site, stop: asyncio.Event) -> SectionResult:
