@@ -28,11 +28,9 @@ __all__ = ["Explanation", "explain_attachment", "explain_claim", "explain_class"
 
 
 _MOST_NAMES = 10
-
-
 _REFUSED_CLAIM = (
-    "the claim of a generic ephemeral volume or of a StatefulSet is made by its controller: where that is refused, for a"
-    " quota for example, an event FailedBinding of the pod or FailedCreate of the StatefulSet says why"
+    "the claim of a generic ephemeral volume or of a StatefulSet is made by its controller: where that is refused, for"
+    " a quota for example, an event FailedBinding of the pod or FailedCreate of the StatefulSet says why"
 )
 
 
