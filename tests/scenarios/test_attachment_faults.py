@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scenarios.attached_world import World, a_world
-from volplane import Asset, ExpandRequest, InvalidArgument, Unavailable, hookimpl
+from volplane import Asset, Attachment, AttachRequest, ExpandRequest, InvalidArgument, Unavailable, hookimpl
 from volplane.errors import OutcomeUnknown
 from volplane_testing import FailBefore, FaultyBackend, Hang
 from volplane_testing.memory import MemoryBackend
@@ -25,6 +25,15 @@ class SmallBackend(MemoryBackend):
         if request.capacity_bytes > 4 << 30:
             raise InvalidArgument("at most 4Gi")
         return super().expand(request)
+
+
+class AttachesAnywhere(MemoryBackend):
+    """Does not look where else an asset is attached."""
+
+    @hookimpl
+    def attach(self, request: AttachRequest) -> Attachment:
+        self._there(request.volume).attached_to.append(request.node.name)
+        return Attachment()
 
 
 class RefusesToDetach:
@@ -105,6 +114,18 @@ async def looked_twice(world: World) -> list[str]:
         await world.compare()
         await world.cluster.advance(30.0)
     return [] if world.volume not in world.storage.assets else world.asset.attached_to
+
+
+async def test_a_disk_is_attached_to_no_second_node_through_another_volume() -> None:
+    async with a_world(AttachesAnywhere) as world:
+        await world.attach("node-1")
+        spec = world.api.get("persistentvolumes", world.volume)["spec"]
+        twin = {key: spec[key] for key in ("accessModes", "capacity", "csi")}
+        world.api.create("persistentvolumes", {"metadata": {"name": "twin"}, "spec": twin})
+        refused = await world.attach("node-2", "twin")
+        assert refused["attached"] is False
+        assert f"{world.volume} is attached to node-1 by to-node-1" in refused["attachError"]["message"]
+        assert world.asset.attached_to == ["node-1"]
 
 
 async def test_a_volume_of_ours_without_its_attachment_is_detached_after_two_looks() -> None:

@@ -52,7 +52,7 @@ class Views:
         return name in self._distributed
 
     def starting(self, name: str) -> bool:
-        return False
+        return self._broken.get(name) == "is starting"
 
     def broken(self, name: str) -> str:
         return self._broken.get(name, "")

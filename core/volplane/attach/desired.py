@@ -22,7 +22,7 @@ from volplane.attach.identity import (
 from volplane.kube import names
 from volplane.kube.objects import Claim, Node, Pod, Volume, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
-from volplane.state.indexes import finished
+from volplane.state.indexes import asset_name, finished
 
 __all__ = [
     "NODE_INDEX",
@@ -174,14 +174,17 @@ def pair_of_attachment(attachment: VolumeAttachment, cluster: ClusterState) -> P
 
 
 def elsewhere(pair: Pair, cluster: ClusterState) -> list[VolumeAttachment]:
-    """Attachments of the volume to other nodes, if it may be on one node at a time only."""
-    others: list[VolumeAttachment] = []
+    """Attachments of the volume to other nodes, if it may be on one node at a time only. Also those that name a
+    PersistentVolume of the same driver and handle that is gone.
+    """
+    found: dict[str, VolumeAttachment] = {}
     for volume in cluster.volumes.by_index("unique", pair.volume):
         if shares_nodes(volume):
             return []
-        attached = cluster.attachments.by_index("volume", volume.name)
-        others += [each for each in attached if each.spec.node_name != pair.node]
-    return others
+        found.update((each.name, each) for each in cluster.attachments.by_index("volume", volume.name))
+    recorded = cluster.attachments.by_index("asset", asset_name(*csi_parts(pair.volume)))
+    found.update((each.name, each) for each in recorded)
+    return [each for each in found.values() if each.spec.node_name != pair.node]
 
 
 def pairs_of_node(name: str, cluster: ClusterState) -> Iterator[Pair]:

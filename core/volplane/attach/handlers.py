@@ -17,11 +17,12 @@ from volplane.attach.desired import (
     volumes_in_use,
 )
 from volplane.attach.identity import CSI_PREFIX, Pair, unique_name
+from volplane.attach.record import record_of
 from volplane.controller.actions import Queue
 from volplane.kube import names
 from volplane.kube.objects import Claim, CsiDriver, KubeObject, Node, Pod, Volume, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
-from volplane.state.indexes import finished
+from volplane.state.indexes import asset_name, finished
 
 __all__ = ["AttachDetachHandlers", "AttacherHandlers"]
 
@@ -135,10 +136,17 @@ class AttachDetachHandlers:
         pair = pair_of_attachment(present, self._cluster)
         self._queue(pair)
         freed = new is None or (old is not None and old.status.attached != new.status.attached)
-        volume = self._cluster.volumes.get(present.spec.source.persistent_volume_name or "")
-        if freed and volume is not None:
-            for waiting in pairs_wanted(unique_name(volume), self._cluster):
+        if freed and (unique := self._unique_name(present)):
+            for waiting in pairs_wanted(unique, self._cluster):
                 self._queue(waiting)
+
+    def _unique_name(self, attachment: VolumeAttachment) -> str:
+        """By its volume; if that is gone by its record, since another volume may be of the same asset."""
+        volume = self._cluster.volumes.get(attachment.spec.source.persistent_volume_name or "")
+        if volume is not None:
+            return unique_name(volume)
+        record = record_of(attachment)
+        return f"{CSI_PREFIX}{asset_name(attachment.spec.attacher, record.handle)}" if record is not None else ""
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
         present = new or old

@@ -27,6 +27,7 @@ from volplane.kube.kinds import ATTACHMENTS
 from volplane.kube.objects import VolumeAttachment
 from volplane.operations import Work
 from volplane.requests import AttachRequest, DetachRequest
+from volplane.state.indexes import asset_name
 from volplane.state.progress import Attached, Attaching, AttachmentFailure, AttachmentProgress, Detached, Detaching
 from volplane.state.records import AttachmentIntent
 
@@ -96,7 +97,7 @@ class AttachOperation(_AttachmentOperation):
             )
 
         async def attach() -> None:
-            result = await self._attach(run, driver, request, progress)
+            result = await self._attach(run, driver, request, progress, record.handle)
             if isinstance(result, InProgress):
                 due = self._deps.next_due(result.retry_after)
                 progress.succeeded(Attaching(dict(result.state), due, given))
@@ -106,29 +107,39 @@ class AttachOperation(_AttachmentOperation):
         return attach
 
     async def _attach(
-        self, run: Run, driver: DriverView, request: Callable[[], AttachRequest], progress: AttachmentProgress
+        self,
+        run: Run,
+        driver: DriverView,
+        request: Callable[[], AttachRequest],
+        progress: AttachmentProgress,
+        handle: str,
     ) -> Attachment | InProgress:
         now = self._deps.cluster.attachments.get(run.key)
         if now is None or now.uid != run.uid or now.terminating:
             raise self._deps.not_justified()
         try:
-            self._refuse_second_node(run, now)
+            self._refuse_second_node(run, now, handle)
             return await self._deps.hooks.call(driver, request())
         except BackendError as error:
             self._failed(run, progress, error)
             raise
 
-    def _refuse_second_node(self, run: Run, attachment: VolumeAttachment) -> None:
-        """A volume for one node at a time is attached to no second one, whatever its backend would allow."""
+    def _refuse_second_node(self, run: Run, attachment: VolumeAttachment, handle: str) -> None:
+        """A volume for one node at a time is attached to no second one, whatever its backend would allow. What was
+        attached through another PersistentVolume is the same asset.
+        """
         if run.node:
             return
         volume = attachment.spec.source.persistent_volume_name or ""
-        for other in self._deps.cluster.attachments.by_index("volume", volume):
+        attachments = self._deps.cluster.attachments
+        same = attachments.by_index("asset", asset_name(attachment.spec.attacher, handle))
+        for other in (*attachments.by_index("volume", volume), *same):
             step = self._deps.cluster.progress.attachment(other.uid).step
             attached = other.status.attached or isinstance(step, Attached | Attaching)
             if other.spec.node_name != attachment.spec.node_name and attached and not isinstance(step, Detached):
                 node = other.spec.node_name
-                raise AttachedElsewhere(f"{volume} is attached to {node} by {other.name}", node=node)
+                through = other.spec.source.persistent_volume_name
+                raise AttachedElsewhere(f"{through} is attached to {node} by {other.name}", node=node)
 
 
 class DetachOperation(_AttachmentOperation):

@@ -76,9 +76,11 @@ def decide_resize(key: str, cluster: ClusterState) -> Action:
 
 def _without_driver(action: Action, claim: Claim, cluster: ClusterState) -> Action:
     """Say on the claim why its volume does not grow; beside other controllers only if the volume is of our driver."""
+    volume = cluster.volumes.get(claim.spec.volume_name)
+    if volume is not None and driver_of(volume, cluster).starting:
+        return action  # Nothing has failed: once it has started it grows the volume, or says why not.
     if isinstance(action, Wait) and not action.events and action.seconds is None:
         return Wait(reason=action.reason, events=(warning(CLAIMS, claim, "VolumeResizeFailed", action.reason),))
-    volume = cluster.volumes.get(claim.spec.volume_name)
     if isinstance(action, Settled) and cluster.settings.binder and volume is not None and refers_to(volume, claim):
         # The words of the expand controller of kube-controller-manager.
         text = (

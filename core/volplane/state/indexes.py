@@ -10,6 +10,7 @@ from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, Node, Pod, VolumeAttachment
 from volplane.state.naming import volume_name_of
+from volplane.state.records import read_attachment_intent
 
 __all__ = [
     "ATTACHMENT_INDEXES",
@@ -17,6 +18,7 @@ __all__ = [
     "POD_INDEXES",
     "SCRUB_VOLUME",
     "NodePlaces",
+    "asset_name",
     "claims_of_pod",
     "finished",
     "scrubbed_volume",
@@ -88,8 +90,18 @@ def _node_of_attachment(attachment: VolumeAttachment) -> list[str]:
     return [attachment.spec.node_name]
 
 
-ATTACHMENT_INDEXES = {"volume": _volume_of_attachment, "node": _node_of_attachment}
-"""volume: by the volume, node: by the node that an attachment names."""
+def asset_name(attacher: str, handle: str) -> str:
+    """What attachments of one asset have in common, whatever PersistentVolume they name."""
+    return f"{attacher}^{handle}"
+
+
+def _asset_of_attachment(attachment: VolumeAttachment) -> list[str]:
+    record = read_attachment_intent(attachment.annotation(names.INTENT))
+    return [asset_name(attachment.spec.attacher, record.handle)] if record is not None else []
+
+
+ATTACHMENT_INDEXES = {"volume": _volume_of_attachment, "node": _node_of_attachment, "asset": _asset_of_attachment}
+"""volume: by the volume, node: by the node that an attachment names; asset: by CSI driver and recorded handle."""
 POD_INDEXES = {"claim": claims_of_pod, "scrubs": _volume_to_scrub}
 """claim: by the claims a pod mounts; scrubs: by the volume that a scrubber pod names."""
 CLAIM_INDEXES = {

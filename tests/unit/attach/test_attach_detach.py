@@ -16,10 +16,12 @@ from volplane.attach.attacher import decide_attachment
 from volplane.attach.handlers import AttachDetachHandlers
 from volplane.attach.identity import Pair
 from volplane.attach.reconcilers import NodeReconciler, PairReconciler
+from volplane.attach.record import intent_of
 from volplane.controller.actions import Create, Delete, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.kube import names
 from volplane.kube.kinds import NODES, VOLUMES
 from volplane.kube.objects import CsiDriver, CsiDriverSpec, KubeObject, Metadata, Pod, VolumeAttachment
+from volplane.state.records import write_intent
 
 NEEDS_NONE = CsiDriver(metadata=Metadata(name=CSI), spec=CsiDriverSpec(attach_required=False))
 
@@ -55,6 +57,13 @@ class Keys:
 
 def newer(item: KubeObject, version: int) -> Metadata:
     return replace(item.metadata, resource_version=str(version))
+
+
+def recorded_for(name: str, handle: str) -> dict[str, str]:
+    """Annotations of an attachment of this volume, which has this handle."""
+    made = volume(name, csi={"driver": CSI, "volumeHandle": handle}, hostPath=None)
+    attaching = disk(CSI, csi_driver_name=CSI, attach_required=True)
+    return {names.INTENT: write_intent(intent_of(made, attaching, "uid-node-b", "test"))}
 
 
 def told(decision: Decision) -> list[str]:
@@ -157,6 +166,13 @@ def test_an_attachment_elsewhere_that_is_not_attached_yet_keeps_it_too() -> None
     decision = decided(*bound(), node(), node("node-b"), pod(), attachment("node-b"))
     assert isinstance(decision.action, Wait)
     assert told(decision) == []
+
+
+def test_what_was_attached_through_a_volume_that_is_gone_keeps_its_disk_from_other_nodes() -> None:
+    through = attachment("node-b", attached=True, volume="gone", annotations=recorded_for("gone", "h-1"))
+    assert isinstance(decided(*bound(), node(), node("node-b"), pod(), through).action, Wait)
+    other = attachment("node-b", attached=True, volume="gone", annotations=recorded_for("gone", "h-2"))
+    assert isinstance(decided(*bound(), node(), node("node-b"), pod(), other).action, Create)
 
 
 def test_while_one_attachment_is_created_no_second_one_is() -> None:

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from unit.attach.objects import PAIR, UNIQUE, attachment, bound, node, pod
-from unit.attach.test_attach_detach import Keys, newer
+from unit.attach.test_attach_detach import Keys, newer, recorded_for
 from unit.deciding import state_with
 from volplane.attach.attach_detach import AttachDetachState
 from volplane.attach.handlers import AttachDetachHandlers
@@ -71,4 +71,11 @@ def test_a_volume_that_may_be_on_more_nodes_now_wakes_who_waits_for_it() -> None
     world = World(node())
     shared = bound("ReadWriteMany")[1]
     world.state.cluster.volumes.observe(replace(shared, metadata=newer(shared, 2)))
+    assert PAIR.key in world.pairs.keys
+
+
+def test_a_detach_through_a_volume_that_is_gone_wakes_who_waits_for_the_disk() -> None:
+    through = attachment("node-b", attached=True, volume="gone", annotations=recorded_for("gone", "h-1"))
+    world = World(node(), through)
+    world.state.cluster.attachments.observe_deleted(through.key, through.uid)
     assert PAIR.key in world.pairs.keys

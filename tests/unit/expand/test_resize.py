@@ -184,6 +184,12 @@ def test_nothing_grows_but_the_claims_own_volume(other: Volume | None) -> None:
     assert decide_resize(item.key, state) == Settled()
 
 
+def test_while_its_driver_starts_nothing_is_said_to_have_failed() -> None:
+    item = bound("2Gi")
+    action = decide_resize(item.key, state_with(item, its_volume(item, "1Gi"), broken={DRIVER: "is starting"}))
+    assert action == Wait(reason=f'driver "{DRIVER}" is starting')
+
+
 def test_a_driver_that_cannot_work_now_is_waited_for() -> None:
     item = bound("2Gi")
     state = state_with(item, its_volume(item, "1Gi"), broken={DRIVER: "no root"})
