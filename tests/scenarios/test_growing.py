@@ -12,6 +12,7 @@ from scenarios.backends import OK, GrowingBackend, ScriptedBackend
 from scenarios.harness import Harness, Json, Refused
 from scenarios.stories import DRIVER, claim, storage_class
 from volplane import BackendError, InProgress, InvalidArgument, ResourceExhausted, Unavailable, VolumeInUse
+from volplane_embedded.apiserver.claim_quota import measured
 
 GROWS = storage_class(allowVolumeExpansion=True)
 TWO_GIB = 2 * 2**30
@@ -529,3 +530,64 @@ async def test_attributes_that_cannot_be_had_yet_are_tried_again_when_the_backen
         said = harness.messages("ProvisioningFailed")[0]
         words = 'the asset is made, and is not changed to VolumeAttributesClass "gold": too many changes (Busy)'
         assert said.endswith(f": {words}; next attempt in 77 s")
+
+
+# --- under quotas --------------------------------------------------------------------------------------------------
+
+
+async def limit(harness: Harness, name: str, storage: str, **spec: Any) -> None:
+    """A quota that is measured, as by its controller."""
+    path, hard = "/api/v1/namespaces/default/resourcequotas", {"requests.storage": storage}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name}, "spec": {"hard": hard, **spec}}
+    await harness.request("POST", path, quota)
+    claims = await harness.everything("claims")
+    status = {"status": measured(quota, claims)}
+    await harness.request("PATCH", f"{path}/{name}/status", status, "application/merge-patch+json")
+
+
+async def test_a_growth_beyond_the_quota_is_refused_and_what_fits_is_done() -> None:
+    async with Harness(GrowingBackend(DRIVER)) as harness:
+        await bound(harness)
+        await limit(harness, "team", "2Gi")
+        with pytest.raises(Refused, match="exceeded quota: team, requested"):
+            await ask(harness, "3Gi")
+        await ask(harness, "2Gi")
+        await harness.settle()
+        assert await capacities(harness) == ("2Gi", "2Gi")
+
+
+async def test_a_quota_that_is_lowered_holds_up_neither_a_growth_that_was_allowed_nor_its_end() -> None:
+    backend = GrowingBackend(DRIVER, {"expand": [ResourceExhausted("full"), OK]})
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await ask(harness, "3Gi")
+        await limit(harness, "team", "1Mi")
+        await harness.settle()
+        assert await capacities(harness) == ("3Gi", "3Gi")
+        await harness.delete("claims", "c")
+        await harness.settle()
+        assert await harness.everything("claims") == []
+        assert not backend.assets
+
+
+async def test_a_class_without_room_is_refused_and_the_way_back_to_the_former_one_is_open() -> None:
+    backend = GrowingBackend(DRIVER, {"modify": [OK, InvalidArgument("no such colour"), OK]}, csi=True)
+    async with Harness(backend) as harness:
+        await bound(harness)
+        for name, colour in (("silver", "grey"), ("gold", "yellow"), ("plaid", "plaid")):
+            await harness.create("attributes", attributes(name, colour))
+        await choose(harness, "silver")
+        await harness.settle()
+        for name in ("silver", "gold"):
+            scope = {"scopeName": "VolumeAttributesClass", "operator": "In", "values": [name]}
+            room = "1Gi" if name == "silver" else "1Mi"
+            await limit(harness, name, room, scopeSelector={"matchExpressions": [scope]})
+        with pytest.raises(Refused, match="exceeded quota: gold"):
+            await choose(harness, "gold")
+        await choose(harness, "plaid")
+        await asyncio.sleep(5.0)
+        assert (await harness.claim("c"))["status"]["modifyVolumeStatus"]["status"] == "Infeasible"
+        await choose(harness, "silver")
+        await harness.settle()
+        assert modified(backend) == {"colour": "grey"}
+        assert "modifyVolumeStatus" not in (await harness.claim("c"))["status"]

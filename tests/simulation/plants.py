@@ -261,7 +261,16 @@ def drop_what_is_refused(stack: ExitStack) -> None:
 
 
 def wait_for_bookmarks(stack: ExitStack) -> None:
-    """Follow kinds that get no bookmarks in watches longer than a connection may be silent."""
+    """Follow kinds that get no bookmarks in watches longer than a connection may be silent, and call that lost."""
+    take = Reflector._take
+
+    async def impatient(self: Reflector[Any], *watch: Any) -> int:
+        try:
+            return await take(self, *watch)
+        finally:
+            self._heard = asyncio.get_running_loop().time()
+
+    replace(stack, Reflector, "_take", impatient)
     replace(stack, reflector, "_SHORT", reflector._LONG)
 
 

@@ -28,6 +28,10 @@ __all__ = ["Explanation", "explain_attachment", "explain_claim", "explain_class"
 
 
 _MOST_NAMES = 10
+_REFUSED_CLAIM = (
+    "the claim of a generic ephemeral volume or of a StatefulSet is made by its controller: where that is refused, for"
+    " a quota for example, an event FailedBinding of the pod or FailedCreate of the StatefulSet says why"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +166,7 @@ def _absent(kind: str, name: str) -> Explanation:
         found=False,
         situation=(f"there is no {kind} {name}",),
         tried=(),
-        next=("nothing, until somebody creates it",),
+        next=("nothing, until somebody creates it", *((_REFUSED_CLAIM,) if kind == "claim" else ())),
     )
 
 

@@ -44,7 +44,8 @@ def operation(uid: str, **fields: Any) -> OperationState:
 def test_a_claim_that_does_not_exist() -> None:
     told = explained()
     assert told.situation == (f"there is no claim {KEY}",)
-    assert told.next == ("nothing, until somebody creates it",)
+    assert told.next[0] == "nothing, until somebody creates it"
+    assert "for a quota for example, an event FailedBinding of the pod" in told.next[1]
 
 
 def test_a_class_that_does_not_exist_is_named_with_what_would_help() -> None:
