@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from volplane.binding.decide import Bind, decide_bound, decide_unbound, migration_step, unbind_patch, volume_phase_step
 from volplane.binding.matching import mode_of, refers_to
-from volplane.controller.actions import Action, LiveReads, Read, Settled, Wait, warning
+from volplane.controller.actions import Action, LiveReads, Patch, Read, Settled, Wait, warning
 from volplane.external.provisioner import decide_external_volume, external_volume_may_act
 from volplane.intents.finalizers import finalizer_step, held_for_reclaim
 from volplane.intents.record import can_never_be_bound, has_newer_intent
@@ -18,6 +18,7 @@ from volplane.reclaim.delete import decide_delete, once_proven
 from volplane.reclaim.recycle import abandon_scrub, decide_recycle, recycles, remove_stray_pod
 from volplane.reclaim.scrub_claim import held_for_scrub, remove_stray_claim
 from volplane.state.cluster_state import ClusterState
+from volplane.state.naming import volume_name_of
 from volplane.state.records import read_recycle_intent
 
 __all__ = ["VolumeReconciler", "decide_volume", "promised"]
@@ -195,8 +196,7 @@ def _referenced(volume: Volume, claim: Claim, cluster: ClusterState, reads: Live
     pointer = claim.spec.volume_name
     if not pointer:
         if claim.terminating and volume.annotation(names.PROVISIONED_BY) is None:
-            # No pod can have used it through a claim that never pointed at it: nothing is to be reclaimed.
-            return unbind_patch(volume, why=f"claim {claim.key} is deleted before it was bound")
+            return _never_bound(volume, claim)
         if can_never_be_bound(volume, claim):
             if has_newer_intent(volume, claim, cluster.sealer):
                 return _reclaim(volume, cluster, reads)
@@ -210,6 +210,13 @@ def _referenced(volume: Volume, claim: Claim, cluster: ClusterState, reads: Live
     if dynamic and volume.spec.persistent_volume_reclaim_policy == "Delete":
         return _released(volume, cluster, reads)
     return unbind_patch(volume, why=f"claim {claim.key} is bound to {pointer}")
+
+
+def _never_bound(volume: Volume, claim: Claim) -> Patch | Wait:
+    """Its claim, which never pointed at it, is deleted. No pod can have used it: nothing is to be reclaimed."""
+    if volume.name == volume_name_of(claim) and claim.has_finalizer(names.PROVISIONING_FINALIZER):
+        return Wait(reason=f"claim {claim.key} holds a record of what was made: that ends before this is freed")
+    return unbind_patch(volume, why=f"claim {claim.key} is deleted before it was bound")
 
 
 def _half_bound(volume: Volume, claim: Claim) -> Action:
