@@ -41,6 +41,7 @@ __all__ = [
     "presumed_intent",
     "provisioning_failed",
     "record_intent",
+    "run_provision",
     "settle",
     "settled_metadata",
 ]
@@ -226,6 +227,18 @@ def discard(claim: Claim, name: str, cluster: ClusterState) -> Action:
             return Wait(reason=f'driver "{name}" is deleting an asset that is not wanted any more', seconds=left)
     asset = volume_name_of(claim)
     return Run(verb="discard", key=claim.key, uid=claim.uid, driver=driver.name, asset=asset, group="discard")
+
+
+def run_provision(claim: Claim, storage_class: StorageClass, driver: DriverView) -> Run:
+    """The operation that asks the driver for the claim's asset."""
+    return Run(
+        verb="provision",
+        key=claim.key,
+        uid=claim.uid,
+        driver=driver.name,
+        asset=volume_name_of(claim),
+        group=f"provision {storage_class.name}",
+    )
 
 
 def holds_asset(made: Volume, claim: Claim, driver: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from volplane.binding.matching import refers_to
-from volplane.controller.actions import Action, Create, EventRecord, LiveReads, Patch, Read, Run, Wait
+from volplane.controller.actions import Action, Create, EventRecord, LiveReads, Patch, Read, Wait
 from volplane.drivers.view import DriverView
 from volplane.intents.node import given_back, node_metadata
 from volplane.intents.record import (
@@ -26,6 +26,7 @@ from volplane.intents.record import (
     not_provisioned,
     provisioning_failed,
     record_intent,
+    run_provision,
     settle,
     settled_metadata,
 )
@@ -217,14 +218,7 @@ def _after_hook(
                 return Wait(reason=f'driver "{driver.name}" is making the volume', seconds=left)
         case Full():
             return _reschedule(claim, intent, cluster)
-    return Run(
-        verb="provision",
-        key=claim.key,
-        uid=claim.uid,
-        driver=driver.name,
-        asset=volume_name_of(claim),
-        group=f"provision {storage_class.name}",
-    )
+    return run_provision(claim, storage_class, driver)
 
 
 def _save(claim: Claim, body: dict[str, Any], driver: DriverView, cluster: ClusterState) -> Create:

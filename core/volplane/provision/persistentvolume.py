@@ -11,7 +11,7 @@ from volplane.binding.matching import class_of_claim, refers_to
 from volplane.controller.actions import Patch, Run
 from volplane.drivers.view import DriverView
 from volplane.intents.node import claim_elsewhere
-from volplane.intents.record import settled_metadata
+from volplane.intents.record import run_provision, settled_metadata
 from volplane.intents.requests import split_parameters
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
@@ -82,14 +82,7 @@ def restore_annotations(claim: Claim, cluster: ClusterState) -> Patch | Run | No
     if driver is None or storage_class is None:
         return None
     if step is None and awaits_recognition(claim, volume, cluster):
-        return Run(
-            verb="provision",
-            key=claim.key,
-            uid=claim.uid,
-            driver=driver.name,
-            asset=volume.name,
-            group=f"provision {storage_class.name}",
-        )
+        return run_provision(claim, storage_class, driver)
     if not isinstance(step, Made) or handle_in(step.asset.source) != handle_in(volume_source(volume)):
         return None
     wanted = _annotations(storage_class, driver, intent, step.asset)
