@@ -222,19 +222,24 @@ async def test_beside_a_binder_our_marks_come_back_to_a_volume_that_it_has_bound
         await harness.nothing_left()
 
 
+async def dies_before_it_puts_marks_back(harness: Beside, webhook: Webhook) -> None:
+    """A volume is made for claim c and loses its marks to the webhook, and the process that knows them dies."""
+    harness.server.webhooks.append(webhook)
+    await harness.create("classes", storage_class("fast"))
+    await harness.create("claims", claim("c", storageClassName="fast"))
+    harness.crash_after("create persistentvolumes")
+    await harness.start_both()
+    await asyncio.sleep(1.0)
+    assert harness.restarts == 1
+
+
 @pytest.mark.parametrize("webhook", [without_annotations, without_unknown_annotations])
 @pytest.mark.parametrize("backend", [ScriptedBackend, Finding])
 async def test_the_next_process_puts_marks_back_that_a_webhook_took_off_a_volume_before_the_former_one_died(
     webhook: Webhook, backend: type[ScriptedBackend]
 ) -> None:
     async with Beside(backend(DRIVER)) as harness:
-        harness.server.webhooks.append(webhook)
-        await harness.create("classes", storage_class("fast"))
-        await harness.create("claims", claim("c", storageClassName="fast"))
-        harness.crash_after("create persistentvolumes")
-        await harness.start_both()
-        await asyncio.sleep(1.0)
-        assert harness.restarts == 1
+        await dies_before_it_puts_marks_back(harness, webhook)
         harness.server.webhooks.clear()
         await harness.settle()
         marks = (await harness.bound_volume("c"))["metadata"]["annotations"]
@@ -249,13 +254,7 @@ async def test_the_next_process_puts_marks_back_that_a_webhook_took_off_a_volume
 
 async def test_a_claim_that_was_deleted_meanwhile_leaves_no_asset_under_a_volume_without_marks() -> None:
     async with Beside() as harness:
-        harness.server.webhooks.append(without_annotations)
-        await harness.create("classes", storage_class("fast"))
-        await harness.create("claims", claim("c", storageClassName="fast"))
-        harness.crash_after("create persistentvolumes")
-        await harness.start_both()
-        await asyncio.sleep(1.0)
-        assert harness.restarts == 1
+        await dies_before_it_puts_marks_back(harness, without_annotations)
         await harness.delete("claims", "c")
         harness.server.webhooks.clear()
         await harness.settle()

@@ -9,27 +9,21 @@ from volplane_embedded.apiserver import names, object_meta
 from volplane_embedded.apiserver.claim_quota import ATTRIBUTES_CLASS, evaluated, storage_resources
 from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME
-from volplane_embedded.apiserver.kinds.validation import canonical_resources, refused, resource_quantity
+from volplane_embedded.apiserver.kinds.validation import (
+    INTEGER_RESOURCES,
+    canonical_resources,
+    refused,
+    resource_quantity,
+)
 from volplane_embedded.apiserver.resources import Column, Json, Resource, StatusStrategy
 
 __all__ = ["RESOURCE", "QuotaStrategy"]
 
 _COMPUTE: Final = frozenset({"cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"})
-_QUOTA_RESOURCES: Final = _COMPUTE | {
-    "ephemeral-storage",
-    "requests.ephemeral-storage",
-    "limits.ephemeral-storage",
-    "requests.storage",
-    "configmaps",
-    "persistentvolumeclaims",
-    "pods",
-    "replicationcontrollers",
-    "resourcequotas",
-    "secrets",
-    "services",
-    "services.loadbalancers",
-    "services.nodeports",
-}
+_STORAGE: Final = frozenset(
+    {"ephemeral-storage", "requests.ephemeral-storage", "limits.ephemeral-storage", "requests.storage"}
+)
+_QUOTA_RESOURCES: Final = _COMPUTE | _STORAGE | INTEGER_RESOURCES
 _POD_RESOURCES: Final = _COMPUTE | {"pods"}
 _CLAIM_RESOURCES: Final = frozenset(storage_resources())
 _SCOPES: Final[Mapping[str, frozenset[str]]] = {

@@ -13,6 +13,7 @@ from volplane_embedded.apiserver.resources import Json
 
 __all__ = [
     "ACCESS_MODES",
+    "INTEGER_RESOURCES",
     "access_modes",
     "basic_quantity",
     "canonical_amounts",
@@ -34,7 +35,7 @@ __all__ = [
 ACCESS_MODES: Final = frozenset({"ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"})
 _LABEL_OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
 _NODE_OPERATORS: Final = _LABEL_OPERATORS | {"Gt", "Lt"}
-_INTEGER_RESOURCES: Final = frozenset(
+INTEGER_RESOURCES: Final = frozenset(
     {
         "configmaps",
         "persistentvolumeclaims",
@@ -47,6 +48,7 @@ _INTEGER_RESOURCES: Final = frozenset(
         "services.nodeports",
     }
 )
+"""Resources of a namespace that are counted: standard ones of a quota, in whole numbers."""
 
 
 def canonical_resources(owner: Mapping[str, Any], *keys: str) -> None:
@@ -121,7 +123,7 @@ def resource_quantity(name: str, value: Any, path: str, causes: list[Cause]) -> 
 
 def is_integer_resource(name: str) -> bool:
     """Whether amounts of a resource are whole: pods, storage objects, and extended resources."""
-    return name in _INTEGER_RESOURCES or not (is_native_resource(name) or name.startswith("requests."))
+    return name in INTEGER_RESOURCES or not (is_native_resource(name) or name.startswith("requests."))
 
 
 def is_native_resource(name: str) -> bool:
