@@ -87,7 +87,8 @@ def status_of_broken(broken: BrokenDriver) -> DriverStatus:
 
 def problem(status: DriverStatus) -> str:
     """What is wrong with a driver that is not healthy."""
-    return f"driver {status.name} is {'hung' if status.hung else status.state}: {status.error}"
+    what = f"driver {status.name} is {'hung' if status.hung else status.state}"
+    return f"{what}: {status.error}" if status.error else what
 
 
 def why_none_works(statuses: Sequence[DriverStatus], *, needed: bool) -> str:
