@@ -65,7 +65,7 @@ def explain_claim(
     claim = cluster.claims.get(key)
     if claim is None:
         return _absent("claim", key)
-    uids = {claim.uid, *(each.uid for each in cluster.attachments.by_index("volume", claim.spec.volume_name))}
+    uids = {claim.uid, *(each.uid for each in _attachments(claim.spec.volume_name, cluster))}
     running = [state for state in operations if state.uid in uids]
     action = decide_claim(key, cluster, LiveReads())
     changes = [told for decided in decided_changes(claim, cluster) for told in _next(decided, "")]
@@ -91,7 +91,7 @@ def explain_volume(
     volume = cluster.volumes.get(name)
     if volume is None:
         return _absent("volume", name)
-    uids = {volume.uid, *(each.uid for each in cluster.attachments.by_index("volume", name))}
+    uids = {volume.uid, *(each.uid for each in cluster.attachments_of(volume))}
     running = [state for state in operations if state.uid in uids]
     action = decide_volume(name, cluster, LiveReads())
     return Explanation(
@@ -252,7 +252,13 @@ def _volume_sentence(claim: Claim, cluster: ClusterState) -> str:
 
 
 def _attachment_sentences(volume: str, cluster: ClusterState) -> Iterable[str]:
-    return map(_attachment_sentence, cluster.attachments.by_index("volume", volume))
+    return map(_attachment_sentence, _attachments(volume, cluster))
+
+
+def _attachments(volume: str, cluster: ClusterState) -> list[VolumeAttachment]:
+    """Those of the asset of the volume with this name."""
+    found = cluster.volumes.get(volume)
+    return cluster.attachments_of(found) if found is not None else list(cluster.attachments.by_index("volume", volume))
 
 
 def _waiting_nodes(claim: Claim, cluster: ClusterState) -> Iterable[str]:
@@ -335,7 +341,7 @@ def _nothing(claim: Claim, cluster: ClusterState) -> str:
     if claim.status.phase == "Bound" and not claim.terminating:
         pending = [
             _attachment_next(each)
-            for each in cluster.attachments.by_index("volume", claim.spec.volume_name)
+            for each in _attachments(claim.spec.volume_name, cluster)
             if each.terminating or not each.status.attached
         ]
         idle = "nothing until something changes" if any(_waiting_nodes(claim, cluster)) else ""
