@@ -24,7 +24,15 @@ from volplane.reconcile.volumes import decide_volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import volume_name_of
 
-__all__ = ["Explanation", "explain_attachment", "explain_claim", "explain_class", "explain_volume", "what_it_does"]
+__all__ = [
+    "Explanation",
+    "attachment_sentence",
+    "explain_attachment",
+    "explain_claim",
+    "explain_class",
+    "explain_volume",
+    "what_it_does",
+]
 
 
 _MOST_NAMES = 10
@@ -142,7 +150,7 @@ def explain_attachment(attachment: VolumeAttachment) -> Explanation:
         name=attachment.name,
         situation=(
             f"volume {volume} is for node {attachment.spec.node_name}",
-            _attachment_sentence(attachment),
+            attachment_sentence(attachment),
         ),
         tried=(),
         next=(_attachment_next(attachment),),
@@ -252,7 +260,7 @@ def _volume_sentence(claim: Claim, cluster: ClusterState) -> str:
 
 
 def _attachment_sentences(volume: str, cluster: ClusterState) -> Iterable[str]:
-    return map(_attachment_sentence, _attachments(volume, cluster))
+    return map(attachment_sentence, _attachments(volume, cluster))
 
 
 def _attachments(volume: str, cluster: ClusterState) -> list[VolumeAttachment]:
@@ -271,7 +279,8 @@ def _waiting_nodes(claim: Claim, cluster: ClusterState) -> Iterable[str]:
                 yield f"node {pair.node}, where a pod needs it, waits for it: {action.reason}"
 
 
-def _attachment_sentence(attachment: VolumeAttachment) -> str:
+def attachment_sentence(attachment: VolumeAttachment) -> str:
+    """Where the attachment stands, and how the last try failed."""
     status, error = attachment.status, attachment.status.attach_error
     if attachment.terminating:
         state, error = "is being detached", status.detach_error
