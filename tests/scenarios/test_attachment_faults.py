@@ -147,6 +147,17 @@ async def test_a_disk_is_attached_to_no_second_node_through_another_volume() -> 
         assert world.asset.attached_to == ["node-1"]
 
 
+async def test_a_disk_for_one_node_is_attached_to_no_second_one_through_a_volume_that_allows_many() -> None:
+    async with a_world(AttachesAnywhere) as world:
+        await world.attach("node-1")
+        spec = world.api.get("persistentvolumes", world.volume)["spec"]
+        twin = {key: spec[key] for key in ("capacity", "csi")} | {"accessModes": ["ReadWriteMany"]}
+        world.api.create("persistentvolumes", {"metadata": {"name": "twin"}, "spec": twin})
+        refused = await world.attach("node-2", "twin")
+        assert f"{world.volume} is attached to node-1 by to-node-1" in refused["attachError"]["message"]
+        assert world.asset.attached_to == ["node-1"]
+
+
 async def test_a_disk_outlives_its_claim_for_as_long_as_it_is_attached_through_another_volume_that_is_gone() -> None:
     async with a_world(DeletesAttached) as world:
         spec = world.api.get("persistentvolumes", world.volume)["spec"]
