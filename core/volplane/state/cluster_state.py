@@ -28,6 +28,7 @@ from volplane.kube.objects import (
     Volume,
     VolumeAttachment,
 )
+from volplane.state.contests import Contests
 from volplane.state.indexes import ATTACHMENT_INDEXES
 from volplane.state.overlaps import Overlaps
 from volplane.state.progress import Progress
@@ -171,6 +172,16 @@ class ClusterState:
     free: FreeVolumes = field(default_factory=FreeVolumes)
     waiting: WaitingClaims = field(default_factory=WaitingClaims)
     overlaps: Overlaps = field(default_factory=Overlaps)
+    contests: Contests = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Through this object: a test may give it another term.
+        self.contests = Contests(
+            self.sealer,
+            serves=lambda name: self.has_driver(name) or self.drivers.starting(name),
+            fence=lambda: self.fence(),  # noqa: PLW0108
+            monotonic=lambda: self.monotonic(),  # noqa: PLW0108
+        )
 
     # The binder's view of volumes.
 
