@@ -43,6 +43,12 @@ class LoadedDrivers:
     distributed: tuple[Driver, ...] = ()
     publishing: frozenset[str] = frozenset()
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of all that are configured, working or not."""
+        usable = frozenset(each.name for each in (*self.drivers, *self.distributed))
+        return usable | {each.name for each in self.broken}
+
 
 class DriverState(StrEnum):
     STARTING = "starting"
