@@ -48,8 +48,14 @@ class Views:
     def distributed(self, name: str) -> DriverView | None:
         return self._distributed.get(name)
 
+    def on_nodes(self, name: str) -> bool:
+        return name in self._distributed
+
     def publishes(self, name: str) -> bool:
         return name in self._distributed
+
+    def publishers(self) -> Sequence[DriverView]:
+        return ()
 
     def starting(self, name: str) -> bool:
         return self._broken.get(name) == "is starting"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -44,10 +44,16 @@ class Drivers(Protocol):
         """The working driver of this name."""
 
     def distributed(self, name: str) -> DriverView | None:
-        """The driver of this name, if the processes of the nodes call its hooks and this one does not."""
+        """The driver of this name, if it is `on_nodes` and made."""
+
+    def on_nodes(self, name: str) -> bool:
+        """Whether the processes of the nodes call the hooks of this driver, and this one does not."""
 
     def publishes(self, name: str) -> bool:
         """Whether the room of the driver of this name is published, by this process or by those of the nodes."""
+
+    def publishers(self) -> Sequence[DriverView]:
+        """The drivers whose room this process publishes, usable or not."""
 
     def starting(self, name: str) -> bool:
         """Whether the driver of this name will be ready, or be broken with a reason, in a moment."""
@@ -205,7 +211,7 @@ class ClusterState:
         settings, maker = self.settings, volume.annotation(names.PROVISIONED_BY) or ""
         ours = settings.binder and settings.reclaimer and settings.protection and self.has_driver(maker)
         deletes = volume.has_finalizer(names.RECLAIM_FINALIZER)
-        on_a_node = self.drivers.distributed(maker) is not None
+        on_a_node = self.drivers.on_nodes(maker)
         return ours and deletes and not on_a_node and volume.status.phase != "Bound"
 
     def flow_of_claim(self, key: str) -> str:
