@@ -167,24 +167,69 @@ def attached(cluster: Cluster, volume: str) -> bool:
     return bool(found.get("status", {}).get("attached"))
 
 
-async def test_a_late_driver_of_nodes_has_its_claims_placed_once_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the caches hold by then counts: the volume on node a, and the room of both."""
+def hold_in(monkeypatch: pytest.MonkeyPatch, *processes: str) -> Late:
+    """The distributed driver is late in these processes: of nodes, or "" for the one that assigns."""
     late = Late(NODE_DRIVER)
     load: Callable[[Any, str], LoadedDrivers] = DistributedCluster._loaded
-    monkeypatch.setattr(
-        DistributedCluster, "_loaded", lambda self, node: load(self, node) if node else late.hold(load(self, node))
-    )
+
+    def loaded(self: DistributedCluster, node: str) -> LoadedDrivers:
+        return late.hold(load(self, node)) if node in processes else load(self, node)
+
+    monkeypatch.setattr(DistributedCluster, "_loaded", loaded)
+    return late
+
+
+async def test_a_late_driver_of_nodes_has_its_claims_placed_once_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the caches hold by then counts: the volume on node a, and the room of both."""
+    late = hold_in(monkeypatch, "")
     async with DistributedCluster(["a", "b"], capacity=10 << 30) as cluster:
         cluster.create_class("local")
         late.made()
         cluster.create_claim("first", "local", "6Gi", node="a")
         await cluster.settle()
-        await cluster.restart(CENTRAL)
+        await cluster.kill(CENTRAL)
+        cluster.api.delete("csidrivers", NODE_DRIVER)
+        await cluster.start(CENTRAL)
         second = cluster.create_claim("second", "local", "6Gi")
         await cluster.advance(30.0)
         assert f'central: assigner: driver "{NODE_DRIVER}" is starting' in cluster.why("second")
         assert not [each for each in cluster.api.events(second) if each["type"] == "Warning"]
+        assert [each.state for each in cluster.plane(CENTRAL).drivers.status()] == [DriverState.STARTING]
         late.made()
         await cluster.settle()
         assert (cluster.node_of("first"), cluster.node_of("second")) == ("a", "b")
-        assert cluster.plane(CENTRAL).drivers.status() == ()
+        assert cluster.api.get("csidrivers", NODE_DRIVER)["spec"]["storageCapacity"]
+        assert cluster.plane(CENTRAL).drivers.status() == (), "the processes of the nodes tell of it"
+
+
+async def test_a_volume_of_a_late_driver_of_nodes_is_deleted_by_the_process_of_its_node_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late = hold_in(monkeypatch, "")
+    async with DistributedCluster(["a"]) as cluster:
+        cluster.create_class("local")
+        late.made()
+        cluster.create_claim("data", "local", node="a")
+        await cluster.settle()
+        await cluster.restart(CENTRAL)
+        cluster.api.delete("persistentvolumeclaims", "data")
+        await cluster.advance(30.0)
+        assert cluster.assets() == {"a": []}
+
+
+async def test_the_process_of_a_node_publishes_the_room_of_a_late_driver_and_serves_its_claims(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late = hold_in(monkeypatch, "a")
+    async with DistributedCluster(["a", "b"]) as cluster:
+        cluster.create_class("local")
+        cluster.create_claim("here", "local", node="a")
+        cluster.create_claim("there", "local", node="b")
+        await cluster.advance(30.0)
+        assert cluster.node_of("there") == "b"
+        assert not cluster.node_of("here")
+        assert not cluster.plane("a").state.capacities.keys()
+        late.made()
+        await cluster.settle()
+        assert cluster.node_of("here") == "a"
+        assert len(cluster.plane("a").state.capacities.keys()) == 1
