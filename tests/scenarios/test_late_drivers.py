@@ -11,10 +11,11 @@ import pytest
 
 from volplane.drivers.driver import Driver
 from volplane.drivers.status import BrokenDriver, DriverState, LoadedDrivers, UnmadeDriver
+from volplane.state.naming import node_hash
 from volplane_testing import Cluster
 from volplane_testing.control_plane import Controllers, reasons_of
 from volplane_testing.distributed import CENTRAL, NODE_DRIVER, DistributedCluster
-from volplane_testing.memory import DRIVER, MemoryBackend, MemoryStorage
+from volplane_testing.memory import DRIVER, MemoryBackend
 
 GOOD = "good.example.com"
 
@@ -62,9 +63,7 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Late:
 @asynccontextmanager
 async def two_drivers() -> AsyncIterator[Cluster]:
     """A good driver and the late one, both in memory, each with a class."""
-    storage = MemoryStorage()
-    late_one: Callable[[], object] = lambda: MemoryBackend(storage=storage)  # noqa: E731
-    async with Cluster({GOOD: MemoryBackend, DRIVER: late_one}) as cluster:
+    async with Cluster({GOOD: MemoryBackend(), DRIVER: MemoryBackend()}) as cluster:
         cluster.api.create("nodes", {"metadata": {"name": "node-1"}, "spec": {"providerID": "memory:///node-1"}})
         await cluster.create_class("good", driver=GOOD)
         await cluster.create_class("late", driver=DRIVER)
@@ -98,14 +97,13 @@ async def test_a_late_driver_delays_no_claim_of_another_and_serves_its_own_once_
 
 async def test_a_driver_that_is_never_made_becomes_broken_and_its_claims_say_why(late: Late) -> None:
     async with two_drivers() as cluster:
-        held = await cluster.create_claim("held", storage_class="late", capacity="1Gi")
+        await cluster.create_claim("held", storage_class="late", capacity="1Gi")
         await cluster.advance(30.0)
         late.failed("making the backend did not end within 30 s")
         await cluster.advance(1.0)
         assert state(cluster) == (DriverState.BROKEN, "making the backend did not end within 30 s")
         assert "making the backend did not end within 30 s" in reason(cluster, "default/held")
         await cluster.wait_bound(await cluster.create_claim("quick", storage_class="good", capacity="1Gi"))
-        assert cluster.api.get("persistentvolumeclaims", "held")["metadata"]["uid"] == held["metadata"]["uid"]
 
 
 async def test_the_next_leader_waits_no_longer_for_it_than_the_one_before(late: Late) -> None:
@@ -198,7 +196,13 @@ async def test_a_late_driver_of_nodes_has_its_claims_placed_once_it_is_made(monk
         late.made()
         await cluster.settle()
         assert (cluster.node_of("first"), cluster.node_of("second")) == ("a", "b")
-        assert cluster.api.get("csidrivers", NODE_DRIVER)["spec"]["storageCapacity"]
+        placing = cluster.plane(CENTRAL).placing
+        assert placing is not None
+        assert [placing.usage.count(NODE_DRIVER, node_hash(name)) for name in ("a", "b")] == [1, 1]
+        assert placing.count_lost() == {NODE_DRIVER: 0}
+        described = cluster.api.get("csidrivers", NODE_DRIVER)
+        assert described is not None
+        assert described["spec"]["storageCapacity"]
         assert cluster.plane(CENTRAL).drivers.status() == (), "the processes of the nodes tell of it"
 
 
