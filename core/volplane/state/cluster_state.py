@@ -28,7 +28,8 @@ from volplane.kube.objects import (
     Volume,
     VolumeAttachment,
 )
-from volplane.state.indexes import ATTACHMENT_INDEXES
+from volplane.state.indexes import ATTACHMENT_INDEXES, asset_name
+from volplane.state.naming import handle_in, volume_source
 from volplane.state.overlaps import Overlaps
 from volplane.state.progress import Progress
 from volplane.state.race import RaceTimes
@@ -198,9 +199,19 @@ class ClusterState:
         """The record of an intent that is worked on in our term, as an annotation of the claim."""
         return self.sealer.seal(claim.uid, replace(intent, fence=self.fence()))
 
+    def attachments_of(self, volume: Volume) -> list[VolumeAttachment]:
+        """The attachments of the volume's asset: those that name the volume, and those that name another
+        PersistentVolume of the same driver and handle, which may be gone.
+        """
+        found = {each.name: each for each in self.attachments.by_index("volume", volume.name)}
+        if volume.spec.csi is not None:
+            asset = asset_name(str(volume.spec.csi.get("driver", "")), handle_in(volume_source(volume)))
+            found.update((each.name, each) for each in self.attachments.by_index("asset", asset))
+        return list(found.values())
+
     def attached_to(self, volume: Volume) -> list[str]:
-        """Names of the nodes for which an attachment of the volume exists."""
-        return [each.spec.node_name for each in self.attachments.by_index("volume", volume.name)]
+        """Names of the nodes for which an attachment of the volume's asset exists; sorted."""
+        return sorted({each.spec.node_name for each in self.attachments_of(volume)})
 
     def has_driver(self, name: str) -> bool:
         """Whether a driver of this name is configured here, working or not."""
