@@ -333,7 +333,7 @@ class _Wiring:
         if not self._publishes:
             return ()
         state = self._state
-        publishing = CapacityState(state)
+        publishing = CapacityState(state, self._drivers.publishers)
         capacities = self._runner(
             "capacity", lambda key, reads: decide_capacity(key, publishing, reads), state.capacities
         )

@@ -54,9 +54,6 @@ class Views:
     def publishes(self, name: str) -> bool:
         return name in self._distributed
 
-    def publishers(self) -> Sequence[DriverView]:
-        return ()
-
     def starting(self, name: str) -> bool:
         return self._broken.get(name) == "is starting"
 

@@ -11,7 +11,7 @@ Source: kubernetes-csi/external-provisioner, pkg/capacity, and KEP-1472.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -58,13 +58,17 @@ class Measured(NamedTuple):
 
 
 class CapacityState:
-    """What is to be published, and what was measured. Follows the caches of classes, nodes and volumes."""
+    """What is to be published, and what was measured. Follows the caches of classes, nodes and volumes.
 
-    def __init__(self, cluster: ClusterState) -> None:
+    drivers: gives those whose room this process publishes, usable or not.
+    """
+
+    def __init__(self, cluster: ClusterState, drivers: Callable[[], Iterable[DriverView]]) -> None:
         self.cluster = cluster
         self._nodes = NodePlaces(cluster.nodes)
         self.measured: dict[str, Measured] = {}
         self.items: dict[str, Item] = {}
+        self._drivers = drivers
         self._queue: Queue
 
     def subscribe(self, queue: Queue) -> None:
@@ -136,7 +140,7 @@ class CapacityState:
 
     def _wanted(self) -> Iterable[Item]:
         """The places are those where nodes are; of a process of one node, its own."""
-        for driver in self.cluster.drivers.publishers():
+        for driver in self._drivers():
             segments = self._nodes.segments(driver.info.topology_keys)
             for storage_class in self.cluster.classes.values():
                 if storage_class.provisioner == driver.name:

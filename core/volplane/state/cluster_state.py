@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -52,9 +52,6 @@ class Drivers(Protocol):
 
     def publishes(self, name: str) -> bool:
         """Whether the room of the driver of this name is published, by this process or by those of the nodes."""
-
-    def publishers(self) -> Sequence[DriverView]:
-        """The drivers whose room this process publishes, usable or not."""
 
     def starting(self, name: str) -> bool:
         """Whether the driver of this name will be ready, or be broken with a reason, in a moment."""
