@@ -22,6 +22,7 @@ from volplane_testing.memory import MemoryBackend
 
 ALL = frozenset(ALL_CONTROLLERS)
 DEAD = "dead.example.com"
+pytestmark = pytest.mark.real_time
 
 
 @pytest.fixture
@@ -94,7 +95,6 @@ async def test_a_start_that_hangs_holds_up_only_its_own_claims_and_nobody_is_tol
         assert plane.reason("claims", "default/held") == f'driver "{DEAD}" is starting'
 
 
-@pytest.mark.real_time
 @pytest.mark.parametrize("part", ["constructor", "describe"])
 async def test_a_backend_that_hangs_while_it_is_made_holds_up_only_its_own_claims_until_it_is_made(
     part: str, tmp_path: Path, never: threading.Event, monkeypatch: pytest.MonkeyPatch
@@ -117,7 +117,6 @@ async def test_a_backend_that_hangs_while_it_is_made_holds_up_only_its_own_claim
         assert "dead.example.com is starting" not in (await site.get("/readyz"))[1]
 
 
-@pytest.mark.real_time
 async def test_a_backend_that_is_not_made_in_time_is_broken_beside_those_that_work(
     tmp_path: Path, never: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +130,6 @@ async def test_a_backend_that_is_not_made_in_time_is_broken_beside_those_that_wo
         assert f'volplane_driver_healthy{{driver="{DEAD}"}} 0' in (await site.get("/metrics"))[1]
 
 
-@pytest.mark.real_time
 async def test_a_process_ends_at_once_while_a_backend_is_made(
     tmp_path: Path, never: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
