@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 from scenarios.attached_world import World, a_world
-from volplane import Asset, Attachment, AttachRequest, ExpandRequest, InvalidArgument, Unavailable, hookimpl
+from volplane import (
+    Asset,
+    Attachment,
+    AttachRequest,
+    DeleteRequest,
+    Done,
+    ExpandRequest,
+    InvalidArgument,
+    Unavailable,
+    hookimpl,
+)
 from volplane.errors import OutcomeUnknown
 from volplane_testing import FailBefore, FaultyBackend, Hang
 from volplane_testing.memory import MemoryBackend
@@ -34,6 +44,15 @@ class AttachesAnywhere(MemoryBackend):
     def attach(self, request: AttachRequest) -> Attachment:
         self._there(request.volume).attached_to.append(request.node.name)
         return Attachment()
+
+
+class DeletesAttached(MemoryBackend):
+    """Deletes what is attached, too."""
+
+    @hookimpl
+    def delete(self, request: DeleteRequest) -> Done:
+        self.storage.assets.pop(request.volume.name, None)
+        return Done()
 
 
 class RefusesToDetach:
@@ -126,6 +145,23 @@ async def test_a_disk_is_attached_to_no_second_node_through_another_volume() -> 
         assert refused["attached"] is False
         assert f"{world.volume} is attached to node-1 by to-node-1" in refused["attachError"]["message"]
         assert world.asset.attached_to == ["node-1"]
+
+
+async def test_a_disk_outlives_its_claim_for_as_long_as_it_is_attached_through_another_volume_that_is_gone() -> None:
+    async with a_world(DeletesAttached) as world:
+        spec = world.api.get("persistentvolumes", world.volume)["spec"]
+        twin = {key: spec[key] for key in ("accessModes", "capacity", "csi")}
+        world.api.create("persistentvolumes", {"metadata": {"name": "twin"}, "spec": twin})
+        await world.attach("node-1", "twin")
+        world.api.patch("persistentvolumes", "twin", {"metadata": {"finalizers": None}})
+        world.api.delete("persistentvolumes", "twin")
+        await world.cluster.delete_claim(world.claim)
+        await world.cluster.advance(600.0)
+        assert world.volume in world.storage.assets
+        assert world.reasons(world.volume) == ["attachments of it exist, to node-1"]
+        world.api.delete("volumeattachments", "twin-to-node-1")
+        await world.cluster.advance(5.0)
+        assert world.storage.assets == {}
 
 
 async def test_a_volume_of_ours_without_its_attachment_is_detached_after_two_looks() -> None:

@@ -42,7 +42,9 @@ def decide_attachment(key: str, cluster: ClusterState, reads: LiveReads) -> Acti
         return put_back(key, cluster, reads)
     candidates = cluster.drivers.attachers(attachment.spec.attacher)
     if not candidates:
-        return Settled()
+        made = cluster.volumes.get(attachment.spec.source.persistent_volume_name or "")
+        unusable = _unusable_maker(made, candidates, cluster) if made is not None else ""
+        return Wait(reason=unusable) if unusable else Settled()
     if attachment.terminating:
         return _leave(attachment, candidates, cluster)
     if attachment.annotation(names.LEFTOVER) is not None:
@@ -122,6 +124,8 @@ def _enter(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: C
 
 def _driver_for(volume: Volume, candidates: tuple[str, ...], cluster: ClusterState) -> DriverView | str:
     """Who attaches the volume: the only one that serves the name, else the one whose volume it is; or why nobody."""
+    if unusable := _unusable_maker(volume, candidates, cluster):
+        return unusable
     name = candidates[0] if len(candidates) == 1 else ""
     if not name:
         owner = driver_of(volume, cluster)
@@ -131,6 +135,12 @@ def _driver_for(volume: Volume, candidates: tuple[str, ...], cluster: ClusterSta
             )
         name = owner.driver.name
     return cluster.drivers.get(name) or cluster.drivers.broken(name) or f"driver {name} is not usable"
+
+
+def _unusable_maker(volume: Volume, candidates: tuple[str, ...], cluster: ClusterState) -> str:
+    """Why the driver that made the volume cannot work, if nobody knows yet which attachments it serves; else ""."""
+    maker = volume.annotation(names.PROVISIONED_BY) or ""
+    return "" if maker in candidates else cluster.drivers.broken(maker)
 
 
 def _declare(

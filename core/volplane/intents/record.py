@@ -164,7 +164,7 @@ def settle(claim: Claim, cluster: ClusterState) -> Action | None:
         return None if claim.terminating else _end_intent(claim)
     intent = cluster.intent_of(claim)
     name = intent.driver if intent is not None else driver_of_class(claim, cluster)
-    if cluster.drivers.distributed(name) is not None:
+    if cluster.drivers.on_nodes(name):
         return None  # The process of its node knows what is left, and the assigner what becomes of it without one.
     made = cluster.volumes.get(volume_name_of(claim))
     used = claim.annotation(names.BIND_COMPLETED) is not None and claim.spec.volume_name == volume_name_of(claim)

@@ -50,7 +50,7 @@ def take_over(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action |
     intent = cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
     if intent is None or intent.fence == cluster.fence() or not cluster.has_driver(intent.driver):
         return None
-    if cluster.drivers.distributed(intent.driver) is not None or claim_elsewhere(claim, cluster):
+    if cluster.drivers.on_nodes(intent.driver) or claim_elsewhere(claim, cluster):
         return None
     if (wait := contested(claim, intent.driver, cluster)) is not None:
         return wait

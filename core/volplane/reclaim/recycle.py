@@ -56,7 +56,7 @@ def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> A
         message = used_by(users)
         return Wait(reason=message, events=(EventRecord(VOLUMES, volume, "Normal", "VolumeFailedRecycle", message),))
     if volume.annotation(names.INTENT) is None and (nodes := cluster.attached_to(volume)):
-        return Wait(reason=f"attachments of it exist, to {', '.join(sorted(nodes))}")
+        return Wait(reason=f"attachments of it exist, to {', '.join(nodes)}")
     driver = _recycler(volume, cluster)
     if not isinstance(driver, DriverView):
         return driver

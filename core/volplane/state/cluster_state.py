@@ -29,7 +29,8 @@ from volplane.kube.objects import (
     VolumeAttachment,
 )
 from volplane.state.contests import Contests
-from volplane.state.indexes import ATTACHMENT_INDEXES
+from volplane.state.indexes import ATTACHMENT_INDEXES, asset_name
+from volplane.state.naming import handle_in, volume_source
 from volplane.state.overlaps import Overlaps
 from volplane.state.progress import Progress
 from volplane.state.race import RaceTimes
@@ -45,7 +46,10 @@ class Drivers(Protocol):
         """The working driver of this name."""
 
     def distributed(self, name: str) -> DriverView | None:
-        """The driver of this name, if the processes of the nodes call its hooks and this one does not."""
+        """The driver of this name, if it is `on_nodes` and made."""
+
+    def on_nodes(self, name: str) -> bool:
+        """Whether the processes of the nodes call the hooks of this driver, and this one does not."""
 
     def publishes(self, name: str) -> bool:
         """Whether the room of the driver of this name is published, by this process or by those of the nodes."""
@@ -203,9 +207,19 @@ class ClusterState:
         """The record of an intent that is worked on in our term, as an annotation of the claim."""
         return self.sealer.seal(claim.uid, replace(intent, fence=self.fence()))
 
+    def attachments_of(self, volume: Volume) -> list[VolumeAttachment]:
+        """The attachments of the volume's asset: those that name the volume, and those that name another
+        PersistentVolume of the same driver and handle, which may be gone.
+        """
+        found = {each.name: each for each in self.attachments.by_index("volume", volume.name)}
+        if volume.spec.csi is not None:
+            asset = asset_name(str(volume.spec.csi.get("driver", "")), handle_in(volume_source(volume)))
+            found.update((each.name, each) for each in self.attachments.by_index("asset", asset))
+        return list(found.values())
+
     def attached_to(self, volume: Volume) -> list[str]:
-        """Names of the nodes for which an attachment of the volume exists."""
-        return [each.spec.node_name for each in self.attachments.by_index("volume", volume.name)]
+        """Names of the nodes for which an attachment of the volume's asset exists; sorted."""
+        return sorted({each.spec.node_name for each in self.attachments_of(volume)})
 
     def has_driver(self, name: str) -> bool:
         """Whether a driver of this name is configured here, working or not."""
@@ -216,7 +230,7 @@ class ClusterState:
         settings, maker = self.settings, volume.annotation(names.PROVISIONED_BY) or ""
         ours = settings.binder and settings.reclaimer and settings.protection and self.has_driver(maker)
         deletes = volume.has_finalizer(names.RECLAIM_FINALIZER)
-        on_a_node = self.drivers.distributed(maker) is not None
+        on_a_node = self.drivers.on_nodes(maker)
         return ours and deletes and not on_a_node and volume.status.phase != "Bound"
 
     def flow_of_claim(self, key: str) -> str:
