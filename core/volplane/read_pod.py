@@ -152,6 +152,9 @@ class _NoDrivers:
     def distributed(self, name: str) -> None:
         return None
 
+    def on_nodes(self, name: str) -> bool:
+        return False
+
     def publishes(self, name: str) -> bool:
         return False
 

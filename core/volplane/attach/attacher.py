@@ -43,7 +43,9 @@ def decide_attachment(key: str, cluster: ClusterState, reads: LiveReads) -> Acti
         return put_back(key, cluster, reads)
     candidates = cluster.drivers.attachers(attachment.spec.attacher)
     if not candidates:
-        return Settled()
+        made = cluster.volumes.get(attachment.spec.source.persistent_volume_name or "")
+        unusable = _unusable_maker(made, candidates, cluster) if made is not None else ""
+        return Wait(reason=unusable) if unusable else Settled()
     if attachment.terminating:
         return _leave(attachment, candidates, cluster)
     if attachment.annotation(names.LEFTOVER) is not None:
@@ -127,6 +129,8 @@ def _driver_for(volume: Volume, candidates: tuple[str, ...], cluster: ClusterSta
     """Who attaches the volume: the only one that serves the name, else the one whose volume it is; or why nobody, or
     how to find that out.
     """
+    if unusable := _unusable_maker(volume, candidates, cluster):
+        return unusable
     name = candidates[0] if len(candidates) == 1 else ""
     if not name:
         owner = driver_of(volume, cluster)
@@ -138,6 +142,12 @@ def _driver_for(volume: Volume, candidates: tuple[str, ...], cluster: ClusterSta
             return f"{who}: {reason}" if reason else who
         name = owner.driver.name
     return cluster.drivers.get(name) or cluster.drivers.broken(name) or f"driver {name} is not usable"
+
+
+def _unusable_maker(volume: Volume, candidates: tuple[str, ...], cluster: ClusterState) -> str:
+    """Why the driver that made the volume cannot work, if nobody knows yet which attachments it serves; else ""."""
+    maker = volume.annotation(names.PROVISIONED_BY) or ""
+    return "" if maker in candidates else cluster.drivers.broken(maker)
 
 
 def _declare(

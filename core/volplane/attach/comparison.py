@@ -64,7 +64,7 @@ class AttachmentComparison:
         drivers: Iterable[str],
         metrics: AttachMetrics | None = None,
     ) -> None:
-        """wake: queues an attachment. drivers: names of those that attach."""
+        """wake: queues an attachment. drivers: names of those that may attach."""
         self._deps = deps
         self._cluster = deps.cluster
         self._wake = wake

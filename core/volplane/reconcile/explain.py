@@ -240,7 +240,7 @@ def _served(storage_class: StorageClass, cluster: ClusterState, drivers: Sequenc
     driver = cluster.drivers.get(storage_class.provisioner)
     broken = cluster.drivers.broken(storage_class.provisioner)
     unknown = f"not a driver of this process{near(storage_class.provisioner, drivers)}"
-    if driver is None and cluster.drivers.distributed(storage_class.provisioner) is not None:
+    if driver is None and cluster.drivers.on_nodes(storage_class.provisioner):
         unknown = "served by the processes of the nodes"
     served = "served here" if driver else f"not usable here: {broken}" if broken else unknown
     mode = storage_class.volume_binding_mode or "Immediate"
