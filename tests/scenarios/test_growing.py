@@ -48,6 +48,12 @@ async def size_before(harness: Harness) -> str | None:
     return noted
 
 
+async def nothing_for_nodes(harness: Harness) -> str | None:
+    """What the claim tells kubelets of its last growth."""
+    annotations: dict[str, str] = (await harness.claim("c"))["metadata"]["annotations"]
+    return annotations.get("volume.kubernetes.io/node-expansion-not-required")
+
+
 def types(item: Json) -> list[str]:
     """Of the conditions."""
     return [each["type"] for each in item["status"].get("conditions", ())]
@@ -127,6 +133,21 @@ async def test_a_node_grows_the_file_system_where_the_driver_says_so() -> None:
         await harness.patch("claims", "c", {"status": done}, subresource="status")
         await harness.settle()
         assert await size_before(harness) is None
+
+
+async def test_kubelets_are_told_of_a_claim_whose_file_system_they_need_not_grow_and_only_while_that_is_so() -> None:
+    backend = with_csi()
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await ask(harness, "2Gi")
+        await harness.settle()
+        assert await nothing_for_nodes(harness) == "true"
+        backend._info = {**backend._info, "node_expansion_required": True}
+        await harness.restart()
+        await ask(harness, "3Gi")
+        await harness.settle()
+        assert types(await harness.claim("c")) == ["FileSystemResizePending"]
+        assert await nothing_for_nodes(harness) is None
 
 
 async def test_what_only_the_asset_has_grown_a_new_claim_of_a_kept_volume_grows_on() -> None:

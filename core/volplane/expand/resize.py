@@ -184,7 +184,7 @@ def _begin(target: int, claim: Claim, volume: Volume, cluster: ClusterState) -> 
         "conditions": conditions_with(claim, RESIZE_CONDITIONS, RESIZING, cluster.now()),
     }
     event = EventRecord(CLAIMS, claim, "Normal", "Resizing", f"resizing volume {volume.name} to {format_bytes(target)}")
-    return _status_patch(claim, status, event, why=f"declare the growth to {format_bytes(target)}")
+    return _status_patch(claim, status, event, why=f"declare the growth to {format_bytes(target)}", by_node=True)
 
 
 def _refused(step: Refused, target: int, claim: Claim, cluster: ClusterState) -> Patch:
@@ -226,8 +226,16 @@ def _finish(done: Changed, claim: Claim, volume: Volume, driver: DriverView, clu
         "conditions": conditions_without(claim, RESIZE_CONDITIONS),
     }
     event = EventRecord(CLAIMS, claim, "Normal", "VolumeResizeSuccessful", "Resize volume succeeded")
-    return _status_patch(claim, status, event, why="the claim has what it asks for")
+    by_node = volume.spec.csi is None  # Kubelets ask of volumes of CSI drivers alone.
+    return _status_patch(claim, status, event, why="the claim has what it asks for", by_node=by_node)
 
 
-def _status_patch(claim: Claim, status: dict[str, Any], *events: EventRecord, why: str) -> Patch:
-    return Patch(kind=CLAIMS, target=claim, body={"status": status}, subresource="status", why=why, events=events)
+def _status_patch(
+    claim: Claim, status: dict[str, Any], *events: EventRecord, why: str, by_node: bool | None = None
+) -> Patch:
+    """by_node: False tells kubelets that they have nothing to grow, True takes that back, None leaves it."""
+    body: dict[str, Any] = {"status": status}
+    told = claim.annotation(names.NODE_EXPANSION_NOT_REQUIRED) is not None
+    if by_node is not None and told == by_node:
+        body["metadata"] = {"annotations": {names.NODE_EXPANSION_NOT_REQUIRED: None if by_node else "true"}}
+    return Patch(kind=CLAIMS, target=claim, body=body, subresource="status", why=why, events=events)
