@@ -116,13 +116,13 @@ def expansion_target(claim: Claim, volume: Volume, *, untouched: bool = False) -
     call did nothing (untouched).
     """
     status, allocated = _status(claim), _allocated(claim)
-    asked = -(-request_of(claim) // NANOS)
+    asked = _asked(claim)
     enough = capacity_of(volume) >= request_of(claim)
     if status in (NODE_PENDING, NODE_IN_PROGRESS) and (enough or capacity_of(volume) >= (allocated or 0) * NANOS):
         return None
     if status == NODE_INFEASIBLE and enough:
         return None
-    if allocated is None or status in (INFEASIBLE, NODE_INFEASIBLE) or ((untouched or not status) and not enough):
+    if allocated is None or status in ("", INFEASIBLE, NODE_INFEASIBLE) or (untouched and not enough):
         return asked
     return allocated
 
@@ -136,6 +136,11 @@ def _status(claim: Claim) -> str:
     return (claim.status.allocated_resource_statuses or {}).get("storage", "")
 
 
+def _asked(claim: Claim) -> int:
+    """In bytes."""
+    return -(-request_of(claim) // NANOS)
+
+
 def _allocated(claim: Claim) -> int | None:
     text = (claim.status.allocated_resources or {}).get("storage")
     return parse(text).as_bytes() if text else None
@@ -145,6 +150,9 @@ def _wait_for_node(claim: Claim, cluster: ClusterState) -> Action:
     """A kubelet that gave up begins again only when it is asked again."""
     if _status(claim) != NODE_INFEASIBLE:
         return Wait(reason="the node grows the file system once a pod uses the volume there")
+    if (asked := _asked(claim)) != _allocated(claim):
+        status = {"allocatedResources": {"storage": format_bytes(asked)}, **_node_pending(claim, cluster)}
+        return _status_patch(claim, status, why="another size is asked for than the one that the node refused")
     reason = "the node cannot grow the file system; see the events of the claim and its pods"
     since = since_when(claim, NODE_RESIZE_ERROR)
     if since is None:
