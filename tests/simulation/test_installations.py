@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
 from schedules import soaked
@@ -35,7 +33,5 @@ def test_every_planted_bug_has_a_recorded_seed() -> None:
 
 
 def test_records_pass_from_one_installation_to_the_other() -> None:
-    happened: Counter[str] = Counter()
-    for seed in (0, 1, 2):
-        happened.update(simulate(Trial(generate(seed, "twice"))).trace.happened)
+    happened = simulate(Trial(generate(1, "twice"))).trace.happened
     assert happened["installation: takes the record of the other"] > 0

@@ -133,8 +133,7 @@ class _Simulation:
         self._prepare()
         self._wall, self._started = clock.LoopClock(), 0
         self._living: list[Process] = []
-        self._calm_since = math.inf
-        self._crashes = 0
+        self._calm_since, self._crashes = math.inf, 0
         self._election = Election(run_context, self._living, start=self._start_process, end=self._end_process)
         self._server_faults.listeners.append(self._election.server_restored)
         self._stops = Stops(run_context, self._living, start=self._start_process, end=self._end_process)
