@@ -130,11 +130,14 @@ class ControllerProcess:
         return "" if lease is None else lease.spec.holder_identity or ""
 
     async def wait_working(self) -> ControlPlane:
-        """Return the controllers once this process leads, its caches are synced, and no driver is starting."""
+        """Return the controllers once this process leads, its caches are synced, and no driver is starting.
+
+        A driver that hangs while it is made is waited for until its deadlines.
+        """
         while (plane := self.plane) is None:
             await self._leading.wait()
         await plane.wait_synced()
-        await plane.drivers.started()
+        await plane.drivers.made()
         return plane
 
     def unready(self) -> Sequence[str]:

@@ -101,12 +101,14 @@ async def test_a_backend_that_hangs_while_it_is_made_holds_up_only_its_own_claim
 ) -> None:
     monkeypatch.setattr(process, "GRACE", 0.2)
     monkeypatch.setattr(registry, "START_GRACE", 0.2)
+    monkeypatch.setattr(ControllerProcess, "wait_working", leading)
     async with running_process(tmp_path, ALL, configuration=configured(60.0), plugins=[dead(never, part)]) as site:
         await site.make_class("good")
         await make_dead_class(site)
         await site.make_claim("held", "dead")
         await site.make_claim("quick", "good")
         await site.bound("quick")
+        await site.until("its grace is over", lambda: "not ended" in str(site.process.details()))
         _, page = await site.get("/readyz")
         assert page == f"ok\ndriver {DEAD} is starting: making the backend has not ended yet\n"
         plane = site.process.plane
@@ -134,7 +136,7 @@ async def test_a_process_ends_at_once_while_a_backend_is_made(
     tmp_path: Path, never: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "GRACE", 0.2)
-    monkeypatch.setattr(registry, "START_GRACE", 0.2)
+    monkeypatch.setattr(ControllerProcess, "wait_working", leading)
     loop = asyncio.get_running_loop()
     async with running_process(tmp_path, ALL, configuration=configured(), plugins=[dead(never, "describe")]):
         begun = loop.time()
