@@ -15,6 +15,7 @@ from random import Random
 
 from volplane.assembly import Parts, build
 from volplane.attach.desired import count_volumes
+from volplane.controller.actions import warning
 from volplane.controller.clock import Clock, SystemClock
 from volplane.controller.config import ALL_CONTROLLERS, Configuration, namespace_labels
 from volplane.controller.leader import RENEW_PERIOD, Elector, Leadership
@@ -32,7 +33,7 @@ from volplane.intents.bootstrap import Bootstrap
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.kinds import LEASES
-from volplane.kube.leases import LeaseLock
+from volplane.kube.leases import LeaseLock, drivers_of
 from volplane.operations import OperationState
 from volplane.state.cluster_state import Settings
 from volplane.state.naming import node_hash
@@ -106,6 +107,7 @@ class ControllerProcess:
         self._term: Term | None = None
         self._leading = asyncio.Event()
         self._elector: Elector | None = None
+        self._lock: LeaseLock | None = None
         self._gave_up = ""
         """Why the process ends by itself."""
         self._bootstrap = Bootstrap(
@@ -239,7 +241,9 @@ class ControllerProcess:
             identity=self._options.identity,
             now=self._clock.now,
             duration=NODE_LEASE_SECONDS if self._options.node_name else LEASE_SECONDS,
+            drivers=self._loaded.names,
         )
+        self._lock = lock
         self._elector = Elector(
             lock,
             random=self._random,
@@ -258,10 +262,11 @@ class ControllerProcess:
         drivers += [f"{each.name} ({each.plugin.name}, on nodes)" for each in loaded.distributed]
         drivers += [f"{each.name} ({each.backend}, not usable)" for each in loaded.broken]
         drivers += [f"{each.name} ({each.backend}, starting)" for each in loaded.unmade]
-        leads = "works without a lease"
+        leads, found = "works without a lease", None
         if options.leader_elect:
             try:
-                holder = await self.leader()
+                found = await self._client.find(LEASES, f"{options.namespace}/{options.lease}")
+                holder = "" if found is None else found.spec.holder_identity or ""
             except ApiError as error:
                 holder = f"nobody can say who ({error})"
             lease = f"lease {options.namespace}/{options.lease}"
@@ -275,6 +280,26 @@ class ControllerProcess:
             ", ".join(drivers) or "none",
             leads,
         )
+        if found is not None and found.spec.holder_identity and (missing := drivers_of(found) - self._loaded.names):
+            log.warning(
+                "the leader serves drivers that this process is not configured with: %s; nobody serves them once this "
+                "process leads. Give the processes of one lease the same drivers",
+                ", ".join(sorted(missing)),
+            )
+
+    def _say_who_is_left_out(self, recorder: EventRecorder) -> None:
+        """Tell in log and event which drivers the last leader served and this one does not, as after an upgrade that
+        removes one, or where two processes of one lease are configured differently.
+        """
+        lock = self._lock
+        if lock is None or lock.taken is None or not (missing := drivers_of(lock.former) - self._loaded.names):
+            return
+        text = (
+            f"drivers that the last leader was configured with are not served any more: {', '.join(sorted(missing))}. "
+            "What is asked of them waits; give the processes of one lease the same drivers"
+        )
+        log.warning("lease %s: %s", lock.name, text)
+        recorder.record(warning(LEASES, lock.taken, "DriversLeftOut", text))
 
     async def _lead(self, cluster_id: str, sealer: Sealer, leadership: Leadership, stop: asyncio.Event) -> None:
         """Run a control plane until `stop`, or until the Lease is over."""
@@ -291,6 +316,7 @@ class ControllerProcess:
             served_on_nodes=bool(self._loaded.on_nodes),
         )
         self._leading.set()
+        self._say_who_is_left_out(recorder)
         lease = f"{self._options.namespace}/{self._options.lease}"
         log.info("leads%s", f" by lease {lease}" if self._options.leader_elect else "")
         try:

@@ -99,6 +99,12 @@ class LoadedDrivers:
         able = [each.name for each in (*self.drivers, *self.distributed) if each.supports("get_capacity")]
         return not self.publishing.isdisjoint([*able, *(each.name for each in self.unmade)])
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of all that are configured, working or not, made or not."""
+        usable = frozenset(each.name for each in (*self.drivers, *self.distributed))
+        return usable | {each.name for each in self.broken} | {each.name for each in self.unmade}
+
 
 class DriverState(StrEnum):
     STARTING = "starting"

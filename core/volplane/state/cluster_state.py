@@ -28,6 +28,7 @@ from volplane.kube.objects import (
     Volume,
     VolumeAttachment,
 )
+from volplane.state.contests import Contests
 from volplane.state.indexes import ATTACHMENT_INDEXES, asset_name
 from volplane.state.naming import handle_in, volume_source
 from volplane.state.overlaps import Overlaps
@@ -175,6 +176,16 @@ class ClusterState:
     free: FreeVolumes = field(default_factory=FreeVolumes)
     waiting: WaitingClaims = field(default_factory=WaitingClaims)
     overlaps: Overlaps = field(default_factory=Overlaps)
+    contests: Contests = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Through this object: a test may give it another term.
+        self.contests = Contests(
+            self.sealer,
+            serves=lambda name: self.has_driver(name) or self.drivers.starting(name),
+            fence=lambda: self.fence(),  # noqa: PLW0108
+            monotonic=lambda: self.monotonic(),  # noqa: PLW0108
+        )
 
     # The binder's view of volumes.
 
@@ -201,8 +212,9 @@ class ClusterState:
         PersistentVolume of the same driver and handle, which may be gone.
         """
         found = {each.name: each for each in self.attachments.by_index("volume", volume.name)}
-        if volume.spec.csi is not None:
-            asset = asset_name(str(volume.spec.csi.get("driver", "")), handle_in(volume_source(volume)))
+        attachers = {each.spec.attacher for each in found.values()} | {str((volume.spec.csi or {}).get("driver", ""))}
+        for attacher in attachers:
+            asset = asset_name(attacher, handle_in(volume_source(volume)))
             found.update((each.name, each) for each in self.attachments.by_index("asset", asset))
         return list(found.values())
 
