@@ -59,6 +59,7 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
         "kube.event_series",
     ),
     "transports": ("kube.decoding", "kube.transport", "kube.watch"),
+    "contests": ("intents.contest", "state.contests"),
     "other duties": ("assembly._Wiring._forget_source", "attach", "expand", "protection", "reconcile.volumes"),
 }
 """What is left out because nobody needs it to follow a claim: subject -> packages, modules, functions of core."""

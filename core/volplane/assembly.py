@@ -6,6 +6,7 @@ here decides anything.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +23,6 @@ from volplane.controller.runner import Runner
 from volplane.controlplane import ControlPlane, Runners
 from volplane.drivers.calls import HookCalls
 from volplane.drivers.registry import DriverRegistry
-from volplane.drivers.view import serves_attachments
 from volplane.expand.handlers import ExpandHandlers
 from volplane.expand.modify import decide_modify
 from volplane.expand.operation import ExpandOperation, ModifyOperation
@@ -118,8 +118,8 @@ class _Wiring:
         if settings.race is not None and settings.node_name:
             self._state.race = RaceTimes(settings.node_name, *settings.race, parts.clock.monotonic)
             self._state.claims.subscribe(self._state.race.claim_changed)
-        self._publishing: CapacityState | None = None
         self._placing: PlacementState | None = None
+        self._follow_drivers: list[Callable[[str], None]] = []  # They take the name of a driver that has changed.
         self._measured: MeasuredHooks | None = None
         if parts.lifecycle_metrics is not None:
             claims, volumes = self._state.claims, self._state.volumes
@@ -128,13 +128,13 @@ class _Wiring:
         caches: list[Cache[Any]] = [state.claims, state.volumes, state.classes, state.nodes]
         if settings.follows_pods or settings.reclaimer:
             caches.append(state.pods)
-        self._attaches = settings.attacher and any(serves_attachments(each.view) for each in parts.loaded.drivers)
-        self._publishes = settings.capacity and bool(parts.loaded.publishing)
+        self._attaches = settings.attacher and parts.loaded.attaches
+        self._publishes = settings.capacity and parts.loaded.publishes
         if settings.attach_detach or self._attaches:
             caches.append(state.attachments)
         if settings.attach_detach or self._attaches or (self._publishes and not settings.node_name):
             caches.append(state.csi_drivers)
-        if self._publishes or (settings.assigner and parts.loaded.distributed):
+        if self._publishes or (settings.assigner and parts.loaded.on_nodes):
             caches.append(state.capacities)
         self._caches = {cache.kind.plural: cache for cache in caches}
 
@@ -207,8 +207,8 @@ class _Wiring:
 
     def _driver_changed(self, name: str) -> None:
         self._plane.driver_changed(name)
-        if self._publishing is not None:
-            self._publishing.driver_changed(name)
+        for changed in self._follow_drivers:
+            changed(name)
 
     def _operations(self, volumes: Runner) -> OperationDeps:
         """Register the operations of claims and volumes; returns what operations of other duties need too."""
@@ -296,9 +296,8 @@ class _Wiring:
     def _comparison(self, deps: OperationDeps) -> AttachmentComparison | None:
         if not self._attaches:
             return None
-        drivers = [each.name for each in self._parts.loaded.drivers if serves_attachments(each.view)]
-        metrics = self._parts.lifecycle_metrics
-        return AttachmentComparison(deps, lambda key: self._plane.wake("attacher", key), drivers, metrics)
+        names, metrics = self._drivers.names(), self._parts.lifecycle_metrics
+        return AttachmentComparison(deps, lambda key: self._plane.wake("attacher", key), names, metrics)
 
     def _attach_detach(self) -> tuple[Runner, ...]:
         state = AttachDetachState(self._state)
@@ -313,33 +312,34 @@ class _Wiring:
     # --- where volumes are ---------------------------------------------------------------------------------------
 
     def _assigner(self) -> tuple[Runner, ...]:
-        drivers = self._parts.loaded.distributed
-        if not self._settings.assigner or not drivers:
+        loaded = self._parts.loaded
+        if not self._settings.assigner or not loaded.on_nodes:
             return ()
         state = self._state
-        keys = {key for driver in drivers for key in driver.view.info.topology_keys}
+        keys = {key for driver in loaded.distributed for key in driver.view.info.topology_keys}
         book = NodeBook(state.nodes, keys, state.monotonic)
         placing = self._placing = PlacementState(
-            cluster=state, drivers=[each.name for each in drivers], nodes=book, room=PublishedRoom(book)
+            cluster=state, drivers=loaded.on_nodes, nodes=book, room=PublishedRoom(book)
         )
         claims = self._runner("assigner", Assigner(placing), state.claims, state.flow_of_claim)
         volumes = self._runner("node-volumes", Membership(placing), state.volumes)
         nodes = self._runner("node-names", lambda name, _: decide_node(name, placing), state.nodes)
-        PlacementHandlers(placing, claims=claims, volumes=volumes, nodes=nodes).subscribe()
+        handlers = PlacementHandlers(placing, claims=claims, volumes=volumes, nodes=nodes)
+        handlers.subscribe()
+        self._follow_drivers.append(handlers.driver_changed)
         return claims, volumes, nodes
 
     def _capacity(self, deps: OperationDeps) -> tuple[Runner, ...]:
         if not self._publishes:
             return ()
         state = self._state
-        served = [each.view for each in self._parts.loaded.drivers if each.name in self._parts.loaded.publishing]
-        publishing = CapacityState(state, served)
+        publishing = CapacityState(state, self._drivers.publishers)
         capacities = self._runner(
             "capacity", lambda key, reads: decide_capacity(key, publishing, reads), state.capacities
         )
         self._dispatcher.register("measure", MeasureOperation(deps, publishing))
         publishing.subscribe(capacities)
-        self._publishing = publishing
+        self._follow_drivers.append(publishing.driver_changed)
         return (capacities, *(() if self._settings.node_name or self._attaches else (self._csi_drivers(),)))
 
     def _csi_drivers(self) -> Runner:

@@ -138,6 +138,20 @@ SCRUB_FAILED: Final = Backoff(
     ceiling=64.0,
     reset="the volume is released again; the count and the time are on the volume, by the wall clock",
 )
+RECORD_OVERWRITTEN: Final = Backoff(
+    reason="a record of ours on a claim or volume was written over by somebody else",
+    first=1.0,
+    ceiling=300.0,
+    threshold=2,
+    forget_after=30.0,
+    reset="a record of ours stood for 30 s; the record has ended",
+)
+RECORD_OF_OTHERS: Final = Backoff(
+    reason="the record on a claim is sealed by another installation, and does not change",
+    first=60.0,
+    ceiling=3600.0,
+    reset="the record has ended; it becomes ours",
+)
 RETRY_BUDGET: Final = Budget(rate=10.0, burst=100.0, per_success=2.0)
 """Retries of one driver and class together; rate and burst are those of client-go's default rate limiter."""
 

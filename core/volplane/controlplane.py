@@ -144,10 +144,12 @@ class ControlPlane:
                     await asyncio.sleep(ENQUEUE_PAUSE)
 
     def driver_changed(self, name: str) -> None:
-        """Queue the objects that may belong to a driver which has become usable or unusable."""
+        """Queue the objects that may belong to a driver which has become usable or unusable, or was made."""
         self.wake("csidrivers", name)
         for attachment in self.state.attachments.values():
-            if name in self.drivers.attachers(attachment.spec.attacher):
+            volume = self.volumes.get(attachment.spec.source.persistent_volume_name or "")
+            made_it = volume is not None and volume.annotation(PROVISIONED_BY) == name
+            if made_it or name in self.drivers.attachers(attachment.spec.attacher):
                 self.wake("attacher", attachment.key)
         served = [item.name for item in self.state.classes.values() if item.provisioner == name]
         for class_name in served:

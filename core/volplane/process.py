@@ -7,17 +7,15 @@ import logging
 import os
 import secrets
 import socket
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from random import Random
-from typing import ParamSpec, TypeVar
 
 from volplane.assembly import Parts, build
 from volplane.attach.desired import count_volumes
+from volplane.controller.actions import warning
 from volplane.controller.clock import Clock, SystemClock
 from volplane.controller.config import ALL_CONTROLLERS, Configuration, namespace_labels
 from volplane.controller.leader import RENEW_PERIOD, Elector, Leadership
@@ -25,16 +23,17 @@ from volplane.controller.metrics import Metrics
 from volplane.controlplane import ControlPlane
 from volplane.drivers.cluster_secrets import ClusterSecrets
 from volplane.drivers.discovery import InstalledPlugins, PluginSource
+from volplane.drivers.driver import Driver
 from volplane.drivers.executor import ThreadExecutor
-from volplane.drivers.loading import load_drivers
+from volplane.drivers.loading import DaemonThread, load_drivers
 from volplane.drivers.refusals import telling
-from volplane.drivers.status import DriverStatus, LoadedDrivers, problem, status_of_broken
+from volplane.drivers.status import BrokenDriver, DriverStatus, LoadedDrivers, problem, status_of_broken
 from volplane.errors import ApiError, VolplaneError
 from volplane.intents.bootstrap import Bootstrap
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.kinds import LEASES
-from volplane.kube.leases import LeaseLock
+from volplane.kube.leases import LeaseLock, drivers_of
 from volplane.operations import OperationState
 from volplane.state.cluster_state import Settings
 from volplane.state.naming import node_hash
@@ -45,13 +44,12 @@ __all__ = ["LEASE", "ControllerProcess", "Options"]
 
 log = logging.getLogger(__name__)
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 LEASE_SECONDS = 15
 NODE_LEASE_SECONDS = 40
 NODE_RENEW_PERIOD = (10.0, 12.0)
 """Of processes that serve one node. As the kubelet's: a thousand of them write a hundred times a second."""
+GRACE = 2.0
+"""Seconds for which drivers are waited for before the first term begins; those that take longer join later."""
 RENEWED_WITHIN = 2 / 3
 """Part of the lease after which a leader that could not renew it stops its work."""
 LEASE = "volplane"
@@ -109,6 +107,7 @@ class ControllerProcess:
         self._term: Term | None = None
         self._leading = asyncio.Event()
         self._elector: Elector | None = None
+        self._lock: LeaseLock | None = None
         self._gave_up = ""
         """Why the process ends by itself."""
         self._bootstrap = Bootstrap(
@@ -133,11 +132,14 @@ class ControllerProcess:
         return "" if lease is None else lease.spec.holder_identity or ""
 
     async def wait_working(self) -> ControlPlane:
-        """Return the controllers once this process leads, its caches are synced, and no driver is starting."""
+        """Return the controllers once this process leads, its caches are synced, and no driver is starting.
+
+        A driver that hangs while it is made is waited for until its deadlines.
+        """
         while (plane := self.plane) is None:
             await self._leading.wait()
         await plane.wait_synced()
-        await plane.drivers.started()
+        await plane.drivers.made()
         return plane
 
     def unready(self) -> Sequence[str]:
@@ -167,7 +169,7 @@ class ControllerProcess:
         """Every driver; only the broken ones while another process leads."""
         if (plane := self.plane) is not None:
             return plane.drivers.status()
-        return tuple(status_of_broken(broken) for broken in self._loaded.broken)
+        return tuple(status_of_broken(broken) for broken in self._loaded.settled().broken)
 
     def exposition(self) -> bytes:
         """The metrics in the text format of Prometheus, with the present state of drivers and operations."""
@@ -210,10 +212,13 @@ class ControllerProcess:
 
     async def _load_and_work(self, stop: asyncio.Event) -> None:
         plugins = self._plugins or InstalledPlugins()
-        load = partial(load_drivers, self._configuration, plugins, node_name=self._options.node_name)
-        self._loaded = await asyncio.get_running_loop().run_in_executor(_DaemonThread(), load)
+        node_name = self._options.node_name
+        load = partial(load_drivers, self._configuration, plugins, node_name=node_name, grace=GRACE)
+        self._loaded = await asyncio.get_running_loop().run_in_executor(DaemonThread("loading drivers"), load)
         for broken in self._loaded.broken:
-            log.error("driver %s is not usable: %s", broken.name, broken.error)
+            _say_broken(broken)
+        for unmade in self._loaded.unmade:
+            unmade.made.add_done_callback(lambda made: _say_broken(made.result()))
         await self._elect_and_work(stop)
 
     async def _elect_and_work(self, stop: asyncio.Event) -> None:
@@ -236,7 +241,9 @@ class ControllerProcess:
             identity=self._options.identity,
             now=self._clock.now,
             duration=NODE_LEASE_SECONDS if self._options.node_name else LEASE_SECONDS,
+            drivers=self._loaded.names,
         )
+        self._lock = lock
         self._elector = Elector(
             lock,
             random=self._random,
@@ -250,14 +257,16 @@ class ControllerProcess:
 
     async def _introduce(self, cluster_id: str) -> None:
         """Say in one line what this process is, where it works, and whether it leads."""
-        options = self._options
-        drivers = [f"{each.name} ({each.plugin.name})" for each in self._loaded.drivers]
-        drivers += [f"{each.name} ({each.plugin.name}, on nodes)" for each in self._loaded.distributed]
-        drivers += [f"{each.name} ({each.backend}, not usable)" for each in self._loaded.broken]
-        leads = "works without a lease"
+        options, loaded = self._options, self._loaded.settled()
+        drivers = [f"{each.name} ({each.plugin.name})" for each in loaded.drivers]
+        drivers += [f"{each.name} ({each.plugin.name}, on nodes)" for each in loaded.distributed]
+        drivers += [f"{each.name} ({each.backend}, not usable)" for each in loaded.broken]
+        drivers += [f"{each.name} ({each.backend}, starting)" for each in loaded.unmade]
+        leads, found = "works without a lease", None
         if options.leader_elect:
             try:
-                holder = await self.leader()
+                found = await self._client.find(LEASES, f"{options.namespace}/{options.lease}")
+                holder = "" if found is None else found.spec.holder_identity or ""
             except ApiError as error:
                 holder = f"nobody can say who ({error})"
             lease = f"lease {options.namespace}/{options.lease}"
@@ -271,9 +280,30 @@ class ControllerProcess:
             ", ".join(drivers) or "none",
             leads,
         )
+        if found is not None and found.spec.holder_identity and (missing := drivers_of(found) - self._loaded.names):
+            log.warning(
+                "the leader serves drivers that this process is not configured with: %s; nobody serves them once this "
+                "process leads. Give the processes of one lease the same drivers",
+                ", ".join(sorted(missing)),
+            )
+
+    def _say_who_is_left_out(self, recorder: EventRecorder) -> None:
+        """Tell in log and event which drivers the last leader served and this one does not, as after an upgrade that
+        removes one, or where two processes of one lease are configured differently.
+        """
+        lock = self._lock
+        if lock is None or lock.taken is None or not (missing := drivers_of(lock.former) - self._loaded.names):
+            return
+        text = (
+            f"drivers that the last leader was configured with are not served any more: {', '.join(sorted(missing))}. "
+            "What is asked of them waits; give the processes of one lease the same drivers"
+        )
+        log.warning("lease %s: %s", lock.name, text)
+        recorder.record(warning(LEASES, lock.taken, "DriversLeftOut", text))
 
     async def _lead(self, cluster_id: str, sealer: Sealer, leadership: Leadership, stop: asyncio.Event) -> None:
         """Run a control plane until `stop`, or until the Lease is over."""
+        self._loaded = self._loaded.settled()
         recorder = EventRecorder(
             self._client, instance=self._options.identity, now=self._clock.now, metrics=self.metrics
         )
@@ -283,9 +313,10 @@ class ControllerProcess:
             resync=self._options.resync,
             random=self._random,
             needs_driver="binder" not in self._options.controllers,
-            served_on_nodes=bool(self._loaded.distributed),
+            served_on_nodes=bool(self._loaded.on_nodes),
         )
         self._leading.set()
+        self._say_who_is_left_out(recorder)
         lease = f"{self._options.namespace}/{self._options.lease}"
         log.info("leads%s", f" by lease {lease}" if self._options.leader_elect else "")
         try:
@@ -327,24 +358,12 @@ class ControllerProcess:
         return build(settings, parts)
 
 
+def _say_broken(made: Driver | BrokenDriver) -> None:
+    if isinstance(made, BrokenDriver):
+        log.error("driver %s is not usable: %s", made.name, made.error)
+
+
 def _exit_hard(why: str = "the lease is over and work did not stop in time") -> None:
     """End the process: the Lease is lost, and running work cannot be stopped in another way."""
     log.critical("%s; exiting at once", why)
     os._exit(1)
-
-
-class _DaemonThread(Executor):
-    """A thread for each call, for which nobody waits at the end: code of plugins may hang in it."""
-
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        called: Future[T] = Future()
-        called.set_running_or_notify_cancel()
-
-        def work() -> None:
-            try:
-                called.set_result(fn(*args, **kwargs))
-            except Exception as error:  # noqa: BLE001 - raised where it is awaited
-                called.set_exception(error)
-
-        threading.Thread(target=work, name="loading drivers", daemon=True).start()
-        return called

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from integration.controller_process import Site, running_process
-from volplane import Done, StartRequest, hookimpl
+from volplane import Done, StartRequest, hookimpl, process
 from volplane.controller.config import ALL_CONTROLLERS, Configuration, DriverSettings
-from volplane.drivers import registry
+from volplane.drivers import loading, registry
 from volplane.drivers.contract import Plugin
 from volplane.errors import VolplaneError
 from volplane.kube.kinds import LEASES, STORAGE_CLASSES
@@ -22,6 +22,7 @@ from volplane_testing.memory import MemoryBackend
 
 ALL = frozenset(ALL_CONTROLLERS)
 DEAD = "dead.example.com"
+pytestmark = pytest.mark.real_time
 
 
 @pytest.fixture
@@ -32,9 +33,20 @@ def never() -> Iterator[threading.Event]:
 
 
 def dead(never: threading.Event, hook: str) -> Plugin:
-    """A backend, one hook of which hangs."""
+    """A backend, one hook of which hangs, or its constructor."""
 
     class Hangs(MemoryBackend):
+        def __init__(self, *given: Any) -> None:
+            if hook == "constructor":
+                never.wait()
+            super().__init__(*given)
+
+        @hookimpl
+        def describe(self, request: Any) -> Any:
+            if hook == "describe":
+                never.wait()
+            return super().describe(request)
+
         @hookimpl
         def start(self, request: StartRequest) -> Done:
             if hook == "start":
@@ -49,8 +61,8 @@ def dead(never: threading.Event, hook: str) -> Plugin:
     return Plugin(kind="backend", name="dead", factory=Hangs, distribution="tests")
 
 
-def configured() -> Configuration:
-    return Configuration(drivers=(DriverSettings(name=DEAD, backend="dead", concurrency=1, timeout=0.2),))
+def configured(timeout: float = 0.2) -> Configuration:
+    return Configuration(drivers=(DriverSettings(name=DEAD, backend="dead", concurrency=1, timeout=timeout),))
 
 
 async def leading(process: ControllerProcess) -> None:
@@ -81,6 +93,54 @@ async def test_a_start_that_hangs_holds_up_only_its_own_claims_and_nobody_is_tol
         assert plane is not None
         await site.until("it is decided", lambda: plane.reason("claims", "default/held"))
         assert plane.reason("claims", "default/held") == f'driver "{DEAD}" is starting'
+
+
+@pytest.mark.parametrize("part", ["constructor", "describe"])
+async def test_a_backend_that_hangs_while_it_is_made_holds_up_only_its_own_claims_until_it_is_made(
+    part: str, tmp_path: Path, never: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "GRACE", 0.2)
+    monkeypatch.setattr(registry, "START_GRACE", 0.2)
+    monkeypatch.setattr(ControllerProcess, "wait_working", leading)
+    async with running_process(tmp_path, ALL, configuration=configured(60.0), plugins=[dead(never, part)]) as site:
+        await site.make_class("good")
+        await make_dead_class(site)
+        await site.make_claim("held", "dead")
+        await site.make_claim("quick", "good")
+        await site.bound("quick")
+        await site.until("its grace is over", lambda: "not ended" in str(site.process.details()))
+        _, page = await site.get("/readyz")
+        assert page == f"ok\ndriver {DEAD} is starting: making the backend has not ended yet\n"
+        plane = site.process.plane
+        assert plane is not None
+        await site.until("it says why", lambda: "has not ended yet" in plane.reason("claims", "default/held"))
+        never.set()
+        await site.bound("held")
+        assert "dead.example.com is starting" not in (await site.get("/readyz"))[1]
+
+
+async def test_a_backend_that_is_not_made_in_time_is_broken_beside_those_that_work(
+    tmp_path: Path, never: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "GRACE", 0.2)
+    monkeypatch.setattr(loading, "BUILD_DEADLINE", 0.6)
+    plugins = [dead(never, "constructor")]
+    async with running_process(tmp_path, ALL, configuration=configured(), plugins=plugins) as site:
+        problem = f"driver {DEAD} is broken: making the backend did not end within 0.6 s"
+        await site.until("it is broken", lambda: problem in site.process.details())
+        assert (await site.get("/readyz"))[1] == f"ok\n{problem}\n"
+        assert f'volplane_driver_healthy{{driver="{DEAD}"}} 0' in (await site.get("/metrics"))[1]
+
+
+async def test_a_process_ends_at_once_while_a_backend_is_made(
+    tmp_path: Path, never: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "GRACE", 0.2)
+    monkeypatch.setattr(ControllerProcess, "wait_working", leading)
+    loop = asyncio.get_running_loop()
+    async with running_process(tmp_path, ALL, configuration=configured(), plugins=[dead(never, "describe")]):
+        begun = loop.time()
+    assert loop.time() - begun < 2
 
 
 async def test_a_process_whose_drivers_all_hang_gives_its_lease_up_and_ends(

@@ -24,7 +24,9 @@ from volplane.controller.config import (
 )
 from volplane.controller.metrics import Metrics
 from volplane.drivers.discovery import GivenPlugins
-from volplane.kube.kinds import CLAIMS, NAMESPACES, VOLUMES
+from volplane.kube.events import EVENTS
+from volplane.kube.kinds import CLAIMS, LEASES, NAMESPACES, VOLUMES
+from volplane.kube.names import DRIVERS
 from volplane.leaks.comparison import Observations
 from volplane.process import ControllerProcess, Options
 
@@ -83,7 +85,32 @@ async def test_a_start_behind_another_leader_says_who_holds_the_lease(
         first = await site.process.leader()
         line = f"drivers none; waits for lease volplane-system/volplane, which {first} holds"
         await site.until("it is said", lambda: any(line in record.getMessage() for record in caplog.records))
+        line = f"the leader serves drivers that this process is not configured with: {DRIVER}; nobody serves them once"
+        await site.until("it is said", lambda: any(line in record.getMessage() for record in caplog.records))
         stop.set()
+
+
+@pytest.mark.real_time
+async def test_a_leader_says_on_its_lease_which_drivers_of_the_last_one_are_not_served_any_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with observed(tmp_path) as site:
+        lease = await site.client.get(LEASES, "volplane-system/volplane")
+        assert lease.annotation(DRIVERS) == DRIVER
+        # As the process before this one has left it, with one driver more, and one that this one adds.
+        left = {"annotations": {DRIVERS: "gone.example.com"}, "resourceVersion": lease.metadata.resource_version}
+        await site.client.patch(
+            LEASES, lease.key, {"metadata": left, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
+        )
+
+        async def told() -> bool:
+            events = (await site.client.list(EVENTS, namespace="volplane-system")).items
+            return any(each.name.startswith(f"{lease.name}.") for each in events)
+
+        await site.until("it is told", told)
+        assert (await site.client.get(LEASES, lease.key)).annotation(DRIVERS) == DRIVER
+    (said,) = [each.getMessage() for each in caplog.records if "not served any more" in each.getMessage()]
+    assert "not served any more: gone.example.com. " in said
 
 
 async def scraped(site: Site) -> dict[str, float]:

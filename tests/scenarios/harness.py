@@ -80,11 +80,12 @@ class Harness:
         disabled_admission: Iterable[str] = ("StorageObjectInUseProtection", "DefaultStorageClass"),
         limits: Mapping[str, DriverLimits] | None = None,
         latency: Latency = lambda _driver, _hook: (0.0, 0.0),
+        namespace: str = OURS,
+        beside: Harness | None = None,
     ) -> None:
-        """latency: of hooks, see `InlineExecutor`."""
-        self.server = ApiServer(
-            now=clock.now, random=random.Random(7), disabled_admission=frozenset(disabled_admission)
-        )
+        """latency: of hooks, see `InlineExecutor`. beside: another installation, on whose server this one works."""
+        fresh = ApiServer(now=clock.now, random=random.Random(7), disabled_admission=frozenset(disabled_admission))
+        self.server = fresh if beside is None else beside.server
         self.rules = Rules()
         self.recorded: list[EventRecord] = []
         self.backends: dict[str, Any] = {backend.name: backend for backend in backends}
@@ -96,7 +97,7 @@ class Harness:
         self.pods_seen: dict[str, list[Json]] = {}
         standard = Settings(
             cluster_id="cluster-1",
-            namespace=OURS,
+            namespace=namespace,
             protection="protection" in controllers,
             attacher="attacher" in controllers,
             attach_detach="attach-detach" in controllers,
@@ -128,7 +129,7 @@ class Harness:
         """A fresh process, not started: nothing survives but the server, the backends and the rules."""
         self._transport = FaultTransport(self.way_to_server(), self.rules)
         bootstrap = Client(InProcessTransport(self.server))
-        await ensure_namespace(bootstrap, OURS)
+        await ensure_namespace(bootstrap, self._settings.namespace)
         loaded = LoadedDrivers(
             drivers=tuple(b.driver() for b in self.backends.values()), broken=self.broken, limits=self._limits
         )
@@ -137,7 +138,7 @@ class Harness:
             loaded=loaded,
             executor=InlineExecutor(self._limits, self._latency),
             recorder=self,
-            sealer=await ensure_sealer(bootstrap, OURS),
+            sealer=await ensure_sealer(bootstrap, self._settings.namespace),
             clock=clock.LoopClock(),
             random=random.Random(11),
             lifecycle_metrics=self.metrics,

@@ -48,6 +48,9 @@ class Views:
     def distributed(self, name: str) -> DriverView | None:
         return self._distributed.get(name)
 
+    def on_nodes(self, name: str) -> bool:
+        return name in self._distributed
+
     def publishes(self, name: str) -> bool:
         return name in self._distributed
 

@@ -20,6 +20,8 @@ DELAYS: list[tuple[Backoff, list[float], float]] = [
     (backoff.HOOK_FAILED_SLOW, [300, 300], 300),
     (backoff.LIVE_STATE_FORBIDS, [1, 1], 1),
     (backoff.SCRUB_FAILED, [2, 4, 8, 16, 32, 64, 64], 64),
+    (backoff.RECORD_OVERWRITTEN, [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300], 300),
+    (backoff.RECORD_OF_OTHERS, [60, 120, 240, 480, 960, 1920, 3600], 3600),
     (backoff.WATCH_ENDED, [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30], 30),
     (backoff.CIRCUIT_OPEN, [0] * 9 + [0.15, 0.225, 0.3375, 0.50625, 0.759375, 1, 1], 1),
     (backoff.EVENT_NOT_WRITTEN, [1, 2, 4, 8, 16, 32, 60], 60),

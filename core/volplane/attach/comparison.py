@@ -64,7 +64,7 @@ class AttachmentComparison:
         drivers: Iterable[str],
         metrics: AttachMetrics | None = None,
     ) -> None:
-        """wake: queues an attachment. drivers: names of those that attach."""
+        """wake: queues an attachment. drivers: names of those that may attach."""
         self._deps = deps
         self._cluster = deps.cluster
         self._wake = wake
@@ -115,7 +115,7 @@ class AttachmentComparison:
         before = {each.uid for each in self._attached(driver.name)}
         stood: dict[str, list[VolumeAttachment]] = {}
         for attachment, record in self._of(driver.name):
-            stood.setdefault(record.volume, []).append(attachment)
+            stood.setdefault(record.handle, []).append(attachment)
         if not stood and not self._has_volumes(driver.name):
             return
         listed = {asset.handle: asset async for asset in assets_of(driver, self._deps)}
@@ -165,7 +165,7 @@ class AttachmentComparison:
     def _find_unexpected(
         self, driver: str, listed: Mapping[str, ListedAsset], stood: Mapping[str, list[VolumeAttachment]]
     ) -> None:
-        """stood: by volume, the attachments from before the listing, which may be gone since."""
+        """stood: by handle, the attachments from before the listing, which may be gone since."""
         seen, found = self._unexpected.get(driver, set()), set()
         leftovers = self._cluster.progress.leftovers
         for name in [name for name, each in leftovers.items() if each.driver == driver]:
@@ -190,7 +190,7 @@ class AttachmentComparison:
             volume = marked or self._cluster.volumes.get(by_handle.get(asset.handle, ""))
             if volume is None:
                 continue  # It is attached to nothing, or the leak check tells of it.
-            attachments = [*self._cluster.attachments.by_index("volume", volume.name), *stood.get(volume.name, ())]
+            attachments = [*self._cluster.attachments_of(volume), *stood.get(asset.handle, ())]
             for place in asset.attached_to:
                 node = nodes.at(place)
                 if not any(_is_node(place, each, node) for each in attachments):

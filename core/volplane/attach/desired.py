@@ -22,18 +22,19 @@ from volplane.attach.identity import (
 from volplane.kube import names
 from volplane.kube.objects import Claim, Node, Pod, Volume, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
-from volplane.state.indexes import asset_name, finished
+from volplane.state.indexes import asset_name, claims_of_pod, finished
 
 __all__ = [
     "NODE_INDEX",
     "VOLUME_INDEXES",
-    "claim_keys",
     "count_volumes",
     "elsewhere",
     "is_managed",
     "is_ready",
     "is_wanted",
     "listed_volumes",
+    "may_share",
+    "needs_attaching",
     "out_of_service",
     "pair_of_attachment",
     "pairs_of_node",
@@ -57,14 +58,14 @@ VOLUME_INDEXES = {"unique": _unique_names}
 
 
 def _node_of(pod: Pod) -> list[str]:
-    return [pod.spec.node_name] if pod.spec.node_name and any(claim_keys(pod)) else []
+    return [pod.spec.node_name] if pod.spec.node_name and claims_of_pod(pod) else []
 
 
 NODE_INDEX = {"node": _node_of}
 """node: pods that use claims, by their node."""
 
 
-def _needs_attaching(unique: str, cluster: ClusterState) -> bool:
+def needs_attaching(unique: str, cluster: ClusterState) -> bool:
     """Whether such a volume must be attached before it is mounted.
 
     A CSI driver without a CSIDriver object needs attaching, as in the stock controller.
@@ -77,7 +78,7 @@ def pairs_of_pod(pod: Pod, cluster: ClusterState) -> Iterator[Pair]:
     """The pairs that a pod on a node concerns, ended or not."""
     if not pod.spec.node_name:
         return
-    for key in claim_keys(pod):
+    for key in claims_of_pod(pod):
         claim = cluster.claims.get(key)
         volume = volume_of_claim(claim, cluster) if claim is not None else None
         if volume is not None and (name := unique_name(volume)):
@@ -107,7 +108,7 @@ def pairs_wanted(unique: str, cluster: ClusterState) -> set[Pair]:
 
 def _users(unique: str, cluster: ClusterState, node: str = "") -> Iterator[tuple[Pod, Volume]]:
     """On this node, or on any."""
-    if not _needs_attaching(unique, cluster):
+    if not needs_attaching(unique, cluster):
         return
     for volume in cluster.volumes.by_index("unique", unique):
         reference = volume.spec.claim_ref
@@ -118,14 +119,6 @@ def _users(unique: str, cluster: ClusterState, node: str = "") -> Iterator[tuple
             placed = pod.spec.node_name
             if placed and (not node or placed == node) and not finished(pod) and _mounts(pod, claim):
                 yield pod, volume
-
-
-def claim_keys(pod: Pod) -> Iterator[str]:
-    for volume in pod.spec.volumes or ():
-        if volume.persistent_volume_claim is not None:
-            yield f"{pod.namespace}/{volume.persistent_volume_claim.claim_name}"
-        elif volume.ephemeral is not None:
-            yield f"{pod.namespace}/{pod.name}-{volume.name}"
 
 
 def _mounts(pod: Pod, claim: Claim) -> bool:
@@ -173,14 +166,20 @@ def pair_of_attachment(attachment: VolumeAttachment, cluster: ClusterState) -> P
     return Pair(node, attachment.name)
 
 
+def may_share(unique: str, cluster: ClusterState) -> bool:
+    """Whether it may be on several nodes at once: every PersistentVolume of it allows that."""
+    volumes = [*cluster.volumes.by_index("unique", unique)]
+    return bool(volumes) and all(shares_nodes(volume) for volume in volumes)
+
+
 def elsewhere(pair: Pair, cluster: ClusterState) -> list[VolumeAttachment]:
     """Attachments of the volume to other nodes, if it may be on one node at a time only. Also those that name a
     PersistentVolume of the same driver and handle that is gone.
     """
+    if may_share(pair.volume, cluster):
+        return []
     found: dict[str, VolumeAttachment] = {}
     for volume in cluster.volumes.by_index("unique", pair.volume):
-        if shares_nodes(volume):
-            return []
         found.update((each.name, each) for each in cluster.attachments.by_index("volume", volume.name))
     recorded = cluster.attachments.by_index("asset", asset_name(*csi_parts(pair.volume)))
     found.update((each.name, each) for each in recorded)

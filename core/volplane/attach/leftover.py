@@ -56,8 +56,7 @@ def _volume_of(leftover: Leftover, cluster: ClusterState) -> Volume | None:
     volume = cluster.volumes.get(leftover.volume)
     if volume is None or volume.uid != leftover.uid or cluster.monotonic() - leftover.seen > VALID:
         return None
-    attachments = cluster.attachments.by_index("volume", volume.name)
-    return None if any(each.spec.node_name == leftover.node for each in attachments) else volume
+    return None if leftover.node in cluster.attached_to(volume) else volume
 
 
 def _create(name: str, volume: Volume, node: Node, leftover: Leftover, cluster: ClusterState) -> Action:

@@ -26,12 +26,12 @@ from volplane.cli.framework.output import Output
 from volplane.controller.config import DEFAULT_CONTROLLERS, Configuration, parse_controllers, read_configuration
 from volplane.errors import ApiError, ConfigurationError
 from volplane.kube.client import Client
-from volplane.kube.kinds import ATTACHMENTS, PODS
+from volplane.kube.kinds import ATTACHMENTS
 from volplane.messages import nearest
 from volplane.process import Options
 from volplane.read_only import read_control_plane
+from volplane.read_pod import read_pod
 from volplane.reconcile.explain import Explanation, explain_attachment
-from volplane.state.indexes import claims_of_pod
 
 __all__ = ["register"]
 
@@ -70,8 +70,8 @@ def explain(
     """Explain where a claim, a volume, a class, a pod or an attachment stands, and what happens next and when.
 
     Asks the running controller. If none answers, reads the cluster and decides as a controller would that has just
-    started with these options; nothing is written. Of a pod its claims are explained. Exit code 1 if there is no such
-    object.
+    started with these options; nothing is written. A pod is explained by what the cluster shows now, then its claims
+    are. Exit code 1 if there is no such object.
     """
     subject, key = _subject(kind, name, of)
     options = Options(controllers=parse_controllers(controllers), namespace=namespace)
@@ -128,12 +128,7 @@ class _Asker:
             case "attachment":
                 return [await self._attachment(key)], ()
             case "pod":
-                claims = await self._claims(key)
-                if claims is None:
-                    return [_absent("pod", key)], ()
-                if not claims:
-                    return [{**_absent("pod", key), "found": True, "situation": [f"pod {key} uses no claim"]}], ()
-                return await self._decided("claim", claims)
+                return await self._pod(key)
         return await self._decided(subject, [key])
 
     async def _decided(self, subject: str, keys: Sequence[str]) -> tuple[list[Mapping[str, Any]], Sequence[str]]:
@@ -152,11 +147,12 @@ class _Asker:
             attachment = await client.find(ATTACHMENTS, name)
             return _absent("attachment", name) if attachment is None else asdict(explain_attachment(attachment))
 
-    async def _claims(self, pod: str) -> list[str] | None:
-        """Keys of the claims that a pod mounts; None without the pod."""
+    async def _pod(self, key: str) -> tuple[list[Mapping[str, Any]], Sequence[str]]:
+        """The pod, then its claims."""
         async with cluster_client(self.kubeconfig) as client:
-            found = await client.find(PODS, pod)
-            return None if found is None else list(claims_of_pod(found))
+            pod = await read_pod(client, key)
+        told, notes = await self._decided("claim", pod.claims) if pod.claims else ([], ())
+        return [*([asdict(pod.told)] if pod.told is not None else []), *told], (*pod.doubts, *notes)
 
 
 def _absent(kind: str, name: str) -> dict[str, Any]:

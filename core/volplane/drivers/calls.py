@@ -71,6 +71,10 @@ class HookCalls:
         self._call_hook = call_hook
         self._may_begin = may_begin
 
+    def add(self, driver: Driver) -> None:
+        """A driver that was made after the others."""
+        self._drivers[driver.name] = driver
+
     def limits(self, driver: str) -> DriverLimits:
         """The limits of a driver."""
         return limits_of(driver, self._limits)

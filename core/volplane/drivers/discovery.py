@@ -6,6 +6,7 @@ child process with a deadline first, so that a module that hangs, exits or crash
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import importlib.metadata
 import json
@@ -21,6 +22,7 @@ import threading
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any, Final, Protocol
 
 import msgspec
@@ -243,12 +245,15 @@ def _try_import(entry: Installed, module: str, deadline: float) -> None:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        end = partial(_end, child)
+        atexit.register(end)  # This process may end meanwhile, and with it this thread.
         try:
             status = child.wait(deadline)
         except subprocess.TimeoutExpired:
             raise PluginError(f"{entry}: importing {module} did not end within {deadline:g} s") from None
         finally:
-            _end(child)
+            end()
+            atexit.unregister(end)
         answer = _answer(report, token)
     if answer is None:
         how = f"killed by signal {-status}" if status < 0 else f"ended with exit code {status}"

@@ -1,14 +1,18 @@
-"""Makes drivers from the configuration: imports their plugins, checks them, and reports each one that fails."""
+"""Makes drivers from the configuration: imports their plugins, checks them, and reports each one that fails.
+
+Each driver is made in a thread of its own, with deadlines of its own: code of plugins may hang, and a driver that takes
+long delays no other.
+"""
 
 from __future__ import annotations
 
 import inspect
 import logging
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future, wait
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from volplane.controller.config import Configuration, DriverSettings, ExtensionSettings
 from volplane.drivers.contract import (
@@ -23,7 +27,7 @@ from volplane.drivers.contract import (
 from volplane.drivers.discovery import IMPORT_DEADLINE, PluginSource
 from volplane.drivers.driver import Driver, Extension
 from volplane.drivers.parameters import driver_options
-from volplane.drivers.status import BrokenDriver, LoadedDrivers
+from volplane.drivers.status import BrokenDriver, LoadedDrivers, UnmadeDriver
 from volplane.errors import ConfigurationError, PluginError, VolplaneError
 from volplane.messages import one_line
 from volplane.operations import DriverLimits
@@ -31,24 +35,37 @@ from volplane.requests import Context, DescribeRequest
 from volplane.schemas import ParameterSchema
 from volplane.secret import Secret, redacted
 
-__all__ = ["build_driver", "build_extension", "default_drivers", "load_drivers", "newer_flaw", "options_schema"]
+__all__ = [
+    "DaemonThread",
+    "build_driver",
+    "build_extension",
+    "default_drivers",
+    "load_drivers",
+    "newer_flaw",
+    "options_schema",
+    "within",
+]
 
 log = logging.getLogger(__name__)
 
 BUILD_DEADLINE: Final = 30.0
-"""Seconds that the constructors of all backends and their `describe` may take together."""
+"""Seconds that the constructor of a backend and its `describe` may take together; also that of an extension."""
 
-K = TypeVar("K")
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def load_drivers(configuration: Configuration, plugins: PluginSource, *, node_name: str | None = None) -> LoadedDrivers:
+def load_drivers(
+    configuration: Configuration, plugins: PluginSource, *, node_name: str | None = None, grace: float | None = None
+) -> LoadedDrivers:
     """Make every configured driver, or those of `default_drivers`. Never raises for one that cannot be made.
 
     node_name: of a process that serves one node: it gets the distributed drivers, and no others. Raises
-    ConfigurationError if there are none.
+    ConfigurationError if there are none. grace: seconds after which drivers that take longer are left `unmade`; None:
+    wait for each until its deadlines.
 
-    A configured extension that cannot be loaded breaks all drivers: an extension may be what forbids a deletion.
+    A configured extension that cannot be loaded breaks all drivers: an extension may be what forbids a deletion. So
+    extensions are waited for, and without `drivers` in the configuration all imports: the names stand in the classes.
     Blocks while plugins are imported; to be called in a thread where a loop runs.
     """
     settings, unusable = _settings(configuration, plugins, node_name)
@@ -57,17 +74,17 @@ def load_drivers(configuration: Configuration, plugins: PluginSource, *, node_na
         error = "; ".join(failures)
         unloaded = [BrokenDriver(name=s.name, backend=s.backend, error=error) for s in settings]
         return LoadedDrivers(broken=(*unusable, *unloaded))
-    built = list(_built(settings, extensions, plugins))
-    drivers = [each for each in built if isinstance(each, Driver)]
-    publish = {s.name for s in settings if s.distributed or s.storage_capacity}
-    elsewhere = {s.name for s in settings if s.distributed and node_name is None}
-    return LoadedDrivers(
-        drivers=tuple(driver for driver in drivers if driver.name not in elsewhere),
-        broken=(*unusable, *(each for each in built if isinstance(each, BrokenDriver))),
-        limits={s.name: _limits(s) for s in settings},
-        distributed=tuple(driver for driver in drivers if driver.name in elsewhere),
-        publishing=frozenset(d.name for d in drivers if d.name in publish and d.view.supports("get_capacity")),
+    unmade = tuple(
+        _begin(each, extensions, plugins, on_nodes=each.distributed and node_name is None) for each in settings
     )
+    wait([each.made for each in unmade], timeout=grace)
+    loaded = LoadedDrivers(
+        broken=unusable,
+        limits={s.name: _limits(s) for s in settings},
+        publishing=frozenset(s.name for s in settings if s.distributed or s.storage_capacity),
+        unmade=unmade,
+    )
+    return loaded.settled()
 
 
 def _settings(
@@ -89,31 +106,39 @@ def _settings(
     return distributed, ()
 
 
-def _built(
-    settings: Sequence[DriverSettings], extensions: tuple[Extension, ...], plugins: PluginSource
-) -> Iterator[Driver | BrokenDriver]:
-    """Each driver, or why it could not be made."""
-    loaded = _load("backend", {s.backend for s in settings}, plugins)
-    builds = {s.name: partial(_build, s, loaded[s.backend], extensions) for s in settings}
-    results = _all_within(builds, BUILD_DEADLINE, "making the backend")
-    for setting in settings:
-        result = results[setting.name]
-        if isinstance(result, Driver):
-            yield result
-        else:
-            place = f"{setting.where}: " if setting.where else ""
-            yield BrokenDriver(name=setting.name, backend=setting.backend, error=f"{place}{result}")
+def _begin(
+    settings: DriverSettings, extensions: tuple[Extension, ...], plugins: PluginSource, *, on_nodes: bool
+) -> UnmadeDriver:
+    """Begin to make one driver."""
+    unmade = UnmadeDriver(name=settings.name, backend=settings.backend, on_nodes=on_nodes)
+
+    def make() -> None:
+        made: Driver | BrokenDriver
+        try:
+            unmade.doing = "importing the backend"
+            plugin = _load("backend", settings.backend, plugins)
+            unmade.doing = "making the backend"
+            made = within(BUILD_DEADLINE, unmade.doing, partial(_build, settings, plugin, extensions))
+        except VolplaneError as error:
+            place = f"{settings.where}: " if settings.where else ""
+            made = BrokenDriver(name=settings.name, backend=settings.backend, error=f"{place}{error}")
+        unmade.made.set_result(made)
+
+    DaemonThread(f"driver {settings.name}").submit(make)
+    return unmade
 
 
 def default_drivers(plugins: PluginSource) -> tuple[tuple[DriverSettings, ...], tuple[BrokenDriver, ...]]:
     """Every backend that has a default driver name and needs no options; and those that cannot be imported."""
-    loaded = _load("backend", plugins.names("backend"), plugins)
+    loaded = {
+        name: DaemonThread(f"backend {name}").submit(_load, "backend", name, plugins)
+        for name in plugins.names("backend")
+    }
     claims: dict[str, list[str]] = {}
     broken: list[BrokenDriver] = []
-    for backend, plugin in sorted(loaded.items()):
+    for backend, loading in sorted(loaded.items()):
         try:
-            if isinstance(plugin, VolplaneError):
-                raise plugin
+            plugin = loading.result()
             needs_options = any(p.required for p in options_schema(plugin).parameters)
             name = getattr(plugin.factory, "default_driver_name", "")
             if name and not needs_options:
@@ -142,28 +167,27 @@ def _limits(settings: DriverSettings) -> DriverLimits:
 def _extensions(
     settings: tuple[ExtensionSettings, ...], plugins: PluginSource
 ) -> tuple[tuple[Extension, ...], list[str]]:
-    loaded = _load("extension", {s.name for s in settings}, plugins)
+    making = [(each, DaemonThread(f"extension {each.name}").submit(_extension, each, plugins)) for each in settings]
     extensions: list[Extension] = []
     failures: list[str] = []
-    for setting in settings:
-        plugin = loaded[setting.name]
+    for setting, made in making:
         try:
-            if isinstance(plugin, VolplaneError):
-                raise plugin
-            extensions.append(build_extension(plugin, setting.options))
+            extensions.append(made.result())
         except VolplaneError as error:
             failures.append(f"{setting.where}: {error}" if setting.where else str(error))
     return tuple(extensions), failures
 
 
-def _load(kind: str, names: Iterable[str], plugins: PluginSource) -> dict[str, Plugin | VolplaneError]:
-    jobs = {name: partial(plugins.load, kind, name) for name in sorted(names)}
-    return _all_within(jobs, 2 * IMPORT_DEADLINE, f"importing the {kind}")
+def _extension(settings: ExtensionSettings, plugins: PluginSource) -> Extension:
+    plugin = _load("extension", settings.name, plugins)
+    return within(BUILD_DEADLINE, f"making {plugin}", partial(build_extension, plugin, settings.options))
 
 
-def _build(settings: DriverSettings, plugin: Plugin | VolplaneError, extensions: tuple[Extension, ...]) -> Driver:
-    if isinstance(plugin, VolplaneError):
-        raise plugin
+def _load(kind: str, name: str, plugins: PluginSource) -> Plugin:
+    return within(2 * IMPORT_DEADLINE, f"importing the {kind}", partial(plugins.load, kind, name))
+
+
+def _build(settings: DriverSettings, plugin: Plugin, extensions: tuple[Extension, ...]) -> Driver:
     driver = build_driver(settings.name, plugin, settings.options, extensions)
     if settings.distributed and not driver.view.info.topology_keys:
         raise ConfigurationError(
@@ -178,26 +202,36 @@ def _build(settings: DriverSettings, plugin: Plugin | VolplaneError, extensions:
     return driver
 
 
-def _all_within(jobs: Mapping[K, Callable[[], T]], seconds: float, what: str) -> dict[K, T | VolplaneError]:
-    """Run all jobs at once in daemon threads. A job that is not done after `seconds` gets a PluginError."""
-    done: dict[K, T | VolplaneError] = {}
+def within(seconds: float, what: str, job: Callable[[], T]) -> T:
+    """What the job returns. Raises its VolplaneError; PluginError for any other, and if it does not end in time."""
+    ended = DaemonThread(what).submit(job)
+    wait([ended], timeout=seconds)
+    if not ended.done():
+        raise PluginError(f"{what} did not end within {seconds:g} s")
+    error = ended.exception()
+    if error is not None and not isinstance(error, VolplaneError):
+        raise PluginError(f"{what} raised {type(error).__name__}: {error}")
+    return ended.result()
 
-    def work(key: K, job: Callable[[], T]) -> None:
-        try:
-            done[key] = job()
-        except VolplaneError as error:
-            done[key] = error
-        except Exception as error:  # noqa: BLE001 - an error of the plugin, reported with the others
-            done[key] = PluginError(f"{what} raised {type(error).__name__}: {error}")
 
-    threads = [threading.Thread(target=work, args=item, daemon=True, name=f"{what} {item[0]}") for item in jobs.items()]
-    for thread in threads:
-        thread.start()
-    end = time.monotonic() + seconds
-    for thread in threads:
-        thread.join(max(0.0, end - time.monotonic()))
-    late = PluginError(f"{what} did not end within {seconds:g} s")
-    return {key: done.get(key, late) for key in jobs}
+class DaemonThread(Executor):
+    """A thread for each call, for which nobody waits at the end: code of plugins may hang in it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        called: Future[T] = Future()
+        called.set_running_or_notify_cancel()
+
+        def work() -> None:
+            try:
+                called.set_result(fn(*args, **kwargs))
+            except BaseException as error:  # noqa: BLE001 - raised where it is awaited
+                called.set_exception(error)
+
+        threading.Thread(target=work, name=self._name, daemon=True).start()
+        return called
 
 
 # --- one plugin ------------------------------------------------------------------------------------------------------
@@ -269,13 +303,16 @@ def _instance(plugin: Plugin, values: Mapping[str, Any]) -> object:
 
 
 def newer_flaw(plugin: Plugin, options: Mapping[str, object]) -> str | None:
-    """Why a backend is too new for this volplane. None: it is not, or it cannot be made with these options."""
+    """Why a backend is too new for this volplane. None: it is not, or it cannot be made with these options in time."""
+
+    def ask() -> str | None:
+        return _newer(_instance(plugin, driver_options(options_schema(plugin), options, str(plugin))), "example")
+
     try:
-        backend = _instance(plugin, driver_options(options_schema(plugin), options, str(plugin)))
+        return within(BUILD_DEADLINE, f"making {plugin}", ask)
     except VolplaneError as error:
         log.debug("%s cannot be asked: %s", plugin, error)
         return None
-    return _newer(backend, "example")
 
 
 def _newer(backend: object, driver: str) -> str | None:

@@ -13,7 +13,16 @@ from volplane.backoff import DRIVER_NOT_STARTED
 from volplane.drivers.calls import HookCalls
 from volplane.drivers.driver import Driver
 from volplane.drivers.owners import SourceOwner, SourceOwners
-from volplane.drivers.status import DriverState, DriverStatus, LoadedDrivers, status_of_broken
+from volplane.drivers.status import (
+    BrokenDriver,
+    DriverState,
+    DriverStatus,
+    LoadedDrivers,
+    UnmadeDriver,
+    problem,
+    status_of_broken,
+    status_of_unmade,
+)
 from volplane.drivers.view import DriverView, serves_attachments
 from volplane.errors import BackendError, PluginError
 from volplane.requests import Context, OwnsRequest, ProbeRequest, StartRequest, StopRequest
@@ -25,7 +34,7 @@ log = logging.getLogger(__name__)
 
 START_TIMEOUT: Final = 30.0
 START_GRACE: Final = 2.0
-"""Seconds for which a driver may start before what needs it is told."""
+"""Seconds for which a driver may start, or be made, before what needs it is told."""
 PROBE_TIMEOUT: Final = 10.0
 OWNS_TIMEOUT: Final = 30.0
 PROBE_INTERVAL: Final = 30.0
@@ -49,7 +58,8 @@ class _Entry:
 class DriverRegistry:
     """All configured drivers. Belongs to one event loop. The lookups call no hook, so decisions may use them.
 
-    `keep` starts the drivers and runs until shutdown; `stop_all` comes last.
+    `keep` starts the drivers and runs until shutdown; `stop_all` comes last. A driver that is not made yet is starting:
+    it can be looked up by its name, and joins the others once it is made.
     """
 
     def __init__(
@@ -64,7 +74,8 @@ class DriverRegistry:
     ) -> None:
         """calls: how their hooks are called. cluster_id, node_name: for the contexts and the start requests of hooks.
 
-        changed: called with a driver's name when it becomes usable or unusable; it queues the driver's objects.
+        changed: called with a driver's name when it becomes usable or unusable, or is made; it queues the driver's
+        objects.
         refresh: awaited before a driver starts and before each probe.
         """
         self._refresh = refresh
@@ -72,19 +83,23 @@ class DriverRegistry:
         self._publishing = loaded.publishing
         self._distributed = {driver.name: driver.view for driver in loaded.distributed}
         self._broken = {broken.name: broken for broken in loaded.broken}
+        self._unmade = {unmade.name: unmade for unmade in loaded.unmade}
+        self._making_is_slow = False
         self.calls = calls
         self._cluster_id = cluster_id
         self._node_name = node_name
         self._changed = changed
         self._owners = SourceOwners(self._ask_owns)
         self._none_starting = asyncio.Event()
+        self._none_unmade = asyncio.Event()
         self._note_started()
 
     # --- looking up ---------------------------------------------------------------------------------------------
 
     def names(self) -> tuple[str, ...]:
         """All configured drivers, usable or not, but the distributed ones."""
-        return tuple(sorted({*self._entries, *self._broken}))
+        unmade = (each.name for each in self._unmade.values() if not each.on_nodes)
+        return tuple(sorted({*self._entries, *self._broken, *unmade}))
 
     def get(self, name: str) -> DriverView | None:
         """The driver of this name, if it can be used now."""
@@ -92,22 +107,42 @@ class DriverRegistry:
         return entry.driver.view if entry is not None and entry.state is DriverState.READY else None
 
     def distributed(self, name: str) -> DriverView | None:
-        """The driver of this name, if the processes of the nodes call its hooks and this one does not."""
+        """The driver of this name, if it is `on_nodes` and made."""
         return self._distributed.get(name)
+
+    def on_nodes(self, name: str) -> bool:
+        """Whether the processes of the nodes call the hooks of this driver, and this one does not."""
+        unmade = self._unmade.get(name)
+        return name in self._distributed or (unmade is not None and unmade.on_nodes)
 
     def publishes(self, name: str) -> bool:
         """Whether the room of the driver of this name is published, by this process or by those of the nodes."""
-        return name in self._publishing
+        entry = self._entries.get(name)
+        view = self._distributed.get(name) if entry is None else entry.driver.view
+        return view is not None and name in self._publishing and view.supports("get_capacity")
+
+    def publishers(self) -> tuple[DriverView, ...]:
+        """The drivers whose room this process publishes, usable or not."""
+        return tuple(entry.driver.view for name, entry in sorted(self._entries.items()) if self.publishes(name))
 
     def starting(self, name: str) -> bool:
-        """Whether the first `start` of this driver was begun at most `START_GRACE` seconds ago, and has not ended."""
+        """Whether this driver is made or has its first `start`, and nobody was told yet: for `START_GRACE` seconds."""
+        if self._here(name) is not None:
+            return not self._making_is_slow
         entry = self._entries.get(name)
         return entry is not None and entry.state is DriverState.STARTING
 
+    def _here(self, name: str) -> UnmadeDriver | None:
+        """The driver of this name, if it will be called by this process and is not made yet."""
+        unmade = self._unmade.get(name)
+        return unmade if unmade is not None and not unmade.on_nodes else None
+
     def broken(self, name: str) -> str:
-        """Why the configured driver of this name cannot be used; "" if it can, or if none has this name."""
+        """Why the configured driver of this name cannot be used; "" if it can, or if none here has this name."""
         if name in self._broken:
             return self._broken[name].error
+        if (unmade := self._here(name)) is not None:
+            return problem(self._status_of_unmade(unmade))
         entry = self._entries.get(name)
         if entry is None or entry.state is DriverState.READY:
             return ""
@@ -129,9 +164,11 @@ class DriverRegistry:
     def owner_of(self, source: VolumeSource) -> SourceOwner:
         """The owner of a static volume's source, as far as it is known. Calls no hook; `identify` does."""
         owning = [(name, entry) for name, entry in sorted(self._entries.items()) if entry.driver.supports("owns")]
-        if first := next((name for name, entry in owning if entry.state is DriverState.STARTING), ""):
+        unmade = [name for name in self._unmade if self._here(name) is not None]
+        if first := next((name for name in (*unmade, *(name for name, _ in owning)) if self.starting(name)), ""):
             return SourceOwner(known=False, starting=first)
         doubts = [f"driver {b.name} may own it but is broken: {b.error}" for b in self._broken.values()]
+        doubts += [f"driver {name} may own it but is {DriverState.STARTING}" for name in unmade]
         doubts += [
             f"driver {name} may own it but is {entry.state}"
             for name, entry in owning
@@ -151,7 +188,12 @@ class DriverRegistry:
         states = {name: self._status(entry) for name, entry in self._entries.items()}
         for name, broken in self._broken.items():
             states[name] = status_of_broken(broken)
+        for name, unmade in self._unmade.items():
+            states[name] = self._status_of_unmade(unmade)
         return tuple(states[name] for name in sorted(states))
+
+    def _status_of_unmade(self, unmade: UnmadeDriver) -> DriverStatus:
+        return status_of_unmade(unmade, f"{unmade.doing} has not ended yet" if self._making_is_slow else "")
 
     def _status(self, entry: _Entry) -> DriverStatus:
         driver = entry.driver
@@ -193,15 +235,50 @@ class DriverRegistry:
 
     async def keep(self) -> None:
         """Start all drivers, retry with `DRIVER_NOT_STARTED`, probe ready ones every 30 s. Runs until cancelled."""
-        await self._each(self._keep_one, self._entries.values())
+        grace = asyncio.get_running_loop().call_later(START_GRACE, self._making_takes_long)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for unmade in tuple(self._unmade.values()):
+                    group.create_task(self._keep_once_made(unmade), name=f"driver {unmade.name}")
+                await self._each(self._keep_one, tuple(self._entries.values()))
+        finally:
+            grace.cancel()
+
+    def _making_takes_long(self) -> None:
+        self._making_is_slow = True
+        self._note_started()
+        for unmade in self._unmade.values():
+            log.warning("%s", problem(self._status_of_unmade(unmade)))
+            self._changed(unmade.name)
+
+    async def _keep_once_made(self, unmade: UnmadeDriver) -> None:
+        made = await asyncio.wrap_future(unmade.made)
+        del self._unmade[unmade.name]
+        if isinstance(made, Driver) and not unmade.on_nodes:
+            self.calls.add(made)
+            entry = self._entries[made.name] = _Entry(made)
+            await self._keep_one(entry)
+            return
+        if isinstance(made, BrokenDriver):
+            self._broken[made.name] = made
+        else:
+            self._distributed[made.name] = made.view
+        self._note_started()
+        self._changed(made.name)
 
     async def started(self) -> None:
         """Return once no driver is `starting` any more."""
         await self._none_starting.wait()
 
+    async def made(self) -> None:
+        """Return once every driver is made and was started, or failed: perhaps long after `started`."""
+        await self._none_unmade.wait()
+
     def _note_started(self) -> None:
-        if not any(self.starting(name) for name in self._entries):
+        if not any(self.starting(name) for name in (*self._entries, *self._unmade)):
             self._none_starting.set()
+            if not self._unmade:
+                self._none_unmade.set()
 
     @property
     def all_hang(self) -> bool:

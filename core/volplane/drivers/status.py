@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from volplane.drivers.driver import Driver
+from volplane.drivers.view import serves_attachments
 from volplane.operations import DriverLimits
 
 __all__ = [
@@ -14,8 +16,10 @@ __all__ = [
     "DriverState",
     "DriverStatus",
     "LoadedDrivers",
+    "UnmadeDriver",
     "problem",
     "status_of_broken",
+    "status_of_unmade",
     "why_none_works",
 ]
 
@@ -29,12 +33,34 @@ class BrokenDriver:
     error: str
 
 
+def _begun() -> Future[Driver | BrokenDriver]:
+    future: Future[Driver | BrokenDriver] = Future()
+    future.set_running_or_notify_cancel()  # Who waits for it cannot cancel it.
+    return future
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class UnmadeDriver:
+    """A driver that is being made: nothing is known of it but what stands in the configuration.
+
+    on_nodes: the processes of the nodes will call its hooks, and this one will not. doing: what takes its time now.
+    made: ends within the deadlines of `volplane.drivers.loading`; it is set in another thread.
+    """
+
+    name: str
+    backend: str
+    on_nodes: bool = False
+    doing: str = ""
+    made: Future[Driver | BrokenDriver] = field(default_factory=_begun)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedDrivers:
     """What `volplane.drivers.loading` made of a configuration.
 
-    distributed: drivers whose hooks the processes of the nodes call, and not this one. drivers: the others.
-    publishing: names of those whose room is published, of both kinds.
+    unmade: drivers that take longer than the others were to wait for. distributed: those whose hooks the processes of
+    the nodes call, and not this one. drivers: the others. publishing: names of those whose room is published if they
+    measure it, of all kinds.
     """
 
     drivers: tuple[Driver, ...] = ()
@@ -42,6 +68,42 @@ class LoadedDrivers:
     limits: Mapping[str, DriverLimits] = field(default_factory=dict)
     distributed: tuple[Driver, ...] = ()
     publishing: frozenset[str] = frozenset()
+    unmade: tuple[UnmadeDriver, ...] = ()
+
+    def settled(self) -> LoadedDrivers:
+        """The same, with those that were made meanwhile, or turned out to be broken, in their places."""
+        made = {each: each.made.result() for each in self.unmade if each.made.done()}
+        drivers = [(each.on_nodes, driver) for each, driver in made.items() if isinstance(driver, Driver)]
+        return replace(
+            self,
+            drivers=(*self.drivers, *(driver for on_nodes, driver in drivers if not on_nodes)),
+            distributed=(*self.distributed, *(driver for on_nodes, driver in drivers if on_nodes)),
+            broken=(*self.broken, *(each for each in made.values() if isinstance(each, BrokenDriver))),
+            unmade=tuple(each for each in self.unmade if each not in made),
+        )
+
+    @property
+    def on_nodes(self) -> tuple[str, ...]:
+        """Names of the drivers whose hooks the processes of the nodes call, made or not."""
+        return (*(each.name for each in self.distributed), *(each.name for each in self.unmade if each.on_nodes))
+
+    @property
+    def attaches(self) -> bool:
+        """Whether a driver of this process serves attachments. One that is not made yet may."""
+        served = any(serves_attachments(each.view) for each in self.drivers)
+        return served or any(not each.on_nodes for each in self.unmade)
+
+    @property
+    def publishes(self) -> bool:
+        """Whether the room of a driver is published. That of one that is not made yet is, if it is to be."""
+        able = [each.name for each in (*self.drivers, *self.distributed) if each.supports("get_capacity")]
+        return not self.publishing.isdisjoint([*able, *(each.name for each in self.unmade)])
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of all that are configured, working or not, made or not."""
+        usable = frozenset(each.name for each in (*self.drivers, *self.distributed))
+        return usable | {each.name for each in self.broken} | {each.name for each in self.unmade}
 
 
 class DriverState(StrEnum):
@@ -81,6 +143,20 @@ def status_of_broken(broken: BrokenDriver) -> DriverStatus:
         healthy=False,
         hung=False,
         error=broken.error,
+        hooks=(),
+    )
+
+
+def status_of_unmade(unmade: UnmadeDriver, error: str) -> DriverStatus:
+    """The status of a driver that is being made. error: what takes long, or "" as long as that is nothing special."""
+    return DriverStatus(
+        name=unmade.name,
+        backend=unmade.backend,
+        distribution="",
+        state=DriverState.STARTING,
+        healthy=False,
+        hung=False,
+        error=error,
         hooks=(),
     )
 

@@ -2,7 +2,7 @@
 
 The order of writes is that of the stock resizer: what is tried stands in the claim's status before the hook is called,
 then the volume's capacity, then the claim's. A file system is grown by the node plugin, where the driver says that it
-must be. A size that the backend refuses may be lowered again, down to what the claim has.
+must be. A size that the backend refuses may be lowered again, to one that is still more than what the claim has.
 Source: external-resizer, `expandAndRecover`; KEP-1790 (recovery from failed expansion).
 """
 

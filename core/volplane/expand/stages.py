@@ -42,7 +42,7 @@ def _growth(claim: Claim) -> str:
             return f"the asset is being grown to {size}{_said(claim, CONTROLLER_RESIZE_ERROR)}"
         case "ControllerResizeInfeasible":
             refused = _said(claim, CONTROLLER_RESIZE_ERROR)
-            return f"the backend refuses {size}{refused}; ask for less, or keep what it has"
+            return f"the backend refuses {size}{refused}; ask for less, yet more than it has"
         case "NodeResizePending":
             return f"the asset has {size}; the node grows the file system when a pod uses the volume there"
         case "NodeResizeInProgress":

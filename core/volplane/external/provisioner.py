@@ -95,7 +95,7 @@ def _settle(claim: Claim, cluster: ClusterState) -> Action:
         return Wait(reason=why)
     intent = cluster.intent_of(claim)
     driver = intent.driver if intent is not None else driver_of_class(claim, cluster)
-    if cluster.drivers.distributed(driver) is not None:
+    if cluster.drivers.on_nodes(driver):
         return Settled()
     if not cluster.has_driver(driver):
         left = PATIENCE - _seconds_since(claim.metadata.deletion_timestamp, cluster.now())
@@ -123,7 +123,7 @@ def decide_external_volume(volume: Volume, cluster: ClusterState, reads: LiveRea
     migrated = volume.annotation(names.MIGRATED_TO)
     if not maker or migrated or is_in_tree(maker) or not cluster.settings.reclaimer:
         return Settled()
-    if cluster.drivers.distributed(maker) is not None:
+    if cluster.drivers.on_nodes(maker):
         return Settled()
     if cluster.has_driver(maker) and (why := volume_elsewhere(volume, cluster)):
         return decide_recognition(volume, cluster) or Wait(reason=why)

@@ -69,13 +69,13 @@ async def ensure_sealer(client: Client, namespace: str) -> Sealer:
         )
         await _create_once(client, SECRETS, body)
         secret = await client.get(SECRETS, key)
-    return Sealer(_key_of(secret))
+    return Sealer(_key_of(secret), namespace)
 
 
 async def find_sealer(client: Client, namespace: str) -> Sealer | None:
     """The cluster's sealing key; None if there is none. Raises ApiError, and ConfigurationError as `ensure_sealer`."""
     secret = await client.find(SECRETS, f"{namespace}/{SEAL_SECRET}")
-    return None if secret is None else Sealer(_key_of(secret))
+    return None if secret is None else Sealer(_key_of(secret), namespace)
 
 
 def _key_of(secret: Secret) -> bytes:

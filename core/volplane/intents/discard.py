@@ -36,9 +36,12 @@ class DiscardOperation:
 
     async def _discard(self, claim: Claim, driver: DriverView, progress: ClaimProgress) -> None:
         live = await self._live_claim(claim)
-        written = self._cluster.sealer.open(claim.uid, (live or claim).annotation(names.INTENT))
+        sealer, text = self._cluster.sealer, (live or claim).annotation(names.INTENT)
+        written = sealer.open(claim.uid, text)
         if written is not None and written.fence != self._deps.fence():
             raise self._deps.not_justified()  # Another leader works on it, or did and it was not taken over yet.
+        if text is not None and sealer.other_author(claim.uid, text):
+            raise self._deps.not_justified()  # Another installation may work on it.
         intent = self._cluster.intent_of(claim)
         if intent is None or intent.driver != driver.name:
             intent = presumed_intent(claim, driver, self._cluster)

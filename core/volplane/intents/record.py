@@ -18,6 +18,7 @@ from volplane.assets import Segment
 from volplane.binding.matching import class_of_claim, refers_to
 from volplane.controller.actions import Action, EventRecord, Patch, Run, Wait, warning
 from volplane.drivers.view import DriverView
+from volplane.intents.contest import contested
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, StorageClass, Volume
@@ -163,7 +164,7 @@ def settle(claim: Claim, cluster: ClusterState) -> Action | None:
         return None if claim.terminating else _end_intent(claim)
     intent = cluster.intent_of(claim)
     name = intent.driver if intent is not None else driver_of_class(claim, cluster)
-    if cluster.drivers.distributed(name) is not None:
+    if cluster.drivers.on_nodes(name):
         return None  # The process of its node knows what is left, and the assigner what becomes of it without one.
     made = cluster.volumes.get(volume_name_of(claim))
     used = claim.annotation(names.BIND_COMPLETED) is not None and claim.spec.volume_name == volume_name_of(claim)
@@ -172,6 +173,8 @@ def settle(claim: Claim, cluster: ClusterState) -> Action | None:
         used = held = False  # The claim went to another node, and the first one came back with a volume after all.
     if used or held or isinstance(cluster.progress.claim(claim.uid).step, Discarded):
         return _end_intent(claim)
+    if (wait := contested(claim, name, cluster)) is not None:
+        return wait
     return _restore_record(claim, name, intent, cluster) or discard(claim, name, cluster)
 
 
@@ -279,6 +282,8 @@ def after_deleted_volume(claim: Claim, volume: Volume, cluster: ClusterState) ->
         reason = f'volume "{volume.name}" was deleted before it was bound; when it is gone another one is made'
         return Wait(reason=reason)
     maker = volume.annotation(names.PROVISIONED_BY) or ""
+    if (wait := contested(claim, maker, cluster)) is not None:
+        return wait
     intent = ClaimIntent(v=INTENT_VERSION, driver=maker, generation=_generation_of(volume) + 1)
     return record_intent(claim, intent, cluster, why="declare the intent to provision anew")
 

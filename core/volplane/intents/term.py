@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from volplane.backoff import LIVE_STATE_FORBIDS
 from volplane.controller.actions import Action, LiveReads, Read, Wait
+from volplane.intents.contest import contested
 from volplane.intents.node import claim_elsewhere
 from volplane.intents.record import record_intent
 from volplane.kube import names
@@ -49,8 +50,10 @@ def take_over(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action |
     intent = cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
     if intent is None or intent.fence == cluster.fence() or not cluster.has_driver(intent.driver):
         return None
-    if cluster.drivers.distributed(intent.driver) is not None or claim_elsewhere(claim, cluster):
+    if cluster.drivers.on_nodes(intent.driver) or claim_elsewhere(claim, cluster):
         return None
+    if (wait := contested(claim, intent.driver, cluster)) is not None:
+        return wait
     return not_leading(cluster, reads) or record_intent(claim, intent, cluster, why="take over what was begun")
 
 

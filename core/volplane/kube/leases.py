@@ -5,22 +5,29 @@ Source: coordination.k8s.io/v1 Lease, and client-go's tools/leaderelection for t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from typing import Any
 
 from volplane.errors import ApiConflict, ApiError
 from volplane.fence import Fence
+from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.kinds import LEASES
 from volplane.kube.objects import Lease
 
-__all__ = ["LeaseLock", "fence_of"]
+__all__ = ["LeaseLock", "drivers_of", "fence_of"]
 
 
 def fence_of(lease: Lease) -> Fence:
     """The term of leadership that the Lease shows."""
     return Fence(lease.spec.lease_transitions or 0, lease.spec.holder_identity or "", lease.uid)
+
+
+def drivers_of(lease: Lease | None) -> frozenset[str]:
+    """Names of the drivers that the last holder of the Lease noted on it."""
+    noted = lease.annotation(names.DRIVERS) if lease is not None else None
+    return frozenset((noted or "").split(",")) - {""}
 
 
 class LeaseLock:
@@ -39,7 +46,9 @@ class LeaseLock:
         identity: str,
         now: Callable[[], datetime],
         duration: int = 15,
+        drivers: Collection[str] = (),
     ) -> None:
+        """drivers: names that this candidate notes on the Lease when it takes it."""
         self.name = name
         self.identity = identity
         self.duration = duration
@@ -47,6 +56,11 @@ class LeaseLock:
         self._namespace = namespace
         self._key = f"{namespace}/{name}"
         self._now = now
+        self._noted = {names.DRIVERS: ",".join(sorted(drivers))}
+        self.former: Lease | None = None
+        """What `take` found the last time, None if there was no Lease."""
+        self.taken: Lease | None = None
+        """What it made of that."""
 
     async def read(self, *, seconds: float) -> Lease | None:
         """The Lease as it is; None if nobody ever made it."""
@@ -54,6 +68,11 @@ class LeaseLock:
 
     async def take(self, lease: Lease | None, *, seconds: float) -> Lease:
         """Become the holder of what `read` answered. Raises ApiConflict if somebody else was faster."""
+        self.taken = await self._take(lease, seconds=seconds)
+        self.former = lease
+        return self.taken
+
+    async def _take(self, lease: Lease | None, *, seconds: float) -> Lease:
         when = self._timestamp()
         spec: dict[str, Any] = {
             "holderIdentity": self.identity,
@@ -63,9 +82,10 @@ class LeaseLock:
         }
         if lease is not None:
             spec["leaseTransitions"] = (lease.spec.lease_transitions or 0) + 1
-            return await self._patch(lease, spec, seconds=seconds)
+            return await self._patch(lease, spec, seconds=seconds, annotations=self._noted)
         spec["leaseTransitions"] = 0
-        body = LEASES.body(metadata={"name": self.name, "namespace": self._namespace}, spec=spec)
+        metadata = {"name": self.name, "namespace": self._namespace, "annotations": self._noted}
+        body = LEASES.body(metadata=metadata, spec=spec)
         try:
             return await self._client.create(LEASES, body, seconds=seconds)
         except ApiError as error:
@@ -90,8 +110,13 @@ class LeaseLock:
         """Let the next term be a later one than this. Whose the Lease is does not change. Raises as `renew`."""
         return await self._patch(lease, {"leaseTransitions": transitions}, seconds=seconds)
 
-    async def _patch(self, lease: Lease, spec: dict[str, Any], *, seconds: float) -> Lease:
-        body = {"metadata": {"resourceVersion": lease.metadata.resource_version}, "spec": spec}
+    async def _patch(
+        self, lease: Lease, spec: dict[str, Any], *, seconds: float, annotations: dict[str, str] | None = None
+    ) -> Lease:
+        metadata: dict[str, Any] = {"resourceVersion": lease.metadata.resource_version}
+        if annotations is not None:
+            metadata["annotations"] = annotations
+        body = {"metadata": metadata, "spec": spec}
         return await self._client.patch(LEASES, self._key, body, seconds=seconds)
 
     def _timestamp(self, *, later: timedelta = timedelta(0)) -> str:

@@ -19,6 +19,7 @@ __all__ = [
     "DEFAULT_CLASS",
     "DEFAULT_CLASS_BETA",
     "DRIVER",
+    "DRIVERS",
     "EXPANSION",
     "EXTERNAL_PROVISIONER_FINALIZER",
     "GENERATION",
@@ -109,6 +110,8 @@ HANDLE = "volplane.dev/handle"
 """On a volume: the backend's id of its asset."""
 DRIVER = "volplane.dev/driver"
 """On a volume: the driver that works on its asset."""
+DRIVERS = "volplane.dev/drivers"
+"""On our Lease: names of the drivers that its last holder was configured with, separated by commas."""
 EXPANSION = "volplane.dev/expansion"
 """On a volume: the state that a long `expand` of its asset returned, and the size it is for."""
 GENERATION = "volplane.dev/generation"

@@ -66,9 +66,11 @@ class Assigner:
 def decide_assignment(key: str, state: PlacementState, reads: LiveReads) -> Action:
     """The next action of the assigner for the claim with this key."""
     claim = state.cluster.claims.get(key)
-    driver = state.driver_of_claim(claim) if claim is not None else None
-    if claim is None or driver is None:
+    if claim is None:
         return Settled()
+    driver = state.driver_of_claim(claim)
+    if driver is None:
+        return _without_driver(claim, state)
     intent = state.cluster.intent_of(claim)
     if intent is not None and intent.segment and settled_metadata(claim):
         return _begun(claim, intent, state, reads)
@@ -82,6 +84,14 @@ def decide_assignment(key: str, state: PlacementState, reads: LiveReads) -> Acti
     if storage_class is None:
         return Wait(reason="its class does not exist")
     return _unplaced(claim, storage_class, driver, state)
+
+
+def _without_driver(claim: Claim, state: PlacementState) -> Action:
+    """Its driver is not distributed, or is not made yet."""
+    storage_class = state.class_of(claim)
+    if storage_class is None or claim.spec.volume_name or not state.cluster.drivers.on_nodes(storage_class.provisioner):
+        return Settled()
+    return Wait(reason=f'driver "{storage_class.provisioner}" is starting')
 
 
 # --- claims that have a place ------------------------------------------------------------------------------------

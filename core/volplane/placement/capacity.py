@@ -11,7 +11,7 @@ Source: kubernetes-csi/external-provisioner, pkg/capacity, and KEP-1472.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -60,15 +60,15 @@ class Measured(NamedTuple):
 class CapacityState:
     """What is to be published, and what was measured. Follows the caches of classes, nodes and volumes.
 
-    drivers: those whose hooks this process calls and whose room is published.
+    drivers: gives those whose room this process publishes, usable or not.
     """
 
-    def __init__(self, cluster: ClusterState, drivers: Iterable[DriverView]) -> None:
+    def __init__(self, cluster: ClusterState, drivers: Callable[[], Iterable[DriverView]]) -> None:
         self.cluster = cluster
         self._nodes = NodePlaces(cluster.nodes)
         self.measured: dict[str, Measured] = {}
         self.items: dict[str, Item] = {}
-        self._drivers = {driver.name: driver for driver in drivers}
+        self._drivers = drivers
         self._queue: Queue
 
     def subscribe(self, queue: Queue) -> None:
@@ -106,7 +106,7 @@ class CapacityState:
         """Something was made, grown or deleted."""
         before, after = (None if each is None else each.spec.capacity for each in (old, new))
         maker = (new or old or Volume()).annotation(names.PROVISIONED_BY)
-        if before != after and maker in self._drivers:
+        if before != after and maker is not None and self.cluster.drivers.publishes(maker):
             self._measure_again(maker)
 
     def _claim_changed(self, old: Claim | None, new: Claim | None) -> None:
@@ -115,7 +115,7 @@ class CapacityState:
             return
         if new is None or new.annotation(names.SELECTED_NODE) is None:
             storage_class = self.cluster.classes.get(class_of_claim(old) or "")
-            if storage_class is not None and storage_class.provisioner in self._drivers:
+            if storage_class is not None and self.cluster.drivers.publishes(storage_class.provisioner):
                 self._measure_again(storage_class.provisioner)
 
     def _measure_again(self, driver: str) -> None:
@@ -125,7 +125,8 @@ class CapacityState:
                 self._queue.enqueue(key, PAUSE_SECONDS)
 
     def driver_changed(self, name: str) -> None:
-        """The driver has become usable or unusable."""
+        """The driver has become usable or unusable, or was made."""
+        self._plan()
         for key, item in self.items.items():
             if item.driver == name:
                 self._queue.enqueue(key)
@@ -139,7 +140,7 @@ class CapacityState:
 
     def _wanted(self) -> Iterable[Item]:
         """The places are those where nodes are; of a process of one node, its own."""
-        for driver in self._drivers.values():
+        for driver in self._drivers():
             segments = self._nodes.segments(driver.info.topology_keys)
             for storage_class in self.cluster.classes.values():
                 if storage_class.provisioner == driver.name:
@@ -150,17 +151,13 @@ class CapacityState:
         text = msgspec.json.encode([item.driver, item.storage_class, item.segment])
         return f"{self.cluster.settings.namespace}/csisc-{hashlib.sha256(text).hexdigest()[:16]}"
 
-    def driver(self, name: str) -> DriverView | None:
-        """The driver of this name, if it is one of ours and can be used."""
-        return self.cluster.drivers.get(name) if name in self._drivers else None
-
 
 def decide_capacity(key: str, state: CapacityState, reads: LiveReads) -> Action:
     """The next action for the CSIStorageCapacity with this key."""
     item, found = state.items.get(key), state.cluster.capacities.get(key)
     if item is None:
         return _remove_outdated(found, state, reads) if found is not None else Settled()
-    driver, storage_class = state.driver(item.driver), state.cluster.classes.get(item.storage_class)
+    driver, storage_class = state.cluster.drivers.get(item.driver), state.cluster.classes.get(item.storage_class)
     if driver is None or storage_class is None:
         return Wait(reason=f'driver "{item.driver}" cannot be asked')
     if driver.parameters_flaw(split_parameters(storage_class)[0]):

@@ -68,6 +68,19 @@ class PlacementHandlers:
             if self._state.driver_of_volume(volume) is not None:
                 self._volumes.enqueue(volume.name)
 
+    def driver_changed(self, name: str) -> None:
+        """A driver is usable or unusable now; or it was made, and is called by the processes of the nodes."""
+        driver = self._state.cluster.drivers.distributed(name)
+        if driver is None:
+            return
+        self._state.driver_made(driver)
+        for claim in self._state.cluster.claims.values():
+            if self._state.driver_of_claim(claim) is driver:
+                self._claims.enqueue(claim.key)
+        for volume in self._state.cluster.volumes.values():
+            if self._state.driver_of_volume(volume) is driver:
+                self._volumes.enqueue(volume.name)
+
     def capacity_changed(self, old: CsiStorageCapacity | None, new: CsiStorageCapacity | None) -> None:
         self._state.capacity_changed(old, new)
         if new is None or (old is not None and old.capacity == new.capacity):

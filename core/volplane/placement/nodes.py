@@ -42,7 +42,7 @@ class NodeBook:
         self.version = 0
         self.hashed = hashed
         self._nodes = nodes
-        self._keys = frozenset(keys)
+        self._keys = set(keys)
         self._monotonic = monotonic
         self._by_hash: dict[str, set[str]] = {}
         self._by_place: dict[tuple[str, str], set[str]] = {}
@@ -65,6 +65,13 @@ class NodeBook:
             else:
                 self._away.setdefault(present.name, self._monotonic())
         return True
+
+    def follow(self, keys: Collection[str]) -> None:
+        """Let `at` find nodes by these labels too: those of a driver that was made after the others."""
+        self._keys.update(keys)
+        self.version += 1
+        for node in self._nodes.values():
+            self._add(node)
 
     def _facts(self, node: Node) -> tuple[object, ...]:
         return node.uid, is_ready(node), takes_volumes(node), node.metadata.labels or {}

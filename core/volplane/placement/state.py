@@ -111,6 +111,14 @@ class PlacementState:
 
     # --- what is promised, after the caches ----------------------------------------------------------------------
 
+    def driver_made(self, driver: DriverView) -> None:
+        """A distributed driver was made after the caches were filled: what they hold of it counts from now on."""
+        self.nodes.follow(driver.info.topology_keys)
+        for volume in self.cluster.volumes.values():
+            self.volume_changed(None, volume)
+        for claim in self.cluster.claims.values():
+            self.usage.claim(volume_name_of(claim), self._promise_to(claim))
+
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         present = new or old
         if present is None:

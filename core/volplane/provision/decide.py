@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from volplane.binding.matching import refers_to
 from volplane.controller.actions import Action, Create, EventRecord, LiveReads, Patch, Read, Wait
 from volplane.drivers.view import DriverView
+from volplane.intents.contest import contested
 from volplane.intents.node import given_back, node_metadata
 from volplane.intents.record import (
     after_deleted_volume,
@@ -50,8 +51,8 @@ def decide_provision(claim: Claim, storage_class: StorageClass, cluster: Cluster
     """The next action for an unbound claim of this class for which no volume fits."""
     known = cluster.intent_of(claim)
     made = cluster.volumes.get(volume_name_of(claim))
-    if made is None and discard_begun(claim, cluster):
-        return discard(claim, known.driver if known is not None else storage_class.provisioner, cluster)
+    if made is None and (step := _what_was_begun(claim, known, storage_class.provisioner, cluster)) is not None:
+        return step
     driver = cluster.drivers.get(storage_class.provisioner)
     if driver is None:
         return _without_driver(claim, storage_class, cluster)
@@ -84,6 +85,13 @@ def decide_provision(claim: Claim, storage_class: StorageClass, cluster: Cluster
             claim, storage_class, driver, old, cluster
         )
     return _after_hook(claim, storage_class, driver, intent, cluster)
+
+
+def _what_was_begun(claim: Claim, known: ClaimIntent | None, driver: str, cluster: ClusterState) -> Action | None:
+    """What comes before anything new: a record that others write too, and an asset that is being deleted."""
+    if (wait := contested(claim, driver, cluster)) is not None or not discard_begun(claim, cluster):
+        return wait
+    return discard(claim, known.driver if known is not None else driver, cluster)
 
 
 def _without_driver(claim: Claim, storage_class: StorageClass, cluster: ClusterState) -> Action:

@@ -88,7 +88,7 @@ def _let_go(volume: Volume, cluster: ClusterState) -> Action:
 def _begin(volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:
     """Call the hook once nothing is attached any more."""
     if nodes := cluster.attached_to(volume):
-        return Wait(reason=f"attachments of it exist, to {', '.join(sorted(nodes))}")
+        return Wait(reason=f"attachments of it exist, to {', '.join(nodes)}")
     return run_on_asset("delete", volume, driver)
 
 

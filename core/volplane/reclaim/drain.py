@@ -10,15 +10,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from volplane.controller.actions import Patch
 from volplane.intents.record import settled_metadata
 from volplane.kube import names
 from volplane.kube.kinds import ATTACHMENTS, CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume, VolumeAttachment
 from volplane.state.naming import volume_name_of
-from volplane.state.records import read_attachment_intent
+from volplane.state.records import named_driver, read_attachment_intent
 
 __all__ = [
     "Held",
@@ -44,20 +42,9 @@ class Held:
     why: str
 
 
-class _Named(msgspec.Struct):
-    driver: str = ""
-
-
-class _Sealed(msgspec.Struct):
-    intent: _Named
-
-
 def driver_of_claim(claim: Claim) -> str:
     """The driver that the claim names. Its seal is not checked: good for selecting, not for acting."""
-    try:
-        name = msgspec.json.decode(claim.annotation(names.INTENT) or "", type=_Sealed).intent.driver
-    except msgspec.MsgspecError:
-        name = ""
+    name = named_driver(claim.annotation(names.INTENT))
     return name or claim.annotation(names.STORAGE_PROVISIONER) or claim.annotation(names.BETA_STORAGE_PROVISIONER) or ""
 
 

@@ -19,7 +19,8 @@ from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES
 from volplane.kube.objects import Volume
 from volplane.operations import Work
-from volplane.reclaim.recycle import recycles, used_by, users_of_former
+from volplane.reclaim.recycle import recycles
+from volplane.reclaim.users import used_by, users_of_former
 from volplane.requests import DeleteRequest, RecycleRequest
 from volplane.state.indexes import claims_of_pod
 from volplane.state.naming import volume_source

@@ -7,7 +7,7 @@ that this process took an earlier one. A failed attempt is counted on the volume
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -16,11 +16,12 @@ from volplane.backoff import SCRUB_FAILED
 from volplane.binding.decide import unbind_patch, volume_phase_step
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Wait, warning
 from volplane.drivers.view import DriverView
+from volplane.intents.contest import scrub_contested
 from volplane.intents.owner import NO_PLUGIN, driver_of, identify, run_on_asset, shared_with
 from volplane.intents.term import not_leading
 from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES, WHOLE_PODS
-from volplane.kube.objects import Claim, Pod, Volume, WholePod
+from volplane.kube.objects import Pod, Volume, WholePod
 from volplane.reclaim.scrub_claim import (
     cannot_make,
     claim_lost,
@@ -33,13 +34,13 @@ from volplane.reclaim.scrub_claim import (
 from volplane.reclaim.scrub_pod import SCRUB_GATE, Unmountable, belongs, pod_body, pod_name, sealed_spec
 from volplane.reclaim.scrub_script import LONGEST_FAILURE, last_lines
 from volplane.reclaim.scrub_spec import spec_difference
+from volplane.reclaim.users import used_by, users_of_released
 from volplane.state.cluster_state import ClusterState
-from volplane.state.indexes import finished
 from volplane.state.naming import on_release
 from volplane.state.progress import BackendErased, Erasing, ScrubPlan
 from volplane.state.records import INTENT_VERSION, RecycleIntent, read_recycle_intent, write_intent
 
-__all__ = ["abandon_scrub", "decide_recycle", "recycles", "remove_stray_pod", "used_by", "users_of_former"]
+__all__ = ["abandon_scrub", "decide_recycle", "recycles", "remove_stray_pod"]
 
 
 _MOST_STRANGERS = 3
@@ -48,22 +49,33 @@ _MOST_STRANGERS = 3
 
 def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     """The next action for a volume whose contents are to go, if its claim is gone (see `delete.once_proven`)."""
-    if users := _users(volume, cluster):
+    intent = read_recycle_intent(volume.annotation(names.INTENT))
+    if (wait := scrub_contested(volume, intent, cluster)) is not None:
+        return wait
+    if users := users_of_released(volume, cluster):
         message = used_by(users)
         return Wait(reason=message, events=(EventRecord(VOLUMES, volume, "Normal", "VolumeFailedRecycle", message),))
     if volume.annotation(names.INTENT) is None and (nodes := cluster.attached_to(volume)):
-        return Wait(reason=f"attachments of it exist, to {', '.join(sorted(nodes))}")
+        return Wait(reason=f"attachments of it exist, to {', '.join(nodes)}")
     driver = _recycler(volume, cluster)
     if not isinstance(driver, DriverView):
         return driver
-    intent = read_recycle_intent(volume.annotation(names.INTENT))
+    return _by_record(volume, intent, driver, cluster, reads)
+
+
+def _by_record(
+    volume: Volume, intent: RecycleIntent | None, driver: DriverView, cluster: ClusterState, reads: LiveReads
+) -> Action:
+    """What follows from how far the scrub is."""
     reference = released_from(volume, intent)
     if (intent is None or not intent.erased) and (why := shared_with(volume, cluster)):
         pod = _pod_of(volume, cluster)
         return _fail(volume, why, cluster) if pod is None else _remove_pod(pod, why="it shares another's storage")
     claim_uid = (reference.uid if reference is not None else "") or (intent.claim if intent is not None else "")
     if intent is None or intent.claim != claim_uid:
-        fresh = RecycleIntent(v=INTENT_VERSION, claim=claim_uid, fence=cluster.fence())
+        fresh = RecycleIntent(
+            v=INTENT_VERSION, claim=claim_uid, fence=cluster.fence(), installation=cluster.sealer.installation
+        )
         return _record(volume, fresh, why="declare the intent to scrub")
     if intent.given_up:
         return _given_up(volume, intent, cluster, reads)
@@ -73,14 +85,11 @@ def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> A
         return _next_attempt(volume, intent, cluster)
     if intent.fence != cluster.fence():
         return not_leading(cluster, reads) or _record(
-            volume, replace(intent, fence=cluster.fence()), why="take the scrub over"
+            volume,
+            replace(intent, fence=cluster.fence(), installation=cluster.sealer.installation),
+            why="take the scrub over",
         )
     return _scrub(volume, intent, driver, cluster, reads)
-
-
-def used_by(pods: list[str]) -> str:
-    """Why a volume is not erased yet."""
-    return "Volume is used by pods: " + ",".join(pods)
 
 
 def recycles(volume: Volume) -> bool:
@@ -92,6 +101,8 @@ def recycles(volume: Volume) -> bool:
 def abandon_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     """The policy or the reference changed in the middle: stop the pod, then drop the intent."""
     intent = read_recycle_intent(volume.annotation(names.INTENT))
+    if (wait := scrub_contested(volume, intent, cluster)) is not None:
+        return wait
     if intent is not None and intent.fence != cluster.fence() and (step := not_leading(cluster, reads)) is not None:
         return step
     pod = _pod_of(volume, cluster)
@@ -122,28 +133,6 @@ def _remove_pod(pod: Pod, *, why: str) -> Action:
         return Wait(reason=f"scrubber pod {pod.key} is going away")
     # With its own grace period: one that runs is gone only once its node says that it has stopped.
     return Delete(kind=PODS, target=pod, why=why, exact=False)
-
-
-def _users(volume: Volume, cluster: ClusterState) -> list[str]:
-    reference = released_from(volume, read_recycle_intent(volume.annotation(names.INTENT)))
-    if reference is None:
-        return []
-    key = f"{reference.namespace}/{reference.name}"
-    return users_of_former(cluster.pods.by_index("claim", key), cluster.claims.get(key))
-
-
-def users_of_former(pods: Iterable[Pod], successor: Claim | None) -> list[str]:
-    """Which of the pods of a claim's name still use the claim that is gone.
-
-    successor: the claim that has the name now. Its pods use its volume, but those that were started before it was
-    created have the former one's mounted. Times are whole seconds; in doubt a pod is the successor's.
-    """
-    return sorted(pod.key for pod in pods if not finished(pod) and (successor is None or _older(pod, successor)))
-
-
-def _older(pod: Pod, claim: Claim) -> bool:
-    started = pod.status.start_time or pod.metadata.creation_timestamp or ""
-    return bool(pod.spec.node_name) and started < (claim.metadata.creation_timestamp or "")
 
 
 def _recycler(volume: Volume, cluster: ClusterState) -> DriverView | Action:
@@ -375,6 +364,7 @@ def _next_attempt(volume: Volume, intent: RecycleIntent, cluster: ClusterState) 
         fence=cluster.fence(),
         held_by=intent.held_by,
         released=intent.released,
+        installation=cluster.sealer.installation,
     )
     return _record(volume, fresh, why=f"attempt {fresh.attempt}")
 

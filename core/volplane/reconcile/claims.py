@@ -134,7 +134,7 @@ def _follow(outcome: Bind | Unmatched | Action, claim: Claim, cluster: ClusterSt
 
 def _is_going_elsewhere(claim: Claim, volume: Volume, cluster: ClusterState) -> bool:
     """Whether the intent is about an asset on another node than this volume: its process there has to end it."""
-    there = cluster.drivers.distributed(volume.annotation(names.PROVISIONED_BY) or "") is not None
+    there = cluster.drivers.on_nodes(volume.annotation(names.PROVISIONED_BY) or "")
     return there and has_newer_intent(volume, claim, cluster.sealer)
 
 

@@ -24,7 +24,15 @@ from volplane.reconcile.volumes import decide_volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import volume_name_of
 
-__all__ = ["Explanation", "explain_attachment", "explain_claim", "explain_class", "explain_volume", "what_it_does"]
+__all__ = [
+    "Explanation",
+    "attachment_sentence",
+    "explain_attachment",
+    "explain_claim",
+    "explain_class",
+    "explain_volume",
+    "what_it_does",
+]
 
 
 _MOST_NAMES = 10
@@ -65,7 +73,7 @@ def explain_claim(
     claim = cluster.claims.get(key)
     if claim is None:
         return _absent("claim", key)
-    uids = {claim.uid, *(each.uid for each in cluster.attachments.by_index("volume", claim.spec.volume_name))}
+    uids = {claim.uid, *(each.uid for each in _attachments(claim.spec.volume_name, cluster))}
     running = [state for state in operations if state.uid in uids]
     action = decide_claim(key, cluster, LiveReads())
     changes = [told for decided in decided_changes(claim, cluster) for told in _next(decided, "")]
@@ -91,7 +99,7 @@ def explain_volume(
     volume = cluster.volumes.get(name)
     if volume is None:
         return _absent("volume", name)
-    uids = {volume.uid, *(each.uid for each in cluster.attachments.by_index("volume", name))}
+    uids = {volume.uid, *(each.uid for each in cluster.attachments_of(volume))}
     running = [state for state in operations if state.uid in uids]
     action = decide_volume(name, cluster, LiveReads())
     return Explanation(
@@ -142,7 +150,7 @@ def explain_attachment(attachment: VolumeAttachment) -> Explanation:
         name=attachment.name,
         situation=(
             f"volume {volume} is for node {attachment.spec.node_name}",
-            _attachment_sentence(attachment),
+            attachment_sentence(attachment),
         ),
         tried=(),
         next=(_attachment_next(attachment),),
@@ -232,7 +240,7 @@ def _served(storage_class: StorageClass, cluster: ClusterState, drivers: Sequenc
     driver = cluster.drivers.get(storage_class.provisioner)
     broken = cluster.drivers.broken(storage_class.provisioner)
     unknown = f"not a driver of this process{near(storage_class.provisioner, drivers)}"
-    if driver is None and cluster.drivers.distributed(storage_class.provisioner) is not None:
+    if driver is None and cluster.drivers.on_nodes(storage_class.provisioner):
         unknown = "served by the processes of the nodes"
     served = "served here" if driver else f"not usable here: {broken}" if broken else unknown
     mode = storage_class.volume_binding_mode or "Immediate"
@@ -252,7 +260,13 @@ def _volume_sentence(claim: Claim, cluster: ClusterState) -> str:
 
 
 def _attachment_sentences(volume: str, cluster: ClusterState) -> Iterable[str]:
-    return map(_attachment_sentence, cluster.attachments.by_index("volume", volume))
+    return map(attachment_sentence, _attachments(volume, cluster))
+
+
+def _attachments(volume: str, cluster: ClusterState) -> list[VolumeAttachment]:
+    """Those of the asset of the volume with this name."""
+    found = cluster.volumes.get(volume)
+    return cluster.attachments_of(found) if found is not None else list(cluster.attachments.by_index("volume", volume))
 
 
 def _waiting_nodes(claim: Claim, cluster: ClusterState) -> Iterable[str]:
@@ -265,7 +279,8 @@ def _waiting_nodes(claim: Claim, cluster: ClusterState) -> Iterable[str]:
                 yield f"node {pair.node}, where a pod needs it, waits for it: {action.reason}"
 
 
-def _attachment_sentence(attachment: VolumeAttachment) -> str:
+def attachment_sentence(attachment: VolumeAttachment) -> str:
+    """Where the attachment stands, and how the last try failed."""
     status, error = attachment.status, attachment.status.attach_error
     if attachment.terminating:
         state, error = "is being detached", status.detach_error
@@ -335,7 +350,7 @@ def _nothing(claim: Claim, cluster: ClusterState) -> str:
     if claim.status.phase == "Bound" and not claim.terminating:
         pending = [
             _attachment_next(each)
-            for each in cluster.attachments.by_index("volume", claim.spec.volume_name)
+            for each in _attachments(claim.spec.volume_name, cluster)
             if each.terminating or not each.status.attached
         ]
         idle = "nothing until something changes" if any(_waiting_nodes(claim, cluster)) else ""

@@ -99,7 +99,7 @@ def _rests_with_its_claim(volume: Volume, cluster: ClusterState) -> bool:
 
 def _served_on_its_node(volume: Volume, cluster: ClusterState) -> Wait | None:
     """What becomes of an asset that lives on a node is for the process of that node; phases are the binder's."""
-    if cluster.drivers.distributed(volume.annotation(names.PROVISIONED_BY) or "") is None:
+    if not cluster.drivers.on_nodes(volume.annotation(names.PROVISIONED_BY) or ""):
         return None
     return Wait(reason="the process of its node reclaims it")
 

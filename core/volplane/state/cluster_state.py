@@ -28,7 +28,9 @@ from volplane.kube.objects import (
     Volume,
     VolumeAttachment,
 )
-from volplane.state.indexes import ATTACHMENT_INDEXES
+from volplane.state.contests import Contests
+from volplane.state.indexes import ATTACHMENT_INDEXES, asset_name
+from volplane.state.naming import handle_in, volume_source
 from volplane.state.overlaps import Overlaps
 from volplane.state.progress import Progress
 from volplane.state.race import RaceTimes
@@ -44,7 +46,10 @@ class Drivers(Protocol):
         """The working driver of this name."""
 
     def distributed(self, name: str) -> DriverView | None:
-        """The driver of this name, if the processes of the nodes call its hooks and this one does not."""
+        """The driver of this name, if it is `on_nodes` and made."""
+
+    def on_nodes(self, name: str) -> bool:
+        """Whether the processes of the nodes call the hooks of this driver, and this one does not."""
 
     def publishes(self, name: str) -> bool:
         """Whether the room of the driver of this name is published, by this process or by those of the nodes."""
@@ -171,6 +176,16 @@ class ClusterState:
     free: FreeVolumes = field(default_factory=FreeVolumes)
     waiting: WaitingClaims = field(default_factory=WaitingClaims)
     overlaps: Overlaps = field(default_factory=Overlaps)
+    contests: Contests = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Through this object: a test may give it another term.
+        self.contests = Contests(
+            self.sealer,
+            serves=lambda name: self.has_driver(name) or self.drivers.starting(name),
+            fence=lambda: self.fence(),  # noqa: PLW0108
+            monotonic=lambda: self.monotonic(),  # noqa: PLW0108
+        )
 
     # The binder's view of volumes.
 
@@ -192,9 +207,20 @@ class ClusterState:
         """The record of an intent that is worked on in our term, as an annotation of the claim."""
         return self.sealer.seal(claim.uid, replace(intent, fence=self.fence()))
 
+    def attachments_of(self, volume: Volume) -> list[VolumeAttachment]:
+        """The attachments of the volume's asset: those that name the volume, and those that name another
+        PersistentVolume of the same driver and handle, which may be gone.
+        """
+        found = {each.name: each for each in self.attachments.by_index("volume", volume.name)}
+        attachers = {each.spec.attacher for each in found.values()} | {str((volume.spec.csi or {}).get("driver", ""))}
+        for attacher in attachers:
+            asset = asset_name(attacher, handle_in(volume_source(volume)))
+            found.update((each.name, each) for each in self.attachments.by_index("asset", asset))
+        return list(found.values())
+
     def attached_to(self, volume: Volume) -> list[str]:
-        """Names of the nodes for which an attachment of the volume exists."""
-        return [each.spec.node_name for each in self.attachments.by_index("volume", volume.name)]
+        """Names of the nodes for which an attachment of the volume's asset exists; sorted."""
+        return sorted({each.spec.node_name for each in self.attachments_of(volume)})
 
     def has_driver(self, name: str) -> bool:
         """Whether a driver of this name is configured here, working or not."""
@@ -205,7 +231,7 @@ class ClusterState:
         settings, maker = self.settings, volume.annotation(names.PROVISIONED_BY) or ""
         ours = settings.binder and settings.reclaimer and settings.protection and self.has_driver(maker)
         deletes = volume.has_finalizer(names.RECLAIM_FINALIZER)
-        on_a_node = self.drivers.distributed(maker) is not None
+        on_a_node = self.drivers.on_nodes(maker)
         return ours and deletes and not on_a_node and volume.status.phase != "Bound"
 
     def flow_of_claim(self, key: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from volplane.assets import VolumeSource
 from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Queue
 from volplane.kube import names
@@ -15,14 +16,14 @@ from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume, Volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import claims_of_pod, finished, scrubbed_volume
 from volplane.state.naming import shows_asset, volume_name_of
-from volplane.state.records import read_recycle_intent
+from volplane.state.records import read_attachment_intent, read_recycle_intent
 
 __all__ = ["EventHandlers"]
 
 _HELD = names.PROVISIONING_FINALIZER
 
 
-def _record(item: Claim | Volume) -> str | None:
+def _record(item: Claim | Volume | VolumeAttachment) -> str | None:
     return item.annotation(names.INTENT)
 
 
@@ -73,6 +74,8 @@ class EventHandlers:
         self._forget = forget
 
     def subscribe(self) -> None:
+        self._cluster.claims.subscribe(self._cluster.contests.claim_changed)
+        self._cluster.volumes.subscribe(self._cluster.contests.volume_changed)
         self._cluster.volumes.subscribe(self.volume_changed)
         self._cluster.claims.subscribe(self.claim_changed)
         self._cluster.classes.subscribe(self.class_changed)
@@ -169,10 +172,13 @@ class EventHandlers:
                     self._claims.enqueue(claim.key)
 
     def attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> None:
-        """A released volume waits with its deletion until nothing is attached any more."""
+        """A released volume waits with its deletion until nothing of its asset is attached any more."""
         if new is not None or old is None:
             return
-        self._volume_left(old.spec.source.persistent_volume_name or "")
+        named, record = old.spec.source.persistent_volume_name or "", read_attachment_intent(_record(old))
+        source = VolumeSource(kind=record.source, fields=record.fields) if record is not None else None
+        for name in {named, *(self._cluster.overlaps.sharing(source) if source is not None else ())}:
+            self._volume_left(name)
 
     def _volume_left(self, name: str) -> None:
         """Somebody does not use the volume any more, for which only one waits that no living claim has."""

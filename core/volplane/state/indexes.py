@@ -8,7 +8,7 @@ from volplane.assets import Segment
 from volplane.binding.matching import class_of_claim
 from volplane.kube import names
 from volplane.kube.cache import Cache
-from volplane.kube.objects import Claim, Node, Pod, VolumeAttachment
+from volplane.kube.objects import Claim, Node, Pod, PodVolume, VolumeAttachment
 from volplane.state.naming import volume_name_of
 from volplane.state.records import read_attachment_intent
 
@@ -19,6 +19,7 @@ __all__ = [
     "SCRUB_VOLUME",
     "NodePlaces",
     "asset_name",
+    "claim_of_volume",
     "claims_of_pod",
     "finished",
     "scrubbed_volume",
@@ -28,15 +29,18 @@ SCRUB_VOLUME = "volplane.dev/scrub-volume"
 """Annotation of a scrubber pod: name of the volume that it scrubs."""
 
 
+def claim_of_volume(pod: Pod, volume: PodVolume) -> str:
+    """Key of the claim that a volume of the pod is; "" if it is none. The claim of a generic ephemeral volume is named
+    after pod and volume.
+    """
+    if volume.persistent_volume_claim is not None:
+        return f"{pod.namespace}/{volume.persistent_volume_claim.claim_name}"
+    return f"{pod.namespace}/{pod.name}-{volume.name}" if volume.ephemeral is not None else ""
+
+
 def claims_of_pod(pod: Pod) -> list[str]:
-    """Keys of the claims a pod mounts; a generic ephemeral volume's claim is named after pod and volume."""
-    keys = []
-    for volume in pod.spec.volumes or ():
-        if volume.persistent_volume_claim is not None:
-            keys.append(f"{pod.namespace}/{volume.persistent_volume_claim.claim_name}")
-        elif volume.ephemeral is not None:
-            keys.append(f"{pod.namespace}/{pod.name}-{volume.name}")
-    return keys
+    """Keys of the claims a pod mounts."""
+    return [key for volume in pod.spec.volumes or () if (key := claim_of_volume(pod, volume))]
 
 
 def finished(pod: Pod) -> bool:

@@ -70,10 +70,14 @@ def shows_asset(volume: Volume) -> bool:
 
 
 def asset_key(volume: Volume) -> str:
-    """What operations of one driver exclude each other by: our name of the asset, or a static volume's source."""
+    """What operations of one driver exclude each other by: our name of the asset, or of a static volume its handle or
+    source. How a disk is mounted does not count: two volumes of one disk may differ in it.
+    """
     if volume.annotation(names.PROVISIONED_BY) is not None:
         return volume.name
     source = volume_source(volume)
+    if source.kind == "csi":
+        return f"csi:{handle_in(source)}"
     return f"{source.kind}:{sorted(source.fields.items())}"
 
 

@@ -75,6 +75,10 @@ class Overlaps:
                     return Overlap(other, relation)
         return None
 
+    def sharing(self, source: VolumeSource) -> list[str]:
+        """Names of the volumes that have this very source, which is no path on nodes; sorted."""
+        return sorted({name for place in _elsewhere(source) if place in self._names for name in self._at(place)})
+
     def freed_by(self, gone: Volume) -> list[str]:
         """Names of volumes that may share their storage with none, now that this one is gone; sorted."""
         keys = {key for place in _sought(gone, self._pins) for key, _ in self._near(place)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hmac
+import re
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,6 +22,7 @@ __all__ = [
     "DeleteIntent",
     "RecycleIntent",
     "Sealer",
+    "named_driver",
     "read_attachment_intent",
     "read_change_intent",
     "read_delete_intent",
@@ -34,6 +36,8 @@ INTENT_VERSION = 1
 Anything else counts as unreadable: what the record says is then found out from the backend.
 """
 _KEPT_OPEN = 1024
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+"""The name of a namespace."""
 
 
 class ClaimIntent(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,15 +63,20 @@ class ClaimIntent(msgspec.Struct, frozen=True, omit_defaults=True):
         return other is not None and (self.driver, self.generation) == (other.driver, other.generation)
 
 
-class _Sealed(msgspec.Struct, frozen=True):
+class _Sealed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """by: namespace of the installation that has sealed it. Nothing vouches for it: it serves messages and patience."""
+
     intent: msgspec.Raw
     seal: str
+    by: str = ""
 
 
 class Sealer:
     """Seals and opens the intents of claims with one key (32 bytes)."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, installation: str = "") -> None:
+        """installation: the namespace that holds the key; "" = nobody else may seal."""
+        self.installation = installation
         if len(key) < 16:
             raise ValueError(f"a sealing key has at least 16 bytes, this one {len(key)}")
         self._keyed = hmac.new(key, digestmod="sha256")
@@ -90,7 +99,21 @@ class Sealer:
     def seal(self, claim_uid: str, intent: ClaimIntent) -> str:
         """The annotation value."""
         content = msgspec.json.encode(intent, order="sorted")
-        return msgspec.json.encode(_Sealed(msgspec.Raw(content), self._mark(claim_uid, content))).decode()
+        sealed = _Sealed(msgspec.Raw(content), self._mark(claim_uid, content), self.installation)
+        return msgspec.json.encode(sealed).decode()
+
+    def other_author(self, claim_uid: str, text: str) -> str:
+        """Namespace of the other installation that seems to have sealed this; "" if none does.
+
+        One that names our own was sealed with a key that is lost, or is damaged.
+        """
+        if not self.installation or self.open(claim_uid, text) is not None:
+            return ""
+        try:
+            author = msgspec.json.decode(text, type=_Sealed).by
+        except (msgspec.MsgspecError, UnicodeError, TypeError):
+            return ""
+        return author if author != self.installation and _LABEL.fullmatch(author) else ""
 
     def open(self, claim_uid: str, text: str | None) -> ClaimIntent | None:
         """The intent, or None if there is none that this cluster's volplane wrote for this very claim."""
@@ -108,6 +131,22 @@ class Sealer:
         return intent if _is_known(intent.v) else None
 
 
+class _Named(msgspec.Struct):
+    driver: str = ""
+
+
+class _NamedRecord(msgspec.Struct):
+    intent: _Named
+
+
+def named_driver(text: str | None) -> str:
+    """The driver that the record on a claim names; "" if it is none. No seal is checked: good for messages only."""
+    try:
+        return msgspec.json.decode(text or "", type=_NamedRecord).intent.driver
+    except (msgspec.MsgspecError, UnicodeError):
+        return ""
+
+
 def _is_known(version: int) -> bool:
     return INTENT_VERSION - 1 <= version <= INTENT_VERSION
 
@@ -121,7 +160,7 @@ class RecycleIntent(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
     further attempt is made until a person removes the annotation. strangers: uids of pods that were removed from the
     scrubber's name in this attempt, because we did not make them or they ran without a permit. held_by: uid of the
     claim of the scrub that the volume refers to meanwhile, "" = none. released: namespace/name of the claim that it
-    referred to before.
+    referred to before. installation: namespace of the volplane that works on it, whose pods are there; "" = unknown.
     """
 
     v: int
@@ -139,6 +178,7 @@ class RecycleIntent(msgspec.Struct, frozen=True, omit_defaults=True, rename="cam
     """Unix time before which the next attempt does not start."""
     state: dict[str, Any] | None = None
     """What the last `InProgress` of `recycle` returned in this attempt."""
+    installation: str = ""
 
     def same_scrub(self, other: RecycleIntent | None) -> bool:
         """Whether both are about one attempt after one release: what was erased for the one is erased for the other."""

@@ -61,6 +61,7 @@ _META = frozenset(
         "finalizers",
         "deletionTimestamp",
         "creationTimestamp",
+        "ownerReferences",
         "namespace",
         "resourceVersion",
     }

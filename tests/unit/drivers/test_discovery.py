@@ -6,6 +6,8 @@ import contextlib
 import os
 import re
 import select
+import signal
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
@@ -19,6 +21,15 @@ from volplane.errors import PluginError
 
 Distribute = Callable[..., None]
 
+ENDS_DURING_AN_IMPORT = """
+import pathlib, sys, time
+sys.path.insert(0, sys.argv[1])
+from volplane.drivers.discovery import InstalledPlugins
+from volplane.drivers.loading import DaemonThread
+DaemonThread("import").submit(InstalledPlugins().load, "backend", "fake")
+while not pathlib.Path(sys.argv[2]).exists():
+    time.sleep(0.01)
+"""
 CLASS = "class Backend:\n    def __init__(self, options): pass\n"
 
 
@@ -144,6 +155,24 @@ def test_an_import_for_another_version_of_volplane_says_so(distribute: Distribut
 def test_a_module_that_is_missing_is_reported(distribute: Distribute) -> None:
     distribute("volplane-fake", "fake = fake_missing:Backend")
     assert "importing fake_missing raised ModuleNotFoundError: No module named 'fake_missing'" in refusal("fake")
+
+
+def test_a_process_that_ends_during_an_import_leaves_nothing_of_it_behind(
+    distribute: Distribute, tmp_path: Path
+) -> None:
+    source = f"""
+        import os, threading
+        with open({str(tmp_path / "begun")!r}, "w") as file:
+            file.write(str(os.getpid()))
+        os.rename({str(tmp_path / "begun")!r}, {str(tmp_path / "pid")!r})
+        threading.Event().wait()
+    """
+    distribute("volplane-fake", "fake = fake_hang:Backend", module="fake_hang", source=source)
+    command = [sys.executable, "-c", ENDS_DURING_AN_IMPORT, str(tmp_path / "site"), str(tmp_path / "pid")]
+    subprocess.run(command, check=True, timeout=60)
+    pid = int((tmp_path / "pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_an_import_that_hangs_is_reported_within_its_deadline(distribute: Distribute) -> None:

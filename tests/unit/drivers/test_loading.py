@@ -10,6 +10,7 @@ import pytest
 from volplane import BackendSpec, Declined, DriverInfo, Parameter, ParameterSchema, hookimpl
 from volplane.controller.config import Configuration, DriverSettings, ExtensionSettings
 from volplane.drivers import loading
+from volplane.drivers.contract import Plugin
 from volplane.drivers.discovery import GivenPlugins
 from volplane.drivers.loading import load_drivers
 from volplane.operations import DriverLimits
@@ -73,6 +74,80 @@ def test_a_backend_that_hangs_while_it_is_made_is_reported(kit: Any, monkeypatch
     release.set()
     assert [d.name for d in loaded.drivers] == ["good"]
     assert loaded.broken[0].error == "v.yaml: hang: making the backend did not end within 0.05 s"
+
+
+class Slow(GivenPlugins):
+    """One of them cannot be imported before it is `released`."""
+
+    def __init__(self, plugins: Any, slow: str) -> None:
+        super().__init__(plugins)
+        self.released = threading.Event()
+        self._slow = slow
+
+    def load(self, kind: str, name: str) -> Plugin:
+        if name == self._slow:
+            self.released.wait(30)
+        return super().load(kind, name)
+
+
+def test_an_import_that_takes_long_leaves_its_driver_unmade_and_the_others_are_made(kit: Any) -> None:
+    plugins = Slow([kit.backend(kit.Memory), kit.backend(kit.Memory, "slow")], "slow")
+    configuration = Configuration(drivers=(settings("slow", "slow", distributed=True), settings("good")))
+    loaded = load_drivers(configuration, plugins, grace=0.2)
+    assert [d.name for d in loaded.drivers] == ["good"]
+    (unmade,) = loaded.unmade
+    assert (unmade.name, unmade.backend, unmade.doing) == ("slow", "slow", "importing the backend")
+    assert loaded.on_nodes == ("slow",)
+    assert set(loaded.limits) == {"slow", "good"}
+    plugins.released.set()
+    unmade.made.result(30)
+    settled = loaded.settled()
+    assert settled.unmade == ()
+    assert [d.name for d in settled.drivers] == ["good"]
+    (broken,) = settled.broken
+    assert "reachable from everywhere" in broken.error
+
+
+def test_a_driver_that_is_made_late_stands_beside_the_others_then(kit: Any) -> None:
+    release = threading.Event()
+
+    def slow(options: Any) -> Any:
+        release.wait(30)
+        return kit.Memory(options)
+
+    plugins = GivenPlugins([kit.backend(kit.Memory), kit.backend(slow, "slow")])
+    loaded = load_drivers(Configuration(drivers=(settings("slow", "slow"), settings("good"))), plugins, grace=0.2)
+    (unmade,) = loaded.unmade
+    assert unmade.doing == "making the backend"
+    release.set()
+    unmade.made.result(30)
+    assert [d.name for d in loaded.settled().drivers] == ["good", "slow"]
+
+
+def test_an_import_that_takes_the_time_of_another_driver_leaves_it_its_own(
+    kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deadlines of a driver begin when it is its turn, whatever the others do."""
+    monkeypatch.setattr(loading, "BUILD_DEADLINE", 0.05)
+    plugins = Slow([kit.backend(kit.Memory), kit.backend(kit.Memory, "slow")], "slow")
+    threading.Timer(0.2, plugins.released.set).start()
+    loaded = load_drivers(Configuration(drivers=(settings("slow", "slow"), settings("good"))), plugins)
+    assert [d.name for d in loaded.drivers] == ["slow", "good"]
+
+
+def test_an_extension_that_hangs_while_it_is_made_breaks_all_drivers_in_time(
+    kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = threading.Event()
+    monkeypatch.setattr(loading, "BUILD_DEADLINE", 0.05)
+    plugins = GivenPlugins([kit.backend(kit.Memory), kit.extension(lambda _options: release.wait(30), "forbid")])
+    configuration = Configuration(drivers=(settings("a"),), extensions=(ExtensionSettings(name="forbid"),))
+    loaded = load_drivers(configuration, plugins)
+    release.set()
+    assert loaded.drivers == ()
+    assert [b.error for b in loaded.broken] == [
+        "making extension forbid (volplane-forbid 1.0) did not end within 0.05 s"
+    ]
 
 
 def test_without_configuration_every_backend_that_needs_no_options_is_a_driver(kit: Any) -> None:

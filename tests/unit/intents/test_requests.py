@@ -41,3 +41,9 @@ def test_a_volume_with_an_odd_source_or_none_has_an_identity_and_a_key(spec: dic
     assert isinstance(seen.handle, str)
     assert seen.source.kind == next(iter(spec), "")
     assert asset_key(made(**spec)).startswith(seen.source.kind)
+
+
+def test_two_static_volumes_of_one_disk_have_one_key_though_they_are_mounted_otherwise() -> None:
+    disk = {"driver": "disk.example.com", "volumeHandle": "h-1"}
+    assert asset_key(made(csi=disk)) == asset_key(made(csi={**disk, "fsType": "xfs", "readOnly": True}))
+    assert asset_key(made(csi=disk)) != asset_key(made(csi={**disk, "volumeHandle": "h-2"}))

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from unit.binding.objects import claim, storage_class
-from unit.deciding import DRIVER, disk, read, state_with
+from unit.deciding import DRIVER, disk, read, state_with, told
 from unit.provision.test_decide import HELD, INTENT
 from volplane.controller.actions import LiveReads, Patch, Read, Run, Wait
 from volplane.kube.kinds import LEASES
@@ -100,4 +100,51 @@ def test_an_intent_of_a_driver_that_is_not_configured_here_is_another_process_s(
 def test_the_first_record_names_the_term() -> None:
     made = leading(OURS)
     made.claims.observe(claim("c", storageClassName="fast", resourceVersion="2"))
+    assert written(made, decided(made)).fence == OURS
+
+
+# --- two processes with one key, of which one was not elected ----------------------------------------------------
+
+
+def taken_from_us(made: ClusterState, times: int, *, apart: float = 0.0) -> None:
+    """Let another process write over our record so often, `apart` seconds after it."""
+    now = [1000.0]
+    made.monotonic = lambda: now[0]
+    made.claims.subscribe(made.contests.claim_changed)
+    version = 10
+    for _ in range(times):
+        for term in (OURS, FORMER):
+            now[0] += apart
+            sealed = made.sealer.seal("uid-c", ClaimIntent(v=INTENT_VERSION, driver=DRIVER, segment={}, fence=term))
+            fields: Any = {"annotations": {INTENT: sealed}, "resourceVersion": str(version), "finalizers": [HELD]}
+            made.claims.observe(claim("c", storageClassName="fast", **fields))
+            version += 1
+
+
+def test_a_record_that_another_process_takes_once_is_taken_back_at_once() -> None:
+    made = leading()
+    taken_from_us(made, 1)
+    assert written(made, decided(made, read(LEASES, LEASE, lease()))).fence == OURS
+
+
+@pytest.mark.parametrize(("times", "seconds"), [(2, 1.0), (3, 2.0), (6, 16.0), (20, 300.0)])
+def test_a_record_that_does_not_stay_is_taken_back_ever_later(times: int, seconds: float) -> None:
+    made = leading()
+    taken_from_us(made, times)
+    step = decided(made, read(LEASES, LEASE, lease()))
+    assert isinstance(step, Wait), step
+    assert step.seconds == seconds
+    assert told(step)[1] == "IntentOverwritten"
+
+
+def test_a_record_that_stood_for_a_while_counts_as_one_that_stays() -> None:
+    made = leading()
+    taken_from_us(made, 5, apart=31.0)
+    assert written(made, decided(made, read(LEASES, LEASE, lease()))).fence == OURS
+
+
+def test_nobody_waits_for_a_contest_that_has_ended() -> None:
+    made = leading()
+    taken_from_us(made, 20)
+    made.claims.observe(claim("c", storageClassName="fast", resourceVersion="100"))
     assert written(made, decided(made)).fence == OURS

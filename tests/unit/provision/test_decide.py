@@ -15,6 +15,7 @@ from volplane.controller.actions import Create, LiveReads, Patch, Read, Run, Set
 from volplane.drivers.view import DriverView
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Node, Volume
+from volplane.provision.persistentvolume import awaits_recognition
 from volplane.reconcile.claims import decide_claim
 from volplane.state.cluster_state import ClusterState
 from volplane.state.progress import Full, Made, Pending
@@ -447,6 +448,7 @@ def test_nothing_is_put_on_a_volume_where(annotations: dict[str, str] | None, mo
 def test_nothing_is_put_on_a_volume_once_the_record_of_its_making_is_ended() -> None:
     """Whoever takes annotations off later may want that."""
     made, _ = after_create(None, binder=False)
+    made.progress.track_claim("uid-c").intent_seen(ClaimIntent(v=INTENT_VERSION, driver=DRIVER))
     assert about_volumes(made)
     made.claims.observe(fast(volumeName="pvc-uid-c", annotations=DONE, resourceVersion="3"))
     assert not about_volumes(made)
@@ -509,3 +511,22 @@ def test_a_record_without_its_finalizer_is_no_reason_to_ask_what_a_volume_stands
     item.metadata.resource_version, item.metadata.finalizers = "3", None
     made.claims.observe(item)
     assert not isinstance(decide_claim("default/c", made, LiveReads()), Run)
+
+
+def test_only_a_claim_with_its_own_sealed_record_asks_what_its_own_volume_stands_for() -> None:
+    made, item = after_create(None, asset=None, binder=False)
+    worked_on = with_intent(made, fast(volumeName="pvc-uid-c"))
+    assert awaits_recognition(worked_on, item, made)
+    unsealed = fast(volumeName="pvc-uid-c", annotations={INTENT: "{}"}, finalizers=[HELD])
+    assert not awaits_recognition(unsealed, item, made)
+    of_another = volume("pvc-uid-c", claim=claim("other"), storageClassName="fast", hostPath={"path": "/a"})
+    assert not awaits_recognition(worked_on, of_another, made)
+
+
+@pytest.mark.parametrize(("name", "asks"), [("n", True), ("m", False)])
+def test_the_process_of_a_node_asks_what_a_volume_stands_for_that_is_made_there(name: str, *, asks: bool) -> None:
+    made, item = after_create(None, asset=None, binder=False, node_name=name)
+    for each in "mn":
+        made.nodes.observe(_node(each))
+    worked_on = with_intent(made, fast(volumeName="pvc-uid-c", annotations={SELECTED: "n"}))
+    assert awaits_recognition(worked_on, item, made) is asks

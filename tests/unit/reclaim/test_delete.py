@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -53,6 +54,23 @@ def test_no_scrub_is_begun_while_an_attachment_of_it_exists() -> None:
     attached = state_with(item, attachment(item, "node-a"), drivers=(DISK,))
     assert decide_recycle(item, attached, LiveReads()) == Wait(reason="attachments of it exist, to node-a")
     assert isinstance(decide_recycle(item, state_with(item, drivers=(DISK,)), LiveReads()), Patch)
+
+
+def test_nothing_is_deleted_or_scrubbed_while_the_disk_is_attached_through_another_volume_that_is_gone() -> None:
+    csi = {"driver": DISK.name, "volumeHandle": "h-1"}
+    fields = {"driver": DISK.name, "volumeHandle": "h-1", "fsType": "ext4"}
+    record = {"v": 1, "driver": DISK.name, "asset": "csi:h-1", "volume": "twin", "uid": "uid-twin", "handle": "h-1"}
+    record |= {"source": "csi", "fields": fields, "capacity": 1}
+    twin = attachment(volume("twin"), "node-a")
+    meta = {"name": twin.name, "uid": twin.uid, "annotations": {"volplane.dev/intent": json.dumps(record)}}
+    held = msgspec.convert({"metadata": meta, "spec": msgspec.to_builtins(twin.spec)}, VolumeAttachment)
+    dying = released(csi=csi, hostPath=None)
+    assert decided(dying, state_with(held, drivers=(DISK,))) == Wait(reason="attachments of it exist, to node-a")
+    kept = released(
+        csi=csi, hostPath=None, persistentVolumeReclaimPolicy="Recycle", finalizers=None, deletionTimestamp=None
+    )
+    waiting = decide_recycle(kept, state_with(kept, held, drivers=(DISK,)), LiveReads())
+    assert waiting == Wait(reason="attachments of it exist, to node-a")
 
 
 def test_the_finalizers_of_others_stay_when_ours_comes() -> None:

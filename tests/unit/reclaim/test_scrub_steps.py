@@ -34,7 +34,8 @@ from volplane.drivers.owners import SourceOwner
 from volplane.intents.owner import NO_PLUGIN
 from volplane.kube.kinds import CLAIMS, LEASES, PODS, VOLUMES
 from volplane.kube.objects import Pod, Volume, VolumeAttachment
-from volplane.reclaim.recycle import abandon_scrub, decide_recycle, recycles, remove_stray_pod, users_of_former
+from volplane.reclaim.recycle import abandon_scrub, decide_recycle, recycles, remove_stray_pod
+from volplane.reclaim.users import users_of_former
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import asset_key
 from volplane.state.records import INTENT_VERSION, RecycleIntent, write_intent

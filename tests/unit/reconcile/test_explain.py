@@ -198,7 +198,10 @@ def growing(state: str = "", condition: dict[str, str] | None = None, **fields: 
     [
         ("", "nothing has been done towards it yet"),
         ("ControllerResizeInProgress", "the asset is being grown to 2Gi (slowly)"),
-        ("ControllerResizeInfeasible", "the backend refuses 2Gi (slowly); ask for less, or keep what it has"),
+        (
+            "ControllerResizeInfeasible",
+            "the backend refuses 2Gi (slowly); ask for less, yet more than it has",
+        ),
         ("NodeResizePending", "the asset has 2Gi; the node grows the file system when a pod uses the volume there"),
         ("NodeResizeInProgress", "the asset has 2Gi; the node is growing the file system"),
         ("NodeResizeInfeasible", "the asset has 2Gi, but the node cannot grow the file system"),

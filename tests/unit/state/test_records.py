@@ -115,3 +115,34 @@ def test_the_intent_of_another_operation_is_not_taken_for_this_one() -> None:
     delete = write_intent(DeleteIntent(v=1, delete_state={}))
     assert read_delete_intent(scrub) is None
     assert read_recycle_intent(delete) is None
+
+
+# --- who has sealed it ---------------------------------------------------------------------------------------------
+
+OURS, THEIRS = Sealer(b"k" * 32, "ours"), Sealer(b"x" * 32, "theirs")
+
+
+def test_a_record_of_another_installation_names_it() -> None:
+    assert OURS.other_author("uid", THEIRS.seal("uid", INTENT)) == "theirs"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        OURS.seal("uid", INTENT),
+        Sealer(b"lost key of ours, 32 bytes long!", "ours").seal("uid", INTENT),
+        SEALER.seal("uid", INTENT),
+        "nonsense",
+        '{"intent":{},"seal":"","by":7}',
+        '{"intent":{},"seal":"","by":"a namespace\\nwith a newline"}',
+        json.dumps({"intent": {}, "seal": "", "by": "n" * 64}),
+    ],
+)
+def test_no_other_installation_is_seen_where_none_can_be(text: str) -> None:
+    assert OURS.other_author("uid", text) == ""
+
+
+def test_a_release_that_names_no_installation_reads_what_one_that_does_has_sealed() -> None:
+    """In a rolling upgrade, in both directions."""
+    assert SEALER.open("uid", OURS.seal("uid", INTENT)) == INTENT
+    assert OURS.open("uid", SEALER.seal("uid", INTENT)) == INTENT

@@ -27,6 +27,8 @@ __all__ = ["DEFAULT_DRIVER", "DevelopmentCluster", "Directories", "development_c
 
 DEFAULT_BACKEND = "hostpath"
 DEFAULT_DRIVER = "hostpath.volplane.dev"
+NEW_DRIVERS_SECONDS = 1.0
+"""How often a node looks for drivers that have become usable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,13 +166,16 @@ async def development_cluster(
 
 
 async def _register_plugins(local: LocalNodes, process: ControllerProcess) -> None:
-    """The nodes can use the disks of the drivers that attach; each has its node plugin there."""
-    plane = await process.wait_working()
-    infos = [view.info for name in plane.drivers.names() if (view := plane.drivers.get(name)) is not None]
-    local.plugins.register(
-        [
+    """The nodes can use the disks of the drivers that attach; each has its node plugin there, once it works."""
+    registered: list[NodePlugin] = []
+    while True:
+        drivers = process.plane.drivers.ready() if process.plane is not None else ()
+        plugins = [
             NodePlugin(info.csi_driver_name, info.topology_keys, info.max_attached_per_node)
-            for info in infos
+            for info in (driver.info for driver in drivers)
             if info.csi_driver_name and info.attach_required
         ]
-    )
+        if new := [each for each in plugins if each not in registered]:
+            registered += new
+            local.plugins.register(registered)
+        await asyncio.sleep(NEW_DRIVERS_SECONDS)
