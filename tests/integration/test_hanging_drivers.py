@@ -197,7 +197,7 @@ async def test_a_process_that_loses_its_lease_while_a_hook_hangs_ends_for_nothin
             LEASES.body(spec={"holderIdentity": "another", "leaseTransitions": lease.spec.lease_transitions + 1}),
         )
         await site.until("it works no more", lambda: site.process.plane is None)
-        await site.until("it has stopped", lambda: site.process._term is None)  # noqa: SLF001
+        await site.until("it has stopped", lambda: site.process._term is None)
         assert len(ended) == int(hangs)
         assert all("provision" in why for why in ended)
 
