@@ -73,7 +73,7 @@ async def read_pod(client: Client, key: str) -> PodExplanation:
 
 
 async def _state_around(client: Client, pod: Pod, claims: Sequence[str]) -> ClusterState:
-    """A cluster of what the pod's volumes depend on. Others that use them are in its namespace, as its claims are."""
+    """A cluster of what the pod's volumes depend on. Other pods that use its claims are in its namespace."""
     clock = SystemClock()
     cluster = ClusterState(
         settings=Settings(cluster_id="", attacher=False),
@@ -103,7 +103,23 @@ async def _state_around(client: Client, pod: Pod, claims: Sequence[str]) -> Clus
         cluster.attachments.observe(attachment)
     for driver in (await client.list(CSI_DRIVERS)).items:
         cluster.csi_drivers.observe(driver)
+    await _learn_others(client, cluster)
     return cluster
+
+
+async def _learn_others(client: Client, cluster: ClusterState) -> None:
+    """Other PersistentVolumes of the same disks through which these are attached, and their claims."""
+    attachments = [each for volume in cluster.volumes.values() for each in cluster.attachments_of(volume)]
+    through = {each.spec.source.persistent_volume_name or "" for each in attachments}
+    for name in sorted(through - {"", *(volume.name for volume in cluster.volumes.values())}):
+        volume = await client.find(VOLUMES, name)
+        if volume is None:
+            continue
+        cluster.volumes.observe(volume)
+        reference = volume.spec.claim_ref
+        claim = await client.find(CLAIMS, f"{reference.namespace}/{reference.name}") if reference is not None else None
+        if claim is not None:
+            cluster.claims.observe(claim)
 
 
 async def _warnings(client: Client, pod: Pod) -> list[str]:

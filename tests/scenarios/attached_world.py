@@ -97,7 +97,8 @@ async def a_world(
 ) -> AsyncIterator[World]:
     """backend: of the driver. others: names of drivers with the same CSI driver name. storage: its fields."""
     held = MemoryStorage(**storage)
-    async with Cluster({DRIVER: lambda: backend(storage=held), **dict.fromkeys(others, MemoryBackend)}) as cluster:
+    drivers = dict.fromkeys(others, lambda: backend(storage=MemoryStorage()))
+    async with Cluster({DRIVER: lambda: backend(storage=held), **drivers}) as cluster:
         for name in ("node-1", "node-2", "unknown"):
             cluster.api.create("nodes", {"metadata": {"name": name}, "spec": {"providerID": f"memory:///{name}"}})
         await cluster.create_class("fast", allowVolumeExpansion=True)

@@ -170,6 +170,16 @@ def _attach_state(state: str, node: str, volume: str = _VOLUME) -> Json:
     return {"volume": volume, "node": node, "state": state}
 
 
+def _new_pod(name: str, node: str) -> Json:
+    """A step that makes a pod with the row's claim on a node."""
+    spec = {
+        "nodeName": node,
+        "containers": [{"name": "c", "image": "pause"}],
+        "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "pvc-1"}}],
+    }
+    return {"op": "create", "object": {"kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec}}
+
+
 ATTACH_DIFFERENCES: dict[str, Difference] = {
     "AD-R05": Difference(
         "B7",
@@ -193,20 +203,11 @@ ATTACH_DIFFERENCES: dict[str, Difference] = {
                 {"op": "delete", "ref": "pods/default/pod1", "gracePeriodSeconds": 0},
                 {"op": "settle", "within": "10s"},
                 {"op": "expect", "then": {"attachState": [_attach_state("Uncertain", "node-a")]}},
-                {
-                    "op": "create",
-                    "object": {
-                        "kind": "Pod",
-                        "metadata": {"name": "pod2", "namespace": "default"},
-                        "spec": {
-                            "nodeName": "node-a",
-                            "containers": [{"name": "c", "image": "pause"}],
-                            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "pvc-1"}}],
-                        },
-                    },
-                },
-                {"op": "mark", "name": "afterReattach"},
+                _new_pod("pod2", "node-a"),
                 {"op": "settle", "within": "5s"},
+                {"op": "mark", "name": "afterReattach"},
+                _new_pod("pod3", "node-b"),
+                {"op": "settle", "within": "3s"},
             ],
             "then/attachState": [_attach_state("Uncertain", "node-a"), _attach_state("Detached", "node-b")],
             "then/events": [

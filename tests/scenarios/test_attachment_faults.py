@@ -18,13 +18,14 @@ from volplane import (
     Done,
     ExpandRequest,
     InvalidArgument,
+    OwnsRequest,
     Unavailable,
     hookimpl,
 )
 from volplane.errors import OutcomeUnknown
 from volplane_testing import FailBefore, FaultyBackend, Hang
 from volplane_testing.memory import MemoryBackend
-from volplane_testing.memory_storage import MemoryStorage
+from volplane_testing.memory_storage import MemoryAsset, MemoryStorage
 
 
 class SmallBackend(MemoryBackend):
@@ -53,6 +54,14 @@ class DeletesAttached(MemoryBackend):
     def delete(self, request: DeleteRequest) -> Done:
         self.storage.assets.pop(request.volume.name, None)
         return Done()
+
+
+class OwnsWhatItHas(MemoryBackend):
+    """Owns the volumes of assets that its storage has, as a driver of an account of its own does."""
+
+    @hookimpl
+    def owns(self, request: OwnsRequest) -> bool:
+        return self.storage.by_handle(request.source.fields["volumeHandle"]) is not None
 
 
 class RefusesToDetach:
@@ -143,6 +152,17 @@ async def test_a_disk_is_attached_to_no_second_node_through_another_volume() -> 
         world.api.create("persistentvolumes", {"metadata": {"name": "twin"}, "spec": twin})
         refused = await world.attach("node-2", "twin")
         assert refused["attached"] is False
+        assert f"{world.volume} is attached to node-1 by to-node-1" in refused["attachError"]["message"]
+        assert world.asset.attached_to == ["node-1"]
+
+
+async def test_a_disk_for_one_node_is_attached_to_no_second_one_through_a_volume_that_allows_many() -> None:
+    async with a_world(AttachesAnywhere) as world:
+        await world.attach("node-1")
+        spec = world.api.get("persistentvolumes", world.volume)["spec"]
+        twin = {key: spec[key] for key in ("capacity", "csi")} | {"accessModes": ["ReadWriteMany"]}
+        world.api.create("persistentvolumes", {"metadata": {"name": "twin"}, "spec": twin})
+        refused = await world.attach("node-2", "twin")
         assert f"{world.volume} is attached to node-1 by to-node-1" in refused["attachError"]["message"]
         assert world.asset.attached_to == ["node-1"]
 
@@ -283,6 +303,33 @@ async def test_a_list_that_hangs_costs_one_thread_though_it_is_wanted_for_attach
         await world.cluster.advance(300.0)
         assert isinstance(comparing.exception(), Unavailable | OutcomeUnknown)
         assert [call.what for call in plane.executor.running(world.driver)] == ["list_assets"]
+
+
+async def a_static_volume(world: World) -> None:
+    """A person's asset `hand`, and a PersistentVolume of it."""
+    made = MemoryAsset(handle="hand-1", name="hand", owner=None, capacity_bytes=1 << 30, demand=())
+    world.storage.assets["hand"] = made
+    spec = world.api.get("persistentvolumes", world.volume)["spec"]
+    source = {**spec["csi"], "volumeHandle": "hand-1"}
+    body = {"capacity": spec["capacity"], "accessModes": spec["accessModes"], "csi": source}
+    world.api.create("persistentvolumes", {"metadata": {"name": "hand"}, "spec": body})
+
+
+async def test_a_static_volume_is_attached_by_the_one_of_several_drivers_that_owns_it() -> None:
+    async with a_world(OwnsWhatItHas, others=("second.volplane.dev",)) as world:
+        await a_static_volume(world)
+        assert (await world.attach("node-1", "hand"))["attached"] is True
+        assert world.storage.assets["hand"].attached_to == ["node-1"]
+
+
+async def test_a_static_volume_that_several_drivers_own_is_attached_by_none_and_says_so() -> None:
+    async with a_world(others=("second.volplane.dev",)) as world:
+        await a_static_volume(world)
+        told = (await world.attach("node-1", "hand"))["attachError"]["message"]
+        assert told == (
+            'none of the drivers memory.volplane.dev, second.volplane.dev owns volume "hand": '
+            "several drivers say it is theirs: memory.volplane.dev, second.volplane.dev"
+        )
 
 
 async def test_an_attach_that_never_answers_is_said_and_holds_up_its_own_volume_alone() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from scenarios.attach_objects import attached_to, bound_claim, node, pod
 from scenarios.attaching import ORDER
 from scenarios.faults import refusing
@@ -66,6 +68,23 @@ async def test_a_pod_whose_volume_is_elsewhere_is_told_who_has_it_and_what_was_w
             "warning FailedMount (3 times, last at 2026-01-01T00:05:00Z): timed out",
         )
         assert found.claims == ["default/pvc-1"]
+
+
+async def test_a_pod_that_has_the_disk_through_another_volume_is_named_too() -> None:
+    async with Harness(disabled_admission=()) as harness:
+        await a_pod_that_waits(harness)
+        claim, volume = bound_claim(2)
+        await harness.create("claims", claim)
+        await harness.create("volumes", await resolved(harness, volume))
+        await harness.create("nodes", node("node-c"))
+        await harness.create("pods", pod("third", "node-c", claim="pvc-2"))
+        source = {"driver": "fake.csi.volplane.test", "volumeHandle": "vol-1"}
+        record = {"v": 1, "driver": "fake", "asset": "csi:vol-1", "volume": "pv-1", "uid": "u", "handle": "vol-1"}
+        text = json.dumps({**record, "source": "csi", "fields": source, "capacity": 1})
+        await harness.patch("attachments", ELSEWHERE, {"metadata": {"annotations": {"volplane.dev/intent": text}}})
+        found = (await told(harness, "third")).told
+        assert found is not None
+        assert 'Multi-Attach error for volume "pv-2" Volume is already used by pod(s) other' in found.situation
 
 
 async def test_who_may_not_read_attachments_is_told_of_the_claims_alone_and_why() -> None:

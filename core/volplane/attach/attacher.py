@@ -18,11 +18,12 @@ from volplane.attach.record import declaration, intent_of, record_of, recorded_s
 from volplane.controller.actions import Action, Delete, LiveReads, Patch, Run, Settled, Wait
 from volplane.drivers.status import DriverState
 from volplane.drivers.view import DriverView
-from volplane.intents.owner import driver_of
+from volplane.intents.owner import driver_of, identify
 from volplane.kube import names
 from volplane.kube.kinds import ATTACHMENTS
 from volplane.kube.objects import Node, Volume, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
+from volplane.state.naming import volume_source
 from volplane.state.progress import Attached, Attaching, AttachmentFailure, Detached, Detaching
 from volplane.state.records import AttachmentIntent, write_intent
 
@@ -106,6 +107,8 @@ def _enter(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: C
     if volume is None:
         return _cannot(attachment, "attach", f'PersistentVolume "{name}" does not exist', cluster)
     driver = _driver_for(volume, candidates, cluster)
+    if isinstance(driver, Run | Wait):
+        return driver
     if not isinstance(driver, DriverView):
         # What was attached may well still be, and a driver that starts will say.
         quiet = attachment.status.attached or driver.endswith(_STARTING)
@@ -122,17 +125,21 @@ def _enter(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: C
     return _declare(attachment, volume, driver, node, cluster) or _attach(attachment, cluster)
 
 
-def _driver_for(volume: Volume, candidates: tuple[str, ...], cluster: ClusterState) -> DriverView | str:
-    """Who attaches the volume: the only one that serves the name, else the one whose volume it is; or why nobody."""
+def _driver_for(volume: Volume, candidates: tuple[str, ...], cluster: ClusterState) -> DriverView | str | Run | Wait:
+    """Who attaches the volume: the only one that serves the name, else the one whose volume it is; or why nobody, or
+    how to find that out.
+    """
     if unusable := _unusable_maker(volume, candidates, cluster):
         return unusable
     name = candidates[0] if len(candidates) == 1 else ""
     if not name:
         owner = driver_of(volume, cluster)
+        if not owner.known:
+            return identify(volume, owner)
         if owner.driver is None or owner.driver.name not in candidates:
-            return f'none of the drivers {", ".join(candidates)} owns volume "{volume.name}"' + (
-                f": {owner.reason}" if owner.reason else ""
-            )
+            reason = owner.reason or cluster.drivers.owner_of(volume_source(volume)).reason
+            who = f'none of the drivers {", ".join(candidates)} owns volume "{volume.name}"'
+            return f"{who}: {reason}" if reason else who
         name = owner.driver.name
     return cluster.drivers.get(name) or cluster.drivers.broken(name) or f"driver {name} is not usable"
 
@@ -209,11 +216,8 @@ def _leave(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: C
     if not attachment.has_finalizer(finalizer):
         return Settled()
     found = _recorded(attachment, candidates, cluster)
-    if isinstance(found, str) and found.endswith(_STARTING):
-        return Wait(reason=found)
-    if isinstance(found, str):
-        text = f"{found}; {FINALIZER_BY_HAND.format(finalizer)}"
-        return _cannot(attachment, "detach", text, cluster)
+    if not isinstance(found, tuple):
+        return _detach_later(attachment, found, cluster)
     record, driver = found
     if record_of(attachment) != record:
         annotations = {names.INTENT: write_intent(record)}
@@ -232,9 +236,19 @@ def _leave(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: C
     return _run("detach", attachment, record)
 
 
+def _detach_later(attachment: VolumeAttachment, why: str | Run | Wait, cluster: ClusterState) -> Action:
+    """What is to be detached, or by whom, is not known now. why: that in words, or how to find it out."""
+    if not isinstance(why, str):
+        return why
+    if why.endswith(_STARTING):
+        return Wait(reason=why)
+    by_hand = FINALIZER_BY_HAND.format(attacher_finalizer(attachment.spec.attacher))
+    return _cannot(attachment, "detach", f"{why}; {by_hand}", cluster)
+
+
 def _recorded(
     attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: ClusterState
-) -> tuple[AttachmentIntent, DriverView] | str:
+) -> tuple[AttachmentIntent, DriverView] | str | Run | Wait:
     """What to detach and by whom; or why that is not known. One without a record was begun by another attacher."""
     name = attachment.spec.source.persistent_volume_name or ""
     volume = cluster.volumes.get(name)

@@ -33,6 +33,7 @@ __all__ = [
     "is_ready",
     "is_wanted",
     "listed_volumes",
+    "may_share",
     "needs_attaching",
     "out_of_service",
     "pair_of_attachment",
@@ -165,14 +166,20 @@ def pair_of_attachment(attachment: VolumeAttachment, cluster: ClusterState) -> P
     return Pair(node, attachment.name)
 
 
+def may_share(unique: str, cluster: ClusterState) -> bool:
+    """Whether it may be on several nodes at once: every PersistentVolume of it allows that."""
+    volumes = [*cluster.volumes.by_index("unique", unique)]
+    return bool(volumes) and all(shares_nodes(volume) for volume in volumes)
+
+
 def elsewhere(pair: Pair, cluster: ClusterState) -> list[VolumeAttachment]:
     """Attachments of the volume to other nodes, if it may be on one node at a time only. Also those that name a
     PersistentVolume of the same driver and handle that is gone.
     """
+    if may_share(pair.volume, cluster):
+        return []
     found: dict[str, VolumeAttachment] = {}
     for volume in cluster.volumes.by_index("unique", pair.volume):
-        if shares_nodes(volume):
-            return []
         found.update((each.name, each) for each in cluster.attachments.by_index("volume", volume.name))
     recorded = cluster.attachments.by_index("asset", asset_name(*csi_parts(pair.volume)))
     found.update((each.name, each) for each in recorded)

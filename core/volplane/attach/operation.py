@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import ClassVar, Final
 
 from volplane.assets import Attachment, InProgress
+from volplane.attach.identity import shares_nodes
 from volplane.attach.record import (
     identity_of_record,
     node_of_record,
@@ -24,10 +25,10 @@ from volplane.errors import ApiNotFound, AttachedElsewhere, BackendError, Operat
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import node_identity
 from volplane.kube.kinds import ATTACHMENTS
-from volplane.kube.objects import VolumeAttachment
+from volplane.kube.objects import Volume, VolumeAttachment
 from volplane.operations import Work
 from volplane.requests import AttachRequest, DetachRequest
-from volplane.state.indexes import asset_name
+from volplane.state.naming import volume_source
 from volplane.state.progress import Attached, Attaching, AttachmentFailure, AttachmentProgress, Detached, Detaching
 from volplane.state.records import AttachmentIntent
 
@@ -97,7 +98,7 @@ class AttachOperation(_AttachmentOperation):
             )
 
         async def attach() -> None:
-            result = await self._attach(run, driver, request, progress, record.handle)
+            result = await self._attach(run, driver, request, progress, volume)
             if isinstance(result, InProgress):
                 due = self._deps.next_due(result.retry_after)
                 progress.succeeded(Attaching(dict(result.state), due, given))
@@ -112,29 +113,28 @@ class AttachOperation(_AttachmentOperation):
         driver: DriverView,
         request: Callable[[], AttachRequest],
         progress: AttachmentProgress,
-        handle: str,
+        volume: Volume,
     ) -> Attachment | InProgress:
         now = self._deps.cluster.attachments.get(run.key)
         if now is None or now.uid != run.uid or now.terminating:
             raise self._deps.not_justified()
         try:
-            self._refuse_second_node(run, now, handle)
+            self._refuse_second_node(run, now, volume)
             return await self._deps.hooks.call(driver, request())
         except BackendError as error:
             self._failed(run, progress, error)
             raise
 
-    def _refuse_second_node(self, run: Run, attachment: VolumeAttachment, handle: str) -> None:
+    def _refuse_second_node(self, run: Run, attachment: VolumeAttachment, volume: Volume) -> None:
         """A volume for one node at a time is attached to no second one, whatever its backend would allow. What was
-        attached through another PersistentVolume is the same asset.
+        attached through another PersistentVolume is the same asset, and one that allows one node is enough.
         """
-        if run.node:
+        cluster = self._deps.cluster
+        same = map(cluster.volumes.get, cluster.overlaps.sharing(volume_source(volume)))
+        if run.node and all(shares_nodes(each) for each in same if each is not None):
             return
-        volume = attachment.spec.source.persistent_volume_name or ""
-        attachments = self._deps.cluster.attachments
-        same = attachments.by_index("asset", asset_name(attachment.spec.attacher, handle))
-        for other in (*attachments.by_index("volume", volume), *same):
-            step = self._deps.cluster.progress.attachment(other.uid).step
+        for other in cluster.attachments_of(volume):
+            step = cluster.progress.attachment(other.uid).step
             attached = other.status.attached or isinstance(step, Attached | Attaching)
             if other.spec.node_name != attachment.spec.node_name and attached and not isinstance(step, Detached):
                 node = other.spec.node_name

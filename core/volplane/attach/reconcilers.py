@@ -9,8 +9,8 @@ from typing import Final, Protocol
 from msgspec.structs import replace
 
 from volplane.attach.attach_detach import AttachDetachState, Decision, decide_node, decide_pair, report_differs
-from volplane.attach.desired import pairs_wanted
-from volplane.attach.identity import Pair, csi_parts, pair_of_key, plugin_label, shares_nodes
+from volplane.attach.desired import may_share, pairs_wanted
+from volplane.attach.identity import Pair, csi_parts, pair_of_key, plugin_label
 from volplane.controller.actions import Action, Create, Delete, LiveReads, Settled, Wait
 from volplane.kube.objects import VolumeAttachment
 
@@ -69,7 +69,7 @@ class PairReconciler:
         if attachment is None or attachment.terminating:
             self._state.deleting.pop(key, None)
         self._await(pair, decision, attachment)
-        if isinstance(decision.action, Create) and not self._shared(pair):
+        if isinstance(decision.action, Create) and not may_share(pair.volume, self._cluster):
             self._state.creating[pair.volume] = key
         elif released:
             self._wake_waiting(pair)
@@ -112,9 +112,6 @@ class PairReconciler:
             awaited.discard(pair.key)
             if not awaited:
                 del self._awaited[pair.node]
-
-    def _shared(self, pair: Pair) -> bool:
-        return any(shares_nodes(volume) for volume in self._cluster.volumes.by_index("unique", pair.volume))
 
     def _wake_waiting(self, pair: Pair) -> None:
         """Whether another node may have the volume is known now."""

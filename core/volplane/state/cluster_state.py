@@ -212,8 +212,9 @@ class ClusterState:
         PersistentVolume of the same driver and handle, which may be gone.
         """
         found = {each.name: each for each in self.attachments.by_index("volume", volume.name)}
-        if volume.spec.csi is not None:
-            asset = asset_name(str(volume.spec.csi.get("driver", "")), handle_in(volume_source(volume)))
+        attachers = {each.spec.attacher for each in found.values()} | {str((volume.spec.csi or {}).get("driver", ""))}
+        for attacher in attachers:
+            asset = asset_name(attacher, handle_in(volume_source(volume)))
             found.update((each.name, each) for each in self.attachments.by_index("asset", asset))
         return list(found.values())
 

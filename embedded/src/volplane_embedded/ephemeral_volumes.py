@@ -83,14 +83,17 @@ class EphemeralVolumes:
                 self._claims.enqueue(f"{old.namespace}/{_claim_name(old, volume)}")
 
     def _claim_changed(self, old: Claim | None, new: Claim | None) -> None:
-        """A claim that somebody deleted is made again; one whose pod went before it was seen is deleted."""
+        """A claim that somebody deleted is made again, or for the first time if it was a stranger's; one whose pod went
+        before it was seen is deleted.
+        """
         claim = new or old
-        owner = _owner(claim) if claim is not None else None
-        if claim is None or owner is None:
+        if claim is None:
             return
-        self._claims.enqueue(claim.key)
+        if _owner(claim) is not None:
+            self._claims.enqueue(claim.key)
         if new is None:
-            self._pods.enqueue(f"{claim.namespace}/{owner.name}")
+            for pod in self._informers.users(claim.key):
+                self._pods.enqueue(pod.key)
 
     def _decide_pod(self, key: str, _reads: LiveReads) -> Action:
         pod = self._informers.pods.get(key)

@@ -188,6 +188,15 @@ def test_a_volume_for_many_nodes_is_attached_to_each(mode: str) -> None:
     assert isinstance(decision.action, Create)
 
 
+def test_a_disk_is_for_one_node_though_another_volume_of_it_allows_many() -> None:
+    held = attachment("node-b", attached=True)
+    there = (node(), node("node-b", in_use=[UNIQUE]), pod(), pod("q", "node-b"), held)
+    claim, many = bound("ReadWriteMany")
+    once = volume("twin", csi={"driver": CSI, "volumeHandle": "h-1"}, hostPath=None)
+    assert isinstance(decided(claim, many, *there).action, Create)
+    assert isinstance(decided(claim, many, once, *there).action, Wait)
+
+
 def test_pods_are_told_once_it_is_attached_and_not_reported_yet() -> None:
     decision = decided(*bound(), node(), pod(), attachment(attached=True))
     assert told(decision) == ['AttachVolume.Attach succeeded for volume "v" ']

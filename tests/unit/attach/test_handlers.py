@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from unit.attach.objects import PAIR, UNIQUE, attachment, bound, node, pod
+from unit.attach.objects import CSI, PAIR, UNIQUE, attachment, bound, node, pod
 from unit.attach.test_attach_detach import Keys, newer, recorded_for
+from unit.binding.objects import volume
 from unit.deciding import state_with
 from volplane.attach.attach_detach import AttachDetachState
 from volplane.attach.handlers import AttachDetachHandlers
@@ -71,6 +72,13 @@ def test_a_volume_that_may_be_on_more_nodes_now_wakes_who_waits_for_it() -> None
     world = World(node())
     shared = bound("ReadWriteMany")[1]
     world.state.cluster.volumes.observe(replace(shared, metadata=newer(shared, 2)))
+    assert PAIR.key in world.pairs.keys
+
+
+def test_a_volume_that_goes_wakes_who_waits_for_its_disk_through_another_one() -> None:
+    once = volume("twin", csi={"driver": CSI, "volumeHandle": "h-1"}, hostPath=None)
+    world = World(node(), once)
+    world.state.cluster.volumes.observe_deleted(once.key, once.uid)
     assert PAIR.key in world.pairs.keys
 
 

@@ -120,6 +120,17 @@ async def test_a_claim_of_that_name_which_is_not_the_pods_is_never_taken_over_no
         assert len(await bench.claims()) == 1
 
 
+async def test_once_a_stranger_of_that_name_is_gone_the_pod_gets_its_claim() -> None:
+    async with running() as bench:
+        body = CLAIMS.body(metadata={"name": "web-scratch", "namespace": "default"}, spec=TEMPLATE["spec"])
+        stranger = await bench.client.create(CLAIMS, body)
+        pod = await bench.pod()
+        assert [claim.uid for claim in await bench.claims()] == [stranger.uid]
+        await bench.client.delete(CLAIMS, stranger.key)
+        [claim] = await bench.claims()
+        assert [owner.uid for owner in claim.metadata.owner_references] == [pod.uid]
+
+
 async def test_a_claim_that_a_quota_refuses_is_said_on_the_pod_and_made_when_there_is_room() -> None:
     async with running() as bench:
         none = {"persistentvolumeclaims": "0"}

@@ -43,6 +43,10 @@ DEFAULT_CAPABILITIES: Final = frozenset(
         "AUDIT_WRITE",
     )
 )
+_LONGEST_PATH: Final = 4096
+"""PATH_MAX of Linux: bytes, with the one that ends it."""
+_LONGEST_NAME: Final = 255
+"""NAME_MAX: bytes."""
 GRANTABLE: Final = DEFAULT_CAPABILITIES | {"DAC_READ_SEARCH", "IPC_LOCK", "LEASE", "SYS_NICE", "SYS_RESOURCE"}
 """Capabilities that a container can add. SYS_ADMIN and the like would let it remount the host's tree writable."""
 
@@ -141,7 +145,18 @@ def _target(path: str) -> str:
         raise ContainerConfigError(
             "Unsupported", f"nothing can be mounted at {path}; use a path outside of /, /proc and /sys"
         )
+    if len(path.encode()) >= _LONGEST_PATH or any(len(part.encode()) > _LONGEST_NAME for part in target.parts):
+        raise ContainerConfigError("Unsupported", f"nothing can be mounted at {path[:64]}…: the path is too long")
     return str(target)
+
+
+def _refuse_nul(who: str, spec: Spec) -> None:
+    """No program can be given a text with a NUL byte, which JSON can hold."""
+    paths = [text for bind in spec.binds for text in (bind.target, bind.sub_path)]
+    texts = {"command": spec.argv, "environment": [*spec.env, *spec.env.values()], "working directory": [spec.cwd]}
+    for what, found in {**texts, "volume mounts": paths}.items():
+        if any("\0" in text for text in found):
+            raise ContainerConfigError("CreateContainerConfigError", f"{who}: a NUL byte is in its {what}")
 
 
 def sandbox_spec(
@@ -168,7 +183,7 @@ def sandbox_spec(
         source = _source(sources, device.name)
         binds.append(Bind(source=source.path, target=_target(device.device_path), read_only=source.read_only))
     message = Bind(source=str(places.termination_message), target=_target(container.termination_message_path))
-    return Spec(
+    spec = Spec(
         argv=argv,
         env=dict(env),
         base=str(places.base),
@@ -186,6 +201,8 @@ def sandbox_spec(
         host_network=pod.spec.host_network,
         memory_bytes=min(_memory(container), 2 * memory) or memory,
     )
+    _refuse_nul(f"container {container.name}", spec)
+    return spec
 
 
 def _memory(container: Container) -> int:

@@ -118,6 +118,8 @@ def test_a_read_only_root_leaves_nothing_to_write_to() -> None:
         ({"volumeMounts": [{"name": "data", "mountPath": "/"}]}, "Unsupported", "mounted at /"),
         ({"volumeMounts": [{"name": "data", "mountPath": "/proc/x"}]}, "Unsupported", "/proc/x"),
         ({"volumeMounts": [{"name": "data", "mountPath": "/a/../proc"}]}, "Unsupported", "/a/../proc"),
+        ({"volumeMounts": [{"name": "data", "mountPath": "/" + "x" * 256}]}, "Unsupported", "x…: the path is too long"),
+        ({"volumeMounts": [{"name": "data", "mountPath": "/x" * 2048}]}, "Unsupported", "/x…: the path is too long"),
         (
             {"volumeMounts": [{"name": "data", "mountPath": "/x", "mountPropagation": "Bidirectional"}]},
             "Unsupported",
@@ -130,6 +132,24 @@ def test_what_cannot_be_given_is_refused_by_name(container: dict[str, Any], reas
     assert refused is not None
     assert refused.reason == reason
     assert part in refused.message
+
+
+@pytest.mark.parametrize(
+    ("container", "env", "where"),
+    [
+        ({"command": ["a\0b"]}, {}, "command"),
+        ({"args": ["$(WHAT)"]}, {"WHAT": "a\0b"}, "command"),
+        ({}, {"WHAT": "a\0b"}, "environment"),
+        ({"workingDir": "/a\0b"}, {}, "working directory"),
+        ({"volumeMounts": [{"name": "data", "mountPath": "/a\0b"}]}, {}, "volume mounts"),
+        ({"volumeMounts": [{"name": "data", "mountPath": "/a", "subPath": "a\0b"}]}, {}, "volume mounts"),
+    ],
+)
+def test_a_nul_byte_which_no_program_can_be_given_is_said(
+    container: dict[str, Any], env: dict[str, str], where: str
+) -> None:
+    with pytest.raises(ContainerConfigError, match=f"container main: a NUL byte is in its {where}"):
+        spec(pod(container), env)
 
 
 def test_run_as_non_root_needs_a_user() -> None:
