@@ -132,11 +132,14 @@ class ControllerProcess:
         return "" if lease is None else lease.spec.holder_identity or ""
 
     async def wait_working(self) -> ControlPlane:
-        """Return the controllers once this process leads, its caches are synced, and no driver is starting."""
+        """Return the controllers once this process leads, its caches are synced, and no driver is starting.
+
+        A driver that hangs while it is made is waited for until its deadlines.
+        """
         while (plane := self.plane) is None:
             await self._leading.wait()
         await plane.wait_synced()
-        await plane.drivers.started()
+        await plane.drivers.made()
         return plane
 
     def unready(self) -> Sequence[str]:
@@ -322,6 +325,8 @@ class ControllerProcess:
             self._leading.clear()
             self._term = None
             self._gave_up = term.gave_up
+            if not stop.is_set() and (left := term.plane.executor.running()):
+                _exit_hard(f"the lease is lost, and hooks have not returned ({', '.join(each.what for each in left)})")
 
     def _build(self, cluster_id: str, sealer: Sealer, leadership: Leadership, recorder: EventRecorder) -> ControlPlane:
         parts = Parts(
@@ -358,7 +363,7 @@ def _say_broken(made: Driver | BrokenDriver) -> None:
         log.error("driver %s is not usable: %s", made.name, made.error)
 
 
-def _exit_hard() -> None:
+def _exit_hard(why: str = "the lease is over and work did not stop in time") -> None:
     """End the process: the Lease is lost, and running work cannot be stopped in another way."""
-    log.critical("the lease is over and work did not stop in time; exiting at once")
+    log.critical("%s; exiting at once", why)
     os._exit(1)

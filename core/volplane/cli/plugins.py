@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -14,10 +15,11 @@ from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import OutputFormat
 from volplane.cli.framework.output import Output
 from volplane.controller.config import Configuration, DriverSettings, read_configuration
+from volplane.drivers import loading
 from volplane.drivers.contract import HOOKS, Plugin, backend_flaws, extension_flaws, marks
 from volplane.drivers.discovery import InstalledPlugins
 from volplane.drivers.driver import Driver
-from volplane.drivers.loading import build_driver, default_drivers, load_drivers, newer_flaw, options_schema
+from volplane.drivers.loading import build_driver, default_drivers, load_drivers, newer_flaw, options_schema, within
 from volplane.drivers.parameter_text import entries, type_text
 from volplane.drivers.parameters import check
 from volplane.drivers.status import LoadedDrivers
@@ -66,9 +68,12 @@ def plugins(context: typer.Context, config: Config = None, output: OutputFormat 
     installed = InstalledPlugins()
     with console.progress("importing plugins"):
         drivers = load_drivers(configuration, installed)
-        rows = [
-            _row(installed, kind, name, drivers) for kind in ("backend", "extension") for name in installed.names(kind)
+        told = [
+            loading.DaemonThread(name).submit(_row, installed, kind, name, drivers)
+            for kind in ("backend", "extension")
+            for name in installed.names(kind)
         ]
+        rows = [each.result() for each in told]
     errors = _errors(rows, drivers)
     if output is not Output.TEXT:
         console.data([row.told() for row in rows], output)
@@ -186,7 +191,7 @@ def _show_backend(console: Console, plugin: Plugin, configuration: Configuration
         settings, _ = default_drivers(installed)
     mine = [s for s in settings if s.backend == plugin.name]
     try:
-        driver = _made(plugin, mine)
+        driver = within(loading.BUILD_DEADLINE, f"making {plugin}", partial(_made, plugin, mine))
     except VolplaneError as error:
         console.heading("Class parameters")
         console.note(f"  not known: {error}")

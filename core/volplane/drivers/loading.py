@@ -43,6 +43,7 @@ __all__ = [
     "load_drivers",
     "newer_flaw",
     "options_schema",
+    "within",
 ]
 
 log = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ def _begin(
             unmade.doing = "importing the backend"
             plugin = _load("backend", settings.backend, plugins)
             unmade.doing = "making the backend"
-            made = _within(BUILD_DEADLINE, unmade.doing, partial(_build, settings, plugin, extensions))
+            made = within(BUILD_DEADLINE, unmade.doing, partial(_build, settings, plugin, extensions))
         except VolplaneError as error:
             place = f"{settings.where}: " if settings.where else ""
             made = BrokenDriver(name=settings.name, backend=settings.backend, error=f"{place}{error}")
@@ -179,11 +180,11 @@ def _extensions(
 
 def _extension(settings: ExtensionSettings, plugins: PluginSource) -> Extension:
     plugin = _load("extension", settings.name, plugins)
-    return _within(BUILD_DEADLINE, f"making {plugin}", partial(build_extension, plugin, settings.options))
+    return within(BUILD_DEADLINE, f"making {plugin}", partial(build_extension, plugin, settings.options))
 
 
 def _load(kind: str, name: str, plugins: PluginSource) -> Plugin:
-    return _within(2 * IMPORT_DEADLINE, f"importing the {kind}", partial(plugins.load, kind, name))
+    return within(2 * IMPORT_DEADLINE, f"importing the {kind}", partial(plugins.load, kind, name))
 
 
 def _build(settings: DriverSettings, plugin: Plugin, extensions: tuple[Extension, ...]) -> Driver:
@@ -201,7 +202,7 @@ def _build(settings: DriverSettings, plugin: Plugin, extensions: tuple[Extension
     return driver
 
 
-def _within(seconds: float, what: str, job: Callable[[], T]) -> T:
+def within(seconds: float, what: str, job: Callable[[], T]) -> T:
     """What the job returns. Raises its VolplaneError; PluginError for any other, and if it does not end in time."""
     ended = DaemonThread(what).submit(job)
     wait([ended], timeout=seconds)
@@ -302,13 +303,16 @@ def _instance(plugin: Plugin, values: Mapping[str, Any]) -> object:
 
 
 def newer_flaw(plugin: Plugin, options: Mapping[str, object]) -> str | None:
-    """Why a backend is too new for this volplane. None: it is not, or it cannot be made with these options."""
+    """Why a backend is too new for this volplane. None: it is not, or it cannot be made with these options in time."""
+
+    def ask() -> str | None:
+        return _newer(_instance(plugin, driver_options(options_schema(plugin), options, str(plugin))), "example")
+
     try:
-        backend = _instance(plugin, driver_options(options_schema(plugin), options, str(plugin)))
+        return within(BUILD_DEADLINE, f"making {plugin}", ask)
     except VolplaneError as error:
         log.debug("%s cannot be asked: %s", plugin, error)
         return None
-    return _newer(backend, "example")
 
 
 def _newer(backend: object, driver: str) -> str | None:

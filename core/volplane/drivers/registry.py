@@ -91,6 +91,7 @@ class DriverRegistry:
         self._changed = changed
         self._owners = SourceOwners(self._ask_owns)
         self._none_starting = asyncio.Event()
+        self._none_unmade = asyncio.Event()
         self._note_started()
 
     # --- looking up ---------------------------------------------------------------------------------------------
@@ -269,9 +270,15 @@ class DriverRegistry:
         """Return once no driver is `starting` any more."""
         await self._none_starting.wait()
 
+    async def made(self) -> None:
+        """Return once every driver is made and was started, or failed: perhaps long after `started`."""
+        await self._none_unmade.wait()
+
     def _note_started(self) -> None:
         if not any(self.starting(name) for name in (*self._entries, *self._unmade)):
             self._none_starting.set()
+            if not self._unmade:
+                self._none_unmade.set()
 
     @property
     def all_hang(self) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from volplane.cli.main import main
+from volplane.drivers import loading
 
 GOOD = """
     from volplane import *
@@ -146,6 +147,23 @@ def test_show_says_when_the_parameters_cannot_be_known(install: Install, capsys:
     install("fake", "fakeplugin_g", GOOD.replace(r'pattern="https?://.+|.*example.*"', 'pattern="x{9}"'), required=True)
     assert main(["plugins", "show", "fake"]) == 0
     assert "not known: option 'endpoint' must be configured: text that matches x{9}" in capsys.readouterr().out
+
+
+def test_a_backend_that_hangs_while_it_is_made_ends_no_command_late(
+    install: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "BUILD_DEADLINE", 0.1)
+    source = (
+        GOOD
+        + "\n        def __init__(self, options):\n            import threading\n            threading.Event().wait()\n"
+    )
+    install("fake", "fakeplugin_hang", source)
+    (tmp_path / "none.yaml").write_text("drivers: []")
+    assert main(["plugins", "--config", "none.yaml"]) == 0, "no driver needs it"
+    assert main(["plugins", "show", "fake"]) == 0
+    assert (
+        "not known: making backend fake (dist-fakeplugin_hang 1.0) did not end within 0.1 s" in capsys.readouterr().out
+    )
 
 
 def test_a_backend_for_a_newer_volplane_is_reported_even_if_no_driver_uses_it(

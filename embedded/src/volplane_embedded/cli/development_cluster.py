@@ -169,11 +169,10 @@ async def _register_plugins(local: LocalNodes, process: ControllerProcess) -> No
     """The nodes can use the disks of the drivers that attach; each has its node plugin there, once it works."""
     registered: list[NodePlugin] = []
     while True:
-        plane = await process.wait_working()
-        infos = [view.info for name in plane.drivers.names() if (view := plane.drivers.get(name)) is not None]
+        drivers = process.plane.drivers.ready() if process.plane is not None else ()
         plugins = [
             NodePlugin(info.csi_driver_name, info.topology_keys, info.max_attached_per_node)
-            for info in infos
+            for info in (driver.info for driver in drivers)
             if info.csi_driver_name and info.attach_required
         ]
         if new := [each for each in plugins if each not in registered]:
