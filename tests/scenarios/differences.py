@@ -65,7 +65,7 @@ VOLUME_DIFFERENCES: dict[str, Difference] = {
     "recycle-6-5": Difference(
         "21.13",
         "The intent to scrub stands on the volume until it is scrubbed: attempts are counted, later ones wait longer.",
-        {"then/volumes/volume6-5/metadata/annotations": {_INTENT: '{"claim":"$stale-uid(uid6-5)","v":1}'}},
+        {"then/volumes/volume6-5/metadata/annotations": {_INTENT: '{"claim":"$stale-uid(uid6-5)","installation":"volplane-system","v":1}'}},
     ),
     "recycler-pod-deleted": Difference(
         "21.1",

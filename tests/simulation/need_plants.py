@@ -67,7 +67,7 @@ def scrub_what_pods_use(stack: ExitStack) -> None:
     async def nobody(*_: Any) -> list[str]:
         return []
 
-    replace(stack, recycle, "_users", lambda *_: [])
+    replace(stack, recycle, "users_of_released", lambda *_: [])
     replace(stack, RecycleOperation, "_users", nobody)
 
 

@@ -17,6 +17,7 @@ from volplane_testing.simulation.attachments import Attachments
 from volplane_testing.simulation.cluster_view import ClusterView, Commit, Json, annotations_of, reference_of
 from volplane_testing.simulation.disks import Disk, Disks, source_of
 from volplane_testing.simulation.promises import Promises
+from volplane_testing.simulation.terms import Terms
 from volplane_testing.simulation.trace import FirstViolation
 
 __all__ = ["BEGAN", "READ", "Safety", "recycles"]
@@ -81,6 +82,7 @@ class Safety:
         """Loop time at which the server was restored from a backup: storage and objects disagree since."""
         self.attachments = Attachments(view, disks, violations, excused=self.excused)
         self.promises = Promises(view)
+        self.terms = Terms(view, violations, damaged=lambda uid: uid in self.forged or uid in self.touched)
         self._view = view
         self._disks = disks
         self._violations = violations
