@@ -325,6 +325,8 @@ class ControllerProcess:
             self._leading.clear()
             self._term = None
             self._gave_up = term.gave_up
+            if not stop.is_set() and (left := term.plane.executor.running()):
+                _exit_hard(f"the lease is lost, and hooks have not returned ({', '.join(each.what for each in left)})")
 
     def _build(self, cluster_id: str, sealer: Sealer, leadership: Leadership, recorder: EventRecorder) -> ControlPlane:
         parts = Parts(
@@ -361,7 +363,7 @@ def _say_broken(made: Driver | BrokenDriver) -> None:
         log.error("driver %s is not usable: %s", made.name, made.error)
 
 
-def _exit_hard() -> None:
+def _exit_hard(why: str = "the lease is over and work did not stop in time") -> None:
     """End the process: the Lease is lost, and running work cannot be stopped in another way."""
-    log.critical("the lease is over and work did not stop in time; exiting at once")
+    log.critical("%s; exiting at once", why)
     os._exit(1)

@@ -168,8 +168,8 @@ class Site:
 def not_ended_by_a_lease() -> Iterator[None]:
     """A process that is too slow to renew its Lease ends at once: here the test fails instead, not all that follow."""
 
-    def lease_over() -> None:
-        raise AssertionError("the lease was over and work did not stop in time: the machine is too slow")
+    def lease_over(why: str = "the lease was over and work did not stop in time: the machine is too slow") -> None:
+        raise AssertionError(why)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("volplane.process._exit_hard", lease_over)

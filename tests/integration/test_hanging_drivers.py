@@ -167,6 +167,41 @@ async def test_a_process_whose_drivers_all_hang_gives_its_lease_up_and_ends(
     assert not lease.spec.holder_identity
 
 
+@pytest.mark.parametrize("hangs", [True, False])
+async def test_a_process_that_loses_its_lease_while_a_hook_hangs_ends_for_nothing_else_ends_the_hook(
+    tmp_path: Path, never: threading.Event, monkeypatch: pytest.MonkeyPatch, *, hangs: bool
+) -> None:
+    monkeypatch.setattr("volplane.process.RENEW_PERIOD", (0.05, 0.05))
+    monkeypatch.setattr("volplane.term.DRAIN_SECONDS", 0.2)
+    ended: list[str] = []
+    provisions = threading.Event()
+
+    class Hangs(MemoryBackend):
+        @hookimpl
+        def provision(self, request: Any) -> Any:
+            provisions.set()
+            never.wait()
+            return super().provision(request)
+
+    plugin = Plugin(kind="backend", name="dead", factory=Hangs, distribution="tests")
+    async with running_process(tmp_path, ALL, configuration=configured(), plugins=[plugin]) as site:
+        monkeypatch.setattr("volplane.process._exit_hard", ended.append)
+        await make_dead_class(site)
+        if hangs:
+            await site.make_claim("held", "dead")
+            await site.until("provision is called", provisions.is_set)
+        lease = await site.client.get(LEASES, "volplane-system/volplane")
+        await site.client.patch(
+            LEASES,
+            "volplane-system/volplane",
+            LEASES.body(spec={"holderIdentity": "another", "leaseTransitions": lease.spec.lease_transitions + 1}),
+        )
+        await site.until("it works no more", lambda: site.process.plane is None)
+        await site.until("it has stopped", lambda: site.process._term is None)
+        assert len(ended) == int(hangs)
+        assert all("provision" in why for why in ended)
+
+
 async def test_a_process_is_stopped_at_once_while_a_backend_hangs_before_its_start(
     never: threading.Event, tmp_path: Path
 ) -> None:
