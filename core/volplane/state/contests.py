@@ -15,7 +15,7 @@ import msgspec
 from volplane.backoff import RECORD_OVERWRITTEN
 from volplane.kube import names
 from volplane.kube.objects import Claim, Volume
-from volplane.state.records import RecycleIntent, Sealer, named_driver, read_recycle_intent
+from volplane.state.records import RecycleIntent, Sealer, named_in_record, read_recycle_intent
 
 __all__ = ["STANDS_AFTER", "Contest", "Contests"]
 
@@ -118,7 +118,7 @@ class Contests:
 
     def _say(self, claim: Claim, author: str) -> None:
         """Name another installation in the log, once, if it serves what is served here."""
-        driver = named_driver(claim.annotation(names.INTENT))
+        driver = named_in_record(claim.annotation(names.INTENT)).driver
         if author in self._named or len(self._named) >= _MOST_NAMED or not self._serves(driver):
             return
         self._named.add(author)

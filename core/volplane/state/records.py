@@ -20,9 +20,10 @@ __all__ = [
     "ChangeIntent",
     "ClaimIntent",
     "DeleteIntent",
+    "NamedInRecord",
     "RecycleIntent",
     "Sealer",
-    "named_driver",
+    "named_in_record",
     "read_attachment_intent",
     "read_change_intent",
     "read_delete_intent",
@@ -131,20 +132,23 @@ class Sealer:
         return intent if _is_known(intent.v) else None
 
 
-class _Named(msgspec.Struct):
+class NamedInRecord(msgspec.Struct, frozen=True):
+    """What the record on a claim says without its seal, which anybody may have written."""
+
     driver: str = ""
+    segment: dict[str, str] | None = None
 
 
-class _NamedRecord(msgspec.Struct):
-    intent: _Named
+class _Unsealed(msgspec.Struct):
+    intent: NamedInRecord
 
 
-def named_driver(text: str | None) -> str:
-    """The driver that the record on a claim names; "" if it is none. No seal is checked: good for messages only."""
+def named_in_record(text: str | None) -> NamedInRecord:
+    """What stands there in the clear; no seal is checked. Nothing, if it is no record."""
     try:
-        return msgspec.json.decode(text or "", type=_NamedRecord).intent.driver
+        return msgspec.json.decode(text or "", type=_Unsealed).intent
     except (msgspec.MsgspecError, UnicodeError):
-        return ""
+        return NamedInRecord()
 
 
 def _is_known(version: int) -> bool:
