@@ -90,7 +90,7 @@ def presumed_segment(
     nothing, who may select any node by an annotation of the claim.
     """
     text, keys = claim.annotation(names.INTENT), driver.info.topology_keys
-    if keys and text is not None and cluster.sealer.other_author(claim.uid, text):
+    if keys and cluster.sealer.other_author(claim.uid, text):
         named = named_in_record(text)
         place = named.segment if named.driver == driver.name else None
         if place is not None and _may_be_begun(place, keys, allowed_segments(storage_class), cluster):

@@ -110,7 +110,7 @@ class Contests:
             self._known.setdefault(new.uid, Contest()).lost(self._monotonic())
         elif has and not had and (known := self._known.get(new.uid)) is not None:
             known.regained(self._monotonic())
-        if not has and now is not None and (author := self._sealer.other_author(new.uid, now)):
+        if not has and (author := self._sealer.other_author(new.uid, now)):
             # What another installation writes shows that it is at work, so patience begins anew.
             known = self._known.setdefault(new.uid, Contest())
             known.other, known.since = author, self._monotonic()

@@ -103,12 +103,12 @@ class Sealer:
         sealed = _Sealed(msgspec.Raw(content), self._mark(claim_uid, content), self.installation)
         return msgspec.json.encode(sealed).decode()
 
-    def other_author(self, claim_uid: str, text: str) -> str:
+    def other_author(self, claim_uid: str, text: str | None) -> str:
         """Namespace of the other installation that seems to have sealed this; "" if none does.
 
         One that names our own was sealed with a key that is lost, or is damaged.
         """
-        if not self.installation or self.open(claim_uid, text) is not None:
+        if not text or not self.installation or self.open(claim_uid, text) is not None:
             return ""
         try:
             author = msgspec.json.decode(text, type=_Sealed).by

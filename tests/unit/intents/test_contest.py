@@ -100,7 +100,11 @@ def test_a_contested_scrub_says_that_somebody_else_writes_its_record() -> None:
 
 # --- claims --------------------------------------------------------------------------------------------------------
 
-WHOSE = {"ours": Sealer(b"k" * 32, "ours"), "theirs": Sealer(b"x" * 32, "theirs")}
+WHOSE = {
+    "ours": Sealer(b"k" * 32, "ours"),
+    "theirs": Sealer(b"x" * 32, "theirs"),
+    "lost": Sealer(b"a former key of installation ours", "ours"),
+}
 
 
 class World:
@@ -198,6 +202,25 @@ def test_what_another_installation_cleans_up_with_a_driver_of_its_own_is_no_conf
     assert found == Wait(reason=reason, seconds=60.0)
 
 
+def test_a_record_that_names_another_installation_and_no_driver_is_told_as_a_conflict() -> None:
+    world = World()
+    world.write("theirs", driver="")
+    found = contested(world.claim, DRIVER, world.state)
+    assert found is not None
+    assert [event.reason for event in found.events] == ["DriverServedTwice"]
+
+
+def test_who_takes_what_counted_again_and_again_is_told_as_a_conflict_whatever_driver_is_named() -> None:
+    world = World()
+    for _ in range(2):
+        world.write("ours")
+        world.write("theirs", driver="another.example.com")
+    found = contested(world.claim, DRIVER, world.state)
+    assert found is not None
+    assert found.seconds == 1.0
+    assert [event.reason for event in found.events] == ["DriverServedTwice"]
+
+
 def test_a_driver_that_is_not_configured_here_is_not_contested() -> None:
     world = World(drivers=())
     world.write("theirs")
@@ -222,13 +245,26 @@ def node(name: str, **labels: str) -> Node:
 ZONED: Any = {"drivers": (disk(topology_keys=("zone",)),)}
 
 
+def place_taken_over(world: World) -> dict[str, str] | None:
+    """Where the asset is asked for by the record that takes the place of the one that stands there."""
+    world.now += 60.0
+    step = decide_claim("default/c", world.state, LiveReads())
+    assert isinstance(step, Patch), step
+    taken = WHOSE["ours"].open("uid-c", step.body["metadata"]["annotations"][names.INTENT])
+    assert taken is not None
+    return taken.segment
+
+
+FAR = node("far", zone="far", rack="1")
+
+
 @pytest.mark.parametrize(
     ("segment", "asked"),
     [
         ({"zone": "far"}, {"zone": "far"}),
         ({}, {}),
         ({"zone": "nowhere"}, {"zone": "near"}),
-        ({"rack": "far"}, {"zone": "near"}),
+        ({"zone": "far", "rack": "1"}, {"zone": "near"}),
         (None, {"zone": "near"}),
     ],
 )
@@ -236,29 +272,37 @@ def test_what_another_installation_began_is_asked_for_in_its_place_if_there_is_s
     segment: dict[str, str] | None, asked: dict[str, str]
 ) -> None:
     """Found by the simulation: the scheduler had chosen another node meanwhile, and a second asset was made there."""
-    world = World(node("near", zone="near"), node("far", zone="far"), **ZONED)
+    world = World(node("near", zone="near"), FAR, **ZONED)
     world.write("theirs", segment=segment)
-    world.now += 60.0
-    step = decide_claim("default/c", world.state, LiveReads())
-    assert isinstance(step, Patch), step
-    taken = WHOSE["ours"].open("uid-c", step.body["metadata"]["annotations"][names.INTENT])
-    assert taken is not None
-    assert taken.segment == asked
+    assert place_taken_over(world) == asked
 
 
-@pytest.mark.parametrize("segment", [{"zone": "far"}, {}])
-def test_a_place_that_the_class_forbids_is_not_taken_over(segment: dict[str, str]) -> None:
-    allowed = [{"matchLabelExpressions": [{"key": "zone", "values": ["near"]}]}]
-    world = World(
-        node("near", zone="near"),
-        node("far", zone="far"),
-        storage_class(allowedTopologies=allowed, resourceVersion="2"),
-        **ZONED,
-    )
+@pytest.mark.parametrize(
+    ("segment", "asked"),
+    [({"zone": "far"}, {"zone": "near"}), ({}, {"zone": "near"}), ({"zone": "next"}, {"zone": "next"})],
+)
+def test_a_place_is_taken_over_only_if_the_class_allows_it(segment: dict[str, str], asked: dict[str, str]) -> None:
+    allowed = [{"matchLabelExpressions": [{"key": "zone", "values": ["near", "next"]}]}]
+    narrow = storage_class(allowedTopologies=allowed, resourceVersion="2")
+    world = World(node("near", zone="near"), node("next", zone="next"), FAR, narrow, **ZONED)
     world.write("theirs", segment=segment)
-    world.now += 60.0
-    step = decide_claim("default/c", world.state, LiveReads())
-    assert isinstance(step, Patch), step
-    taken = WHOSE["ours"].open("uid-c", step.body["metadata"]["annotations"][names.INTENT])
-    assert taken is not None
-    assert taken.segment == {"zone": "near"}
+    assert place_taken_over(world) == asked
+
+
+def test_where_another_driver_was_asked_says_nothing_of_this_one() -> None:
+    world = World(node("near", zone="near"), FAR, **ZONED)
+    world.write("theirs", segment={"zone": "far"}, driver="another.example.com")
+    assert place_taken_over(world) == {"zone": "near"}
+
+
+def test_a_driver_without_places_is_asked_for_none() -> None:
+    world = World(node("near", zone="near"))
+    world.write("theirs", segment={})
+    assert place_taken_over(world) is None
+
+
+def test_a_damaged_record_that_names_no_other_installation_says_no_place() -> None:
+    """Tenants write such records; where an asset is, only those that can be opened tell."""
+    world = World(node("near", zone="near"), FAR, **ZONED)
+    world.write("lost", segment={"zone": "far"})
+    assert place_taken_over(world) == {"zone": "near"}
