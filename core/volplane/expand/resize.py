@@ -172,12 +172,13 @@ def _towards(target: int, claim: Claim, asset: BoundAsset, cluster: ClusterState
     """The next step towards a size that the driver shall give the asset."""
     volume, driver = asset
     step = cluster.progress.change(volume.uid, EXPAND).for_target(str(target))
+    if recorded_target(claim) != target:
+        # Also what was done or refused earlier: nodes grow file systems to the size that is declared.
+        return _begin(target, claim, volume, cluster)
     if isinstance(step, Changed):
         return _finish(step, claim, volume, driver, cluster)
     if isinstance(step, Refused) and _status(claim) != INFEASIBLE:
         return _refused(step, target, claim, cluster)
-    if recorded_target(claim) != target:
-        return _begin(target, claim, volume, cluster)
     if isinstance(step, Changing):
         doing = f'driver "{driver.name}" is growing the asset to {format_bytes(target)}'
         if (pause := go_on(step, volume, names.EXPANSION, cluster, doing=doing)) is not None:
