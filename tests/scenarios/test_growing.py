@@ -231,6 +231,7 @@ async def test_a_claim_grows_on_into_what_the_backend_gave_beyond_what_was_asked
             await harness.settle()
             await kubelet_grows(harness)
             assert await capacities(harness) == ("4Gi", size)
+            assert await size_before(harness) == size, "another claim is told what the file system has"
         assert types(await harness.claim("c")) == []
 
 
