@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -216,6 +217,15 @@ async def test_a_volume_grows_while_a_pod_uses_it(tmp_path: Path) -> None:
 
         await here.until("the claim has grown", grown)
         assert [volume.size for volume in here.fake.volumes.values()] == [2]
+        name = (await here.client.get(CLAIMS, "default/data")).spec.volume_name
+        text = f'MountVolume.NodeExpandVolume succeeded for volume "{name}" node-1'
+
+        async def told() -> bool:
+            listed = json.loads(await here.client.raw("/api/v1/namespaces/default/events"))["items"]
+            kinds = {each["involvedObject"]["kind"] for each in listed if each["message"] == text}
+            return kinds == {"Pod", "PersistentVolumeClaim"}
+
+        await here.until("pod and claim are told in the words of the stock kubelet", told)
 
 
 async def offered_again(here: Site) -> Any:

@@ -320,6 +320,11 @@ async def test_a_static_volume_is_attached_by_the_one_of_several_drivers_that_ow
         await a_static_volume(world)
         assert (await world.attach("node-1", "hand"))["attached"] is True
         assert world.storage.assets["hand"].attached_to == ["node-1"]
+        await world.cluster.restart()
+        world.api.patch("volumeattachments", "hand-to-node-1", {"metadata": {"finalizers": None}})
+        await world.cluster.advance(5.0)
+        held: Any = world.api.get("volumeattachments", "hand-to-node-1")
+        assert held["metadata"]["finalizers"] == ["external-attacher/memory-volplane-dev"]
 
 
 async def test_a_static_volume_that_several_drivers_own_is_attached_by_none_and_says_so() -> None:

@@ -11,7 +11,17 @@ import pytest
 from scenarios.backends import OK, GrowingBackend, ScriptedBackend
 from scenarios.harness import Harness, Json, Refused
 from scenarios.stories import DRIVER, claim, storage_class
-from volplane import BackendError, InProgress, InvalidArgument, ResourceExhausted, Unavailable, VolumeInUse
+from volplane import (
+    Asset,
+    BackendError,
+    ExpandRequest,
+    InProgress,
+    InvalidArgument,
+    ResourceExhausted,
+    Unavailable,
+    VolumeInUse,
+    hookimpl,
+)
 from volplane_embedded.apiserver.claim_quota import measured
 
 GROWS = storage_class(allowVolumeExpansion=True)
@@ -46,6 +56,12 @@ async def size_before(harness: Harness) -> str | None:
     """The size of the file system before the asset grew, as the volume notes it."""
     noted: str | None = (await its_volume(harness))["metadata"]["annotations"].get(NOTED)
     return noted
+
+
+async def nothing_for_nodes(harness: Harness) -> str | None:
+    """What the claim tells kubelets of its last growth."""
+    annotations: dict[str, str] = (await harness.claim("c"))["metadata"]["annotations"]
+    return annotations.get("volume.kubernetes.io/node-expansion-not-required")
 
 
 def types(item: Json) -> list[str]:
@@ -127,6 +143,95 @@ async def test_a_node_grows_the_file_system_where_the_driver_says_so() -> None:
         await harness.patch("claims", "c", {"status": done}, subresource="status")
         await harness.settle()
         assert await size_before(harness) is None
+
+
+async def test_kubelets_are_told_of_a_claim_whose_file_system_they_need_not_grow_and_only_while_that_is_so() -> None:
+    backend = with_csi()
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await ask(harness, "2Gi")
+        await harness.settle()
+        assert await nothing_for_nodes(harness) == "true"
+        backend._info = {**backend._info, "node_expansion_required": True}
+        await harness.restart()
+        await ask(harness, "3Gi")
+        await harness.settle()
+        assert types(await harness.claim("c")) == ["FileSystemResizePending"]
+        assert await nothing_for_nodes(harness) is None
+
+
+async def kubelet_grows(harness: Harness) -> None:
+    """What a stock kubelet writes: the size that the claim's status names, however large the asset is."""
+    size = (await harness.claim("c"))["status"]["allocatedResources"]
+    done = {"capacity": size, "allocatedResourceStatuses": None, "conditions": None}
+    await harness.patch("claims", "c", {"status": done}, subresource="status")
+    await harness.settle()
+
+
+async def kubelet_gives_up(harness: Harness) -> None:
+    refused = {"type": "NodeResizeError", "status": "True", "lastTransitionTime": "2030-01-01T00:00:00Z"}
+    status = {"allocatedResourceStatuses": {"storage": "NodeResizeInfeasible"}, "conditions": [refused]}
+    await harness.patch("claims", "c", {"status": status}, subresource="status")
+
+
+async def test_a_size_that_a_node_refused_can_be_lowered_and_the_node_is_asked_for_that_at_once() -> None:
+    backend = GrowingBackend(DRIVER)
+    backend._info = {"node_expansion_required": True}
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await ask(harness, "9Gi")
+        await harness.settle()
+        await kubelet_gives_up(harness)
+        await ask(harness, "3Gi")
+        await asyncio.sleep(1.0)
+        status = (await harness.claim("c"))["status"]
+        assert status["allocatedResources"] == {"storage": "3Gi"}
+        assert status["allocatedResourceStatuses"] == {"storage": "NodeResizePending"}
+        await kubelet_grows(harness)
+        assert await capacities(harness) == ("9Gi", "3Gi")
+        await ask(harness, "5Gi")
+        await harness.settle()
+        await kubelet_grows(harness)
+        assert await capacities(harness) == ("9Gi", "5Gi")
+
+
+async def test_a_size_that_is_asked_for_again_after_a_smaller_one_is_what_the_node_grows_to() -> None:
+    backend = GrowingBackend(DRIVER)
+    backend._info = {"node_expansion_required": True}
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await ask(harness, "9Gi")
+        await harness.settle()
+        await kubelet_gives_up(harness)
+        for size in ("3Gi", "9Gi"):
+            await ask(harness, size)
+            await asyncio.sleep(1.0)
+        await kubelet_grows(harness)
+        assert await capacities(harness) == ("9Gi", "3Gi")
+        await kubelet_grows(harness)
+        assert await capacities(harness) == ("9Gi", "9Gi")
+        assert backend.calls["expand"] == 1, "the asset has that size already"
+
+
+class Rounding(GrowingBackend):
+    """Makes assets of 4 GiB, whatever smaller size is asked for."""
+
+    @hookimpl
+    def expand(self, request: ExpandRequest) -> Asset | InProgress:
+        return super().expand(dataclasses.replace(request, capacity_bytes=max(request.capacity_bytes, 4 << 30)))
+
+
+async def test_a_claim_grows_on_into_what_the_backend_gave_beyond_what_was_asked_for() -> None:
+    backend = Rounding(DRIVER)
+    backend._info = {"node_expansion_required": True}
+    async with Harness(backend) as harness:
+        await bound(harness)
+        for size in ("2Gi", "3Gi"):
+            await ask(harness, size)
+            await harness.settle()
+            await kubelet_grows(harness)
+            assert await capacities(harness) == ("4Gi", size)
+        assert types(await harness.claim("c")) == []
 
 
 async def test_what_only_the_asset_has_grown_a_new_claim_of_a_kept_volume_grows_on() -> None:

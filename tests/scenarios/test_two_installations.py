@@ -12,11 +12,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from scenarios.backends import OK, ScriptedBackend, SearchableBackend
+from scenarios.attach_objects import bound_claim, node
+from scenarios.attaching import DRIVER as ATTACHER
+from scenarios.backends import OK, AttachingBackend, GrowingBackend, ScriptedBackend, SearchableBackend
 from scenarios.harness import OURS, Harness, Json
 from scenarios.provisioning import INTENT, PROVISIONING, ask, create_class
 from scenarios.recycling import by_pod, end, permitted, released
-from scenarios.stories import DRIVER
+from scenarios.references import resolved
+from scenarios.stories import DRIVER, storage_class
 from volplane import InProgress
 
 SECOND = "second-system"
@@ -178,6 +181,27 @@ async def test_two_installations_whose_drivers_have_names_of_their_own_say_nothi
         assert all(both.writes[name] <= 3 for name in CLAIMS), both.writes
 
 
+async def test_a_class_that_goes_to_a_driver_of_another_installation_is_served_there_once_nothing_is_left() -> None:
+    backend, other = SearchableBackend(DRIVER, {"provision": [SLOW]}), SearchableBackend("other.example.com")
+    first = Harness(backend, settings={"binder": False})
+    second = Harness(other, namespace=SECOND, beside=first)
+    async with first, second:
+        await create_class(first)
+        await first.start()
+        await second.start()
+        await ask(first)
+        await asyncio.sleep(3.0)
+        assert backend.calls["provision"] > 0
+        backend.script("provision", OK)
+        await first.delete("classes", "fast")
+        await create_class(first, provisioner="other.example.com")
+        await asyncio.sleep(20.0)
+        assert await first.claims() == {"c": "Bound"}
+        assert backend.assets == {}
+        assert len(other.assets) == 1
+        assert "DriverServedTwice" not in [event.reason for event in second.recorded]
+
+
 async def test_records_sealed_with_a_key_that_is_lost_are_resolved_at_once() -> None:
     """The Secret was deleted and made anew: nobody waits for an installation that is this one."""
     async with pair() as both:
@@ -279,3 +303,85 @@ async def test_a_scrub_of_another_installation_is_never_taken_over() -> None:
         await end(first, pod, "Succeeded")
         await first.settle()
         assert await first.volumes() == {"v": "Available"}
+
+
+def both(kind: type[ScriptedBackend], **settings: bool) -> tuple[Harness, Harness]:
+    """Two installations that serve one storage, of which the first binds."""
+    backend, twin = kind(DRIVER), kind(DRIVER)
+    twin.memory = backend.memory
+    first = Harness(backend)
+    return first, Harness(twin, settings={"binder": False, **settings}, namespace=SECOND, beside=first)
+
+
+@pytest.mark.parametrize("answer", [OK, SLOW])
+async def test_two_installations_let_a_claim_grow_without_a_write_too_many(answer: object) -> None:
+    first, second = both(GrowingBackend)
+    async with first, second:
+        await first.create("classes", storage_class(allowVolumeExpansion=True))
+        await ask(first)
+        await first.start()
+        await first.settle()
+        await second.start()
+        for each in (first, second):
+            each.backends[DRIVER].script("expand", answer)
+        version = first.server.store.version
+        await first.patch("claims", "c", {"spec": {"resources": {"requests": {"storage": "2Gi"}}}})
+        await asyncio.sleep(60.0)
+        assert first.server.store.version - version < 20
+        for each in (first, second):
+            each.backends[DRIVER].script("expand", OK)
+        await first.settle()
+        assert (await first.claim("c"))["status"]["capacity"]["storage"] == "2Gi"
+
+
+@pytest.mark.parametrize("answer", [OK, SLOW])
+async def test_two_installations_delete_a_volume_without_a_write_too_many(answer: object) -> None:
+    first, second = both(SearchableBackend)
+    async with first, second:
+        await create_class(first)
+        await ask(first)
+        await first.start()
+        await first.settle()
+        await second.start()
+        for each in (first, second):
+            each.backends[DRIVER].script("delete", answer)
+        version = first.server.store.version
+        await first.delete("claims", "c")
+        await asyncio.sleep(60.0)
+        assert first.server.store.version - version < 20
+        for each in (first, second):
+            each.backends[DRIVER].script("delete", OK)
+        await first.settle()
+        assert await first.volumes() == {}
+        assert first.backends[DRIVER].assets == {}
+
+
+@pytest.mark.parametrize("works", [True, False])
+async def test_two_installations_attach_and_detach_a_volume_without_a_write_too_many(works: bool) -> None:
+    backend, twin = AttachingBackend(ATTACHER), AttachingBackend(ATTACHER)
+    twin.attached = backend.attached
+    if not works:
+        twin.failing = {("attach", "node-a"), ("detach", "node-a")}
+    attaches, alone = frozenset({"attacher"}), {"binder": False, "provisioner": False, "reclaimer": False}
+    first = Harness(backend, controllers=attaches, settings=alone)
+    second = Harness(twin, controllers=attaches, settings=alone, namespace=SECOND, beside=first)
+    async with first, second:
+        await first.create("nodes", node())
+        for kind, body in zip(("claims", "volumes"), bound_claim(), strict=True):
+            await first.create(kind, await resolved(first, body))
+        await first.start()
+        await second.start()
+        version = first.server.store.version
+        source = {"persistentVolumeName": "pv-1"}
+        spec = {"attacher": ATTACHER, "nodeName": "node-a", "source": source}
+        await first.create("attachments", {"metadata": {"name": "va"}, "spec": spec})
+        await asyncio.sleep(60.0)
+        if works:
+            assert (await first.see("attachments", "va"))["status"]["attached"] is True
+        assert first.server.store.version - version < 40
+        version = first.server.store.version
+        await first.delete("attachments", "va")
+        await asyncio.sleep(60.0)
+        assert first.server.store.version - version < 40
+        assert await first.get("attachments", "va") is None
+        assert backend.attached == set()

@@ -78,6 +78,12 @@ CAUGHT_PARTED: Mapping[str, tuple[int, str]] = {
 }
 """Planted bug -> a seed of the scenario `parted` that shows it, and the invariant that breaks."""
 
+CAUGHT_TWICE: Mapping[str, tuple[int, str]] = {
+    "write_over_others": (5, "no-hot-loop"),
+    "leave_records_to_others_for_good": (3, "comes-to-rest"),
+}
+"""Planted bug -> a seed of the scenario `twice` that shows it, and the invariant that breaks."""
+
 CAUGHT_INTERRUPTED: Mapping[str, tuple[int, str]] = {
     "kill_scrubber_pods": (3, "asset-in-use"),
 }

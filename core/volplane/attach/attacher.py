@@ -64,6 +64,8 @@ def _hold(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: Cl
     if volume is None or node is None or (made_for and made_for != node.uid):
         return Settled()  # Nothing says any more what is attached, or to which machine.
     driver = _driver_for(volume, candidates, cluster)
+    if isinstance(driver, Run | Wait):
+        return driver
     if not isinstance(driver, DriverView) or not driver.info.attach_required:
         return Settled()
     return _declare(attachment, volume, driver, node, cluster) or Settled()

@@ -116,13 +116,13 @@ def expansion_target(claim: Claim, volume: Volume, *, untouched: bool = False) -
     call did nothing (untouched).
     """
     status, allocated = _status(claim), _allocated(claim)
-    asked = -(-request_of(claim) // NANOS)
+    asked = _asked(claim)
     enough = capacity_of(volume) >= request_of(claim)
     if status in (NODE_PENDING, NODE_IN_PROGRESS) and (enough or capacity_of(volume) >= (allocated or 0) * NANOS):
         return None
     if status == NODE_INFEASIBLE and enough:
         return None
-    if allocated is None or status in (INFEASIBLE, NODE_INFEASIBLE) or ((untouched or not status) and not enough):
+    if allocated is None or status in ("", INFEASIBLE, NODE_INFEASIBLE) or (untouched and not enough):
         return asked
     return allocated
 
@@ -136,6 +136,11 @@ def _status(claim: Claim) -> str:
     return (claim.status.allocated_resource_statuses or {}).get("storage", "")
 
 
+def _asked(claim: Claim) -> int:
+    """In bytes."""
+    return -(-request_of(claim) // NANOS)
+
+
 def _allocated(claim: Claim) -> int | None:
     text = (claim.status.allocated_resources or {}).get("storage")
     return parse(text).as_bytes() if text else None
@@ -145,6 +150,9 @@ def _wait_for_node(claim: Claim, cluster: ClusterState) -> Action:
     """A kubelet that gave up begins again only when it is asked again."""
     if _status(claim) != NODE_INFEASIBLE:
         return Wait(reason="the node grows the file system once a pod uses the volume there")
+    if (asked := _asked(claim)) != _allocated(claim):
+        status = {"allocatedResources": {"storage": format_bytes(asked)}, **_node_pending(claim, cluster)}
+        return _status_patch(claim, status, why="another size is asked for than the one that the node refused")
     reason = "the node cannot grow the file system; see the events of the claim and its pods"
     since = since_when(claim, NODE_RESIZE_ERROR)
     if since is None:
@@ -164,12 +172,13 @@ def _towards(target: int, claim: Claim, asset: BoundAsset, cluster: ClusterState
     """The next step towards a size that the driver shall give the asset."""
     volume, driver = asset
     step = cluster.progress.change(volume.uid, EXPAND).for_target(str(target))
+    if recorded_target(claim) != target:
+        # Also what was done or refused earlier: nodes grow file systems to the size that is declared.
+        return _begin(target, claim, volume, cluster)
     if isinstance(step, Changed):
         return _finish(step, claim, volume, driver, cluster)
     if isinstance(step, Refused) and _status(claim) != INFEASIBLE:
         return _refused(step, target, claim, cluster)
-    if recorded_target(claim) != target:
-        return _begin(target, claim, volume, cluster)
     if isinstance(step, Changing):
         doing = f'driver "{driver.name}" is growing the asset to {format_bytes(target)}'
         if (pause := go_on(step, volume, names.EXPANSION, cluster, doing=doing)) is not None:
@@ -184,7 +193,7 @@ def _begin(target: int, claim: Claim, volume: Volume, cluster: ClusterState) -> 
         "conditions": conditions_with(claim, RESIZE_CONDITIONS, RESIZING, cluster.now()),
     }
     event = EventRecord(CLAIMS, claim, "Normal", "Resizing", f"resizing volume {volume.name} to {format_bytes(target)}")
-    return _status_patch(claim, status, event, why=f"declare the growth to {format_bytes(target)}")
+    return _status_patch(claim, status, event, why=f"declare the growth to {format_bytes(target)}", by_node=True)
 
 
 def _refused(step: Refused, target: int, claim: Claim, cluster: ClusterState) -> Patch:
@@ -226,8 +235,16 @@ def _finish(done: Changed, claim: Claim, volume: Volume, driver: DriverView, clu
         "conditions": conditions_without(claim, RESIZE_CONDITIONS),
     }
     event = EventRecord(CLAIMS, claim, "Normal", "VolumeResizeSuccessful", "Resize volume succeeded")
-    return _status_patch(claim, status, event, why="the claim has what it asks for")
+    by_node = volume.spec.csi is None  # Kubelets ask of volumes of CSI drivers alone.
+    return _status_patch(claim, status, event, why="the claim has what it asks for", by_node=by_node)
 
 
-def _status_patch(claim: Claim, status: dict[str, Any], *events: EventRecord, why: str) -> Patch:
-    return Patch(kind=CLAIMS, target=claim, body={"status": status}, subresource="status", why=why, events=events)
+def _status_patch(
+    claim: Claim, status: dict[str, Any], *events: EventRecord, why: str, by_node: bool | None = None
+) -> Patch:
+    """by_node: False tells kubelets that they have nothing to grow, True takes that back, None leaves it."""
+    body: dict[str, Any] = {"status": status}
+    told = claim.annotation(names.NODE_EXPANSION_NOT_REQUIRED) is not None
+    if by_node is not None and told == by_node:
+        body["metadata"] = {"annotations": {names.NODE_EXPANSION_NOT_REQUIRED: None if by_node else "true"}}
+    return Patch(kind=CLAIMS, target=claim, body=body, subresource="status", why=why, events=events)

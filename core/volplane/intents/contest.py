@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from volplane.backoff import RECORD_OF_OTHERS, RECORD_OVERWRITTEN
 from volplane.controller.actions import Wait, warning
+from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.contests import STANDS_AFTER, Contest
-from volplane.state.records import RecycleIntent
+from volplane.state.records import RecycleIntent, named_driver
 
 __all__ = ["contested", "scrub_contested"]
 
@@ -39,6 +40,9 @@ def contested(claim: Claim, driver: str, cluster: ClusterState) -> Wait | None:
         left = _left(known, cluster)
     if left <= 0:
         return None
+    if known.other and not known.holds and named_driver(claim.annotation(names.INTENT)) not in ("", driver):
+        reason = f"the installation in namespace {known.other} removes what it has begun for it with another driver"
+        return Wait(reason=reason, seconds=left)
     if known.other:
         message = (
             f'the installation of volplane in namespace {known.other} works on this claim: it serves driver "{driver}" '

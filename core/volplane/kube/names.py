@@ -32,6 +32,7 @@ __all__ = [
     "MIGRATED_TO",
     "MODIFICATION",
     "NODE",
+    "NODE_EXPANSION_NOT_REQUIRED",
     "NODE_GONE_AFTER",
     "NODE_ID",
     "NODE_UID",
@@ -67,6 +68,8 @@ BETA_STORAGE_CLASS = "volume.beta.kubernetes.io/storage-class"
 """On a claim or volume: the class; wins over the spec field."""
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 DEFAULT_CLASS_BETA = "storageclass.beta.kubernetes.io/is-default-class"
+NODE_EXPANSION_NOT_REQUIRED = "volume.kubernetes.io/node-expansion-not-required"
+"""On a claim that has grown: a kubelet need not grow its file system. Source: external-resizer, `expandAndRecover`."""
 PRE_RESIZE_CAPACITY = "volume.alpha.kubernetes.io/pre-resize-capacity"
 GID = "pv.beta.kubernetes.io/gid"
 

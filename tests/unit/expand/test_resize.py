@@ -49,6 +49,7 @@ def its_volume(item: Claim, size: str) -> Volume:
         ("2Gi", "2Gi", "2Gi", "NodeResizeInfeasible", None),
         ("3Gi", "2Gi", "2Gi", "NodeResizeInfeasible", 3),
         ("2Gi", "2Gi", "", "", 2),
+        ("3Gi", "4Gi", "2Gi", "", 3),
     ],
 )
 def test_an_attempt_that_is_recorded_goes_on_unless_it_was_refused(

@@ -23,14 +23,16 @@ def awaits_node(claim: Claim) -> bool:
 
 
 async def finish_expansion(client: Client, claim: Claim, volume: Volume) -> bool:
-    """Write that the file system of a mounted volume has the size of its asset; whether there was something to write.
+    """Write that the file system of a mounted volume has grown; whether there was something to write. It gets the size
+    that was asked for last, as by the stock kubelet: the asset may have more.
 
     Raises ApiError, ApiConflict if the claim has changed meanwhile.
     """
     if not awaits_node(claim):
         return False
+    sizes = {**(volume.spec.capacity or {}), **(claim.status.allocated_resources or {})}
     status = {
-        "capacity": {"storage": (volume.spec.capacity or {})["storage"]},
+        "capacity": {"storage": sizes["storage"]},
         "allocatedResourceStatuses": None,
         "conditions": conditions_without(claim, RESIZE_CONDITIONS),
     }

@@ -156,7 +156,8 @@ class Kubelet:
             _LOG.debug("claim %s has changed, or its volume cannot be used: %s", claim.key, error)
             return
         if done:
-            text = f"MountVolume.NodeExpandVolume succeeded for volume {claim.spec.volume_name!r}"
+            volume_on_node = f'volume "{claim.spec.volume_name}" {pod.spec.node_name}'
+            text = f"MountVolume.NodeExpandVolume succeeded for {volume_on_node}"
             for kind, about in ((PODS, pod), (CLAIMS, claim)):
                 self._deps.recorder.record(EventRecord(kind, about, "Normal", "FileSystemResizeSuccessful", text))
 

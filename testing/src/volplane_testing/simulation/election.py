@@ -18,7 +18,7 @@ from volplane.controller.leader import Leadership
 from volplane.fence import Fence
 from volplane_testing.simulation.loop import ScheduleLoop
 from volplane_testing.simulation.process import Process
-from volplane_testing.simulation.run_context import LEASE, NAMESPACE, RunContext
+from volplane_testing.simulation.run_context import LEASE_NAME, NAMESPACE, RunContext
 from volplane_testing.simulation.scenarios import Scenario
 
 __all__ = ["Election", "Stops", "write_partitions"]
@@ -31,8 +31,6 @@ MARGIN: Final = 5.0
 """Virtual seconds before its end in which nothing is begun any more."""
 NOTICED: Final = 2.0
 """Virtual seconds after which a process that goes on has noticed that its lease is over, at most."""
-_LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
-_NAME: Final = LEASE.partition("/")[2]
 
 
 class Election:
@@ -45,8 +43,12 @@ class Election:
         *,
         start: Callable[[], None],
         end: Callable[[str, str], None],
+        namespace: str = NAMESPACE,
     ) -> None:
-        """start: starts a process that leads. end: ends the process of this name, for the reason given."""
+        """start: starts a process that leads. end: ends the process of this name, for the reason given. namespace: of
+        the Lease.
+        """
+        self._leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self.actions: Mapping[str, Callable[..., None]] = {
             "remake_lease": self.remake_lease,
             "edit_lease": self.edit_lease,
@@ -64,7 +66,7 @@ class Election:
         self.holder = name
         if (lease := self._send("GET")) is None:
             spec = {"holderIdentity": name, "leaseTransitions": 0}
-            lease = self._send("POST", {"metadata": {"name": _NAME}, "spec": spec}) or {}
+            lease = self._send("POST", {"metadata": {"name": LEASE_NAME}, "spec": spec}) or {}
         else:
             spec = {"holderIdentity": name, "leaseTransitions": lease["spec"]["leaseTransitions"] + 1}
             lease = self._send("PATCH", {"spec": spec}) or {}
@@ -153,7 +155,7 @@ class Election:
             self._end(process.name, "its Lease was edited")
 
     def _send(self, method: str, body: Any = None) -> Any:
-        path = _LEASES if method == "POST" else f"{_LEASES}/{_NAME}"
+        path = self._leases if method == "POST" else f"{self._leases}/{LEASE_NAME}"
         media = "application/merge-patch+json" if method == "PATCH" else "application/json"
         content = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **body} if method == "POST" else body
         sent = json.dumps(content).encode() if content is not None else b""

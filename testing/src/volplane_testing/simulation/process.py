@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from volplane.assembly import Parts, build
 from volplane.controller.actions import EventRecord
@@ -30,10 +30,10 @@ from volplane_testing.simulation.hook_rules import HookRules
 from volplane_testing.simulation.hooks import TIMEOUT, FaultInjector, TimedExecutor
 from volplane_testing.simulation.loop import WHO, ScheduleLoop
 from volplane_testing.simulation.network import Network
-from volplane_testing.simulation.run_context import CLUSTER_ID, LEASE, NAMESPACE
+from volplane_testing.simulation.run_context import CLUSTER_ID, LEASE_NAME, NAMESPACE
 from volplane_testing.simulation.trace import FirstViolation
 
-__all__ = ["Process", "ProcessParts"]
+__all__ = ["FIRST", "Installation", "Process", "ProcessParts"]
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -42,6 +42,20 @@ MOST_PASSES = 20_000
 STILL_BROKEN = 60.0
 """Seconds after the last fault in which a watch may still fail because of it."""
 SEALING_KEY = b"a key for simulations, known to all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """What tells installations of one cluster apart. key: it seals records. binds: it is the binder, and protects and
+    reclaims volumes, too; else it makes them alone.
+    """
+
+    namespace: str
+    key: bytes
+    binds: bool = True
+
+
+FIRST: Final = Installation(namespace=NAMESPACE, key=SEALING_KEY)
 
 
 class Meter:
@@ -110,6 +124,7 @@ class ProcessParts:
     rules: HookRules
     seed: int
     attaches: bool
+    installation: Installation = FIRST
 
 
 class WatchedClient(Client):
@@ -208,8 +223,11 @@ class Process:
         parts = self._parts
         settings = Settings(
             cluster_id=CLUSTER_ID,
-            namespace=NAMESPACE,
-            lease=LEASE,
+            namespace=parts.installation.namespace,
+            lease=f"{parts.installation.namespace}/{LEASE_NAME}",
+            binder=parts.installation.binds,
+            reclaimer=parts.installation.binds,
+            protection=parts.installation.binds,
             scrub=ScrubberSettings(attempts=ATTEMPTS),
             attacher=parts.attaches,
             attach_detach=parts.attaches,
@@ -221,7 +239,7 @@ class Process:
                 loaded=self._loaded,
                 executor=self._executor,
                 recorder=self,
-                sealer=Sealer(SEALING_KEY),
+                sealer=Sealer(parts.installation.key, parts.installation.namespace),
                 clock=parts.wall,
                 random=Random(parts.seed),  # noqa: S311 -- jitter
                 fence=lambda: str(self.leadership.fence),

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from volplane.attach.comparison import INTERVAL
 from volplane.controller.actions import EventRecord
-from volplane.errors import ConfigurationError
+from volplane.controller.leader import Leadership
 from volplane_testing import clock
 from volplane_testing.conformance import Subject
 from volplane_testing.conformance.subject import MakeSubject, opened
@@ -23,16 +23,17 @@ from volplane_testing.simulation.attaching_nodes import AttachingNodes, Simulate
 from volplane_testing.simulation.changes import Changes
 from volplane_testing.simulation.election import Election, Stops
 from volplane_testing.simulation.hooks import FaultInjector, latency_of
+from volplane_testing.simulation.installations import SecondInstallation
 from volplane_testing.simulation.interruptions import Interruptions
 from volplane_testing.simulation.liveness import Liveness
 from volplane_testing.simulation.loop import ScheduleLoop
 from volplane_testing.simulation.network import Network
 from volplane_testing.simulation.nodes import Nodes
-from volplane_testing.simulation.process import Process, ProcessParts
+from volplane_testing.simulation.process import FIRST, Installation, Process, ProcessParts
 from volplane_testing.simulation.run_context import NAMESPACE, RunContext
 from volplane_testing.simulation.schedule import Action, Schedule
 from volplane_testing.simulation.server_faults import ServerFaults
-from volplane_testing.simulation.storages import Storages
+from volplane_testing.simulation.storages import Storages, check_attachments
 from volplane_testing.simulation.trace import InvariantViolation, Trace
 
 __all__ = ["Trial", "TrialResult", "simulate"]
@@ -86,21 +87,12 @@ def simulate(trial: Trial, backends: Sequence[Subject | MakeSubject] = ()) -> Tr
     with ExitStack() as stack:
         subjects = [stack.enter_context(opened(make)) for make in backends]
         if trial.schedule.alpha.attaches:
-            _check_attachments(trial.schedule.scenario, subjects)
+            check_attachments(trial.schedule.scenario, subjects)
         shared = [isinstance(make, Subject) for make in backends]
         runner = stack.enter_context(
             asyncio.Runner(loop_factory=lambda: ScheduleLoop(seed=trial.schedule.seed, limit=LIMIT))
         )
         return runner.run(_begin(trial, subjects, shared))
-
-
-def _check_attachments(scenario: str, subjects: Sequence[Subject]) -> None:
-    """Raise ConfigurationError if attachments of these cannot be simulated."""
-    if len(subjects) > 1 or any(each.attachments is None for each in subjects):
-        raise ConfigurationError(
-            f"scenario {scenario} runs with one backend whose storage knows what is attached to which machine "
-            "(Subject.attachments); try the others, or `volplane check` for attach and detach"
-        )
 
 
 async def _begin(trial: Trial, subjects: Sequence[Subject], shared: Sequence[bool]) -> TrialResult:
@@ -141,8 +133,7 @@ class _Simulation:
         self._prepare()
         self._wall, self._started = clock.LoopClock(), 0
         self._living: list[Process] = []
-        self._calm_since = math.inf
-        self._crashes = 0
+        self._calm_since, self._crashes = math.inf, 0
         self._election = Election(run_context, self._living, start=self._start_process, end=self._end_process)
         self._server_faults.listeners.append(self._election.server_restored)
         self._stops = Stops(run_context, self._living, start=self._start_process, end=self._end_process)
@@ -169,8 +160,9 @@ class _Simulation:
             troubles = ("lose_node", "taint_node", "evict_pods", "return_node", "renew_node")
             self._process_actions = {**self._process_actions, **{each: getattr(self._nodes, each) for each in troubles}}
         self._changes = Changes(run_context, self._storages.simulated)
-        self._process_actions = {**self._process_actions, **self._changes.actions}
-        self._process_actions = {**self._process_actions, **Interruptions(run_context).actions}
+        self._second = SecondInstallation(run_context, make=self._make_process)
+        for each in (self._changes.actions, Interruptions(run_context).actions, self._second.actions):
+            self._process_actions = {**self._process_actions, **each}
         self._changes.prepare()
 
     async def run(self) -> TrialResult:
@@ -199,7 +191,7 @@ class _Simulation:
                 external.clean_up()
 
     async def _end(self) -> None:
-        for process in list(self._living):
+        for process in filter(None, [*self._living, self._second.process]):
             process.kill()
         for task in self._tasks:
             task.cancel()
@@ -231,6 +223,17 @@ class _Simulation:
     def _start_process(self) -> None:
         self._started += 1
         name = f"p{self._started}"
+        process = self._make_process(name, self._election.take(name), FIRST)
+        self._trace.note(name, "starts")
+        self._living.append(process)
+        self._safety.informed = self._loop.time() + CAUGHT_UP + self._schedule.network.lag
+        self._safety.overlap = self._overlap()
+        process.start()
+
+    def _overlap(self) -> bool:
+        return len(self._living) > 1 or self._second.process is not None
+
+    def _make_process(self, name: str, leadership: Leadership, installation: Installation) -> Process:
         network = Network(
             name,
             self._run_context,
@@ -238,7 +241,7 @@ class _Simulation:
             server=self._server_faults,
             crash=lambda why: self._crash_named(name, why),
         )
-        process = Process(
+        return Process(
             name,
             ProcessParts(
                 drivers=self._storages.drivers(),
@@ -251,17 +254,13 @@ class _Simulation:
                 calm_since=lambda: self._calm_since,
                 restart=partial(self._election.begin_anew, name),
                 fenced=partial(self._election.fenced, name),
-                leadership=self._election.take(name),
+                leadership=leadership,
                 rules=self._run_context.hook_rules,
                 seed=self._schedule.seed,
                 attaches=self._schedule.alpha.attaches,
+                installation=installation,
             ),
         )
-        self._trace.note(name, "starts")
-        self._living.append(process)
-        self._safety.informed = self._loop.time() + CAUGHT_UP + self._schedule.network.lag
-        self._safety.overlap = len(self._living) > 1
-        process.start()
 
     def _crash_named(self, name: str, why: str) -> bool:
         for process in self._living:
@@ -282,7 +281,7 @@ class _Simulation:
         self._living.remove(process)
         if self._safety.overlap:
             self._safety.overlap_ended = self._loop.time()
-        self._safety.overlap = len(self._living) > 1
+        self._safety.overlap = self._overlap()
         process.kill()
         if not self._working():
             pause = self._chance.between(0.0, 3.0, f"{process.name} restart") ** 2
@@ -325,6 +324,8 @@ class _Simulation:
         self._storages.calm()
         self._nodes.recover()
         self._changes.recover()
+        self._second.end()
+        self._safety.overlap = self._overlap()
         for stopped in [p for p in self._living if not p.leadership.may_begin()]:
             self._crash(stopped, "its lease is over")
         while (many := len(self._living)) > 1:

@@ -16,13 +16,13 @@ from volplane_testing.simulation.hook_rules import HookRules
 from volplane_testing.simulation.safety import Safety
 from volplane_testing.simulation.trace import FirstViolation, Trace
 
-__all__ = ["CLUSTER_ID", "LEASE", "NAMESPACE", "RunContext"]
+__all__ = ["CLUSTER_ID", "LEASE_NAME", "NAMESPACE", "RunContext"]
 
 CLUSTER_ID: Final = "simulated"
 NAMESPACE: Final = "volplane-system"
 """Where the controllers keep what is theirs."""
-LEASE: Final = f"{NAMESPACE}/volplane"
-"""Key of the Lease under which they lead."""
+LEASE_NAME: Final = "volplane"
+"""Name of the Lease under which they lead, there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ class Scenario:
     pod. forced: claims that are removed by force while a pod uses them. grown: bound claims that ask for more.
     parted: processes that are cut off from the API server; edited: Leases that are edited by hand; both where no
     two lead and none is stopped. interrupted: static volumes that are given to others in the middle of a scrub.
-    alone: only the name of the scenario chooses it.
+    twice: second installations that serve the same drivers. alone: only the name of the scenario chooses it.
     """
 
     claims: tuple[int, int] = (2, 5)
@@ -60,6 +60,7 @@ class Scenario:
     parted: float = 0.05
     edited: float = 0.05
     interrupted: float = 0.0
+    twice: float = 0.0
     attaches: bool = False
     alone: bool = False
 
@@ -136,6 +137,20 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         kept=0.0,
         admins=0.0,
         leaders=0.0,
+    ),
+    "twice": Scenario(
+        alone=True,
+        twice=1.0,
+        claims=(3, 5),
+        static=(0, 1),
+        static_claims=0.1,
+        classes=("fast", "keep", "zonal", "late", "late-alpha"),
+        leaders=0.0,
+        stops=0.0,
+        leases=0.0,
+        parted=0.0,
+        edited=0.0,
+        tenants=0.1,
     ),
     "parted": Scenario(
         alone=True,

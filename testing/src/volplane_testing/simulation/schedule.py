@@ -11,6 +11,7 @@ from volplane_testing.simulation.backends import BackendTraits
 from volplane_testing.simulation.changes import write_changes
 from volplane_testing.simulation.election import write_partitions
 from volplane_testing.simulation.hooks import HookFaults
+from volplane_testing.simulation.installations import write_installations
 from volplane_testing.simulation.interruptions import write_interruptions
 from volplane_testing.simulation.network import NetworkFaults
 from volplane_testing.simulation.nodes import NODES, PodFaults
@@ -94,6 +95,7 @@ class _Writer:
         if self._scenario.attaches:
             self._write_nodes(end)
         write_interruptions(self._do, f"{self._seed} {self._name}", self._static, self._scenario.interrupted, end)
+        write_installations(self._do, f"{self._seed} {self._name}", self._scenario.twice, end)
         without_bookmarks = self._write_server(end)
         self._write_leases(end, stops=stops)
         if not (leaders or stops):
@@ -120,7 +122,7 @@ class _Writer:
                 crashes=random.choice((0.0, 0.0, 0.1)),
                 # A hook of a former leader that takes effect after its successor looked would be its backend's to
                 # refuse.
-                longest=4.0 if leaders or stops else 60.0,
+                longest=4.0 if leaders or stops or self._scenario.twice else 60.0,
                 listing=random.choice((0.0, 0.0, 0.3)),
             ),
             pods=PodFaults(
@@ -133,7 +135,7 @@ class _Writer:
                 sees_mounts=random.random() < 0.5,
                 attaches=self._scenario.attaches,
                 # Of two leaders only the backend can tell whose call is the later one.
-                strict=leaders or (self._scenario.attaches and random.random() < 0.5),
+                strict=leaders or bool(self._scenario.twice) or (self._scenario.attaches and random.random() < 0.5),
             ),
             beta=BackendTraits(
                 zones=("a", "b"),

@@ -12,6 +12,7 @@ from volplane.assets import Ownership
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
 from volplane.drivers.loading import build_driver
+from volplane.errors import ConfigurationError
 from volplane_testing.conformance import Subject
 from volplane_testing.simulation.backends import ZONE, LookingBackend, SimulatedBackend
 from volplane_testing.simulation.changing_backend import ChangingBackend
@@ -89,3 +90,12 @@ class Storages:
         listeners.detached = lambda handle, node: safety.attachments.detached(key(handle), node)
         plugin = Plugin(kind="backend", name=backend.name.partition(".")[0], factory=lambda _options: backend)
         return build_driver(backend.name, plugin, {}, self._extensions)
+
+
+def check_attachments(scenario: str, subjects: Sequence[Subject]) -> None:
+    """Raise ConfigurationError if attachments of these cannot be simulated."""
+    if len(subjects) > 1 or any(each.attachments is None for each in subjects):
+        raise ConfigurationError(
+            f"scenario {scenario} runs with one backend whose storage knows what is attached to which machine "
+            "(Subject.attachments); try the others, or `volplane check` for attach and detach"
+        )
