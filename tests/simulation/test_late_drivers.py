@@ -46,7 +46,7 @@ def made_late(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("made_late")
-@pytest.mark.parametrize("seed", soaked(range(1000), few=6))
+@pytest.mark.parametrize("seed", soaked(range(1000), few=4))
 def test_nothing_breaks_while_drivers_are_made(seed: int) -> None:
     report = run_seed(seed)
     assert report.passed, str(report)
@@ -58,4 +58,4 @@ def test_a_driver_that_never_joins_is_noticed(monkeypatch: pytest.MonkeyPatch) -
         await asyncio.Event().wait()
 
     monkeypatch.setattr(DriverRegistry, "_keep_once_made", wait)
-    assert not all(run_seed(seed).passed for seed in range(4))
+    assert not run_seed(2).passed
