@@ -195,6 +195,24 @@ async def test_a_size_that_a_node_refused_can_be_lowered_and_the_node_is_asked_f
         assert await capacities(harness) == ("9Gi", "5Gi")
 
 
+async def test_a_size_that_is_asked_for_again_after_a_smaller_one_is_what_the_node_grows_to() -> None:
+    backend = GrowingBackend(DRIVER)
+    backend._info = {"node_expansion_required": True}
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await ask(harness, "9Gi")
+        await harness.settle()
+        await kubelet_gives_up(harness)
+        for size in ("3Gi", "9Gi"):
+            await ask(harness, size)
+            await asyncio.sleep(1.0)
+        await kubelet_grows(harness)
+        assert await capacities(harness) == ("9Gi", "3Gi")
+        await kubelet_grows(harness)
+        assert await capacities(harness) == ("9Gi", "9Gi")
+        assert backend.calls["expand"] == 1, "the asset has that size already"
+
+
 class Rounding(GrowingBackend):
     """Makes assets of 4 GiB, whatever smaller size is asked for."""
 
@@ -213,6 +231,7 @@ async def test_a_claim_grows_on_into_what_the_backend_gave_beyond_what_was_asked
             await harness.settle()
             await kubelet_grows(harness)
             assert await capacities(harness) == ("4Gi", size)
+            assert await size_before(harness) == size, "another claim is told what the file system has"
         assert types(await harness.claim("c")) == []
 
 

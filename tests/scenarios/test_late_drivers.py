@@ -192,6 +192,7 @@ async def test_a_late_driver_of_nodes_has_its_claims_placed_once_it_is_made(monk
         await cluster.advance(30.0)
         assert f'central: assigner: driver "{NODE_DRIVER}" is starting' in cluster.why("second")
         assert not [each for each in cluster.api.events(second) if each["type"] == "Warning"]
+        assert not [each for each in cluster.why("first") if "starting" in each], "it is bound"
         assert [each.state for each in cluster.plane(CENTRAL).drivers.status()] == [DriverState.STARTING]
         late.made()
         await cluster.settle()

@@ -80,7 +80,7 @@ CAUGHT_PARTED: Mapping[str, tuple[int, str]] = {
 
 CAUGHT_TWICE: Mapping[str, tuple[int, str]] = {
     "write_over_others": (5, "no-hot-loop"),
-    "leave_records_to_others_for_good": (1, "comes-to-rest"),
+    "leave_records_to_others_for_good": (3, "comes-to-rest"),
 }
 """Planted bug -> a seed of the scenario `twice` that shows it, and the invariant that breaks."""
 

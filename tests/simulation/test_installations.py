@@ -33,5 +33,5 @@ def test_every_planted_bug_has_a_recorded_seed() -> None:
 
 
 def test_records_pass_from_one_installation_to_the_other() -> None:
-    happened = simulate(Trial(generate(1, "twice"))).trace.happened
+    happened = simulate(Trial(generate(3, "twice"))).trace.happened
     assert happened["installation: takes the record of the other"] > 0

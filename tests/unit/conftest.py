@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -35,6 +35,8 @@ class Wire(FaultTransport):
         """May answer in the server's place, or raise, before the request took effect."""
         self.after: Callable[[str, str], None] = lambda _method, _path: None
         """May raise after the request took effect."""
+        self.before_page: Callable[[], Awaitable[None]] | None = None
+        """Awaited before each page of a list but the first."""
         self.script.add(requests(), self._behave, times=math.inf)
 
     @property
@@ -53,6 +55,8 @@ class Wire(FaultTransport):
         if instead is not None:
             await asyncio.sleep(0)
             return instead
+        if self.before_page is not None and "continue" in request.query:
+            await self.before_page()
         answer = await ask()
         self.after(method, request.path)
         return answer

@@ -68,8 +68,8 @@ def load_drivers(
     extensions are waited for, and without `drivers` in the configuration all imports: the names stand in the classes.
     Blocks while plugins are imported; to be called in a thread where a loop runs.
     """
-    settings, unusable = _settings(configuration, plugins, node_name)
-    extensions, failures = _extensions(configuration.extensions, plugins)
+    settings, unusable = _settings(configuration, plugins, node_name, grace)
+    extensions, failures = _extensions(configuration.extensions, plugins, grace)
     if failures:
         error = "; ".join(failures)
         unloaded = [BrokenDriver(name=s.name, backend=s.backend, error=error) for s in settings]
@@ -88,11 +88,11 @@ def load_drivers(
 
 
 def _settings(
-    configuration: Configuration, plugins: PluginSource, node_name: str | None
+    configuration: Configuration, plugins: PluginSource, node_name: str | None, grace: float | None
 ) -> tuple[tuple[DriverSettings, ...], tuple[BrokenDriver, ...]]:
     """The drivers that this process is to serve, and backends without a configuration that cannot be imported."""
     if configuration.drivers is None:
-        settings, unusable = default_drivers(plugins)
+        settings, unusable = default_drivers(plugins, grace)
     else:
         settings, unusable = configuration.drivers, ()
     if node_name is None:
@@ -128,12 +128,19 @@ def _begin(
     return unmade
 
 
-def default_drivers(plugins: PluginSource) -> tuple[tuple[DriverSettings, ...], tuple[BrokenDriver, ...]]:
-    """Every backend that has a default driver name and needs no options; and those that cannot be imported."""
+def default_drivers(
+    plugins: PluginSource, grace: float | None = None
+) -> tuple[tuple[DriverSettings, ...], tuple[BrokenDriver, ...]]:
+    """Every backend that has a default driver name and needs no options; and those that cannot be imported.
+
+    grace: seconds after which is logged what takes longer; None: nothing is.
+    """
     loaded = {
         name: DaemonThread(f"backend {name}").submit(_load, "backend", name, plugins)
         for name in plugins.names("backend")
     }
+    why = "their drivers have no names before; name the drivers in the configuration, and none waits for another one"
+    _say_what_takes_long(loaded, grace, why)
     claims: dict[str, list[str]] = {}
     broken: list[BrokenDriver] = []
     for backend, loading in sorted(loaded.items()):
@@ -165,9 +172,10 @@ def _limits(settings: DriverSettings) -> DriverLimits:
 
 
 def _extensions(
-    settings: tuple[ExtensionSettings, ...], plugins: PluginSource
+    settings: tuple[ExtensionSettings, ...], plugins: PluginSource, grace: float | None
 ) -> tuple[tuple[Extension, ...], list[str]]:
     making = [(each, DaemonThread(f"extension {each.name}").submit(_extension, each, plugins)) for each in settings]
+    _say_what_takes_long({each.name: made for each, made in making}, grace, "an extension is around every driver")
     extensions: list[Extension] = []
     failures: list[str] = []
     for setting, made in making:
@@ -176,6 +184,13 @@ def _extensions(
         except VolplaneError as error:
             failures.append(f"{setting.where}: {error}" if setting.where else str(error))
     return tuple(extensions), failures
+
+
+def _say_what_takes_long(loading: Mapping[str, Future[Any]], grace: float | None, why: str) -> None:
+    """Log what holds up all drivers for longer than the grace."""
+    slow = wait(loading.values(), timeout=grace).not_done if grace is not None else ()
+    if names := sorted(name for name, each in loading.items() if each in slow):
+        log.warning("all drivers wait until these plugins are loaded: %s; %s", ", ".join(names), why)
 
 
 def _extension(settings: ExtensionSettings, plugins: PluginSource) -> Extension:

@@ -99,13 +99,15 @@ def notes_size_before(volume: Volume) -> bool:
 
 
 def _forget_size_before(claim: Claim, cluster: ClusterState) -> Action:
-    """Remove that size once the file system has grown, too."""
+    """Remove that size once the file system has grown, too; note another one if it has grown to less than its asset."""
     volume = cluster.volumes.get(claim.spec.volume_name)
     if volume is None or volume.terminating or not notes_size_before(volume) or not refers_to(volume, claim):
         return Settled()
-    if held_by(claim) < capacity_of(volume) or driver_of(volume, cluster).driver is None:
+    has = (claim.status.capacity or {}).get("storage") if held_by(claim) < capacity_of(volume) else None
+    unchanged = has is not None and (_status(claim) or has == volume.annotation(names.PRE_RESIZE_CAPACITY))
+    if unchanged or driver_of(volume, cluster).driver is None:
         return Settled()
-    body = {"metadata": {"annotations": {names.PRE_RESIZE_CAPACITY: None}}}
+    body = {"metadata": {"annotations": {names.PRE_RESIZE_CAPACITY: has}}}
     return Patch(kind=VOLUMES, target=volume, body=body, why="its file system has grown, too")
 
 
@@ -172,12 +174,13 @@ def _towards(target: int, claim: Claim, asset: BoundAsset, cluster: ClusterState
     """The next step towards a size that the driver shall give the asset."""
     volume, driver = asset
     step = cluster.progress.change(volume.uid, EXPAND).for_target(str(target))
+    if recorded_target(claim) != target:
+        # Also what was done or refused earlier: nodes grow file systems to the size that is declared.
+        return _begin(target, claim, volume, cluster)
     if isinstance(step, Changed):
         return _finish(step, claim, volume, driver, cluster)
     if isinstance(step, Refused) and _status(claim) != INFEASIBLE:
         return _refused(step, target, claim, cluster)
-    if recorded_target(claim) != target:
-        return _begin(target, claim, volume, cluster)
     if isinstance(step, Changing):
         doing = f'driver "{driver.name}" is growing the asset to {format_bytes(target)}'
         if (pause := go_on(step, volume, names.EXPANSION, cluster, doing=doing)) is not None:

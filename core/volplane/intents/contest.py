@@ -20,7 +20,7 @@ from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.contests import STANDS_AFTER, Contest
-from volplane.state.records import RecycleIntent, named_driver
+from volplane.state.records import RecycleIntent, named_in_record
 
 __all__ = ["contested", "scrub_contested"]
 
@@ -34,13 +34,13 @@ def contested(claim: Claim, driver: str, cluster: ClusterState) -> Wait | None:
         left = known.since + STANDS_AFTER - cluster.monotonic() if known.tried else 0.0
         reason = f"the installation in namespace {known.other} has time to answer that it works on the claim"
         return Wait(reason=reason, seconds=left) if left > 0 else None
-    if known.other and not known.holds:
+    if not known.holds:
         left = known.since + RECORD_OF_OTHERS.delay(known.tries + 1) - cluster.monotonic()
     else:
         left = _left(known, cluster)
     if left <= 0:
         return None
-    if known.other and not known.holds and named_driver(claim.annotation(names.INTENT)) not in ("", driver):
+    if not known.holds and named_in_record(claim.annotation(names.INTENT)).driver not in ("", driver):
         reason = f"the installation in namespace {known.other} removes what it has begun for it with another driver"
         return Wait(reason=reason, seconds=left)
     if known.other:
@@ -84,6 +84,4 @@ def scrub_contested(volume: Volume, intent: RecycleIntent | None, cluster: Clust
 
 def _left(known: Contest, cluster: ClusterState) -> float:
     """Seconds until a record of ours, which did not stay, is written again."""
-    if not known.losses:
-        return 0.0
     return known.since + RECORD_OVERWRITTEN.delay(known.losses) - cluster.monotonic()

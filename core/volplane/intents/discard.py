@@ -40,7 +40,7 @@ class DiscardOperation:
         written = sealer.open(claim.uid, text)
         if written is not None and written.fence != self._deps.fence():
             raise self._deps.not_justified()  # Another leader works on it, or did and it was not taken over yet.
-        if text is not None and sealer.other_author(claim.uid, text):
+        if sealer.other_author(claim.uid, text):
             raise self._deps.not_justified()  # Another installation may work on it.
         intent = self._cluster.intent_of(claim)
         if intent is None or intent.driver != driver.name:

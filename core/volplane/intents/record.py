@@ -7,7 +7,7 @@ asset is destroyed: what is made next is another asset, and must be told apart f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import product
 from typing import Any
 from zlib import crc32
@@ -25,7 +25,7 @@ from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import volume_name_of
 from volplane.state.progress import Discarded, Discarding, Pending
-from volplane.state.records import INTENT_VERSION, ClaimIntent, Sealer
+from volplane.state.records import INTENT_VERSION, ClaimIntent, Sealer, named_in_record
 
 __all__ = [
     "after_deleted_volume",
@@ -40,6 +40,7 @@ __all__ = [
     "holds_asset",
     "not_provisioned",
     "presumed_intent",
+    "presumed_segment",
     "provisioning_failed",
     "record_intent",
     "run_provision",
@@ -80,6 +81,32 @@ def choose_segment(
     return dict(allowed[crc32(claim.uid.encode()) % len(allowed)]), ""
 
 
+def presumed_segment(
+    claim: Claim, storage_class: StorageClass, driver: DriverView, cluster: ClusterState
+) -> tuple[dict[str, str] | None, str]:
+    """As `choose_segment`, for a claim whose record cannot be opened: where another installation has begun it.
+
+    Only if that is a place that the class allows and a node has: anybody may have written it. It gives a tenant
+    nothing, who may select any node by an annotation of the claim.
+    """
+    text, keys = claim.annotation(names.INTENT), driver.info.topology_keys
+    if keys and cluster.sealer.other_author(claim.uid, text):
+        named = named_in_record(text)
+        place = named.segment if named.driver == driver.name else None
+        if place is not None and _may_be_begun(place, keys, allowed_segments(storage_class), cluster):
+            return place, ""
+    return choose_segment(claim, storage_class, driver, cluster)
+
+
+def _may_be_begun(place: Segment, keys: Collection[str], allowed: Collection[Segment], cluster: ClusterState) -> bool:
+    """Whether something may have been begun in this place. {} = wherever the driver likes, where all is allowed."""
+    if not place:
+        return not allowed
+    permitted = not allowed or any(each.items() <= place.items() for each in allowed)
+    there = any(place.items() <= (node.metadata.labels or {}).items() for node in cluster.nodes.values())
+    return permitted and there and place.keys() == set(keys)
+
+
 def allowed_segments(storage_class: StorageClass) -> tuple[Segment, ...]:
     """`allowedTopologies` as single segments; terms are alternatives, keys of a term hold together."""
     segments: list[Segment] = []
@@ -94,7 +121,7 @@ def allowed_segments(storage_class: StorageClass) -> tuple[Segment, ...]:
 def presumed_intent(claim: Claim, driver: DriverView, cluster: ClusterState) -> ClaimIntent:
     """What was begun for a claim whose record is lost: the first generation, where it would be put now."""
     storage_class = cluster.classes.get(class_of_claim(claim) or "")
-    segment = None if storage_class is None else choose_segment(claim, storage_class, driver, cluster)[0]
+    segment = None if storage_class is None else presumed_segment(claim, storage_class, driver, cluster)[0]
     return ClaimIntent(v=INTENT_VERSION, driver=driver.name, segment=segment)
 
 

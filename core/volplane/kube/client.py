@@ -10,11 +10,12 @@ import asyncio
 import copy
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Self, TypeVar
+from functools import partial
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
-from volplane.errors import ApiNotFound, ApiUnavailable
+from volplane.errors import ApiGone, ApiNotFound, ApiUnavailable
 from volplane.kube.decoding import AnswerDecoder, Listing
 from volplane.kube.flowcontrol import CircuitBreaker, PriorityGate
 from volplane.kube.kinds import Kind
@@ -24,10 +25,14 @@ from volplane.kube.status import error_from
 from volplane.kube.transport import ApiMetrics, Request, Transport
 from volplane.kube.watch import Watch
 
-__all__ = ["JSON_PATCH", "MERGE_PATCH", "Client", "Listing"]
+__all__ = ["JSON_PATCH", "MERGE_PATCH", "PAGE", "WHOLE", "Client", "Listing"]
 
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
+PAGE: Final = 500
+"""Objects in one answer to a list."""
+WHOLE: Final = 0
+"""Of a list in one answer, which cannot grow too old."""
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -97,14 +102,21 @@ class Client:
     ) -> Listing[T]:
         """All objects of a kind (of one namespace, if given), as one consistent snapshot.
 
-        Raises ApiGone if the snapshot grew too old between two pages.
+        They are read in pages, or in one answer if the snapshot grew too old between two pages.
         """
+        read = partial(
+            self._collect, kind, namespace=namespace, label_selector=label_selector, field_selector=field_selector
+        )
+        try:
+            return await read(limit=PAGE)
+        except ApiGone:
+            return await read(limit=WHOLE)
+
+    async def _collect(self, kind: Kind[T], **selection: Any) -> Listing[T]:
         items: list[T] = []
         unreadable: list[str] = []
         version = 0
-        async for page in self.pages(
-            kind, namespace=namespace, label_selector=label_selector, field_selector=field_selector
-        ):
+        async for page in self.pages(kind, **selection):
             items += page.items
             unreadable += page.unreadable
             version = page.version
@@ -117,9 +129,12 @@ class Client:
         namespace: str = "",
         label_selector: str = "",
         field_selector: str = "",
-        limit: int = 500,
+        limit: int = PAGE,
     ) -> AsyncIterator[Listing[T]]:
-        """The same as `list`, page by page of at most `limit` objects (0: all at once)."""
+        """The same as `list`, page by page of at most `limit` objects.
+
+        Raises ApiGone if the snapshot grew too old between two pages.
+        """
         query = _selection(label_selector, field_selector)
         if limit:
             query["limit"] = str(limit)

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 from volplane.backoff import WATCH_ENDED
 from volplane.errors import ApiError, ApiGone, ApiUnavailable
 from volplane.kube.cache import Cache
-from volplane.kube.client import Client, Listing
+from volplane.kube.client import PAGE, WHOLE, Client, Listing
 from volplane.kube.objects import KubeObject
 from volplane.kube.transport import ApiMetrics
 from volplane.kube.watch import Change, Watch
@@ -109,11 +109,21 @@ class Reflector(Generic[T]):
                 await self._pause(error)
 
     async def _list(self) -> int:
+        try:
+            return await self._read(PAGE)
+        except ApiGone:
+            return await self._read(WHOLE)  # pages are compacted away faster than they can be read: in one answer
+
+    async def _read(self, limit: int) -> int:
         seen: set[str] = set()
         version = 0
         begun = asyncio.get_running_loop().time()
         async for page in self._client.pages(
-            self.kind, namespace=self._namespace, label_selector=self._labels, field_selector=self._fields
+            self.kind,
+            namespace=self._namespace,
+            label_selector=self._labels,
+            field_selector=self._fields,
+            limit=limit,
         ):
             if self._contradicts(page, begun):
                 self._restored()

@@ -25,6 +25,7 @@ from volplane.intents.record import (
     discard_begun,
     has_newer_intent,
     not_provisioned,
+    presumed_segment,
     provisioning_failed,
     record_intent,
     run_provision,
@@ -185,7 +186,8 @@ def _declare(
     """Write the intent before any side effect; one patch with the finalizer and the provisioner annotations."""
     intent = replace(old, v=INTENT_VERSION) if old is not None else ClaimIntent(v=INTENT_VERSION, driver=driver.name)
     if intent.segment is None:  # else sticky: an asset may be there already
-        segment, why_not = choose_segment(claim, storage_class, driver, cluster)
+        choose = presumed_segment if old is None else choose_segment
+        segment, why_not = choose(claim, storage_class, driver, cluster)
         if why_not:
             return not_provisioned(claim, why_not)
         intent = replace(intent, segment=segment)

@@ -16,7 +16,7 @@ from volplane.kube import names
 from volplane.kube.kinds import ATTACHMENTS, CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume, VolumeAttachment
 from volplane.state.naming import volume_name_of
-from volplane.state.records import named_driver, read_attachment_intent
+from volplane.state.records import named_in_record, read_attachment_intent
 
 __all__ = [
     "Held",
@@ -44,7 +44,7 @@ class Held:
 
 def driver_of_claim(claim: Claim) -> str:
     """The driver that the claim names. Its seal is not checked: good for selecting, not for acting."""
-    name = named_driver(claim.annotation(names.INTENT))
+    name = named_in_record(claim.annotation(names.INTENT)).driver
     return name or claim.annotation(names.STORAGE_PROVISIONER) or claim.annotation(names.BETA_STORAGE_PROVISIONER) or ""
 
 

@@ -15,7 +15,7 @@ import msgspec
 from volplane.backoff import RECORD_OVERWRITTEN
 from volplane.kube import names
 from volplane.kube.objects import Claim, Volume
-from volplane.state.records import RecycleIntent, Sealer, named_driver, read_recycle_intent
+from volplane.state.records import RecycleIntent, Sealer, named_in_record, read_recycle_intent
 
 __all__ = ["STANDS_AFTER", "Contest", "Contests"]
 
@@ -110,7 +110,7 @@ class Contests:
             self._known.setdefault(new.uid, Contest()).lost(self._monotonic())
         elif has and not had and (known := self._known.get(new.uid)) is not None:
             known.regained(self._monotonic())
-        if not has and now is not None and (author := self._sealer.other_author(new.uid, now)):
+        if not has and (author := self._sealer.other_author(new.uid, now)):
             # What another installation writes shows that it is at work, so patience begins anew.
             known = self._known.setdefault(new.uid, Contest())
             known.other, known.since = author, self._monotonic()
@@ -118,7 +118,7 @@ class Contests:
 
     def _say(self, claim: Claim, author: str) -> None:
         """Name another installation in the log, once, if it serves what is served here."""
-        driver = named_driver(claim.annotation(names.INTENT))
+        driver = named_in_record(claim.annotation(names.INTENT)).driver
         if author in self._named or len(self._named) >= _MOST_NAMED or not self._serves(driver):
             return
         self._named.add(author)

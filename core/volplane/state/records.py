@@ -20,9 +20,10 @@ __all__ = [
     "ChangeIntent",
     "ClaimIntent",
     "DeleteIntent",
+    "NamedInRecord",
     "RecycleIntent",
     "Sealer",
-    "named_driver",
+    "named_in_record",
     "read_attachment_intent",
     "read_change_intent",
     "read_delete_intent",
@@ -102,12 +103,12 @@ class Sealer:
         sealed = _Sealed(msgspec.Raw(content), self._mark(claim_uid, content), self.installation)
         return msgspec.json.encode(sealed).decode()
 
-    def other_author(self, claim_uid: str, text: str) -> str:
+    def other_author(self, claim_uid: str, text: str | None) -> str:
         """Namespace of the other installation that seems to have sealed this; "" if none does.
 
         One that names our own was sealed with a key that is lost, or is damaged.
         """
-        if not self.installation or self.open(claim_uid, text) is not None:
+        if not text or not self.installation or self.open(claim_uid, text) is not None:
             return ""
         try:
             author = msgspec.json.decode(text, type=_Sealed).by
@@ -131,20 +132,23 @@ class Sealer:
         return intent if _is_known(intent.v) else None
 
 
-class _Named(msgspec.Struct):
+class NamedInRecord(msgspec.Struct, frozen=True):
+    """What the record on a claim says without its seal, which anybody may have written."""
+
     driver: str = ""
+    segment: dict[str, str] | None = None
 
 
-class _NamedRecord(msgspec.Struct):
-    intent: _Named
+class _Unsealed(msgspec.Struct):
+    intent: NamedInRecord
 
 
-def named_driver(text: str | None) -> str:
-    """The driver that the record on a claim names; "" if it is none. No seal is checked: good for messages only."""
+def named_in_record(text: str | None) -> NamedInRecord:
+    """What stands there in the clear; no seal is checked. Nothing, if it is no record."""
     try:
-        return msgspec.json.decode(text or "", type=_NamedRecord).intent.driver
+        return msgspec.json.decode(text or "", type=_Unsealed).intent
     except (msgspec.MsgspecError, UnicodeError):
-        return ""
+        return NamedInRecord()
 
 
 def _is_known(version: int) -> bool:

@@ -150,6 +150,13 @@ def test_an_extension_that_hangs_while_it_is_made_breaks_all_drivers_in_time(
     ]
 
 
+def test_what_holds_up_all_drivers_is_logged(kit: Any, caplog: pytest.LogCaptureFixture) -> None:
+    plugins = Slow([kit.backend(kit.Memory), kit.backend(kit.Memory, "slow")], "slow")
+    threading.Timer(0.3, plugins.released.set).start()
+    load_drivers(Configuration(), plugins, grace=0.05)
+    assert "all drivers wait until these plugins are loaded: slow; their drivers have no names before" in caplog.text
+
+
 def test_without_configuration_every_backend_that_needs_no_options_is_a_driver(kit: Any) -> None:
     class Needy(kit.Memory):  # type: ignore[misc, name-defined]
         options_schema = ParameterSchema(parameters=(Parameter(name="server", doc="", required=True),))

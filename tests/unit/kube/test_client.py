@@ -106,6 +106,24 @@ async def test_lists_come_in_pages_of_one_snapshot(wire: Callable[[], Any]) -> N
     assert whole.version == pages[0].version
 
 
+async def test_a_list_whose_snapshot_grows_too_old_between_two_pages_is_read_in_one_answer(
+    wire: Callable[[], Any],
+) -> None:
+    line = wire()
+    for number in range(501):
+        await line.client.create(VOLUMES, volume(f"v{number}"))
+
+    async def change() -> None:
+        line.before_page = None
+        await line.client.create(VOLUMES, volume("new"))
+        line.server.store.compact()
+
+    line.before_page = change
+    listed = await line.client.list(VOLUMES)
+    assert len(listed.items) == len({each.name for each in listed.items}) == 502
+    assert listed.version == line.server.store.version
+
+
 async def test_selectors_and_namespaces_choose_what_is_listed(wire: Callable[[], Any]) -> None:
     client = wire().client
     await client.create(VOLUMES, volume("a", labels={"x": "y"}))

@@ -130,6 +130,29 @@ async def test_a_version_too_old_leads_to_a_new_list_and_its_difference_is_told(
     assert lists(line) == 2
 
 
+async def test_a_list_whose_pages_are_compacted_away_one_after_the_other_is_read_in_one_answer(
+    wire: Callable[[], Any],
+) -> None:
+    line = wire()
+    await make(line, *(f"v{number:03}" for number in range(501)))
+
+    changes = iter(range(501))
+
+    async def change() -> None:
+        number = next(changes)
+        await make(line, f"new{number:03}")
+        await remove(line, f"v{number:03}")
+        line.server.store.compact()
+
+    line.before_page = change
+    async with reflecting(line) as cache:
+        async with asyncio.timeout(60):
+            await cache.wait_synced()
+        assert len(cache) == 501
+        assert "new000" in cache
+        assert "v000" not in cache
+
+
 async def test_a_silent_connection_is_given_up_after_ninety_seconds(
     wire: Callable[[], Any], settle: Callable[[], Any]
 ) -> None:

@@ -1,8 +1,9 @@
 """A second installation of volplane, which serves drivers of the same names: with a namespace, a Lease and a sealing
 key of its own.
 
-It makes and binds volumes, and reclaims none: pods that scrub are simulated in one namespace. It ends before a run
-comes to rest, as if a person had stopped it: what it has begun is for the first one.
+It makes volumes; the first one binds them, and reclaims them: a cluster has one binder, and the pods that scrub are
+simulated in one namespace. It ends before a run comes to rest, as if a person had stopped it: what it has begun is for
+the first one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from volplane_testing.simulation.run_context import RunContext
 
 __all__ = ["SecondInstallation", "write_installations"]
 
-SECOND: Final = Installation(namespace="second-system", key=b"another key, as well known", reclaims=False)
+SECOND: Final = Installation(namespace="second-system", key=b"another key, as well known", binds=False)
 
 
 class SecondInstallation:

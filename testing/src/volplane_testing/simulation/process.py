@@ -46,11 +46,13 @@ SEALING_KEY = b"a key for simulations, known to all"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """What tells installations of one cluster apart. key: it seals records. reclaims: it deletes and scrubs volumes."""
+    """What tells installations of one cluster apart. key: it seals records. binds: it is the binder, and protects and
+    reclaims volumes, too; else it makes them alone.
+    """
 
     namespace: str
     key: bytes
-    reclaims: bool = True
+    binds: bool = True
 
 
 FIRST: Final = Installation(namespace=NAMESPACE, key=SEALING_KEY)
@@ -223,7 +225,9 @@ class Process:
             cluster_id=CLUSTER_ID,
             namespace=parts.installation.namespace,
             lease=f"{parts.installation.namespace}/{LEASE_NAME}",
-            reclaimer=parts.installation.reclaims,
+            binder=parts.installation.binds,
+            reclaimer=parts.installation.binds,
+            protection=parts.installation.binds,
             scrub=ScrubberSettings(attempts=ATTEMPTS),
             attacher=parts.attaches,
             attach_detach=parts.attaches,
