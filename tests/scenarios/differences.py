@@ -31,6 +31,7 @@ _PROVISIONER = {
     "volume.kubernetes.io/storage-provisioner": "kubernetes.io/mock-volume",
     "volume.beta.kubernetes.io/storage-provisioner": "kubernetes.io/mock-volume",
 }
+_RECYCLING = '{"claim":"$stale-uid(uid6-5)","installation":"volplane-system","v":1}'
 _SEALED = {_INTENT: "$sealed(kubernetes.io/mock-volume)"}
 
 VOLUME_DIFFERENCES: dict[str, Difference] = {
@@ -65,7 +66,7 @@ VOLUME_DIFFERENCES: dict[str, Difference] = {
     "recycle-6-5": Difference(
         "21.13",
         "The intent to scrub stands on the volume until it is scrubbed: attempts are counted, later ones wait longer.",
-        {"then/volumes/volume6-5/metadata/annotations": {_INTENT: '{"claim":"$stale-uid(uid6-5)","installation":"volplane-system","v":1}'}},
+        {"then/volumes/volume6-5/metadata/annotations": {_INTENT: _RECYCLING}},
     ),
     "recycler-pod-deleted": Difference(
         "21.1",

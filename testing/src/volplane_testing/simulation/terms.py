@@ -1,4 +1,4 @@
-"""Records of intents, and the terms of leadership that they name: no former leader writes over those of its successor."""
+"""Records of intents and the terms that they name: a former leader writes over none of its successor."""
 
 from __future__ import annotations
 
