@@ -10,7 +10,7 @@ from typing import Any
 from volplane.cli.controller_client import get_answer
 from volplane.cli.framework.console import Console
 from volplane.controller.actions import EventRecord, Patch
-from volplane.errors import ApiConflict, ApiNotFound, VolplaneError
+from volplane.errors import ApiConflict, ApiNotFound, ApiUnavailable, VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NODES, PODS, VOLUMES, Kind
@@ -123,10 +123,11 @@ class Drain:
     async def delete(
         self, console: Console, client: Client, recorder: EventRecorder, address: str, *, gone: bool = False
     ) -> list[Leftover]:
-        """Delete all claims, then wait for the controllers; returns what is left. address: of the controller.
+        """Delete all claims, then wait for the controllers; returns what is held then. address: of the controller.
 
-        Attachments are waited for: they go when no pod needs them. gone: the node is, so that volumes whose claim is
-        gone are let go, and what they are is left on its disks.
+        What came meanwhile is not deleted, but it is held, and so among what is left. Attachments are waited for: they
+        go when no pod needs them. gone: the node is, so that volumes whose claim is gone are let go, and what they are
+        is left on its disks. Raises ApiUnavailable if the API server cannot be reached at the end of the time.
         """
         begun = {held.key for _, held in await self._held(client)}
         loop = asyncio.get_running_loop()
@@ -134,15 +135,19 @@ class Drain:
         with console.progress("deleting", total=len(begun)) as bar:
             left = len(begun)
             while True:
-                ours = [(target, held) for target, held in await self._held(client) if held.key in begun]
-                bar.advance(left - len(ours))
-                left = len(ours)
-                if not ours or loop.time() > until:
-                    break
-                for target, _ in sorted(ours, key=lambda each: not isinstance(each[0], Claim)):
-                    await self._request_deletion(client, target, gone=gone)
+                try:
+                    ours = [target for target, held in await self._held(client) if _keys(target, held) & begun]
+                    bar.advance(max(0, left - len(ours)))
+                    left = min(left, len(ours))
+                    if not ours or loop.time() > until:
+                        break
+                    for target in sorted(ours, key=lambda each: not isinstance(each, Claim)):
+                        await self._request_deletion(client, target, gone=gone)
+                except ApiUnavailable:
+                    if loop.time() > until:
+                        raise
                 await asyncio.sleep(POLL_SECONDS)
-        return await self._left(client, recorder, address, ours)
+        return await self._left(client, recorder, address, await self._held(client))
 
     async def _request_deletion(self, client: Client, target: Target, *, gone: bool) -> None:
         """Delete a claim, the claim that a volume is bound to, or an available volume; never what a pod may use."""
@@ -183,6 +188,12 @@ class Drain:
             )
             left.append(Leftover(held=held, by=by))
         return left
+
+
+def _keys(target: Target, held: Held) -> set[str]:
+    """Its key and that of its claim: what was a claim in the making may be a volume a moment later."""
+    reference = target.spec.claim_ref if isinstance(target, Volume) else None
+    return {held.key, f"{reference.namespace}/{reference.name}"} if reference is not None else {held.key}
 
 
 def _kind(target: Target) -> Kind[Any]:

@@ -151,12 +151,79 @@ async def test_a_deletion_waits_for_attachments_and_detaches_nothing_by_itself(w
     assert await deleting == []
 
 
+def provisioned(name: str, claim: str) -> dict[str, Any]:
+    """A volume with a finalizer and the marks of ours, bound to a claim of a uid."""
+    marks = {names.PROVISIONED_BY: "x", names.HANDLE: name}
+    spec = {
+        "capacity": {"storage": "1Mi"},
+        "accessModes": ["ReadWriteOnce"],
+        "hostPath": {"path": f"/srv/{name}"},
+        "claimRef": {"namespace": "default", "name": claim, "uid": f"uid-{claim}"},
+    }
+    metadata = {"name": name, "finalizers": [names.RECLAIM_FINALIZER], "annotations": marks}
+    return VOLUMES.body(metadata=metadata, spec=spec)
+
+
+async def let_go(line: Any, name: str) -> None:
+    await line.client.patch(VOLUMES, name, {"metadata": {"finalizers": None}})
+    await line.client.delete(VOLUMES, name)
+
+
+async def nobody(_address: str, _path: str) -> None:
+    return None
+
+
+async def test_what_came_during_a_deletion_is_left_alone_and_said_to_be_held(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain_steps, "get_answer", nobody)
+    line = wire()
+    await line.client.create(VOLUMES, provisioned("old", "a"))
+    recorder = EventRecorder(line.client, instance="test", now=clock.now)
+    deleting = asyncio.ensure_future(Drain("", OURS, 60.0).delete(Console(), line.client, recorder, ""))
+    await asyncio.sleep(5.0)
+    await line.client.create(VOLUMES, provisioned("new", "b"))
+    await let_go(line, "old")
+    [left] = await deleting
+    assert left.held.key == "new"
+    assert not (await line.client.get(VOLUMES, "new")).terminating
+
+
+async def test_a_claim_in_the_making_that_becomes_a_volume_is_waited_for(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain_steps, "get_answer", nobody)
+    line = wire()
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
+    metadata = {"name": "a", "namespace": "default", "finalizers": [names.PROVISIONING_FINALIZER]}
+    await line.client.create(CLAIMS, CLAIMS.body(metadata=metadata, spec=spec))
+    recorder = EventRecorder(line.client, instance="test", now=clock.now)
+    deleting = asyncio.ensure_future(Drain("", OURS, 60.0).delete(Console(), line.client, recorder, ""))
+    await asyncio.sleep(2.0)
+    await line.client.create(VOLUMES, provisioned("made", "a"))
+    await line.client.patch(CLAIMS, "default/a", {"metadata": {"finalizers": None}})
+    await asyncio.sleep(10.0)
+    assert not deleting.done()
+    await let_go(line, "made")
+    assert await deleting == []
+
+
+async def test_a_deletion_goes_on_after_the_api_server_was_away(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drain_steps, "get_answer", nobody)
+    line = wire()
+    await line.client.create(VOLUMES, provisioned("old", "a"))
+    recorder = EventRecorder(line.client, instance="test", now=clock.now)
+    deleting = asyncio.ensure_future(Drain("", OURS, 60.0).delete(Console(), line.client, recorder, ""))
+    await asyncio.sleep(2.0)
+    line.fail(("GET", "/"), times=5)
+    await asyncio.sleep(20.0)
+    await let_go(line, "old")
+    assert await deleting == []
+
+
 async def test_an_attachment_that_stays_is_said_with_its_node_and_who_uses_it(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nobody(_address: str, _path: str) -> None:
-        return None
-
     monkeypatch.setattr(drain_steps, "get_answer", nobody)
     line = wire()
     await attached_and_used(line)
