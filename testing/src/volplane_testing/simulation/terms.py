@@ -16,12 +16,15 @@ __all__ = ["Terms"]
 _LEASES = "leases.coordination.k8s.io"
 
 
-class _Recorded(msgspec.Struct):
+class _Intent(msgspec.Struct):
     fence: str = ""
 
 
-class _Sealed(msgspec.Struct):
-    intent: _Recorded
+class _Record(msgspec.Struct):
+    """That of a claim is sealed, and has its fence in `intent`."""
+
+    intent: _Intent = msgspec.field(default_factory=_Intent)
+    fence: str = ""
 
 
 class Terms:
@@ -54,10 +57,8 @@ class Terms:
 def _term_of(obj: Json) -> Fence | None:
     """The term that the record on a claim or a volume names; None if there is no such record."""
     text = annotations_of(obj).get(names.INTENT, "") if obj else ""
-    for kind in (_Sealed, _Recorded):
-        try:
-            record = msgspec.json.decode(text, type=kind)
-        except (msgspec.MsgspecError, UnicodeError):
-            continue
-        return Fence.parse(record.intent.fence if isinstance(record, _Sealed) else record.fence)
-    return None
+    try:
+        record = msgspec.json.decode(text, type=_Record)
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+    return Fence.parse(record.fence or record.intent.fence)
