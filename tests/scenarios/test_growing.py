@@ -22,6 +22,7 @@ from volplane import (
     VolumeInUse,
     hookimpl,
 )
+from volplane.kube import names
 from volplane_embedded.apiserver.claim_quota import measured
 
 GROWS = storage_class(allowVolumeExpansion=True)
@@ -520,6 +521,53 @@ async def test_a_first_class_that_is_refused_can_be_given_up() -> None:
         assert types(item) == []
         assert harness.messages("VolumeModifyCancelled") == ["no change to plaid any more"]
         assert backend.calls["modify"] == calls
+
+
+async def first_class_then_one_that_is_refused(harness: Harness) -> None:
+    await bound(harness)
+    await harness.create("attributes", attributes("gold", "yellow"))
+    await harness.create("attributes", attributes("plaid", "plaid"))
+    await choose(harness, "gold")
+    await asyncio.sleep(5.0)
+    await choose(harness, "plaid")
+    await asyncio.sleep(5.0)
+    shown = (await harness.claim("c"))["status"]["modifyVolumeStatus"]
+    assert shown == {"targetVolumeAttributesClassName": "plaid", "status": "Infeasible"}
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_a_first_class_of_unknown_outcome_is_brought_to_its_end_after_a_second_one_is_given_up(
+    restart: bool,
+) -> None:
+    script = [BackendError("timed out", retry_after=3600.0), InvalidArgument("no such colour"), OK]
+    backend = GrowingBackend(DRIVER, {"modify": script}, csi=True)
+    async with Harness(backend) as harness:
+        await first_class_then_one_that_is_refused(harness)
+        await choose(harness, None)
+        if restart:
+            await harness.restart()
+        await harness.settle()
+        assert modified(backend) == {"colour": "yellow"}
+        item, volume = await harness.claim("c"), await its_volume(harness)
+        assert item["status"]["currentVolumeAttributesClassName"] == "gold", "nobody is told less than there is"
+        assert "modifyVolumeStatus" not in item["status"]
+        assert types(item) == []
+        assert volume["spec"]["volumeAttributesClassName"] == "gold"
+        assert names.MODIFICATION not in volume["metadata"]["annotations"]
+
+
+async def test_a_first_class_of_unknown_outcome_that_is_refused_after_all_is_given_up_with_the_second() -> None:
+    script = [BackendError("timed out", retry_after=3600.0), *[InvalidArgument("no such colour")] * 2]
+    backend = GrowingBackend(DRIVER, {"modify": script}, csi=True)
+    async with Harness(backend) as harness:
+        await first_class_then_one_that_is_refused(harness)
+        await choose(harness, None)
+        await harness.settle()
+        item = await harness.claim("c")
+        assert "modifyVolumeStatus" not in item["status"]
+        assert "currentVolumeAttributesClassName" not in item["status"]
+        assert modified(backend) == {}
+        assert names.MODIFICATION not in (await its_volume(harness))["metadata"]["annotations"]
 
 
 @pytest.mark.parametrize("write", range(1, 5))

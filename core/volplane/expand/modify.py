@@ -1,7 +1,8 @@
 """Changing the attributes of a bound claim's asset to those of its VolumeAttributesClass. Pure decisions.
 
 The class that is tried stands in the claim's status before the hook is called; then the volume names the new class,
-then the claim's status does. A class that the backend refuses may be taken back.
+then the claim's status does. A class that the backend refuses may be taken back. A class that may have been applied
+when the claim named another one is noted on the volume, until the asset has the attributes of one class.
 Source: external-resizer, `pkg/modifycontroller`; KEP-3751.
 """
 
@@ -24,6 +25,7 @@ from volplane.kube.kinds import CLAIMS, VOLUME_ATTRIBUTES_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, Volume, VolumeAttributesClass
 from volplane.state.cluster_state import ClusterState
 from volplane.state.progress import Changed, Changing, Refused
+from volplane.state.records import INTENT_VERSION, ChangeIntent, read_change_intent, write_intent
 
 __all__ = ["MODIFY", "decide_modify", "modification_target", "wants_other_attributes"]
 
@@ -50,8 +52,11 @@ def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     asset = bound_asset(claim, cluster, otherwise="its attributes cannot be changed")
     if not isinstance(asset, BoundAsset):
         return asset
-    wanted = modification_target(claim)
+    wanted = modification_target(claim, asset.volume)
     if not wanted:
+        if asset.volume.annotation(names.MODIFICATION) is not None:
+            body = {"metadata": {"annotations": {names.MODIFICATION: None}}}
+            return Patch(kind=VOLUMES, target=asset.volume, body=body, why="no change goes on")
         # Nothing was changed towards the class that was given up. Where there is a former class it is applied again: a
         # change to yet another one may have been begun before.
         event = EventRecord(CLAIMS, claim, "Normal", "VolumeModifyCancelled", f"no change to {_target(claim)} any more")
@@ -68,13 +73,16 @@ def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     return _towards(wanted, claim, asset, cluster)
 
 
-def modification_target(claim: Claim) -> str:
+def modification_target(claim: Claim, volume: Volume) -> str:
     """The class whose parameters the asset shall have, "" for none.
 
     A claim that named no class before, and names none any more, has nothing to go back to: what may have been changed
-    by then is brought to its end.
+    by then is brought to its end, unless the backend refuses it.
     """
-    return _wanted(claim) or (_target(claim) if _status(claim) == IN_PROGRESS else "")
+    if _wanted(claim) or _status(claim) == IN_PROGRESS:
+        return _wanted(claim) or _target(claim)
+    begun = read_change_intent(volume.annotation(names.MODIFICATION))
+    return begun.target if begun is not None and (_target(claim), _status(claim)) != (begun.target, INFEASIBLE) else ""
 
 
 def _wanted(claim: Claim) -> str:
@@ -127,6 +135,8 @@ def _towards(wanted: str, claim: Claim, asset: BoundAsset, cluster: ClusterState
         why = "the backend refuses this class"
         return _status_patch(claim, shown, MODIFY_VOLUME_ERROR, cluster, why=why, message=step.message)
     if _target(claim) != wanted or _status(claim) not in (IN_PROGRESS, INFEASIBLE):
+        if (note := _note(wanted, claim, volume)) is not None:
+            return note
         shown = {"modifyVolumeStatus": {"targetVolumeAttributesClassName": wanted, "status": IN_PROGRESS}}
         event = EventRecord(CLAIMS, claim, "Normal", "VolumeModify", f"modifying volume {volume.name} to {wanted}")
         return _status_patch(claim, shown, MODIFYING_VOLUME, cluster, event, why=f"declare the change to {wanted}")
@@ -135,6 +145,19 @@ def _towards(wanted: str, claim: Claim, asset: BoundAsset, cluster: ClusterState
         if (pause := go_on(step, volume, names.MODIFICATION, cluster, doing=doing)) is not None:
             return pause
     return run_for_claim(MODIFY, claim, asset, group=wanted)
+
+
+def _note(wanted: str, claim: Claim, volume: Volume) -> Patch | None:
+    """Keep on the volume which class may have been applied, before the claim's status shows the wanted one instead."""
+    former = _target(claim)
+    if _status(claim) != IN_PROGRESS or former == wanted:
+        return None
+    known = read_change_intent(volume.annotation(names.MODIFICATION))
+    if known is not None and known.target == former:
+        return None
+    note = write_intent(ChangeIntent(v=INTENT_VERSION, target=former, state={}))
+    body = {"metadata": {"annotations": {names.MODIFICATION: note}}}
+    return Patch(kind=VOLUMES, target=volume, body=body, why=f"class {former} may have been applied")
 
 
 def _finish(wanted: str, claim: Claim, volume: Volume, cluster: ClusterState) -> Patch:

@@ -134,7 +134,7 @@ class ModifyOperation(_ChangeOperation):
         deps = self._deps
         claim, volume = await self._live(run)
         shown = claim.status.modify_volume_status
-        target = modification_target(claim)
+        target = modification_target(claim, volume)
         if not target or shown is None or shown.target_volume_attributes_class_name != target:
             raise deps.not_justified()
         try:

@@ -199,7 +199,8 @@ class DeleteIntent(msgspec.Struct, frozen=True, rename="camel"):
 class ChangeIntent(msgspec.Struct, frozen=True):
     """The state that a long `expand` or `modify` returned, kept on the volume.
 
-    target: what the call is for: the size in bytes as a number, or the name of the VolumeAttributesClass.
+    target: what the call is for: the size in bytes as a number, or the name of the VolumeAttributesClass. Of a class
+    that may have been applied before the claim named another one the state may be empty.
     """
 
     v: int
