@@ -125,11 +125,12 @@ class AttachDetachHandlers:
                     self._queue_claim(f"{reference.namespace}/{reference.name}")
 
     def _queue_volume(self, volume: Volume) -> None:
-        for pair in pairs_wanted(unique_name(volume), self._cluster):
+        unique = unique_name(volume)
+        for pair in pairs_wanted(unique, self._cluster) if unique else ():
             self._queue(pair)  # Through another PersistentVolume of the disk, too.
         for attachment in self._cluster.attachments.by_index("volume", volume.name):
             self._queue(pair_of_attachment(attachment, self._cluster))
-            self._queue(Pair(attachment.spec.node_name, unique_name(volume)))
+            self._queue(Pair(attachment.spec.node_name, unique))
 
     def attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> None:
         present = new or old
