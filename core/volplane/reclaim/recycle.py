@@ -79,16 +79,16 @@ def _by_record(
         return _record(volume, fresh, why="declare the intent to scrub")
     if intent.given_up:
         return _given_up(volume, intent, cluster, reads)
-    if intent.erased:
-        return _release(volume, intent, cluster, reads)
-    if intent.failed:
-        return _next_attempt(volume, intent, cluster)
     if intent.fence != cluster.fence():
         return not_leading(cluster, reads) or _record(
             volume,
             replace(intent, fence=cluster.fence(), installation=cluster.sealer.installation),
             why="take the scrub over",
         )
+    if intent.erased:
+        return _release(volume, intent, cluster, reads)
+    if intent.failed:
+        return _next_attempt(volume, intent, cluster)
     return _scrub(volume, intent, driver, cluster, reads)
 
 

@@ -378,14 +378,22 @@ def lease(transitions: int = 3, holder: str = "us", uid: str = "lease-b") -> Lea
     return msgspec.convert({"metadata": meta, "spec": spec}, Lease)
 
 
-def test_before_a_scrub_is_taken_over_our_lease_is_read_live() -> None:
-    assert decided(dirty(fence=FORMER), made=leading()) == Read(LEASES, LEASE, why="is this process still the leader?")
+HOW_FAR = pytest.mark.parametrize(
+    "intent", [{}, {"failed": "disk error"}, {"erased": True}], ids=["at work", "failed", "erased"]
+)
 
 
-def test_a_leader_takes_a_scrub_over_whatever_term_began_it() -> None:
+@HOW_FAR
+def test_before_a_scrub_is_taken_over_our_lease_is_read_live(intent: dict[str, Any]) -> None:
+    step = decided(dirty(fence=FORMER, **intent), made=leading())
+    assert step == Read(LEASES, LEASE, why="is this process still the leader?")
+
+
+@HOW_FAR
+def test_a_leader_takes_a_scrub_over_whatever_term_began_it(intent: dict[str, Any]) -> None:
     """The Lease was made anew: its count of leaders is lower than the one that began the scrub."""
-    step = decided(dirty(fence=FORMER), reads=read(LEASES, LEASE, lease()), made=leading())
-    assert noted(step).fence == OURS_NOW
+    step = decided(dirty(fence=FORMER, **intent), reads=read(LEASES, LEASE, lease()), made=leading())
+    assert noted(step) == RecycleIntent(v=INTENT_VERSION, claim=GONE.uid, fence=OURS_NOW, **intent)
 
 
 @pytest.mark.parametrize("found", [None, lease(holder="them"), lease(transitions=4), lease(uid="lease-c")])

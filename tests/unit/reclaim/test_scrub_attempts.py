@@ -263,12 +263,13 @@ def test_the_next_attempt_waits_for_the_end_of_the_pause_but_not_for_ever(left: 
         assert noted(action).attempt == 2
 
 
-def test_the_next_attempt_keeps_the_claim_of_the_scrub_and_is_of_this_term() -> None:
-    item = dirty(HELD, failed="disk error", not_before=1.0, strangers=("a",), pod="uid-pod", state={"p": 1}, **BY_CLAIM)
+def test_the_next_attempt_keeps_the_claim_and_the_term_of_the_scrub() -> None:
+    kept = {"fence": "3/us/lease-b", **BY_CLAIM}
+    item = dirty(HELD, failed="disk error", not_before=1.0, strangers=("a",), pod="uid-pod", state={"p": 1}, **kept)
     made: ClusterState = state(item, binder=False)
     made.fence = lambda: "3/us/lease-b"
     fresh = noted(decide_recycle(item, made, LiveReads()))
-    assert fresh == RecycleIntent(v=INTENT_VERSION, claim=GONE.uid, attempt=2, fence="3/us/lease-b", **BY_CLAIM)
+    assert fresh == RecycleIntent(v=INTENT_VERSION, claim=GONE.uid, attempt=2, **kept)
 
 
 def test_after_the_last_attempt_a_person_is_told_what_to_do() -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from volplane.controller.leader import Leadership
 from volplane.errors import BackendError
+from volplane.fence import Fence
 from volplane.kube import names
 from volplane.requests import DeleteRequest, HookRequest, ProvisionRequest
 from volplane_testing.simulation.cluster_view import ClusterView, Commit, Json, annotations_of
@@ -41,6 +42,8 @@ class HookRules:
         self._violations = violations
         self._running: Counter[tuple[str, str, str]] = Counter()
         self._places: dict[tuple[str, str, int], Mapping[str, str] | None] = {}
+        self._newest: dict[str, Fence] = {}
+        """Lease -> the latest term under which a storage was called."""
         self._condemned: set[tuple[str, int]] = set()
         self._classes_since: dict[str, float] = {}
         view.listeners.append(self._committed)
@@ -92,11 +95,22 @@ class HookRules:
         """A hook is about to take effect."""
         if request.hook in CHANGING:
             self._check_lease(f"calls {request.hook}")
+        late = self._is_late(request.context.fence)
         match request:
-            case ProvisionRequest():
+            case ProvisionRequest() if not late:
                 self._check_place(request)
             case DeleteRequest() if not request.volume.uid:
                 self._check_unwanted(request)
+
+    def _is_late(self, text: str) -> bool:
+        """Whether a call of a later term was seen before: this one is the storage's to refuse."""
+        fence = Fence.parse(text)
+        if fence is None:
+            return False
+        newest = self._newest.setdefault(fence.lease, fence)
+        if fence.outdates(newest):
+            self._newest[fence.lease] = fence
+        return newest.outdates(fence)
 
     def writes(self, method: str, path: str) -> None:
         """A process is about to send a request that changes an object."""

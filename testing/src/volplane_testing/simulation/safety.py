@@ -82,7 +82,7 @@ class Safety:
         """Loop time at which the server was restored from a backup: storage and objects disagree since."""
         self.attachments = Attachments(view, disks, violations, excused=self.excused)
         self.promises = Promises(view)
-        self.terms = Terms(view, violations, damaged=lambda uid: uid in self.forged or uid in self.touched)
+        self.terms = Terms(view, violations)
         self._view = view
         self._disks = disks
         self._violations = violations

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
 from volplane.fence import Fence
@@ -30,22 +28,32 @@ class _Record(msgspec.Struct):
 class Terms:
     """Listens to `view`."""
 
-    def __init__(self, view: ClusterView, violations: FirstViolation, *, damaged: Callable[[str], bool]) -> None:
-        """damaged: whether a user wrote the record of the object with this uid. Nobody can tell whose that was."""
+    def __init__(self, view: ClusterView, violations: FirstViolation) -> None:
         self._view = view
         self._violations = violations
-        self._damaged = damaged
+        self._by_users: set[str] = set()
+        """Uids of objects whose record was written by a user last: nobody can tell what it was."""
         view.listeners.append(self._committed)
 
     def _committed(self, commit: Commit) -> None:
-        if not commit.by_controller or commit.kind not in ("claim", "volume") or commit.old is None:
+        if commit.kind not in ("claim", "volume") or commit.new is None:
             return
-        before, after = _term_of(commit.old), _term_of(commit.new or {})
-        if before is None or after is None or before == after or before.lease != after.lease:
+        before, after = _record_of(commit.old), _record_of(commit.new)
+        if before == after:
             return
-        if before in self._present() and not self._damaged(commit.old["metadata"]["uid"]):
-            text = f"{after.holder} writes over the record of {commit.kind} {commit.name}, though {before.holder} leads"
+        uid = commit.new["metadata"]["uid"]
+        if not commit.by_controller:
+            self._by_users.add(uid)
+        elif uid in self._by_users:
+            self._by_users.discard(uid)
+        elif self._taken_back(_term_in(before), _term_in(after)):
+            text = f"{commit.who} writes over the record of {commit.kind} {commit.name}, though another process leads"
             self._violations.report("records-follow-the-leader", text)
+
+    def _taken_back(self, before: Fence | None, after: Fence | None) -> bool:
+        if before is None or after is None or before == after or before.lease != after.lease:
+            return False
+        return before in self._present()
 
     def _present(self) -> list[Fence]:
         """The terms that the Leases name now."""
@@ -54,9 +62,12 @@ class Terms:
         return [Fence(spec["leaseTransitions"], spec["holderIdentity"], uid) for uid, spec in specs]
 
 
-def _term_of(obj: Json) -> Fence | None:
-    """The term that the record on a claim or a volume names; None if there is no such record."""
-    text = annotations_of(obj).get(names.INTENT, "") if obj else ""
+def _record_of(obj: Json | None) -> str:
+    return annotations_of(obj).get(names.INTENT, "") if obj is not None else ""
+
+
+def _term_in(text: str) -> Fence | None:
+    """The term that a record names; None if there is none."""
     try:
         record = msgspec.json.decode(text, type=_Record)
     except (msgspec.MsgspecError, UnicodeError):
