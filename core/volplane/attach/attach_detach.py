@@ -157,23 +157,33 @@ def _blocked(
     others: Sequence[VolumeAttachment],
     state: AttachDetachState,
 ) -> Decision:
-    """Another node has it. Pods are told if it is attached there and will stay so for a while."""
+    """Another node has it. Pods are told if it is attached there and will stay so for a while, and why it cannot be
+    detached where that was tried.
+    """
     nodes = ", ".join(sorted({each.spec.node_name for each in others}))
     reason = f"it is attached to {nodes}, and may be on one node at a time"
     theirs = [pod for other in others for pod in users_of(Pair(other.spec.node_name, pair.volume), state.cluster)]
     if not any(_holds(pair.volume, each, theirs, state) for each in others):
         return Decision(Wait(reason=reason))
+    failures = "".join(
+        f"; it cannot be detached from {each.spec.node_name}: {each.status.detach_error.message}"
+        for each in others
+        if each.terminating and each.status.detach_error is not None
+    )
     events = tuple(
-        EventRecord(PODS, pod, "Warning", "FailedAttachVolume", _multi_attach_text(volume, pod, theirs))
+        EventRecord(PODS, pod, "Warning", "FailedAttachVolume", _multi_attach_text(volume, pod, theirs) + failures)
         for pod in users
     )
-    return Decision(Wait(reason=reason, events=events), about="multi-attach")
+    about = "multi-attach, and no detach" if failures else "multi-attach"
+    return Decision(Wait(reason=f"{reason}{failures}", events=events), about=about)
 
 
 def _holds(unique: str, attachment: VolumeAttachment, users: Sequence[Pod], state: AttachDetachState) -> bool:
-    """Whether it is attached there, and a pod or the node keeps it from being detached now."""
-    if not attachment.status.attached or attachment.terminating:
+    """Whether it is attached there, and a pod, the node or a failure keeps it from being detached now."""
+    if not attachment.status.attached:
         return False
+    if attachment.terminating:
+        return attachment.status.detach_error is not None
     other = Pair(attachment.spec.node_name, unique)
     return bool(users) or _mounted(other, state.cluster.nodes.get(other.node), state)
 

@@ -138,8 +138,8 @@ class AttachDetachHandlers:
             return
         pair = pair_of_attachment(present, self._cluster)
         self._queue(pair)
-        freed = new is None or (old is not None and old.status.attached != new.status.attached)
-        if freed and (unique := self._unique_name(present)):
+        told = new is None or (old is not None and _place_shown(old) != _place_shown(new))
+        if told and (unique := self._unique_name(present)):
             for waiting in pairs_wanted(unique, self._cluster):
                 self._queue(waiting)
 
@@ -218,6 +218,11 @@ def _place(pod: Pod | None) -> object:
 
 def _bond(claim: Claim | None) -> object:
     return claim and (claim.status.phase, claim.spec.volume_name)
+
+
+def _place_shown(attachment: VolumeAttachment) -> tuple[bool, bool]:
+    """What pods that wait for the volume elsewhere are told: is it attached, and does its detach fail?"""
+    return attachment.status.attached, attachment.status.detach_error is not None
 
 
 def _shown(attachment: VolumeAttachment | None) -> object:

@@ -155,6 +155,15 @@ def test_nobody_is_told_of_an_attachment_that_is_about_to_go() -> None:
     assert told(decision) == []
 
 
+def test_a_pod_is_told_why_the_volume_cannot_be_detached_where_it_was() -> None:
+    failing = attachment("node-b", attached=True, deleted=True, detach_error="never")
+    decision = decided(*bound(), node(), node("node-b"), pod(), failing)
+    text = "Volume is already exclusively attached to one node and can't be attached to another"
+    assert told(decision) == [f'Multi-Attach error for volume "v" {text}; it cannot be detached from node-b: never']
+    assert isinstance(decision.action, Wait)
+    assert "never" in decision.action.reason
+
+
 def test_a_node_that_still_uses_it_is_told_though_no_pod_does() -> None:
     there = node("node-b", in_use=[UNIQUE])
     decision = decided(*bound(), node(), there, pod(), attachment("node-b", attached=True))

@@ -46,6 +46,12 @@ def test_of_an_attachment_only_what_is_decided_by_wakes(after: VolumeAttachment,
     assert (PAIR.key in world.pairs.keys) == woken
 
 
+def test_a_detach_that_fails_wakes_who_waits_for_the_volume_on_another_node() -> None:
+    world = World(node(), node("node-b"), attachment("node-b", attached=True, deleted=True))
+    world.becomes(attachment("node-b", attached=True, deleted=True, detach_error="never"))
+    assert PAIR.key in world.pairs.keys
+
+
 def test_a_volume_that_is_listed_as_we_wrote_it_wakes_nobody() -> None:
     world = World(node(), attachment(attached=True))
     world.state.reports["node-a"] = {UNIQUE}
