@@ -135,25 +135,20 @@ class DriverStatus:
 
 def status_of_broken(broken: BrokenDriver) -> DriverStatus:
     """The status of a driver that could not be made. It never changes."""
-    return DriverStatus(
-        name=broken.name,
-        backend=broken.backend,
-        distribution="",
-        state=DriverState.BROKEN,
-        healthy=False,
-        hung=False,
-        error=broken.error,
-        hooks=(),
-    )
+    return _without_driver(broken, DriverState.BROKEN, broken.error)
 
 
 def status_of_unmade(unmade: UnmadeDriver, error: str) -> DriverStatus:
     """The status of a driver that is being made. error: what takes long, or "" as long as that is nothing special."""
+    return _without_driver(unmade, DriverState.STARTING, error)
+
+
+def _without_driver(named: BrokenDriver | UnmadeDriver, state: DriverState, error: str) -> DriverStatus:
     return DriverStatus(
-        name=unmade.name,
-        backend=unmade.backend,
+        name=named.name,
+        backend=named.backend,
         distribution="",
-        state=DriverState.STARTING,
+        state=state,
         healthy=False,
         hung=False,
         error=error,

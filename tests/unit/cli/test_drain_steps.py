@@ -173,14 +173,19 @@ async def nobody(_address: str, _path: str) -> None:
     return None
 
 
+def begin_to_delete(line: Any) -> asyncio.Future[Any]:
+    """`drain --delete` of everything, with a minute of patience."""
+    recorder = EventRecorder(line.client, instance="test", now=clock.now)
+    return asyncio.ensure_future(Drain("", OURS, 60.0).delete(Console(), line.client, recorder, ""))
+
+
 async def test_what_came_during_a_deletion_is_left_alone_and_said_to_be_held(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drain_steps, "get_answer", nobody)
     line = wire()
     await line.client.create(VOLUMES, provisioned("old", "a"))
-    recorder = EventRecorder(line.client, instance="test", now=clock.now)
-    deleting = asyncio.ensure_future(Drain("", OURS, 60.0).delete(Console(), line.client, recorder, ""))
+    deleting = begin_to_delete(line)
     await asyncio.sleep(5.0)
     await line.client.create(VOLUMES, provisioned("new", "b"))
     await let_go(line, "old")
@@ -197,8 +202,7 @@ async def test_a_claim_in_the_making_that_becomes_a_volume_is_waited_for(
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
     metadata = {"name": "a", "namespace": "default", "finalizers": [names.PROVISIONING_FINALIZER]}
     await line.client.create(CLAIMS, CLAIMS.body(metadata=metadata, spec=spec))
-    recorder = EventRecorder(line.client, instance="test", now=clock.now)
-    deleting = asyncio.ensure_future(Drain("", OURS, 60.0).delete(Console(), line.client, recorder, ""))
+    deleting = begin_to_delete(line)
     await asyncio.sleep(2.0)
     await line.client.create(VOLUMES, provisioned("made", "a"))
     await line.client.patch(CLAIMS, "default/a", {"metadata": {"finalizers": None}})
@@ -212,8 +216,7 @@ async def test_a_deletion_goes_on_after_the_api_server_was_away(wire: Wire, monk
     monkeypatch.setattr(drain_steps, "get_answer", nobody)
     line = wire()
     await line.client.create(VOLUMES, provisioned("old", "a"))
-    recorder = EventRecorder(line.client, instance="test", now=clock.now)
-    deleting = asyncio.ensure_future(Drain("", OURS, 60.0).delete(Console(), line.client, recorder, ""))
+    deleting = begin_to_delete(line)
     await asyncio.sleep(2.0)
     line.fail(("GET", "/"), times=5)
     await asyncio.sleep(20.0)
