@@ -78,7 +78,9 @@ def test_a_bundle_for_which_a_server_is_away_fails(
     config["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{free_port()}"
     away = tmp_path / "away"
     away.write_text(yaml.safe_dump(config))
-    assert main(["support-bundle", "--kubeconfig", str(away), "--output", "-", "--http", f"127.0.0.1:{free_port()}"]) == 1
+    assert (
+        main(["support-bundle", "--kubeconfig", str(away), "--output", "-", "--http", f"127.0.0.1:{free_port()}"]) == 1
+    )
     told = capsysbinary.readouterr()
     assert b"cannot be reached: nothing listens there" in told.err
     with tarfile.open(fileobj=io.BytesIO(told.out)) as archive:
