@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from volplane.backoff import LIVE_STATE_FORBIDS
 from volplane.controller.actions import Action, LiveReads, Read, Wait
-from volplane.intents.contest import contested
+from volplane.intents.conflict import claim_conflict
 from volplane.intents.node import claim_elsewhere
 from volplane.intents.record import record_intent
 from volplane.kube import names
@@ -52,7 +52,7 @@ def take_over(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action |
         return None
     if cluster.drivers.on_nodes(intent.driver) or claim_elsewhere(claim, cluster):
         return None
-    if (wait := contested(claim, intent.driver, cluster)) is not None:
+    if (wait := claim_conflict(claim, intent.driver, cluster)) is not None:
         return wait
     return not_leading(cluster, reads) or record_intent(claim, intent, cluster, why="take over what was begun")
 

@@ -28,12 +28,12 @@ from volplane.kube.objects import (
     Volume,
     VolumeAttachment,
 )
-from volplane.state.contests import Contests
 from volplane.state.indexes import ATTACHMENT_INDEXES, asset_name
 from volplane.state.naming import handle_in, volume_source
 from volplane.state.overlaps import Overlaps
 from volplane.state.progress import Progress
 from volplane.state.race import RaceTimes
+from volplane.state.record_conflicts import RecordConflicts
 from volplane.state.records import ClaimIntent, Sealer
 
 __all__ = ["ClusterState", "Drivers", "Settings"]
@@ -176,11 +176,11 @@ class ClusterState:
     free: FreeVolumes = field(default_factory=FreeVolumes)
     waiting: WaitingClaims = field(default_factory=WaitingClaims)
     overlaps: Overlaps = field(default_factory=Overlaps)
-    contests: Contests = field(init=False)
+    record_conflicts: RecordConflicts = field(init=False)
 
     def __post_init__(self) -> None:
         # Through this object: a test may give it another term.
-        self.contests = Contests(
+        self.record_conflicts = RecordConflicts(
             self.sealer,
             serves=lambda name: self.has_driver(name) or self.drivers.starting(name),
             fence=lambda: self.fence(),  # noqa: PLW0108

@@ -74,8 +74,8 @@ class EventHandlers:
         self._forget = forget
 
     def subscribe(self) -> None:
-        self._cluster.claims.subscribe(self._cluster.contests.claim_changed)
-        self._cluster.volumes.subscribe(self._cluster.contests.volume_changed)
+        self._cluster.claims.subscribe(self._cluster.record_conflicts.claim_changed)
+        self._cluster.volumes.subscribe(self._cluster.record_conflicts.volume_changed)
         self._cluster.volumes.subscribe(self.volume_changed)
         self._cluster.claims.subscribe(self.claim_changed)
         self._cluster.classes.subscribe(self.class_changed)
