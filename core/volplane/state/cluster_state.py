@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import product, starmap
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -29,7 +30,7 @@ from volplane.kube.objects import (
     VolumeAttachment,
 )
 from volplane.state.indexes import ATTACHMENT_INDEXES, asset_name
-from volplane.state.naming import handle_in, volume_source
+from volplane.state.naming import csi_source, handle_in, volume_source
 from volplane.state.overlaps import Overlaps
 from volplane.state.progress import Progress
 from volplane.state.race import RaceTimes
@@ -212,9 +213,10 @@ class ClusterState:
         PersistentVolume of the same driver and handle, which may be gone.
         """
         found = {each.name: each for each in self.attachments.by_index("volume", volume.name)}
-        attachers = {each.spec.attacher for each in found.values()} | {str((volume.spec.csi or {}).get("driver", ""))}
-        for attacher in attachers:
-            asset = asset_name(attacher, handle_in(volume_source(volume)))
+        driver, handle = csi_source(volume)
+        attachers = sorted({driver, *(each.spec.attacher for each in found.values())})
+        # What is recorded of a volume with an in-tree source is the handle as that has it.
+        for asset in starmap(asset_name, product(attachers, sorted({handle, handle_in(volume_source(volume))}))):
             found.update((each.name, each) for each in self.attachments.by_index("asset", asset))
         return list(found.values())
 
