@@ -1,6 +1,6 @@
-"""Explains one pod from live reads: the pod, its claims and volumes, its node, what is attached, and who warned of it.
+"""Explains one pod from live reads: the pod, its claims, volumes, node and attachments, and the warnings about it.
 
-A process that neither binds nor attaches has none of that in its caches.
+A process that neither binds nor attaches has no pods, nodes and attachments in its caches.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from volplane.assets import VolumeSource
 from volplane.attach.desired import NODE_INDEX, VOLUME_INDEXES
 from volplane.controller.clock import SystemClock
-from volplane.drivers.owners import SourceOwner
+from volplane.drivers.calls import HookCalls
+from volplane.drivers.executor import ThreadExecutor
+from volplane.drivers.registry import DriverRegistry
+from volplane.drivers.status import LoadedDrivers
 from volplane.errors import ApiError
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
@@ -73,7 +75,9 @@ async def read_pod(client: Client, key: str) -> PodExplanation:
 
 
 async def _state_around(client: Client, pod: Pod, claims: Sequence[str]) -> ClusterState:
-    """A cluster of what the pod's volumes depend on. Other pods that use its claims are in its namespace."""
+    """A cluster of what the pod's volumes depend on, without drivers: no hook says where a volume is attached. Other
+    pods that use its claims are in its namespace.
+    """
     clock = SystemClock()
     cluster = ClusterState(
         settings=Settings(cluster_id="", attacher=False),
@@ -82,7 +86,7 @@ async def _state_around(client: Client, pod: Pod, claims: Sequence[str]) -> Clus
         classes=Cache(STORAGE_CLASSES),
         pods=Cache(PODS, {**POD_INDEXES, **NODE_INDEX}),
         nodes=Cache(NODES),
-        drivers=_NoDrivers(),
+        drivers=DriverRegistry(LoadedDrivers(), HookCalls(LoadedDrivers(), ThreadExecutor())),
         sealer=Sealer(secrets.token_bytes(32)),
         now=clock.now,
         monotonic=clock.monotonic,
@@ -141,31 +145,3 @@ def _said(event: PodEvent) -> str:
     count = (event.series or {}).get("count") or event.count or 1
     times = f" ({count} times, last at {_when(event)})" if count > 1 else f" at {_when(event)}"
     return f"warning {event.reason}{times}: {event.message}"
-
-
-class _NoDrivers:
-    """No driver is needed to see where volumes are."""
-
-    def get(self, name: str) -> None:
-        return None
-
-    def distributed(self, name: str) -> None:
-        return None
-
-    def on_nodes(self, name: str) -> bool:
-        return False
-
-    def publishes(self, name: str) -> bool:
-        return False
-
-    def starting(self, name: str) -> bool:
-        return False
-
-    def broken(self, name: str) -> str:
-        return ""
-
-    def owner_of(self, source: VolumeSource) -> SourceOwner:
-        return SourceOwner()
-
-    def attachers(self, csi_driver: str) -> tuple[str, ...]:
-        return ()

@@ -1,7 +1,7 @@
-"""What is wanted where, and what is attached where: lookups in the caches that attach-detach decides by. Pure.
+"""The desired and the actual state of the world, as lookups in the caches. Pure.
 
-Both states of the world are the caches themselves, so that a restart loses nothing of them. Wanted is a volume on a
-node where a pod that has not ended uses it through a bound claim. Attached is what VolumeAttachments say.
+Both are rebuilt from the API after a restart. A volume is wanted on a node where a pod that has not ended uses it
+through a bound claim. It is attached where a VolumeAttachment says so.
 Source: desired_state_of_world_populator.go and actual_state_of_world.go of pkg/controller/volume/attachdetach.
 """
 

@@ -1,4 +1,4 @@
-"""The names by which attachments are known: those of Kubernetes, so that kubelets and other attachers find them. Pure.
+"""The names of volumes and attachments, as Kubernetes makes them: kubelets and other attachers look for these. Pure.
 
 Source: pkg/volume/csi/csi_attacher.go (getAttachmentName), pkg/volume/util (GetUniqueVolumeName),
 pkg/volume/csi/csi_plugin.go of Kubernetes; pkg/controller/util.go of the external-attacher.

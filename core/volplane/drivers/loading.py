@@ -1,7 +1,7 @@
 """Makes drivers from the configuration: imports their plugins, checks them, and reports each one that fails.
 
-Each driver is made in a thread of its own, with deadlines of its own: code of plugins may hang, and a driver that takes
-long delays no other.
+Each driver is made in a thread of its own, with deadlines of its own: code of plugins may hang, and a slow driver must
+not delay the others.
 """
 
 from __future__ import annotations

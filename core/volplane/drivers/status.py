@@ -1,4 +1,4 @@
-"""What is known of each configured driver: whether it could be made, whether it can be used now, and why not."""
+"""The state of each configured driver: whether it could be made, whether it can be used now, and why not."""
 
 from __future__ import annotations
 
@@ -72,14 +72,21 @@ class LoadedDrivers:
 
     def settled(self) -> LoadedDrivers:
         """The same, with those that were made meanwhile, or turned out to be broken, in their places."""
-        made = {each: each.made.result() for each in self.unmade if each.made.done()}
-        drivers = [(each.on_nodes, driver) for each, driver in made.items() if isinstance(driver, Driver)]
+        drivers, distributed, broken, unmade = [*self.drivers], [*self.distributed], [*self.broken], []
+        for each in self.unmade:
+            made = each.made.result() if each.made.done() else None
+            if made is None:
+                unmade.append(each)
+            elif isinstance(made, BrokenDriver):
+                broken.append(made)
+            else:
+                (distributed if each.on_nodes else drivers).append(made)
         return replace(
             self,
-            drivers=(*self.drivers, *(driver for on_nodes, driver in drivers if not on_nodes)),
-            distributed=(*self.distributed, *(driver for on_nodes, driver in drivers if on_nodes)),
-            broken=(*self.broken, *(each for each in made.values() if isinstance(each, BrokenDriver))),
-            unmade=tuple(each for each in self.unmade if each not in made),
+            drivers=tuple(drivers),
+            distributed=tuple(distributed),
+            broken=tuple(broken),
+            unmade=tuple(unmade),
         )
 
     @property

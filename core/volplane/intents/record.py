@@ -1,8 +1,9 @@
 """The intent on a claim: the place it records, how it is written, how it ends, and what follows it. Pure.
 
-An intent ends when its own volume is bound, or when it leads nowhere any more and no asset is left. Where a person
-deletes the volume before the claim is bound to it, the claim's intent names the next generation before that volume's
-asset is destroyed: what is made next is another asset, and must be told apart from this one, by a client token too.
+An intent ends when its own volume is bound, or when no volume can come of it any more and no asset is left. Where a
+person deletes the volume before the claim is bound to it, the claim's intent names the next generation before that
+volume's asset is destroyed: what is made next is another asset, and must be told apart from this one, by a client token
+too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The term of leadership in which an intent is worked on, and how a new leader goes on with what another began. Pure.
 
-Every intent that is written before a hook names the term in which it is worked on. Who finds another term there asks
-its own Lease, and only its holder goes on, by a conditional write of its own term. So a former leader that has not
-noticed yet writes nothing over what its successor does, and nobody has to wait for, or to compare, numbers of terms:
+Every intent that is written before a hook names the term in which it is worked on. A process that finds another term
+there reads its own Lease live. Only if it holds the Lease does it go on, by a conditional write of its own term. So a
+former leader that has not noticed its loss overwrites no record of its successor. Numbers of terms are never compared:
 a Lease that was made anew counts from 0 again.
 """
 

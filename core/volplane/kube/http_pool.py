@@ -1,4 +1,4 @@
-"""The open connections to one server: who uses which, and when another one is made."""
+"""The pool of connections to one server: which are in use, which are idle, and when another one is opened."""
 
 from __future__ import annotations
 

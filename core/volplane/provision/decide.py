@@ -3,7 +3,7 @@
 1. One patch puts finalizer, intent and provisioner annotations on the claim. 2. The `provision` hook runs; what it
 returns waits in memory. 3. The volume is created with the claim's uid in its reference. 4. The bind's write to the
 claim ends the intent. A crash after any of them repeats at most an idempotent hook call. A claim that is deleted before
-its volume exists never gets one: `settle` deletes the asset, then lets the claim go.
+its volume exists never gets one: `settle` deletes the asset, then removes the finalizer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Scrubbing a released volume and offering it again. Pure decisions over volume, intent and scrubber pod.
 
 intent -> plan (the `recycle` hook) -> gated pod -> its uid on the volume, after a live re-read -> gate lifted ->
-erased, verified by the pod itself -> pod deleted -> claim reference and intent released in one write. No step trusts
-that this process took an earlier one. A failed attempt is counted on the volume; after the last one a person decides.
+erased, verified by the pod itself -> pod deleted -> claim reference and intent released in one write. No step relies on
+this process having taken an earlier one. A failed attempt is counted on the volume; after the last one a person
+decides.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the decisions of claims and volumes see: caches, indexes, drivers, settings and what hooks returned."""
+"""What decisions see: caches, indexes, drivers, settings and what hooks returned."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ class ClusterState:
         """Whether a driver of this name is configured here, working or not."""
         return self.drivers.get(name) is not None or bool(self.drivers.broken(name))
 
-    def lets_go(self, volume: Volume) -> bool:
+    def removes_protection(self, volume: Volume) -> bool:
         """Whether this process deletes the volume's asset, and its last write then removes the protection too."""
         settings, maker = self.settings, volume.annotation(names.PROVISIONED_BY) or ""
         ours = settings.binder and settings.reclaimer and settings.protection and self.has_driver(maker)

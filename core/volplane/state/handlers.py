@@ -1,6 +1,6 @@
-"""Where the pure decisions meet the indexes: holds and offers around a claim's decision, and who wakes whom.
+"""Event handlers of claims and volumes: they keep the indexes and the progress, and queue what a change concerns.
 
-A wake-up is never lost: each listener runs after its cache changed, in the same turn of the loop, and queues keep what
+No change is missed: each listener runs after its cache changed, in the same turn of the loop, and queues keep what
 arrives while a key is in work.
 """
 
