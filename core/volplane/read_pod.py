@@ -49,9 +49,9 @@ _EVENTS: Kind[PodEvent] = Kind("v1", "Event", "events", True, PodEvent)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodExplanation:
-    """told: None if what it follows from may not be read; doubts says why. claims: keys of the pod's claims."""
+    """explanation: None if what it follows from may not be read; doubts says why. claims: keys of the pod's claims."""
 
-    told: Explanation | None
+    explanation: Explanation | None
     claims: Sequence[str] = ()
     doubts: Sequence[str] = ()
 
@@ -62,16 +62,16 @@ async def read_pod(client: Client, key: str) -> PodExplanation:
     claims = claims_of_pod(pod) if pod is not None else []
     if pod is None or not claims:
         said = f"there is no pod {key}" if pod is None else f"pod {key} uses no claim"
-        told = Explanation(kind="pod", name=key, found=pod is not None, situation=(said,), tried=(), next=())
-        return PodExplanation(told=told)
+        missing = Explanation(kind="pod", name=key, found=pod is not None, situation=(said,), tried=(), next=())
+        return PodExplanation(explanation=missing)
     try:
         cluster, warnings = await _state_around(client, pod, claims), await _warnings(client, pod)
     except ApiError as error:
         if error.status != HTTPStatus.FORBIDDEN:
             raise
         doubt = f"what keeps the pod itself from running is not told: {error.message}"
-        return PodExplanation(told=None, claims=claims, doubts=(doubt,))
-    return PodExplanation(told=explain_pod(pod, cluster, warnings), claims=claims)
+        return PodExplanation(explanation=None, claims=claims, doubts=(doubt,))
+    return PodExplanation(explanation=explain_pod(pod, cluster, warnings), claims=claims)
 
 
 async def _state_around(client: Client, pod: Pod, claims: Sequence[str]) -> ClusterState:
