@@ -59,7 +59,7 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
         "kube.event_series",
     ),
     "transports": ("kube.decoding", "kube.transport", "kube.watch"),
-    "contests": ("intents.contest", "state.contests"),
+    "conflicts over records": ("intents.conflict", "state.record_conflicts"),
     "other duties": ("assembly._Wiring._forget_source", "attach", "expand", "protection", "reconcile.volumes"),
 }
 """What is left out because nobody needs it to follow a claim: subject -> packages, modules, functions of core."""

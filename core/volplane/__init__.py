@@ -1,6 +1,6 @@
 """Volplane: a storage control plane for Kubernetes. These are the names that an author of a backend needs.
 
-Each is imported when it is first asked for: the command line needs none of them to start, and to end at Ctrl-C.
+Each is imported when it is first used: the command line starts, and ends at Ctrl-C, without importing them.
 """
 
 from importlib import import_module

@@ -1,6 +1,6 @@
 """Where the command `volplane` starts, also as `python -m volplane`.
 
-Until everything is imported, Ctrl-C ends the process at once, without a word. `volplane.cli.main` runs the command.
+Until everything is imported, Ctrl-C ends the process at once and prints nothing. `volplane.cli.main` runs the command.
 """
 
 from __future__ import annotations

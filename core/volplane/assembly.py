@@ -380,9 +380,9 @@ class _Wiring:
         )
         volumes = self._runner(
             "pvprotection",
-            lambda key, _: decide_volume_protection(key, state.volumes, state.claims, state.lets_go),
+            lambda key, _: decide_volume_protection(key, state.volumes, state.claims, state.removes_protection),
             state.volumes,
-            predicate=lambda key: volume_protection_may_act(key, state.volumes, state.lets_go),
+            predicate=lambda key: volume_protection_may_act(key, state.volumes, state.removes_protection),
         )
         handlers = ProtectionHandlers(protection, claims=claims, volumes=volumes)
         state.claims.subscribe(handlers.claim_changed)

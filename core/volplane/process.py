@@ -217,8 +217,8 @@ class ControllerProcess:
         self._loaded = await asyncio.get_running_loop().run_in_executor(DaemonThread("loading drivers"), load)
         for broken in self._loaded.broken:
             _say_broken(broken)
-        for unmade in self._loaded.unmade:
-            unmade.made.add_done_callback(lambda made: _say_broken(made.result()))
+        for pending in self._loaded.pending:
+            pending.made.add_done_callback(lambda made: _say_broken(made.result()))
         await self._elect_and_work(stop)
 
     async def _elect_and_work(self, stop: asyncio.Event) -> None:
@@ -261,7 +261,7 @@ class ControllerProcess:
         drivers = [f"{each.name} ({each.plugin.name})" for each in loaded.drivers]
         drivers += [f"{each.name} ({each.plugin.name}, on nodes)" for each in loaded.distributed]
         drivers += [f"{each.name} ({each.backend}, not usable)" for each in loaded.broken]
-        drivers += [f"{each.name} ({each.backend}, starting)" for each in loaded.unmade]
+        drivers += [f"{each.name} ({each.backend}, starting)" for each in loaded.pending]
         leads, found = "works without a lease", None
         if options.leader_elect:
             try:

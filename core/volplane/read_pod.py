@@ -1,6 +1,6 @@
-"""Explains one pod from live reads: the pod, its claims and volumes, its node, what is attached, and who warned of it.
+"""Explains one pod from live reads: the pod, its claims, volumes, node and attachments, and the warnings about it.
 
-A process that neither binds nor attaches has none of that in its caches.
+A process that neither binds nor attaches has no pods, nodes and attachments in its caches.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from volplane.assets import VolumeSource
 from volplane.attach.desired import NODE_INDEX, VOLUME_INDEXES
 from volplane.controller.clock import SystemClock
-from volplane.drivers.owners import SourceOwner
+from volplane.drivers.calls import HookCalls
+from volplane.drivers.executor import ThreadExecutor
+from volplane.drivers.registry import DriverRegistry
+from volplane.drivers.status import LoadedDrivers
 from volplane.errors import ApiError
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
@@ -47,9 +49,9 @@ _EVENTS: Kind[PodEvent] = Kind("v1", "Event", "events", True, PodEvent)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodExplanation:
-    """told: None if what it follows from may not be read; doubts says why. claims: keys of the pod's claims."""
+    """explanation: None if what it follows from may not be read; doubts says why. claims: keys of the pod's claims."""
 
-    told: Explanation | None
+    explanation: Explanation | None
     claims: Sequence[str] = ()
     doubts: Sequence[str] = ()
 
@@ -60,20 +62,22 @@ async def read_pod(client: Client, key: str) -> PodExplanation:
     claims = claims_of_pod(pod) if pod is not None else []
     if pod is None or not claims:
         said = f"there is no pod {key}" if pod is None else f"pod {key} uses no claim"
-        told = Explanation(kind="pod", name=key, found=pod is not None, situation=(said,), tried=(), next=())
-        return PodExplanation(told=told)
+        missing = Explanation(kind="pod", name=key, found=pod is not None, situation=(said,), tried=(), next=())
+        return PodExplanation(explanation=missing)
     try:
         cluster, warnings = await _state_around(client, pod, claims), await _warnings(client, pod)
     except ApiError as error:
         if error.status != HTTPStatus.FORBIDDEN:
             raise
         doubt = f"what keeps the pod itself from running is not told: {error.message}"
-        return PodExplanation(told=None, claims=claims, doubts=(doubt,))
-    return PodExplanation(told=explain_pod(pod, cluster, warnings), claims=claims)
+        return PodExplanation(explanation=None, claims=claims, doubts=(doubt,))
+    return PodExplanation(explanation=explain_pod(pod, cluster, warnings), claims=claims)
 
 
 async def _state_around(client: Client, pod: Pod, claims: Sequence[str]) -> ClusterState:
-    """A cluster of what the pod's volumes depend on. Other pods that use its claims are in its namespace."""
+    """A cluster of what the pod's volumes depend on, without drivers: no hook says where a volume is attached. Other
+    pods that use its claims are in its namespace.
+    """
     clock = SystemClock()
     cluster = ClusterState(
         settings=Settings(cluster_id="", attacher=False),
@@ -82,7 +86,7 @@ async def _state_around(client: Client, pod: Pod, claims: Sequence[str]) -> Clus
         classes=Cache(STORAGE_CLASSES),
         pods=Cache(PODS, {**POD_INDEXES, **NODE_INDEX}),
         nodes=Cache(NODES),
-        drivers=_NoDrivers(),
+        drivers=DriverRegistry(LoadedDrivers(), HookCalls(LoadedDrivers(), ThreadExecutor())),
         sealer=Sealer(secrets.token_bytes(32)),
         now=clock.now,
         monotonic=clock.monotonic,
@@ -141,31 +145,3 @@ def _said(event: PodEvent) -> str:
     count = (event.series or {}).get("count") or event.count or 1
     times = f" ({count} times, last at {_when(event)})" if count > 1 else f" at {_when(event)}"
     return f"warning {event.reason}{times}: {event.message}"
-
-
-class _NoDrivers:
-    """No driver is needed to see where volumes are."""
-
-    def get(self, name: str) -> None:
-        return None
-
-    def distributed(self, name: str) -> None:
-        return None
-
-    def on_nodes(self, name: str) -> bool:
-        return False
-
-    def publishes(self, name: str) -> bool:
-        return False
-
-    def starting(self, name: str) -> bool:
-        return False
-
-    def broken(self, name: str) -> str:
-        return ""
-
-    def owner_of(self, source: VolumeSource) -> SourceOwner:
-        return SourceOwner()
-
-    def attachers(self, csi_driver: str) -> tuple[str, ...]:
-        return ()

@@ -175,7 +175,7 @@ async def test_one_connection_serves_one_request_after_the_other(tmp_path: Path)
 
 
 async def test_a_burst_of_requests_makes_few_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_pool, "_PATIENCE", 60.0)
+    monkeypatch.setattr(http_pool, "_OPEN_MORE_AFTER", 60.0)
     server = Server()
     async with listening(server) as url, transport_to(tmp_path, url) as transport:
         await asyncio.gather(*(ask(transport) for _ in range(200)))

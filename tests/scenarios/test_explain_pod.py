@@ -60,8 +60,8 @@ async def test_a_pod_whose_volume_is_elsewhere_is_told_who_has_it_and_what_was_w
         await warn(harness, "FailedMount", "timed out", "2026-01-01T00:05:00Z", count=3)
         await warn(harness, "Pulled", "no warning", "2026-01-01T00:06:00Z")
         found = await told(harness)
-        assert found.told is not None
-        assert found.told.situation == (
+        assert found.explanation is not None
+        assert found.explanation.situation == (
             "pod default/pod1 is Pending on node node-a",
             "volume pv-1 is not attached to node node-a: it is attached to node-b, and may be on one node at a time",
             'Multi-Attach error for volume "pv-1" Volume is already used by pod(s) other',
@@ -82,7 +82,7 @@ async def test_a_pod_that_has_the_disk_through_another_volume_is_named_too() -> 
         record = {"v": 1, "driver": "fake", "asset": "csi:vol-1", "volume": "pv-1", "uid": "u", "handle": "vol-1"}
         text = json.dumps({**record, "source": "csi", "fields": source, "capacity": 1})
         await harness.patch("attachments", ELSEWHERE, {"metadata": {"annotations": {"volplane.dev/intent": text}}})
-        found = (await told(harness, "third")).told
+        found = (await told(harness, "third")).explanation
         assert found is not None
         assert 'Multi-Attach error for volume "pv-2" Volume is already used by pod(s) other' in found.situation
 
@@ -93,7 +93,7 @@ async def test_who_may_not_read_attachments_is_told_of_the_claims_alone_and_why(
         denied = refusing(403, "Forbidden", "volumeattachments is forbidden: you may not list them")
         harness.rules.fault(lambda call: call.what == "list volumeattachments", before=denied)
         found = await told(harness)
-        assert found.told is None
+        assert found.explanation is None
         assert found.claims == ["default/pvc-1"]
         [doubt] = found.doubts
         assert doubt == (
@@ -104,7 +104,7 @@ async def test_who_may_not_read_attachments_is_told_of_the_claims_alone_and_why(
 async def test_a_pod_that_is_not_there_and_one_without_a_claim_are_said() -> None:
     async with Harness(disabled_admission=()) as harness:
         await harness.create("pods", pod(volumes=[{"name": "scratch", "emptyDir": {}}]))
-        absent, plain = (await told(harness, "nope")).told, (await told(harness)).told
+        absent, plain = (await told(harness, "nope")).explanation, (await told(harness)).explanation
         assert absent is not None
         assert (absent.found, absent.situation) == (False, ("there is no pod default/nope",))
         assert plain is not None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from volplane.drivers.driver import Driver
-from volplane.drivers.status import BrokenDriver, DriverState, LoadedDrivers, UnmadeDriver
+from volplane.drivers.status import BrokenDriver, DriverState, LoadedDrivers, PendingDriver
 from volplane.state.naming import node_hash
 from volplane_testing import Cluster
 from volplane_testing.control_plane import Controllers, reasons_of
@@ -25,30 +25,30 @@ class Late:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._held: list[tuple[UnmadeDriver, Driver]] = []
+        self._held: list[tuple[PendingDriver, Driver]] = []
 
     def hold(self, loaded: LoadedDrivers) -> LoadedDrivers:
         """What was loaded without the driver."""
         (driver,) = (each for each in (*loaded.drivers, *loaded.distributed) if each.name == self.name)
-        unmade = UnmadeDriver(
+        pending = PendingDriver(
             name=self.name, backend="late", on_nodes=driver in loaded.distributed, doing="importing the backend"
         )
-        self._held.append((unmade, driver))
+        self._held.append((pending, driver))
         return replace(
             loaded,
             drivers=tuple(each for each in loaded.drivers if each is not driver),
             distributed=tuple(each for each in loaded.distributed if each is not driver),
-            unmade=(unmade,),
+            pending=(pending,),
         )
 
     def made(self) -> None:
-        for unmade, driver in self._held:
-            if not unmade.made.done():
-                unmade.made.set_result(driver)
+        for pending, driver in self._held:
+            if not pending.made.done():
+                pending.made.set_result(driver)
 
     def failed(self, error: str) -> None:
-        for unmade, _ in self._held:
-            unmade.made.set_result(BrokenDriver(name=self.name, backend="late", error=error))
+        for pending, _ in self._held:
+            pending.made.set_result(BrokenDriver(name=self.name, backend="late", error=error))
 
 
 @pytest.fixture

@@ -148,19 +148,12 @@ async def test_when_one_installation_is_renamed_the_other_finishes_what_it_began
         assert len(both.storage.first.assets) == len(CLAIMS)
 
 
-async def test_a_claim_that_is_deleted_under_two_installations_leaves_nothing() -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_a_claim_that_is_deleted_under_two_installations_leaves_nothing(*, stopped: bool) -> None:
+    """stopped: the installation that has begun with it does not run any more."""
     async with pair() as both:
-        for name in CLAIMS:
-            await both.first.delete("claims", name)
-        both.storage.finish()
-        await both.first.settle(100.0)
-        assert await both.first.claims() == {}
-        assert both.storage.first.assets == {}
-
-
-async def test_a_deleted_claim_of_an_installation_that_was_stopped_leaves_nothing() -> None:
-    async with pair() as both:
-        await both.first.kill()
+        if stopped:
+            await both.first.kill()
         for name in CLAIMS:
             await both.first.delete("claims", name)
         both.storage.finish()

@@ -11,7 +11,7 @@ import pytest
 from schedules import soaked
 from volplane.drivers.driver import Driver
 from volplane.drivers.registry import DriverRegistry
-from volplane.drivers.status import UnmadeDriver
+from volplane.drivers.status import PendingDriver
 from volplane_testing import run_seed
 from volplane_testing.simulation.process import Process, ProcessParts
 
@@ -22,23 +22,23 @@ SECONDS = (0.5, 3.0, 10.0, 40.0)
 def made_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most drivers of each process are made after it has begun."""
     begin, live = Process.__init__, Process._live
-    held: dict[Process, list[tuple[UnmadeDriver, Driver]]] = {}
+    held: dict[Process, list[tuple[PendingDriver, Driver]]] = {}
 
     def begin_without(process: Process, name: str, parts: ProcessParts) -> None:
         begin(process, name, parts)
         chance = random.Random(f"{parts.seed} {name}")
         late = [driver for driver in parts.drivers if chance.random() < 0.6]
-        held[process] = [(UnmadeDriver(name=each.name, backend="late", doing="importing"), each) for each in late]
+        held[process] = [(PendingDriver(name=each.name, backend="late", doing="importing"), each) for each in late]
         process._loaded = replace(
             process._loaded,
             drivers=tuple(each for each in parts.drivers if each not in late),
-            unmade=tuple(unmade for unmade, _ in held[process]),
+            pending=tuple(pending for pending, _ in held[process]),
         )
 
     async def live_and_make(process: Process) -> None:
         chance = random.Random(process.name)
-        for unmade, driver in held[process]:
-            asyncio.get_running_loop().call_later(chance.choice(SECONDS), unmade.made.set_result, driver)
+        for pending, driver in held[process]:
+            asyncio.get_running_loop().call_later(chance.choice(SECONDS), pending.made.set_result, driver)
         await live(process)
 
     monkeypatch.setattr(Process, "__init__", begin_without)
@@ -54,7 +54,7 @@ def test_nothing_breaks_while_drivers_are_made(seed: int) -> None:
 
 @pytest.mark.usefixtures("made_late")
 def test_a_driver_that_never_joins_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def wait(_registry: DriverRegistry, _unmade: UnmadeDriver) -> None:
+    async def wait(_registry: DriverRegistry, _pending: PendingDriver) -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(DriverRegistry, "_keep_once_made", wait)

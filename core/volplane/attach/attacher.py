@@ -1,8 +1,8 @@
 """The next step for an attachment of one of our drivers. Pure; the hook calls are in `operation`.
 
-The finalizer and the record of what is attached where are written before `attach` is called for the first time, at best
-by whoever makes the attachment; they go when `detach` is done. So an attachment that was deleted still says what to
-detach, though volume and node may be gone.
+The finalizer and the record of what is attached where are written before `attach` is called for the first time; where
+attach-detach runs in this process, it creates the attachment with them. They are removed when `detach` is done. So an
+attachment that is being deleted still says what to detach, even if volume and node are gone.
 Source: pkg/controller/csi_handler.go of kubernetes-csi/external-attacher.
 """
 

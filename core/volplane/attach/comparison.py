@@ -1,9 +1,9 @@
 """The periodic comparison of attachments with what the backend says is attached, for drivers that list their assets.
 
-An attachment is lost if the backend twice in a row does not show its asset at its node: that is reported on the volume,
-and `attach` is called again. What the backend shows where no attachment is gets reported on the volume, too. If the
-asset carries the marks of this volume, and the machine is a node of ours, it is detached after a second look
-(`leftover`). Everything else may be what a person wants, and stays.
+An attachment is lost if two listings in a row do not show its asset at its node: an Event on the volume reports that,
+and `attach` is called again. Another Event reports an asset that the backend shows at a machine for which there is no
+attachment. If the asset carries the marks of the volume, and the machine is a node of ours, the asset is detached after
+a second listing (`leftover`). Any other asset stays attached, because a person may want that.
 Source: the reconcile sync of kubernetes-csi/external-attacher, which does the first.
 """
 

@@ -1,7 +1,7 @@
-"""What is wanted where, and what is attached where: lookups in the caches that attach-detach decides by. Pure.
+"""The desired and the actual state of the world, as lookups in the caches. Pure.
 
-Both states of the world are the caches themselves, so that a restart loses nothing of them. Wanted is a volume on a
-node where a pod that has not ended uses it through a bound claim. Attached is what VolumeAttachments say.
+Both are rebuilt from the API after a restart. A volume is wanted on a node where a pod that has not ended uses it
+through a bound claim. It is attached where a VolumeAttachment says so.
 Source: desired_state_of_world_populator.go and actual_state_of_world.go of pkg/controller/volume/attachdetach.
 """
 
@@ -23,6 +23,7 @@ from volplane.kube import names
 from volplane.kube.objects import Claim, Node, Pod, Volume, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import asset_name, claims_of_pod, finished
+from volplane.state.naming import handle_in, volume_source
 
 __all__ = [
     "NODE_INDEX",
@@ -50,11 +51,14 @@ __all__ = [
 
 def _unique_names(volume: Volume) -> list[str]:
     name = unique_name(volume)
-    return [name] if name else []
+    if not name:
+        return []
+    recorded = f"{CSI_PREFIX}{asset_name(csi_parts(name)[0], handle_in(volume_source(volume)))}"
+    return [name] if recorded == name else [name, recorded]
 
 
 VOLUME_INDEXES = {"unique": _unique_names}
-"""unique: by driver and handle."""
+"""unique: by driver and handle; a volume with an in-tree source also by the handle as that has it."""
 
 
 def _node_of(pod: Pod) -> list[str]:
@@ -102,8 +106,8 @@ def users_and_volume(pair: Pair, cluster: ClusterState) -> tuple[list[Pod], Volu
 
 
 def pairs_wanted(unique: str, cluster: ClusterState) -> set[Pair]:
-    """Where the volume is wanted."""
-    return {Pair(pod.spec.node_name, unique) for pod, _ in _users(unique, cluster)}
+    """Where the volume is wanted. unique: see `VOLUME_INDEXES`."""
+    return {Pair(pod.spec.node_name, unique_name(volume)) for pod, volume in _users(unique, cluster)}
 
 
 def _users(unique: str, cluster: ClusterState, node: str = "") -> Iterator[tuple[Pod, Volume]]:
@@ -173,16 +177,11 @@ def may_share(unique: str, cluster: ClusterState) -> bool:
 
 
 def elsewhere(pair: Pair, cluster: ClusterState) -> list[VolumeAttachment]:
-    """Attachments of the volume to other nodes, if it may be on one node at a time only. Also those that name a
-    PersistentVolume of the same driver and handle that is gone.
-    """
+    """Attachments of a wanted volume to other nodes, if it may be on one node at a time only."""
     if may_share(pair.volume, cluster):
         return []
-    found: dict[str, VolumeAttachment] = {}
-    for volume in cluster.volumes.by_index("unique", pair.volume):
-        found.update((each.name, each) for each in cluster.attachments.by_index("volume", volume.name))
-    recorded = cluster.attachments.by_index("asset", asset_name(*csi_parts(pair.volume)))
-    found.update((each.name, each) for each in recorded)
+    volumes = cluster.volumes.by_index("unique", pair.volume)
+    found = {each.name: each for volume in volumes for each in cluster.attachments_of(volume)}
     return [each for each in found.values() if each.spec.node_name != pair.node]
 
 

@@ -1,4 +1,4 @@
-"""Who wakes the controllers of attachments: listeners of the caches."""
+"""Event handlers of attach-detach and the attacher: they queue what a change of the caches concerns."""
 
 from __future__ import annotations
 

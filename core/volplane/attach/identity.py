@@ -1,4 +1,4 @@
-"""The names by which attachments are known: those of Kubernetes, so that kubelets and other attachers find them. Pure.
+"""The names of volumes and attachments, as Kubernetes makes them: kubelets and other attachers look for these. Pure.
 
 Source: pkg/volume/csi/csi_attacher.go (getAttachmentName), pkg/volume/util (GetUniqueVolumeName),
 pkg/volume/csi/csi_plugin.go of Kubernetes; pkg/controller/util.go of the external-attacher.
@@ -11,8 +11,8 @@ import hashlib
 import re
 from typing import NamedTuple
 
-from volplane.kube import names
 from volplane.kube.objects import Volume, VolumeAttachment
+from volplane.state.naming import csi_source
 
 __all__ = [
     "CSI_PREFIX",
@@ -28,11 +28,6 @@ __all__ = [
 ]
 
 CSI_PREFIX = "kubernetes.io/csi/"
-_MIGRATED = names.MIGRATED_PLUGINS
-_ZONE = "topology.kubernetes.io/zone"
-_OLD_ZONE = "failure-domain.beta.kubernetes.io/zone"
-_MANY_ZONES = "__"
-_UNKNOWN = "UNSPECIFIED"
 _MANY = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 _NAME = re.compile("csi-[0-9a-f]{64}")
 
@@ -69,27 +64,8 @@ def unique_name(volume: Volume) -> str:
 
     Two PersistentVolumes with the same driver and handle are one volume.
     """
-    driver, handle = _csi_source(volume)
+    driver, handle = csi_source(volume)
     return f"{CSI_PREFIX}{driver}^{handle}" if driver else ""
-
-
-def _csi_source(volume: Volume) -> tuple[str, str]:
-    """Driver and handle; of an in-tree source of a cloud those of the CSI driver that has taken over from it.
-
-    Source: k8s.io/csi-translation-lib/plugins, aws_ebs.go and gce_pd.go.
-    """
-    spec, labels = volume.spec, volume.metadata.labels or {}
-    if spec.csi is not None:
-        return str(spec.csi.get("driver", "")), str(spec.csi.get("volumeHandle", ""))
-    if spec.aws_elastic_block_store is not None:
-        return _MIGRATED["kubernetes.io/aws-ebs"], str(spec.aws_elastic_block_store.get("volumeID", "")).split("/")[-1]
-    if spec.gce_persistent_disk is not None:
-        zones = labels.get(_ZONE) or labels.get(_OLD_ZONE) or _UNKNOWN
-        regional = _MANY_ZONES in zones
-        place = f"regions/{zones.split(_MANY_ZONES)[0].rpartition('-')[0]}" if regional else f"zones/{zones}"
-        disk = spec.gce_persistent_disk.get("pdName", "")
-        return _MIGRATED["kubernetes.io/gce-pd"], f"projects/{_UNKNOWN}/{place}/disks/{disk}"
-    return "", ""
 
 
 def csi_parts(unique: str) -> tuple[str, str]:

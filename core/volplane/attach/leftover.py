@@ -1,9 +1,10 @@
-"""What the backend has attached at a node of ours though no VolumeAttachment says so: it is detached. Pure.
+"""Detaches what the backend has attached to a node of ours without a VolumeAttachment. Pure.
 
-A process that was stopped in the middle of `attach` goes on when its attachment is gone; a person removes an attachment
-with its finalizer; the API server is restored from a backup. The missing attachment is put back, marked as one that is
-to be deleted. From then on it is detached as any other is: one operation at a time, on a live read, fenced, with the
-error in its status. Two attachments of one name cannot be, so that this one and another for a pod exclude each other.
+That happens when a process that was stopped in the middle of `attach` goes on after its attachment was removed, when a
+person removes the finalizer of an attachment, and when the API server is restored from a backup. The missing attachment
+is put back, with an annotation that it is to be deleted. From then on it is detached like any other: one operation at a
+time, on a live read, fenced, with the error in its status. There cannot be two attachments of one name, so this one and
+one that a pod needs exclude each other.
 """
 
 from __future__ import annotations

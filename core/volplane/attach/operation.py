@@ -1,4 +1,4 @@
-"""The operations of attachments: the live checks, one call of `attach` or `detach`, its result kept.
+"""The operations `attach` and `detach`: the live checks, one call of the hook, and its result kept.
 
 A detach starts only when the API server shows this very attachment, by its uid, as being deleted. An attachment that
 was made anew for the same volume and node has another uid, and while either is worked on, the registry lets no other

@@ -1,4 +1,4 @@
-"""Around the pure decisions of attach-detach: what they remember, which events were told, and what is counted."""
+"""The reconcilers of attach-detach: they keep state between pure decisions, record each Event once, and count."""
 
 from __future__ import annotations
 

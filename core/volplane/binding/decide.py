@@ -13,7 +13,16 @@ from typing import Any, Protocol
 
 import msgspec
 
-from volplane.binding.matching import Demand, capacity_of, demand_of, held_by, reference_is, refers_to, refusal
+from volplane.binding.matching import (
+    Demand,
+    capacity_of,
+    demand_of,
+    held_by,
+    reference_is,
+    reference_to,
+    refers_to,
+    refusal,
+)
 from volplane.controller.actions import Action, EventRecord, Patch, Wait, warning
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES, Kind
@@ -210,18 +219,7 @@ def _reference_step(claim: Claim, volume: Volume) -> Patch | None:
     reference = volume.spec.claim_ref
     if refers_to(volume, claim) and reference_is(reference, claim):
         return None
-    body: dict[str, Any] = {
-        "spec": {
-            "claimRef": {
-                "kind": "PersistentVolumeClaim",
-                "apiVersion": "v1",
-                "namespace": claim.namespace,
-                "name": claim.name,
-                "uid": claim.uid,
-                "resourceVersion": claim.metadata.resource_version,
-            }
-        }
-    }
+    body: dict[str, Any] = {"spec": {"claimRef": reference_to(claim)}}
     if not reference_is(reference, claim) and volume.annotation(names.BOUND_BY_CONTROLLER) is None:
         body["metadata"] = {"annotations": {names.BOUND_BY_CONTROLLER: "yes"}}
     return Patch(kind=VOLUMES, target=volume, body=body, why=f"reserve for claim {claim.key}")

@@ -27,6 +27,7 @@ __all__ = [
     "mode_of",
     "place_of",
     "reference_is",
+    "reference_to",
     "refers_to",
     "refusal",
     "request_of",
@@ -171,6 +172,18 @@ def reference_is(reference: ObjectReference | None, claim: KubeObject) -> bool:
         and reference.namespace == claim.namespace
         and reference.uid in ("", claim.uid)
     )
+
+
+def reference_to(claim: Claim) -> dict[str, str | None]:
+    """The `claimRef` of a volume that is reserved for this very claim."""
+    return {
+        "kind": "PersistentVolumeClaim",
+        "apiVersion": "v1",
+        "namespace": claim.namespace,
+        "name": claim.name,
+        "uid": claim.uid,
+        "resourceVersion": claim.metadata.resource_version,
+    }
 
 
 def refers_to(volume: Volume, claim: KubeObject) -> bool:

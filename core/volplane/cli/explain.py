@@ -77,16 +77,16 @@ def explain(
     options = Options(controllers=parse_controllers(controllers), namespace=namespace)
     configuration = read_configuration(config) if config is not None else Configuration()
     asker = _Asker(http, kubeconfig, configuration, options)
-    told, notes = asyncio.run(asker.explain(subject, key))
+    explanations, notes = asyncio.run(asker.explain(subject, key))
     console = Console()
     if output is Output.TEXT:
-        for each in told:
-            _show(console, each, titled=len(told) > 1)
+        for each in explanations:
+            _show(console, each, titled=len(explanations) > 1)
         for note in notes:
             console.note(note)
     else:
-        console.data(told[0] if len(told) == 1 else told, output)
-    if not all(each["found"] for each in told):
+        console.data(explanations[0] if len(explanations) == 1 else explanations, output)
+    if not all(each["found"] for each in explanations):
         raise typer.Exit(1)
 
 
@@ -138,9 +138,9 @@ class _Asker:
             return given, ()
         async with cluster_client(self.kubeconfig) as client:
             seen = await read_control_plane(client, self.configuration, self.options)
-            told: list[Mapping[str, Any]] = [asdict(seen.explain(subject, key)) for key in keys]
+            explanations: list[Mapping[str, Any]] = [asdict(seen.explain(subject, key)) for key in keys]
             note = _leader_note(await _leader(client, self.options.namespace), self.address)
-            return told, (note, *seen.doubts)
+            return explanations, (note, *seen.doubts)
 
     async def _attachment(self, name: str) -> Mapping[str, Any]:
         async with cluster_client(self.kubeconfig) as client:
@@ -151,13 +151,15 @@ class _Asker:
         """The pod, then its claims."""
         async with cluster_client(self.kubeconfig) as client:
             pod = await read_pod(client, key)
-        told, notes = await self._decided("claim", pod.claims) if pod.claims else ([], ())
-        return [*([asdict(pod.told)] if pod.told is not None else []), *told], (*pod.doubts, *notes)
+        explanations, notes = await self._decided("claim", pod.claims) if pod.claims else ([], ())
+        itself = [] if pod.explanation is None else [asdict(pod.explanation)]
+        return [*itself, *explanations], (*pod.doubts, *notes)
 
 
 def _absent(kind: str, name: str) -> dict[str, Any]:
-    told = Explanation(kind=kind, name=name, found=False, situation=(f"there is no {kind} {name}",), tried=(), next=())
-    return asdict(told)
+    situation = (f"there is no {kind} {name}",)
+    missing = Explanation(kind=kind, name=name, found=False, situation=situation, tried=(), next=())
+    return asdict(missing)
 
 
 async def _leader(client: Client, namespace: str) -> str:

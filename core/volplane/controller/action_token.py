@@ -1,8 +1,8 @@
 """The credential for what the HTTP endpoints change: a token in a file that only the user of the process can read.
 
-A loopback address is no credential: pods that share the host's network reach it, and every user of the machine. The
-process that listens writes the file, a command of the same user on the same machine reads it. The directory is the
-first that can be used of: $VOLPLANE_RUNTIME_DIR (alone, if it is set), /run/volplane for user 0, /tmp/volplane-<uid>.
+A loopback address is no credential: every user of the machine reaches it, and so do pods that share the host's network.
+The process that listens writes the file, and a command of the same user on the same machine reads it. The directory is
+the first usable one of $VOLPLANE_RUNTIME_DIR (alone, if it is set), /run/volplane for user 0, /tmp/volplane-<uid>.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The clock seam: wall time is injected; monotonic time is the event loop's, so a loop of virtual time rules it."""
+"""The clock seam: wall time is passed in; monotonic time is that of the event loop, virtual in tests."""
 
 from __future__ import annotations
 

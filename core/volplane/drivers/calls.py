@@ -1,4 +1,4 @@
-"""The way of every hook call: into the driver's own threads, within its time, while the lease lasts."""
+"""Calls hooks in the driver's own threads, with a deadline; one that changes storage only while the lease lasts."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 SPARE_THREADS: Final = 2
 """Threads beyond a driver's concurrency, so that probes and listings do not wait for operations."""
-PATIENCE = 0.005
+SLOW_AFTER = 0.005
 """Seconds after which a call counts as one that waits for something: those behind it get threads of their own. As long
 as the interpreter lets a thread run that others wait for (`sys.getswitchinterval`)."""
 
@@ -203,7 +203,7 @@ class _Pool:
     """The threads of one driver. Everything here runs in the loop's thread.
 
     Threads that compute share the interpreter's lock, and to pass it on costs more than a short hook. So one call runs
-    after the other in one thread; others begin beside it once all that run have taken longer than `PATIENCE`.
+    after the other in one thread; others begin beside it once all that run have taken longer than `SLOW_AFTER`.
     """
 
     def __init__(self, driver: str, size: int, loop: asyncio.AbstractEventLoop) -> None:
@@ -214,8 +214,8 @@ class _Pool:
         self._threads = 0
         self._idle: list[_Worker] = []
         self._waiting: deque[PendingCall] = deque()
-        self._look: asyncio.TimerHandle | None = None
-        """Looks whether what runs takes long, while calls wait."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Calls `_check_running`, while calls wait."""
         self._closed = False
 
     def submit(self, call: PendingCall) -> None:
@@ -233,26 +233,26 @@ class _Pool:
 
     def _begin_next(self) -> None:
         """Begin one of the calls that wait, unless another was begun a moment ago."""
-        if self._all_take_long():
+        if self._all_slow():
             self._begin()
-        self._look_soon()
+        self._set_timer()
 
-    def _look_soon(self) -> None:
-        if self._waiting and self._look is None and (self._idle or self._threads < self._size):
-            self._look = self._loop.call_later(PATIENCE, self._look_again)
+    def _set_timer(self) -> None:
+        if self._waiting and self._timer is None and (self._idle or self._threads < self._size):
+            self._timer = self._loop.call_later(SLOW_AFTER, self._check_running)
 
-    def _look_again(self) -> None:
+    def _check_running(self) -> None:
         """Begin half of the calls that wait if those that run take long: all have begun after a few looks."""
-        self._look = None
-        if self._all_take_long():
+        self._timer = None
+        if self._all_slow():
             for _ in range((len(self._waiting) + 1) // 2):
                 self._begin()
-        self._look_soon()
+        self._set_timer()
 
-    def _all_take_long(self) -> bool:
+    def _all_slow(self) -> bool:
         """Whether no thread will soon take the next call by itself. The loop may not have heard of an end yet."""
         now = self._loop.time()
-        return all(not call.performed and now - (call.begun or 0.0) >= PATIENCE for call in self.calls)
+        return all(not call.performed and now - (call.begun or 0.0) >= SLOW_AFTER for call in self.calls)
 
     def _begin(self) -> bool:
         """Give the first call that waits to a free thread. False if there is none of either."""

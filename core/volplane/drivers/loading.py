@@ -1,7 +1,7 @@
 """Makes drivers from the configuration: imports their plugins, checks them, and reports each one that fails.
 
-Each driver is made in a thread of its own, with deadlines of its own: code of plugins may hang, and a driver that takes
-long delays no other.
+Each driver is made in a thread of its own, with deadlines of its own: code of plugins may hang, and a slow driver must
+not delay the others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from volplane.drivers.contract import (
 from volplane.drivers.discovery import IMPORT_DEADLINE, PluginSource
 from volplane.drivers.driver import Driver, Extension
 from volplane.drivers.parameters import driver_options
-from volplane.drivers.status import BrokenDriver, LoadedDrivers, UnmadeDriver
+from volplane.drivers.status import BrokenDriver, LoadedDrivers, PendingDriver
 from volplane.errors import ConfigurationError, PluginError, VolplaneError
 from volplane.messages import one_line
 from volplane.operations import DriverLimits
@@ -61,7 +61,7 @@ def load_drivers(
     """Make every configured driver, or those of `default_drivers`. Never raises for one that cannot be made.
 
     node_name: of a process that serves one node: it gets the distributed drivers, and no others. Raises
-    ConfigurationError if there are none. grace: seconds after which drivers that take longer are left `unmade`; None:
+    ConfigurationError if there are none. grace: seconds after which drivers that take longer are left `pending`; None:
     wait for each until its deadlines.
 
     A configured extension that cannot be loaded breaks all drivers: an extension may be what forbids a deletion. So
@@ -74,15 +74,15 @@ def load_drivers(
         error = "; ".join(failures)
         unloaded = [BrokenDriver(name=s.name, backend=s.backend, error=error) for s in settings]
         return LoadedDrivers(broken=(*unusable, *unloaded))
-    unmade = tuple(
+    pending = tuple(
         _begin(each, extensions, plugins, on_nodes=each.distributed and node_name is None) for each in settings
     )
-    wait([each.made for each in unmade], timeout=grace)
+    wait([each.made for each in pending], timeout=grace)
     loaded = LoadedDrivers(
         broken=unusable,
         limits={s.name: _limits(s) for s in settings},
         publishing=frozenset(s.name for s in settings if s.distributed or s.storage_capacity),
-        unmade=unmade,
+        pending=pending,
     )
     return loaded.settled()
 
@@ -108,24 +108,24 @@ def _settings(
 
 def _begin(
     settings: DriverSettings, extensions: tuple[Extension, ...], plugins: PluginSource, *, on_nodes: bool
-) -> UnmadeDriver:
+) -> PendingDriver:
     """Begin to make one driver."""
-    unmade = UnmadeDriver(name=settings.name, backend=settings.backend, on_nodes=on_nodes)
+    pending = PendingDriver(name=settings.name, backend=settings.backend, on_nodes=on_nodes)
 
     def make() -> None:
         made: Driver | BrokenDriver
         try:
-            unmade.doing = "importing the backend"
+            pending.doing = "importing the backend"
             plugin = _load("backend", settings.backend, plugins)
-            unmade.doing = "making the backend"
-            made = within(BUILD_DEADLINE, unmade.doing, partial(_build, settings, plugin, extensions))
+            pending.doing = "making the backend"
+            made = within(BUILD_DEADLINE, pending.doing, partial(_build, settings, plugin, extensions))
         except VolplaneError as error:
             place = f"{settings.where}: " if settings.where else ""
             made = BrokenDriver(name=settings.name, backend=settings.backend, error=f"{place}{error}")
-        unmade.made.set_result(made)
+        pending.made.set_result(made)
 
     DaemonThread(f"driver {settings.name}").submit(make)
-    return unmade
+    return pending
 
 
 def default_drivers(

@@ -2,7 +2,7 @@
 
 A static volume belongs to the one driver whose `owns` returns True. Each driver is asked about one source at a time, so
 an `owns` that hangs costs its driver one thread. A driver whose call takes longer than `GRACE` is slow until a call of
-it returns sooner: where another driver's answer is True, a slow one is not waited for.
+it returns sooner: where another driver's answer is True, nobody waits for a slow one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a storage says of other leaders when it refuses a call, told to who elects."""
+"""Reports to the leader election that a storage refused a call because of a later term of leadership (`Fenced`)."""
 
 from __future__ import annotations
 

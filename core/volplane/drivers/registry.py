@@ -18,10 +18,10 @@ from volplane.drivers.status import (
     DriverState,
     DriverStatus,
     LoadedDrivers,
-    UnmadeDriver,
+    PendingDriver,
     problem,
     status_of_broken,
-    status_of_unmade,
+    status_of_pending,
 )
 from volplane.drivers.view import DriverView, serves_attachments
 from volplane.errors import BackendError, PluginError
@@ -83,7 +83,7 @@ class DriverRegistry:
         self._publishing = loaded.publishing
         self._distributed = {driver.name: driver.view for driver in loaded.distributed}
         self._broken = {broken.name: broken for broken in loaded.broken}
-        self._unmade = {unmade.name: unmade for unmade in loaded.unmade}
+        self._pending = {pending.name: pending for pending in loaded.pending}
         self._making_is_slow = False
         self.calls = calls
         self._cluster_id = cluster_id
@@ -91,15 +91,15 @@ class DriverRegistry:
         self._changed = changed
         self._owners = SourceOwners(self._ask_owns)
         self._none_starting = asyncio.Event()
-        self._none_unmade = asyncio.Event()
+        self._none_pending = asyncio.Event()
         self._note_started()
 
     # --- looking up ---------------------------------------------------------------------------------------------
 
     def names(self) -> tuple[str, ...]:
         """All configured drivers, usable or not, but the distributed ones."""
-        unmade = (each.name for each in self._unmade.values() if not each.on_nodes)
-        return tuple(sorted({*self._entries, *self._broken, *unmade}))
+        pending = (each.name for each in self._pending.values() if not each.on_nodes)
+        return tuple(sorted({*self._entries, *self._broken, *pending}))
 
     def get(self, name: str) -> DriverView | None:
         """The driver of this name, if it can be used now."""
@@ -112,8 +112,8 @@ class DriverRegistry:
 
     def on_nodes(self, name: str) -> bool:
         """Whether the processes of the nodes call the hooks of this driver, and this one does not."""
-        unmade = self._unmade.get(name)
-        return name in self._distributed or (unmade is not None and unmade.on_nodes)
+        pending = self._pending.get(name)
+        return name in self._distributed or (pending is not None and pending.on_nodes)
 
     def publishes(self, name: str) -> bool:
         """Whether the room of the driver of this name is published, by this process or by those of the nodes."""
@@ -127,22 +127,22 @@ class DriverRegistry:
 
     def starting(self, name: str) -> bool:
         """Whether this driver is made or has its first `start`, and nobody was told yet: for `START_GRACE` seconds."""
-        if self._here(name) is not None:
+        if self._pending_here(name) is not None:
             return not self._making_is_slow
         entry = self._entries.get(name)
         return entry is not None and entry.state is DriverState.STARTING
 
-    def _here(self, name: str) -> UnmadeDriver | None:
+    def _pending_here(self, name: str) -> PendingDriver | None:
         """The driver of this name, if it will be called by this process and is not made yet."""
-        unmade = self._unmade.get(name)
-        return unmade if unmade is not None and not unmade.on_nodes else None
+        pending = self._pending.get(name)
+        return pending if pending is not None and not pending.on_nodes else None
 
     def broken(self, name: str) -> str:
         """Why the configured driver of this name cannot be used; "" if it can, or if none here has this name."""
         if name in self._broken:
             return self._broken[name].error
-        if (unmade := self._here(name)) is not None:
-            return problem(self._status_of_unmade(unmade))
+        if (pending := self._pending_here(name)) is not None:
+            return problem(self._status_of_pending(pending))
         entry = self._entries.get(name)
         if entry is None or entry.state is DriverState.READY:
             return ""
@@ -164,11 +164,11 @@ class DriverRegistry:
     def owner_of(self, source: VolumeSource) -> SourceOwner:
         """The owner of a static volume's source, as far as it is known. Calls no hook; `identify` does."""
         owning = [(name, entry) for name, entry in sorted(self._entries.items()) if entry.driver.supports("owns")]
-        unmade = [name for name in self._unmade if self._here(name) is not None]
-        if first := next((name for name in (*unmade, *(name for name, _ in owning)) if self.starting(name)), ""):
+        pending = [name for name in self._pending if self._pending_here(name) is not None]
+        if first := next((name for name in (*pending, *(name for name, _ in owning)) if self.starting(name)), ""):
             return SourceOwner(known=False, starting=first)
         doubts = [f"driver {b.name} may own it but is broken: {b.error}" for b in self._broken.values()]
-        doubts += [f"driver {name} may own it but is {DriverState.STARTING}" for name in unmade]
+        doubts += [f"driver {name} may own it but is {DriverState.STARTING}" for name in pending]
         doubts += [
             f"driver {name} may own it but is {entry.state}"
             for name, entry in owning
@@ -188,12 +188,12 @@ class DriverRegistry:
         states = {name: self._status(entry) for name, entry in self._entries.items()}
         for name, broken in self._broken.items():
             states[name] = status_of_broken(broken)
-        for name, unmade in self._unmade.items():
-            states[name] = self._status_of_unmade(unmade)
+        for name, pending in self._pending.items():
+            states[name] = self._status_of_pending(pending)
         return tuple(states[name] for name in sorted(states))
 
-    def _status_of_unmade(self, unmade: UnmadeDriver) -> DriverStatus:
-        return status_of_unmade(unmade, f"{unmade.doing} has not ended yet" if self._making_is_slow else "")
+    def _status_of_pending(self, pending: PendingDriver) -> DriverStatus:
+        return status_of_pending(pending, f"{pending.doing} has not ended yet" if self._making_is_slow else "")
 
     def _status(self, entry: _Entry) -> DriverStatus:
         driver = entry.driver
@@ -238,8 +238,8 @@ class DriverRegistry:
         grace = asyncio.get_running_loop().call_later(START_GRACE, self._making_takes_long)
         try:
             async with asyncio.TaskGroup() as group:
-                for unmade in tuple(self._unmade.values()):
-                    group.create_task(self._keep_once_made(unmade), name=f"driver {unmade.name}")
+                for pending in tuple(self._pending.values()):
+                    group.create_task(self._keep_once_made(pending), name=f"driver {pending.name}")
                 await self._each(self._keep_one, tuple(self._entries.values()))
         finally:
             grace.cancel()
@@ -247,14 +247,14 @@ class DriverRegistry:
     def _making_takes_long(self) -> None:
         self._making_is_slow = True
         self._note_started()
-        for unmade in self._unmade.values():
-            log.warning("%s", problem(self._status_of_unmade(unmade)))
-            self._changed(unmade.name)
+        for pending in self._pending.values():
+            log.warning("%s", problem(self._status_of_pending(pending)))
+            self._changed(pending.name)
 
-    async def _keep_once_made(self, unmade: UnmadeDriver) -> None:
-        made = await asyncio.wrap_future(unmade.made)
-        del self._unmade[unmade.name]
-        if isinstance(made, Driver) and not unmade.on_nodes:
+    async def _keep_once_made(self, pending: PendingDriver) -> None:
+        made = await asyncio.wrap_future(pending.made)
+        del self._pending[pending.name]
+        if isinstance(made, Driver) and not pending.on_nodes:
             self.calls.add(made)
             entry = self._entries[made.name] = _Entry(made)
             await self._keep_one(entry)
@@ -272,13 +272,13 @@ class DriverRegistry:
 
     async def made(self) -> None:
         """Return once every driver is made and was started, or failed: perhaps long after `started`."""
-        await self._none_unmade.wait()
+        await self._none_pending.wait()
 
     def _note_started(self) -> None:
-        if not any(self.starting(name) for name in (*self._entries, *self._unmade)):
+        if not any(self.starting(name) for name in (*self._entries, *self._pending)):
             self._none_starting.set()
-            if not self._unmade:
-                self._none_unmade.set()
+            if not self._pending:
+                self._none_pending.set()
 
     @property
     def all_hang(self) -> bool:

@@ -1,4 +1,4 @@
-"""What is known of each configured driver: whether it could be made, whether it can be used now, and why not."""
+"""The state of each configured driver: whether it could be made, whether it can be used now, and why not."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = [
     "DriverState",
     "DriverStatus",
     "LoadedDrivers",
-    "UnmadeDriver",
+    "PendingDriver",
     "problem",
     "status_of_broken",
-    "status_of_unmade",
+    "status_of_pending",
     "why_none_works",
 ]
 
@@ -40,8 +40,8 @@ def _begun() -> Future[Driver | BrokenDriver]:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class UnmadeDriver:
-    """A driver that is being made: nothing is known of it but what stands in the configuration.
+class PendingDriver:
+    """A driver that is being made: only what the configuration says of it is known.
 
     on_nodes: the processes of the nodes will call its hooks, and this one will not. doing: what takes its time now.
     made: ends within the deadlines of `volplane.drivers.loading`; it is set in another thread.
@@ -58,9 +58,8 @@ class UnmadeDriver:
 class LoadedDrivers:
     """What `volplane.drivers.loading` made of a configuration.
 
-    unmade: drivers that take longer than the others were to wait for. distributed: those whose hooks the processes of
-    the nodes call, and not this one. drivers: the others. publishing: names of those whose room is published if they
-    measure it, of all kinds.
+    pending: drivers that are still being made. distributed: those whose hooks the processes of the nodes call, and not
+    this one. drivers: the others. publishing: names of all whose room is published, if they measure it.
     """
 
     drivers: tuple[Driver, ...] = ()
@@ -68,42 +67,49 @@ class LoadedDrivers:
     limits: Mapping[str, DriverLimits] = field(default_factory=dict)
     distributed: tuple[Driver, ...] = ()
     publishing: frozenset[str] = frozenset()
-    unmade: tuple[UnmadeDriver, ...] = ()
+    pending: tuple[PendingDriver, ...] = ()
 
     def settled(self) -> LoadedDrivers:
         """The same, with those that were made meanwhile, or turned out to be broken, in their places."""
-        made = {each: each.made.result() for each in self.unmade if each.made.done()}
-        drivers = [(each.on_nodes, driver) for each, driver in made.items() if isinstance(driver, Driver)]
+        drivers, distributed, broken, pending = [*self.drivers], [*self.distributed], [*self.broken], []
+        for each in self.pending:
+            made = each.made.result() if each.made.done() else None
+            if made is None:
+                pending.append(each)
+            elif isinstance(made, BrokenDriver):
+                broken.append(made)
+            else:
+                (distributed if each.on_nodes else drivers).append(made)
         return replace(
             self,
-            drivers=(*self.drivers, *(driver for on_nodes, driver in drivers if not on_nodes)),
-            distributed=(*self.distributed, *(driver for on_nodes, driver in drivers if on_nodes)),
-            broken=(*self.broken, *(each for each in made.values() if isinstance(each, BrokenDriver))),
-            unmade=tuple(each for each in self.unmade if each not in made),
+            drivers=tuple(drivers),
+            distributed=tuple(distributed),
+            broken=tuple(broken),
+            pending=tuple(pending),
         )
 
     @property
     def on_nodes(self) -> tuple[str, ...]:
         """Names of the drivers whose hooks the processes of the nodes call, made or not."""
-        return (*(each.name for each in self.distributed), *(each.name for each in self.unmade if each.on_nodes))
+        return (*(each.name for each in self.distributed), *(each.name for each in self.pending if each.on_nodes))
 
     @property
     def attaches(self) -> bool:
         """Whether a driver of this process serves attachments. One that is not made yet may."""
         served = any(serves_attachments(each.view) for each in self.drivers)
-        return served or any(not each.on_nodes for each in self.unmade)
+        return served or any(not each.on_nodes for each in self.pending)
 
     @property
     def publishes(self) -> bool:
         """Whether the room of a driver is published. That of one that is not made yet is, if it is to be."""
         able = [each.name for each in (*self.drivers, *self.distributed) if each.supports("get_capacity")]
-        return not self.publishing.isdisjoint([*able, *(each.name for each in self.unmade)])
+        return not self.publishing.isdisjoint([*able, *(each.name for each in self.pending)])
 
     @property
     def names(self) -> frozenset[str]:
         """Names of all that are configured, working or not, made or not."""
         usable = frozenset(each.name for each in (*self.drivers, *self.distributed))
-        return usable | {each.name for each in self.broken} | {each.name for each in self.unmade}
+        return usable | {each.name for each in self.broken} | {each.name for each in self.pending}
 
 
 class DriverState(StrEnum):
@@ -138,12 +144,12 @@ def status_of_broken(broken: BrokenDriver) -> DriverStatus:
     return _without_driver(broken, DriverState.BROKEN, broken.error)
 
 
-def status_of_unmade(unmade: UnmadeDriver, error: str) -> DriverStatus:
+def status_of_pending(pending: PendingDriver, error: str) -> DriverStatus:
     """The status of a driver that is being made. error: what takes long, or "" as long as that is nothing special."""
-    return _without_driver(unmade, DriverState.STARTING, error)
+    return _without_driver(pending, DriverState.STARTING, error)
 
 
-def _without_driver(named: BrokenDriver | UnmadeDriver, state: DriverState, error: str) -> DriverStatus:
+def _without_driver(named: BrokenDriver | PendingDriver, state: DriverState, error: str) -> DriverStatus:
     return DriverStatus(
         name=named.name,
         backend=named.backend,

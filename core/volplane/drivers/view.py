@@ -17,7 +17,7 @@ _CLASSES_REMEMBERED: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverView:
-    """A driver as values that never change while the process lives. It calls no hook; `DriverRegistry.call` does.
+    """A driver as values that never change while the process lives. It calls no hook; `HookCalls.call` does.
 
     name: of the driver. backend: name of its entry point. info: what `describe` returned at load. hooks: names of the
     hooks that the backend implements. options: schema of the driver's options.

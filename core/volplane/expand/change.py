@@ -1,4 +1,4 @@
-"""What growing an asset and changing its attributes share: whose it is, the hook call, the saved state. Pure."""
+"""What `resize` and `modify` share: the driver of the asset, the operation, the state of a long call. Pure."""
 
 from __future__ import annotations
 

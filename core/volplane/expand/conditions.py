@@ -1,4 +1,4 @@
-"""The conditions of a claim that tell of growth and of changed attributes. Pure.
+"""The conditions of a claim about growth and about changed attributes. Pure.
 
 Source: `PersistentVolumeClaimConditionType` of the Kubernetes API, and `MergeResizeConditionOnPVC` and
 `MergeModifyVolumeConditionsOnPVC` of its volume utilities.

@@ -1,4 +1,4 @@
-"""Who wakes the growth and the change of a claim: listeners of the caches."""
+"""Event handlers of expansion and modification: they queue the claims that a change of the caches concerns."""
 
 from __future__ import annotations
 

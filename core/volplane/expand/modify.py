@@ -1,8 +1,9 @@
 """Changing the attributes of a bound claim's asset to those of its VolumeAttributesClass. Pure decisions.
 
-The class that is tried stands in the claim's status before the hook is called; then the volume names the new class,
-then the claim's status does. A class that the backend refuses may be taken back. A class that may have been applied
-when the claim named another one is noted on the volume, until the asset has the attributes of one class.
+The claim's status names the class that is tried before the hook is called. After the hook, first the volume names the
+new class, then the claim's status shows it as current. A class that the backend refuses may be taken back. A class that
+may have been applied when the claim named another one is noted on the volume, until the asset has the attributes of one
+class.
 Source: external-resizer, `pkg/modifycontroller`; KEP-3751.
 """
 

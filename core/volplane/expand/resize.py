@@ -1,8 +1,9 @@
 """Growing the asset of a bound claim that asks for more than it has. Pure decisions; the hook call is in `operation`.
 
-The order of writes is that of the stock resizer: what is tried stands in the claim's status before the hook is called,
-then the volume's capacity, then the claim's. A file system is grown by the node plugin, where the driver says that it
-must be. A size that the backend refuses may be lowered again, to one that is still more than what the claim has.
+The order of writes is that of the stock resizer: the claim's status shows the size that is tried before the hook is
+called; after the hook the volume's capacity is written, then the claim's. The node plugin grows the file system, where
+the driver says that it must be grown. A size that the backend refuses may be lowered again, to one that is still more
+than what the claim has.
 Source: external-resizer, `expandAndRecover`; KEP-1790 (recovery from failed expansion).
 """
 

@@ -1,4 +1,4 @@
-"""How far the growth of a claim and the change of its attributes are, for people. Pure."""
+"""The progress of a claim's growth and of a change of its attributes, in words for people. Pure."""
 
 from __future__ import annotations
 

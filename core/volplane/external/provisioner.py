@@ -41,7 +41,7 @@ from volplane.state.records import read_recycle_intent
 
 __all__ = ["decide_external_claim", "decide_external_volume", "external_claim_may_act", "external_volume_may_act"]
 
-PATIENCE = 60.0
+DRIVER_GRACE = 60.0
 """Seconds that a volume may wait for a driver that is not configured here; another process may have it."""
 
 
@@ -98,7 +98,7 @@ def _settle(claim: Claim, cluster: ClusterState) -> Action:
     if cluster.drivers.on_nodes(driver):
         return Settled()
     if not cluster.has_driver(driver):
-        left = PATIENCE - _seconds_since(claim.metadata.deletion_timestamp, cluster.now())
+        left = DRIVER_GRACE - _seconds_since(claim.metadata.deletion_timestamp, cluster.now())
         if left > 0:
             seconds = left if claim.terminating else None
             return Wait(reason=f'driver "{driver}" is not configured here', seconds=seconds)
@@ -188,7 +188,7 @@ def _without_driver(volume: Volume, maker: str, cluster: ClusterState) -> Action
         return Wait(reason=f'driver "{maker}" is starting')
     if not (why := cluster.drivers.broken(maker)):
         since = volume.metadata.deletion_timestamp or volume.status.last_phase_transition_time
-        left = PATIENCE - _seconds_since(since, cluster.now())
+        left = DRIVER_GRACE - _seconds_since(since, cluster.now())
         if left > 0:
             return Wait(reason=f'driver "{maker}" is not configured here', seconds=left)
         why = f"it is not configured here; configure it, or remove {names.RECLAIM_FINALIZER} to keep the asset"

@@ -1,7 +1,7 @@
-"""Whether a claim or a volume is the business of a process that serves one node. Pure.
+"""Whether a process that serves one node may work on a claim or a volume. Pure.
 
-The label by which such a process watches chooses what it looks at. What it may do follows from the sealed intent of a
-claim and from the node affinity of a volume, which nobody can change.
+A label selects what such a process watches. What it may do follows from the sealed intent of a claim and from the node
+affinity of a volume, which nobody can change.
 """
 
 from __future__ import annotations
@@ -19,36 +19,42 @@ __all__ = ["claim_elsewhere", "given_back", "node_metadata", "on_node", "volume_
 
 def claim_elsewhere(claim: Claim, cluster: ClusterState) -> str:
     """Why this process may not work on the claim's asset; "" if it may."""
-    name = cluster.settings.node_name
-    if not name:
-        return ""
-    node = cluster.nodes.get(name)
-    if node is None:
-        return f"node {name}, which this process serves, does not exist"
+    node = _served_node(cluster)
+    if isinstance(node, str):
+        return node
     if why := _made_again(claim, node):
         return why
     intent = cluster.intent_of(claim)
     if intent is not None and intent.segment:
         labels = node.metadata.labels or {}
         place = ", ".join(f"{key}={value}" for key, value in sorted(intent.segment.items()))
-        return "" if intent.segment.items() <= labels.items() else f"its volume is made at {place}, not on node {name}"
+        return (
+            ""
+            if intent.segment.items() <= labels.items()
+            else f"its volume is made at {place}, not on node {node.name}"
+        )
     selected = claim.annotation(names.SELECTED_NODE)
-    if selected == name:
+    if selected == node.name:
         return ""
-    return f"node {selected} is selected, not {name}" if selected else "no node is selected"
+    return f"node {selected} is selected, not {node.name}" if selected else "no node is selected"
 
 
 def volume_elsewhere(volume: Volume, cluster: ClusterState) -> str:
     """Why this process may not touch the volume's asset; "" if it may."""
+    node = _served_node(cluster)
+    if isinstance(node, str):
+        return node
+    if not on_node(volume, node):
+        return f"its node affinity does not put it on node {node.name}, whatever its label {names.NODE} says"
+    return _made_again(volume, node)
+
+
+def _served_node(cluster: ClusterState) -> Node | str:
+    """The node whose storage this process serves; "" if it serves the cluster, else why it can serve none."""
     name = cluster.settings.node_name
     if not name:
         return ""
-    node = cluster.nodes.get(name)
-    if node is None:
-        return f"node {name}, which this process serves, does not exist"
-    if not on_node(volume, node):
-        return f"its node affinity does not put it on node {name}, whatever its label {names.NODE} says"
-    return _made_again(volume, node)
+    return cluster.nodes.get(name) or f"node {name}, which this process serves, does not exist"
 
 
 def on_node(volume: Volume, node: Node) -> bool:

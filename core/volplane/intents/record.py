@@ -1,8 +1,9 @@
 """The intent on a claim: the place it records, how it is written, how it ends, and what follows it. Pure.
 
-An intent ends when its own volume is bound, or when it leads nowhere any more and no asset is left. Where a person
-deletes the volume before the claim is bound to it, the claim's intent names the next generation before that volume's
-asset is destroyed: what is made next is another asset, and must be told apart from this one, by a client token too.
+An intent ends when its own volume is bound, or when no volume can come of it any more and no asset is left. Where a
+person deletes the volume before the claim is bound to it, the claim's intent names the next generation before that
+volume's asset is destroyed: what is made next is another asset, and must be told apart from this one, by a client token
+too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from volplane.assets import Segment
 from volplane.binding.matching import class_of_claim, refers_to
 from volplane.controller.actions import Action, EventRecord, Patch, Run, Wait, warning
 from volplane.drivers.view import DriverView
-from volplane.intents.contest import contested
+from volplane.intents.conflict import claim_conflict
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, StorageClass, Volume
@@ -200,7 +201,7 @@ def settle(claim: Claim, cluster: ClusterState) -> Action | None:
         used = held = False  # The claim went to another node, and the first one came back with a volume after all.
     if used or held or isinstance(cluster.progress.claim(claim.uid).step, Discarded):
         return _end_intent(claim)
-    if (wait := contested(claim, name, cluster)) is not None:
+    if (wait := claim_conflict(claim, name, cluster)) is not None:
         return wait
     return _restore_record(claim, name, intent, cluster) or discard(claim, name, cluster)
 
@@ -309,7 +310,7 @@ def after_deleted_volume(claim: Claim, volume: Volume, cluster: ClusterState) ->
         reason = f'volume "{volume.name}" was deleted before it was bound; when it is gone another one is made'
         return Wait(reason=reason)
     maker = volume.annotation(names.PROVISIONED_BY) or ""
-    if (wait := contested(claim, maker, cluster)) is not None:
+    if (wait := claim_conflict(claim, maker, cluster)) is not None:
         return wait
     intent = ClaimIntent(v=INTENT_VERSION, driver=maker, generation=_generation_of(volume) + 1)
     return record_intent(claim, intent, cluster, why="declare the intent to provision anew")

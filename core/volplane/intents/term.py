@@ -1,8 +1,8 @@
 """The term of leadership in which an intent is worked on, and how a new leader goes on with what another began. Pure.
 
-Every intent that is written before a hook names the term in which it is worked on. Who finds another term there asks
-its own Lease, and only its holder goes on, by a conditional write of its own term. So a former leader that has not
-noticed yet writes nothing over what its successor does, and nobody has to wait for, or to compare, numbers of terms:
+Every intent that is written before a hook names the term in which it is worked on. A process that finds another term
+there reads its own Lease live. Only if it holds the Lease does it go on, by a conditional write of its own term. So a
+former leader that has not noticed its loss overwrites no record of its successor. Numbers of terms are never compared:
 a Lease that was made anew counts from 0 again.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from volplane.backoff import LIVE_STATE_FORBIDS
 from volplane.controller.actions import Action, LiveReads, Read, Wait
-from volplane.intents.contest import contested
+from volplane.intents.conflict import claim_conflict
 from volplane.intents.node import claim_elsewhere
 from volplane.intents.record import record_intent
 from volplane.kube import names
@@ -52,7 +52,7 @@ def take_over(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action |
         return None
     if cluster.drivers.on_nodes(intent.driver) or claim_elsewhere(claim, cluster):
         return None
-    if (wait := contested(claim, intent.driver, cluster)) is not None:
+    if (wait := claim_conflict(claim, intent.driver, cluster)) is not None:
         return wait
     return not_leading(cluster, reads) or record_intent(claim, intent, cluster, why="take over what was begun")
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 import msgspec
@@ -25,16 +24,30 @@ from volplane.kube.status import error_from
 from volplane.kube.transport import ApiMetrics, Request, Transport
 from volplane.kube.watch import Watch
 
-__all__ = ["JSON_PATCH", "MERGE_PATCH", "PAGE", "WHOLE", "Client", "Listing"]
+__all__ = ["JSON_PATCH", "MERGE_PATCH", "Client", "Listing", "full_list_if_expired"]
 
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
-PAGE: Final = 500
+_PAGE: Final = 500
 """Objects in one answer to a list."""
-WHOLE: Final = 0
-"""Of a list in one answer, which cannot grow too old."""
+_FULL: Final = 0
+"""The limit that asks for all objects in one answer."""
 
 T = TypeVar("T", bound=KubeObject)
+R = TypeVar("R")
+
+
+async def full_list_if_expired(read: Callable[[int], Awaitable[R]]) -> R:
+    """What `read(limit)` returns, which reads `Client.pages` with this limit.
+
+    If the server compacts the snapshot away between two pages (ApiGone), it is called again, to read all objects in one
+    answer: a list too large to be read page by page in time would otherwise never end. Source:
+    `ListPager.FullListIfExpired` of client-go.
+    """
+    try:
+        return await read(_PAGE)
+    except ApiGone:
+        return await read(_FULL)
 
 
 class Client:
@@ -100,27 +113,20 @@ class Client:
     async def list(
         self, kind: Kind[T], *, namespace: str = "", label_selector: str = "", field_selector: str = ""
     ) -> Listing[T]:
-        """All objects of a kind (of one namespace, if given), as one consistent snapshot.
+        """All objects of a kind (of one namespace, if given), as one consistent snapshot."""
 
-        They are read in pages, or in one answer if the snapshot grew too old between two pages.
-        """
-        read = partial(
-            self._collect, kind, namespace=namespace, label_selector=label_selector, field_selector=field_selector
-        )
-        try:
-            return await read(limit=PAGE)
-        except ApiGone:
-            return await read(limit=WHOLE)
+        async def read(limit: int) -> Listing[T]:
+            items: list[T] = []
+            unreadable: list[str] = []
+            version = 0
+            selectors = {"label_selector": label_selector, "field_selector": field_selector}
+            async for page in self.pages(kind, namespace=namespace, limit=limit, **selectors):
+                items += page.items
+                unreadable += page.unreadable
+                version = page.version
+            return Listing(items, version, unreadable)
 
-    async def _collect(self, kind: Kind[T], **selection: Any) -> Listing[T]:
-        items: list[T] = []
-        unreadable: list[str] = []
-        version = 0
-        async for page in self.pages(kind, **selection):
-            items += page.items
-            unreadable += page.unreadable
-            version = page.version
-        return Listing(items, version, unreadable)
+        return await full_list_if_expired(read)
 
     async def pages(
         self,
@@ -129,11 +135,11 @@ class Client:
         namespace: str = "",
         label_selector: str = "",
         field_selector: str = "",
-        limit: int = PAGE,
+        limit: int = _PAGE,
     ) -> AsyncIterator[Listing[T]]:
-        """The same as `list`, page by page of at most `limit` objects.
+        """The same as `list`, page by page of at most `limit` objects; 0: all in one page.
 
-        Raises ApiGone if the snapshot grew too old between two pages.
+        Raises ApiGone if the snapshot grew too old between two pages (see `full_list_if_expired`).
         """
         query = _selection(label_selector, field_selector)
         if limit:

@@ -1,8 +1,8 @@
 """Who we are to the API server, kept fresh while tokens, keys and certificates rotate.
 
 `Credentials` decides when to look again: every minute, before what an exec plugin gave expires, and when the server
-does not accept what we have. What is read, and how, is the `Source`'s; `volplane.kube.kubeconfig` has those of
-kubeconfig files and pods.
+does not accept what we have. A `Source` reads them; `volplane.kube.kubeconfig` has the sources for kubeconfig files and
+pods.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which Event a notification belongs to: equal ones are one Event with a count, and so are many similar ones.
 
 Source: client-go tools/record/events_cache.go, EventCorrelator: from the tenth text for one reason within ten minutes
-on, further texts are one Event, and one object gets 25 writes and then one per 5 minutes. Where client-go drops what
-is above that rate, here it waits.
+on, further texts are one Event, and one object gets 25 writes and then one per 5 minutes. client-go drops what is above
+that rate; here it waits.
 """
 
 from __future__ import annotations

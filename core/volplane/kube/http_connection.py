@@ -1,7 +1,7 @@
 """One connection to a server that speaks HTTP/1.1: exchanges, one after the other (RFC 9112).
 
-llhttp, the parser of Node.js, reads the answers (package `httptools`). What is kept here is the state between two
-exchanges: whether an answer is whole, and whether the connection can be used again.
+llhttp, the parser of Node.js, parses the answers (package `httptools`). This module keeps the state of the exchange:
+whether its answer is complete, and whether the connection can be used again.
 """
 
 from __future__ import annotations

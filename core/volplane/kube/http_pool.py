@@ -1,4 +1,4 @@
-"""The open connections to one server: who uses which, and when another one is made."""
+"""The pool of connections to one server: which are in use, which are idle, and when another one is opened."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from volplane.kube.http_route import Tls
 
 __all__ = ["ConnectionPool"]
 
-_MOST_OPEN: Final = 200
+_MAX_OPEN: Final = 200
 _AT_ONCE: Final = 8
-"""So many are made at once, and without waiting whether others come back: a handshake costs as much as ten requests."""
-_PATIENCE: Final = 0.1
-"""Seconds for which a request waits for one that comes back, if there are so many; then so many more are made."""
+"""So many are opened at once, and without waiting for others to be given back. A handshake costs as much as ten
+requests."""
+_OPEN_MORE_AFTER: Final = 0.1
+"""Seconds for which a request waits until a connection is given back, where so many are open; then more are opened."""
 _LONGEST_IDLE: Final = 60.0
 """Seconds after which a connection is not used again; kube-apiserver closes its end after 90."""
 
@@ -23,9 +24,9 @@ Connect = Callable[[Tls, Callable[[Connection], None]], Awaitable[Connection]]
 
 
 class ConnectionPool:
-    """Lends connections. Those of a former TLS context, hence of a former certificate, are not lent again.
+    """Each connection has one user at a time. Those of a former TLS context, so of a former certificate, are closed.
 
-    Who waits gets the first that is free, whether it came back or was made; so a burst of requests makes few.
+    A waiter gets the first connection that is free, given back or new, so that a burst of requests opens few.
     Belongs to one event loop.
     """
 
@@ -36,10 +37,10 @@ class ConnectionPool:
         self._open: dict[Connection, Tls] = {}
         self._idle: list[Connection] = []
         self._waiters: dict[asyncio.Future[Connection], float] = {}
-        """Those who wait, first in first out, and the loop time since when."""
+        """First in, first out, with the loop time since which they wait."""
         self._making: set[asyncio.Task[None]] = set()
-        self._look: asyncio.TimerHandle | None = None
-        """Looks whether somebody has waited for long."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Calls `_check_waiters`."""
         self._closed = False
 
     async def take(self, tls: Tls, ends: float | None = None) -> Connection:
@@ -83,8 +84,8 @@ class ConnectionPool:
     async def close(self) -> None:
         """Close all connections, those too that are being made. Requests in flight fail."""
         self._closed = True
-        if self._look is not None:
-            self._look.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         for task in self._making:
             task.cancel()
         self._fail_waiters(BrokenOff("the transport is closed"))
@@ -98,15 +99,15 @@ class ConnectionPool:
         if not self._waiters or self._closed:
             return
         self._begin(_AT_ONCE - len(self._open))
-        if self._look is None:
-            self._look = asyncio.get_running_loop().call_later(_PATIENCE, self._look_again)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_OPEN_MORE_AFTER, self._check_waiters)
 
-    def _look_again(self) -> None:
+    def _check_waiters(self) -> None:
         """Begin some more if the first in the queue has waited for long. All at once would burden a slow server."""
-        self._look = None
+        self._timer = None
         now = asyncio.get_running_loop().time()
-        if self._waiters and now - next(iter(self._waiters.values())) >= _PATIENCE:
-            self._begin(_MOST_OPEN - len(self._open))
+        if self._waiters and now - next(iter(self._waiters.values())) >= _OPEN_MORE_AFTER:
+            self._begin(_MAX_OPEN - len(self._open))
         self._make_more()
 
     def _begin(self, wanted: int) -> None:
@@ -137,7 +138,7 @@ class ConnectionPool:
         self._make_more()
 
     def _next_waiter(self) -> asyncio.Future[Connection] | None:
-        """Whose turn it is. One that was cancelled is still in the queue until its task runs."""
+        """The first in the queue. One that was cancelled is still there until its task runs."""
         while self._waiters:
             waiter = next(iter(self._waiters))
             del self._waiters[waiter]

@@ -1,7 +1,7 @@
 """The transport to a real API server: HTTP/1.1 over connections that are kept open.
 
-Where the server is and who we are to it comes from `volplane.kube.kubeconfig`, and is kept fresh by `Credentials`.
-Sessions of aiohttp, or of the `kubernetes` package, cost three times and more of the processor time for each call.
+Address and credentials come from `volplane.kube.kubeconfig`; `Credentials` keeps them fresh. A call by aiohttp or by
+the `kubernetes` package takes at least three times the CPU time.
 """
 
 from __future__ import annotations

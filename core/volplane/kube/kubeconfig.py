@@ -1,4 +1,4 @@
-"""Where the API server is and who we are to it: from a kubeconfig file, or from the service account of our pod.
+"""The address of the API server and our credentials, from a kubeconfig file or from the service account of our pod.
 
 The `kubernetes` package reads the files; a program of the user (exec plugin) is run by `volplane.kube.exec_plugin`.
 Import this module only where it is needed: the package takes 0.8 s.

@@ -1,7 +1,8 @@
 """JSON that is nested deeper than the decoder can follow.
 
-Who writes an object can nest its `metadata.managedFields[].fieldsV1` as deep as the API server accepts (10,000). The
-decoder gives up at a thousand, also in what it skips, and with it a whole list, of the objects of everybody.
+Whoever writes an object can nest its `metadata.managedFields[].fieldsV1` as deep as the API server accepts (10,000).
+The decoder gives up at a thousand, also in fields that it skips, and one such object would make a whole list
+unreadable.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 from volplane.backoff import WATCH_ENDED
 from volplane.errors import ApiError, ApiGone, ApiUnavailable
 from volplane.kube.cache import Cache
-from volplane.kube.client import PAGE, WHOLE, Client, Listing
+from volplane.kube.client import Client, Listing, full_list_if_expired
 from volplane.kube.objects import KubeObject
 from volplane.kube.transport import ApiMetrics
 from volplane.kube.watch import Change, Watch
@@ -109,10 +109,7 @@ class Reflector(Generic[T]):
                 await self._pause(error)
 
     async def _list(self) -> int:
-        try:
-            return await self._read(PAGE)
-        except ApiGone:
-            return await self._read(WHOLE)  # pages are compacted away faster than they can be read: in one answer
+        return await full_list_if_expired(self._read)
 
     async def _read(self, limit: int) -> int:
         seen: set[str] = set()

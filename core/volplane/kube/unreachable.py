@@ -1,4 +1,4 @@
-"""What to tell people of an API server that cannot be reached, or does not let us in: its address, and what to check.
+"""Messages about an API server that cannot be reached, or refuses our credentials: its address, and what to check.
 
 Pure: from the exceptions of connections, and from answers with 401 or 403.
 """

@@ -1,6 +1,6 @@
-"""Taking over assets after a restore: those that carry another cluster's marks and to which a volume of ours leads.
+"""Takes over, after a restore, assets with another cluster's marks that a volume of this cluster points at.
 
-A person names the former cluster. What none of our volumes points at stays foreign.
+A person names the former cluster. An asset that no volume points at stays foreign.
 """
 
 from __future__ import annotations

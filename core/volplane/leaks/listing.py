@@ -1,4 +1,4 @@
-"""Reading everything, without holding up the loop: the assets of a driver, the claims and volumes of the cluster."""
+"""Reads all assets of a driver, and all claims and volumes of the cluster, without blocking the event loop."""
 
 from __future__ import annotations
 

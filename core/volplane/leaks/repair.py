@@ -1,4 +1,4 @@
-"""Deleting orphans, when a person asks for it: only confirmed ones, each looked at again right before.
+"""Deleting orphans, when a person asks for it: only confirmed ones, after one more look at each.
 
 A repair is an operation under the asset's key, so it excludes every other operation of the asset. It compares the asset
 with the claims and volumes as they are then, reads the volume of its name once more, and calls `delete` with the marks

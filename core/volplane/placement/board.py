@@ -1,4 +1,4 @@
-"""What each node could take for a class, kept up to date: looking a thousand nodes over for every claim is too slow."""
+"""What each node could take for a class, kept up to date: to look at a thousand nodes for every claim is too slow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who wakes the assigner: listeners of the caches."""
+"""Event handlers of the assigner: they queue the claims and volumes that a change of the caches concerns."""
 
 from __future__ import annotations
 

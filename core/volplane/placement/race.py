@@ -1,7 +1,7 @@
-"""Claims that nobody places, taken in a race: the known back-off of the external provisioner, without an assigner.
+"""Without an assigner, the processes of nodes compete for claims, with the back-off of the external provisioner.
 
-Every process of a node sees every claim. Each waits for a random time of its own, looks whether it has room, and writes
-its node to the claim; all but the first get a conflict, or see that they came too late.
+Every process of a node sees every claim. Each waits for a random time, checks whether it has room, and writes its node
+to the claim. All but the first get a conflict, or see that the claim has a node.
 
 Source: kubernetes-csi/external-provisioner, README "Deployment on each node", and becomeOwner of pkg/controller.
 """

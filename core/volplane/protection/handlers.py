@@ -1,4 +1,4 @@
-"""Who wakes the protection of a claim or volume: listeners of the caches."""
+"""Event handlers of the in-use protection: they queue the claims and volumes that a change of the caches concerns."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`kubernetes.io/pv-protection`: a volume stays while it is bound. Source: `pkg/controller/volume/pvprotection`.
 
-A volume and a claim that name each other are bound, whatever the phases say: these are written last.
-A volume that our reclaimer holds until its asset is gone loses both finalizers in one write, the reclaimer's last.
+A volume and a claim that name each other are bound, whatever the phases say: these are written last. A volume that our
+reclaimer holds until its asset is gone loses both finalizers in one write, the reclaimer's last.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["decide_volume_protection", "volume_protection_may_act"]
 
 
 def decide_volume_protection(
-    key: str, volumes: Cache[Volume], claims: Cache[Claim], lets_go: Callable[[Volume], bool]
+    key: str, volumes: Cache[Volume], claims: Cache[Claim], removes_protection: Callable[[Volume], bool]
 ) -> Action:
     """Add the finalizer to a living volume, remove it from a terminating one that is not bound.
 
-    lets_go: whether the reclaimer of this process removes the finalizer with its own (see `ClusterState.lets_go`).
+    removes_protection: see `ClusterState`.
     A write carries the cached resourceVersion, so a bind at the same moment makes it fail with 409.
     """
     volume = volumes.get(key)
@@ -34,7 +34,7 @@ def decide_volume_protection(
     if volume.terminating and held:
         if volume.status.phase == "Bound" or _has_its_claim(volume, claims):
             return Wait(reason="bound to a claim")
-        if lets_go(volume):
+        if removes_protection(volume):
             return Wait(reason="its asset is being deleted")
         body = {"metadata": {"finalizers": without_finalizer(volume, VOLUME_PROTECTION)}}
         return Patch(kind=VOLUMES, target=volume, body=body, why="not bound any more")
@@ -45,10 +45,10 @@ def decide_volume_protection(
     return Settled()
 
 
-def volume_protection_may_act(key: str, volumes: Cache[Volume], lets_go: Callable[[Volume], bool]) -> bool:
+def volume_protection_may_act(key: str, volumes: Cache[Volume], removes_protection: Callable[[Volume], bool]) -> bool:
     """The predicate: of a volume that is gone, or that the reclaimer lets go, nothing is left to be decided here."""
     volume = volumes.get(key)
-    return volume is not None and not (volume.terminating and lets_go(volume))
+    return volume is not None and not (volume.terminating and removes_protection(volume))
 
 
 def _has_its_claim(volume: Volume, claims: Cache[Claim]) -> bool:

@@ -3,7 +3,7 @@
 1. One patch puts finalizer, intent and provisioner annotations on the claim. 2. The `provision` hook runs; what it
 returns waits in memory. 3. The volume is created with the claim's uid in its reference. 4. The bind's write to the
 claim ends the intent. A crash after any of them repeats at most an idempotent hook call. A claim that is deleted before
-its volume exists never gets one: `settle` deletes the asset, then lets the claim go.
+its volume exists never gets one: `settle` deletes the asset, then removes the finalizer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from volplane.binding.matching import refers_to
 from volplane.controller.actions import Action, Create, EventRecord, LiveReads, Patch, Read, Wait
 from volplane.drivers.view import DriverView
-from volplane.intents.contest import contested
+from volplane.intents.conflict import claim_conflict
 from volplane.intents.node import given_back, node_metadata
 from volplane.intents.record import (
     after_deleted_volume,
@@ -90,7 +90,7 @@ def decide_provision(claim: Claim, storage_class: StorageClass, cluster: Cluster
 
 def _what_was_begun(claim: Claim, known: ClaimIntent | None, driver: str, cluster: ClusterState) -> Action | None:
     """What comes before anything new: a record that others write too, and an asset that is being deleted."""
-    if (wait := contested(claim, driver, cluster)) is not None or not discard_begun(claim, cluster):
+    if (wait := claim_conflict(claim, driver, cluster)) is not None or not discard_begun(claim, cluster):
         return wait
     return discard(claim, known.driver if known is not None else driver, cluster)
 

@@ -1,4 +1,4 @@
-"""The PersistentVolume that stands for an asset that was made. Pure."""
+"""The PersistentVolume of an asset that was made. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from volplane.assets import Asset
-from volplane.binding.matching import class_of_claim, refers_to
+from volplane.binding.matching import class_of_claim, reference_to, refers_to
 from volplane.controller.actions import Patch, Run
 from volplane.drivers.view import DriverView
 from volplane.intents.node import claim_elsewhere
@@ -44,14 +44,7 @@ def volume_body(
     spec: dict[str, Any] = {
         "capacity": {"storage": format_bytes(asset.capacity_bytes)},
         "accessModes": list(claim.spec.access_modes or ()),
-        "claimRef": {
-            "kind": "PersistentVolumeClaim",
-            "apiVersion": "v1",
-            "namespace": claim.namespace,
-            "name": claim.name,
-            "uid": claim.uid,
-            "resourceVersion": claim.metadata.resource_version,
-        },
+        "claimRef": reference_to(claim),
         "persistentVolumeReclaimPolicy": policy,
         "storageClassName": storage_class.name,
         "volumeMode": claim.spec.volume_mode or "Filesystem",

@@ -1,4 +1,4 @@
-"""Destroying the asset of a released volume. Pure decisions; the hook call with its live checks is in `operations`.
+"""Destroying the asset of a released volume. Pure decisions; the hook call with its live checks is in `operation`.
 
 With our finalizer in place the object is deleted first, under uid and resourceVersion: from then on no binder can use
 it, and a policy changed meanwhile makes the API server refuse. Then the hook runs, then the finalizer goes.
@@ -82,7 +82,7 @@ def _let_go(volume: Volume, cluster: ClusterState) -> Action:
     if volume.has_finalizer(names.VOLUME_PROTECTION) and not cluster.settings.protection:
         # Both finalizers are due at the same time: who writes second would be refused.
         return Wait(reason="its asset is gone; another process takes its protection away")
-    return without_finalizer(volume, why="the asset is gone", protection=cluster.lets_go(volume))
+    return without_finalizer(volume, why="the asset is gone", protection=cluster.removes_protection(volume))
 
 
 def _begin(volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:

@@ -1,7 +1,7 @@
 """Leaving a cluster: what our finalizers hold, and the writes that release it with its asset kept. Pure.
 
-Deleting instead is the running controllers' work: once a claim is deleted, they settle its intent, release its volume,
-detach and delete the asset and let all go.
+Where assets are deleted instead, the running controllers do that: once a claim is deleted, they settle its intent,
+detach and delete the asset, and remove their finalizers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Scrubbing a released volume and offering it again. Pure decisions over volume, intent and scrubber pod.
 
 intent -> plan (the `recycle` hook) -> gated pod -> its uid on the volume, after a live re-read -> gate lifted ->
-erased, verified by the pod itself -> pod deleted -> claim reference and intent released in one write. No step trusts
-that this process took an earlier one. A failed attempt is counted on the volume; after the last one a person decides.
+erased, verified by the pod itself -> pod deleted -> claim reference and intent released in one write. No step relies on
+this process having taken an earlier one. A failed attempt is counted on the volume; after the last one a person
+decides.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from volplane.backoff import SCRUB_FAILED
 from volplane.binding.decide import unbind_patch, volume_phase_step
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Wait, warning
 from volplane.drivers.view import DriverView
-from volplane.intents.contest import scrub_contested
+from volplane.intents.conflict import scrub_conflict
 from volplane.intents.owner import NO_PLUGIN, driver_of, identify, run_on_asset, shared_with
 from volplane.intents.term import not_leading
 from volplane.kube import names
@@ -50,7 +51,7 @@ _MOST_STRANGERS = 3
 def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     """The next action for a volume whose contents are to go, if its claim is gone (see `delete.once_proven`)."""
     intent = read_recycle_intent(volume.annotation(names.INTENT))
-    if (wait := scrub_contested(volume, intent, cluster)) is not None:
+    if (wait := scrub_conflict(volume, intent, cluster)) is not None:
         return wait
     if users := users_of_released(volume, cluster):
         message = used_by(users)
@@ -101,7 +102,7 @@ def recycles(volume: Volume) -> bool:
 def abandon_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     """The policy or the reference changed in the middle: stop the pod, then drop the intent."""
     intent = read_recycle_intent(volume.annotation(names.INTENT))
-    if (wait := scrub_contested(volume, intent, cluster)) is not None:
+    if (wait := scrub_conflict(volume, intent, cluster)) is not None:
         return wait
     if intent is not None and intent.fence != cluster.fence() and (step := not_leading(cluster, reads)) is not None:
         return step

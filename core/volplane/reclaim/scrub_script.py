@@ -1,4 +1,4 @@
-"""What the scrubber pod runs, and what is told of its failure. Pure."""
+"""The command of the scrubber pod, and the message about its failure. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pods still use a volume whose claim is gone: it is not erased under them. Pure."""
+"""Which pods still use a volume whose claim is gone: it is not erased before they have ended. Pure."""
 
 from __future__ import annotations
 

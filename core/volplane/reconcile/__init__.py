@@ -1,5 +1,6 @@
-"""Which duty is next: the decision about a claim, the decision about a volume, and the explanation of a claim.
+"""Which duty is next for a claim or a volume, and explanations of claims, volumes, classes, attachments and pods.
 
-The runners call `ClaimReconciler` and `VolumeReconciler` through the assembly; `explain` returns in words what they
-would decide. It picks among binding, the duties and `external`, and never calls a hook or the API server.
+The runners call `ClaimReconciler` and `VolumeReconciler` through the assembly; `explain` and `explain_pod` return in
+words what they would decide. It picks among binding, the duties and `external`, and never calls a hook or the API
+server.
 """

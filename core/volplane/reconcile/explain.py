@@ -1,4 +1,4 @@
-"""Why a claim, a volume, a class or an attachment is where it is, from the same decisions that move them.
+"""Why a claim, a volume, a class or an attachment is in its state, from the decisions that the runners make.
 
 Nothing is performed: the decision is made as for the runner, and its action is described instead of taken.
 """

@@ -1,8 +1,9 @@
-"""Why a pod with claims does not run: where each of its volumes stands, by the decisions that attach them. Pure."""
+"""Why a pod with claims does not run: the state of each of its volumes, from the decisions that attach them. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from volplane.attach.attach_detach import AttachDetachState, decide_pair
 from volplane.attach.desired import (
@@ -14,13 +15,23 @@ from volplane.attach.desired import (
     volumes_in_use,
 )
 from volplane.attach.identity import Pair, unique_name
-from volplane.controller.actions import Create, Delete, LiveReads, Wait
-from volplane.kube.objects import Claim, Node, Pod, PodVolume, Volume
+from volplane.controller.actions import Action, Create, Delete, LiveReads, Wait
+from volplane.kube.objects import Claim, Node, Pod, PodVolume, Volume, VolumeAttachment
 from volplane.reconcile.explain import Explanation, attachment_sentence
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import claim_of_volume, finished
 
 __all__ = ["explain_pod"]
+
+
+class _Attaching(NamedTuple):
+    """A volume that a pod needs on its node. attachment: the one of the pair; None: there is none. action: what
+    attach-detach decides.
+    """
+
+    pair: Pair
+    attachment: VolumeAttachment | None
+    action: Action
 
 
 def explain_pod(pod: Pod, cluster: ClusterState, warnings: Sequence[str] = ()) -> Explanation:
@@ -65,8 +76,9 @@ def _volumes(pod: Pod, situation: list[str], cluster: ClusterState) -> Iterator[
         if not pod.spec.node_name:
             yield f"volume {volume.name} is attached and mounted once the scheduler has given the pod a node"
             continue
-        situation += _attached(pod, found, cluster)
-        yield from _next(pod, volume.name, found, cluster)
+        attaching = _attaching(pod, found, cluster)
+        situation += _attached(pod, found, attaching)
+        yield from _next(pod, volume.name, attaching, cluster)
 
 
 def _bound(pod: Pod, volume: PodVolume, key: str, claim: Claim | None, cluster: ClusterState) -> Volume | str:
@@ -84,16 +96,23 @@ def _bound(pod: Pod, volume: PodVolume, key: str, claim: Claim | None, cluster: 
     return found or f"claim {key} is bound to volume {claim.spec.volume_name}, which refers to another claim"
 
 
-def _attached(pod: Pod, volume: Volume, cluster: ClusterState) -> Iterator[str]:
-    """Whether the volume is attached to the pod's node, and what keeps it from that."""
+def _attaching(pod: Pod, volume: Volume, cluster: ClusterState) -> _Attaching | None:
+    """None: the volume needs no attaching."""
     pair = Pair(pod.spec.node_name, unique_name(volume))
     if not pair.volume or not needs_attaching(pair.volume, cluster):
+        return None
+    action = decide_pair(pair, AttachDetachState(cluster), LiveReads()).action
+    return _Attaching(pair, cluster.attachments.get(pair.attachment), action)
+
+
+def _attached(pod: Pod, volume: Volume, attaching: _Attaching | None) -> Iterator[str]:
+    """Whether the volume is attached to the pod's node, and what keeps it from that."""
+    if attaching is None:
         yield f"volume {volume.name} needs no attaching"
         return
-    attachment = cluster.attachments.get(pair.attachment)
+    pair, attachment, action = attaching
     if attachment is not None:
         yield attachment_sentence(attachment)
-    action = decide_pair(pair, AttachDetachState(cluster), LiveReads()).action
     if not isinstance(action, Wait) or (attachment is not None and attachment.status.attached):
         return
     if attachment is None:
@@ -101,13 +120,13 @@ def _attached(pod: Pod, volume: Volume, cluster: ClusterState) -> Iterator[str]:
     yield from (event.message for event in action.events if event.about.name == pod.name and event.message)
 
 
-def _next(pod: Pod, name: str, volume: Volume, cluster: ClusterState) -> Iterable[str]:
-    pair = Pair(pod.spec.node_name, unique_name(volume))
-    node = cluster.nodes.get(pair.node)
-    if not pair.volume or not needs_attaching(pair.volume, cluster):
-        return () if pod.status.phase == "Running" else (f"the kubelet of node {pair.node} mounts volume {name}",)
-    attachment = cluster.attachments.get(pair.attachment)
-    match decide_pair(pair, AttachDetachState(cluster), LiveReads()).action:
+def _next(pod: Pod, name: str, attaching: _Attaching | None, cluster: ClusterState) -> Iterable[str]:
+    """name: of the volume in the pod."""
+    if attaching is None:
+        mounts = f"the kubelet of node {pod.spec.node_name} mounts volume {name}"
+        return () if pod.status.phase == "Running" else (mounts,)
+    pair, attachment, action = attaching
+    match action:
         case Create():
             return (f"the attach-detach controller makes a VolumeAttachment of volume {name} for node {pair.node}",)
         case Delete(why=why):
@@ -118,7 +137,7 @@ def _next(pod: Pod, name: str, volume: Volume, cluster: ClusterState) -> Iterabl
         return (f"volume {name} is attached anew when attacher {attachment.spec.attacher} has detached it",)
     if not attachment.status.attached:
         return (f"attacher {attachment.spec.attacher} attaches volume {name} to node {pair.node}",)
-    return _mounts(pod, name, pair, node)
+    return _mounts(pod, name, pair, cluster.nodes.get(pair.node))
 
 
 def _mounts(pod: Pod, name: str, pair: Pair, node: Node | None) -> Iterable[str]:

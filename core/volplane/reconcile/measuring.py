@@ -1,4 +1,4 @@
-"""Counting what happens to claims and volumes, from outside: around the drivers, the caches and the decisions.
+"""Metrics of claims and volumes: wraps hook calls, listens to the caches and watches the decisions.
 
 What is counted under which name follows the external provisioner (attempts, by class) and the reference controller
 (from a user's point of view: first attempt until bound, first deletion until gone). An attempt that answers

@@ -1,10 +1,11 @@
-"""What the decisions of claims and volumes see: caches, indexes, drivers, settings and what hooks returned."""
+"""What decisions see: caches, indexes, drivers, settings and what hooks returned."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import product, starmap
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -28,12 +29,12 @@ from volplane.kube.objects import (
     Volume,
     VolumeAttachment,
 )
-from volplane.state.contests import Contests
 from volplane.state.indexes import ATTACHMENT_INDEXES, asset_name
-from volplane.state.naming import handle_in, volume_source
+from volplane.state.naming import csi_source, handle_in, volume_source
 from volplane.state.overlaps import Overlaps
 from volplane.state.progress import Progress
 from volplane.state.race import RaceTimes
+from volplane.state.record_conflicts import RecordConflicts
 from volplane.state.records import ClaimIntent, Sealer
 
 __all__ = ["ClusterState", "Drivers", "Settings"]
@@ -176,11 +177,11 @@ class ClusterState:
     free: FreeVolumes = field(default_factory=FreeVolumes)
     waiting: WaitingClaims = field(default_factory=WaitingClaims)
     overlaps: Overlaps = field(default_factory=Overlaps)
-    contests: Contests = field(init=False)
+    record_conflicts: RecordConflicts = field(init=False)
 
     def __post_init__(self) -> None:
         # Through this object: a test may give it another term.
-        self.contests = Contests(
+        self.record_conflicts = RecordConflicts(
             self.sealer,
             serves=lambda name: self.has_driver(name) or self.drivers.starting(name),
             fence=lambda: self.fence(),  # noqa: PLW0108
@@ -212,9 +213,10 @@ class ClusterState:
         PersistentVolume of the same driver and handle, which may be gone.
         """
         found = {each.name: each for each in self.attachments.by_index("volume", volume.name)}
-        attachers = {each.spec.attacher for each in found.values()} | {str((volume.spec.csi or {}).get("driver", ""))}
-        for attacher in attachers:
-            asset = asset_name(attacher, handle_in(volume_source(volume)))
+        driver, handle = csi_source(volume)
+        attachers = sorted({driver, *(each.spec.attacher for each in found.values())})
+        # What is recorded of a volume with an in-tree source is the handle as that has it.
+        for asset in starmap(asset_name, product(attachers, sorted({handle, handle_in(volume_source(volume))}))):
             found.update((each.name, each) for each in self.attachments.by_index("asset", asset))
         return list(found.values())
 
@@ -226,7 +228,7 @@ class ClusterState:
         """Whether a driver of this name is configured here, working or not."""
         return self.drivers.get(name) is not None or bool(self.drivers.broken(name))
 
-    def lets_go(self, volume: Volume) -> bool:
+    def removes_protection(self, volume: Volume) -> bool:
         """Whether this process deletes the volume's asset, and its last write then removes the protection too."""
         settings, maker = self.settings, volume.annotation(names.PROVISIONED_BY) or ""
         ours = settings.binder and settings.reclaimer and settings.protection and self.has_driver(maker)

@@ -1,6 +1,6 @@
-"""Where the pure decisions meet the indexes: holds and offers around a claim's decision, and who wakes whom.
+"""Event handlers of claims and volumes: they keep the indexes and the progress, and queue what a change concerns.
 
-A wake-up is never lost: each listener runs after its cache changed, in the same turn of the loop, and queues keep what
+No change is missed: each listener runs after its cache changed, in the same turn of the loop, and queues keep what
 arrives while a key is in work.
 """
 
@@ -74,8 +74,8 @@ class EventHandlers:
         self._forget = forget
 
     def subscribe(self) -> None:
-        self._cluster.claims.subscribe(self._cluster.contests.claim_changed)
-        self._cluster.volumes.subscribe(self._cluster.contests.volume_changed)
+        self._cluster.claims.subscribe(self._cluster.record_conflicts.claim_changed)
+        self._cluster.volumes.subscribe(self._cluster.record_conflicts.volume_changed)
         self._cluster.volumes.subscribe(self.volume_changed)
         self._cluster.claims.subscribe(self.claim_changed)
         self._cluster.classes.subscribe(self.class_changed)

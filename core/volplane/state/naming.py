@@ -11,6 +11,7 @@ from volplane.kube.objects import Claim, Volume
 __all__ = [
     "IN_TREE_PREFIX",
     "asset_key",
+    "csi_source",
     "handle_in",
     "is_in_tree",
     "node_hash",
@@ -31,6 +32,11 @@ _HANDLES = {
     "awsElasticBlockStore": "volumeID",
     "gcePersistentDisk": "pdName",
 }
+_MIGRATED = names.MIGRATED_PLUGINS
+_ZONE = "topology.kubernetes.io/zone"
+_OLD_ZONE = "failure-domain.beta.kubernetes.io/zone"
+_MANY_ZONES = "__"
+_UNKNOWN = "UNSPECIFIED"
 
 
 def volume_name_of(claim: Claim) -> str:
@@ -46,6 +52,26 @@ def node_hash(name: str) -> str:
 def handle_in(source: VolumeSource) -> str:
     """The backend's id of the asset as the source has it, or ""."""
     return str(source.fields.get(_HANDLES.get(source.kind, ""), ""))
+
+
+def csi_source(volume: Volume) -> tuple[str, str]:
+    """CSI driver name and handle; of an in-tree source of a cloud those of the CSI driver that has taken over from it;
+    two empty texts for other sources.
+
+    Source: k8s.io/csi-translation-lib/plugins, aws_ebs.go and gce_pd.go.
+    """
+    spec, labels = volume.spec, volume.metadata.labels or {}
+    if spec.csi is not None:
+        return str(spec.csi.get("driver", "")), str(spec.csi.get("volumeHandle", ""))
+    if spec.aws_elastic_block_store is not None:
+        return _MIGRATED["kubernetes.io/aws-ebs"], str(spec.aws_elastic_block_store.get("volumeID", "")).split("/")[-1]
+    if spec.gce_persistent_disk is not None:
+        zones = labels.get(_ZONE) or labels.get(_OLD_ZONE) or _UNKNOWN
+        regional = _MANY_ZONES in zones
+        place = f"regions/{zones.split(_MANY_ZONES)[0].rpartition('-')[0]}" if regional else f"zones/{zones}"
+        disk = spec.gce_persistent_disk.get("pdName", "")
+        return _MIGRATED["kubernetes.io/gce-pd"], f"projects/{_UNKNOWN}/{place}/disks/{disk}"
+    return "", ""
 
 
 def is_in_tree(driver: str) -> bool:

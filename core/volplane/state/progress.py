@@ -1,4 +1,4 @@
-"""What hooks returned and no object holds yet: one record for each claim and volume that is worked on.
+"""What hooks returned and no object holds yet: one record for each claim, volume and attachment in work.
 
 Losing a record costs a repeated, idempotent call, never correctness: what the contract of the hooks promises over a
 restart is written to the object. Records are created, changed and forgotten here only. Decisions read them. The handler

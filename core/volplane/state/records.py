@@ -65,7 +65,7 @@ class ClaimIntent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Sealed(msgspec.Struct, frozen=True, omit_defaults=True):
-    """by: namespace of the installation that has sealed it. Nothing vouches for it: it serves messages and patience."""
+    """by: namespace of the installation that has sealed it. Nothing vouches for it: it serves messages and delays."""
 
     intent: msgspec.Raw
     seal: str

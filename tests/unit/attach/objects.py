@@ -63,7 +63,7 @@ def bound(*modes: str) -> tuple[Claim, Volume]:
 
 
 def attachment(node: str = "node-a", *, attached: bool = False, deleted: bool = False, **more: Any) -> VolumeAttachment:
-    """more: name, volume, annotations, finalizers, error, detach_error, metadata, created."""
+    """more: name, volume, attacher, annotations, finalizers, error, detach_error, metadata, created."""
     metadata: dict[str, Any] = {
         "name": more.get("name", attachment_name(CSI, "h-1", node)),
         "uid": more.get("uid", f"uid-va-{node}"),
@@ -79,7 +79,7 @@ def attachment(node: str = "node-a", *, attached: bool = False, deleted: bool = 
         if key in more:
             status[field] = {"time": "2026-01-01T00:00:00Z", "message": more[key]}
     source = {"persistentVolumeName": more.get("volume", "v")}
-    spec = {"attacher": CSI, "nodeName": node, "source": source}
+    spec = {"attacher": more.get("attacher", CSI), "nodeName": node, "source": source}
     return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, VolumeAttachment)
 
 

@@ -20,7 +20,7 @@ from volplane.attach.record import intent_of
 from volplane.controller.actions import Create, Delete, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.kube import names
 from volplane.kube.kinds import NODES, VOLUMES
-from volplane.kube.objects import CsiDriver, CsiDriverSpec, KubeObject, Metadata, Pod, VolumeAttachment
+from volplane.kube.objects import Claim, CsiDriver, CsiDriverSpec, KubeObject, Metadata, Pod, Volume, VolumeAttachment
 from volplane.state.records import write_intent
 
 NEEDS_NONE = CsiDriver(metadata=Metadata(name=CSI), spec=CsiDriverSpec(attach_required=False))
@@ -64,6 +64,21 @@ def recorded_for(name: str, handle: str) -> dict[str, str]:
     made = volume(name, csi={"driver": CSI, "volumeHandle": handle}, hostPath=None)
     attaching = disk(CSI, csi_driver_name=CSI, attach_required=True)
     return {names.INTENT: write_intent(intent_of(made, attaching, "uid-node-b", "test"))}
+
+
+IN_TREE = Pair("node-a", "kubernetes.io/csi/ebs.csi.aws.com^vol-1")
+
+
+def in_tree() -> tuple[Claim, Volume, VolumeAttachment]:
+    """A claim, its volume with an in-tree source, and an attachment through a volume of that disk that is gone."""
+    attacher = "ebs.csi.aws.com"
+    disk_id = {"volumeID": "aws://us-east-1a/vol-1"}
+    source: Any = {"awsElasticBlockStore": disk_id, "hostPath": None, "accessModes": ["ReadWriteOnce"]}
+    ours = disk(attacher, csi_driver_name=attacher, attach_required=True)
+    recorded = {names.INTENT: write_intent(intent_of(volume("gone", **source), ours, "uid-node-b", "test"))}
+    used = claim("c", volumeName="v", status={"phase": "Bound"})
+    through = attachment("node-b", attached=True, volume="gone", attacher=attacher, annotations=recorded)
+    return used, volume("v", claim=used, **source), through
 
 
 def told(decision: Decision) -> list[str]:
@@ -182,6 +197,14 @@ def test_what_was_attached_through_a_volume_that_is_gone_keeps_its_disk_from_oth
     assert isinstance(decided(*bound(), node(), node("node-b"), pod(), through).action, Wait)
     other = attachment("node-b", attached=True, volume="gone", annotations=recorded_for("gone", "h-2"))
     assert isinstance(decided(*bound(), node(), node("node-b"), pod(), other).action, Create)
+
+
+def test_that_is_so_for_a_disk_of_an_in_tree_volume_too() -> None:
+    """Its attachments name the CSI driver that took over from the in-tree plugin, their records its own handle."""
+    used, made, through = in_tree()
+    state = world(used, made, node(), node("node-b"), pod(), through)
+    assert isinstance(decide_pair(IN_TREE, state, LiveReads()).action, Wait)
+    assert state.cluster.attached_to(made) == ["node-b"]
 
 
 def test_while_one_attachment_is_created_no_second_one_is() -> None:

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from unit.attach.objects import CSI, PAIR, UNIQUE, attachment, bound, node, pod
-from unit.attach.test_attach_detach import Keys, newer, recorded_for
+from unit.attach.test_attach_detach import IN_TREE, Keys, in_tree, newer, recorded_for
 from unit.binding.objects import volume
 from unit.deciding import state_with
 from volplane.attach.attach_detach import AttachDetachState
@@ -93,3 +93,12 @@ def test_a_detach_through_a_volume_that_is_gone_wakes_who_waits_for_the_disk() -
     world = World(node(), through)
     world.state.cluster.attachments.observe_deleted(through.key, through.uid)
     assert PAIR.key in world.pairs.keys
+
+
+def test_so_does_the_detach_of_a_disk_of_an_in_tree_volume() -> None:
+    used, made, through = in_tree()
+    state = AttachDetachState(state_with(used, made, pod(), node(), through))
+    pairs = Keys()
+    AttachDetachHandlers(state, pairs=pairs, nodes=Keys()).subscribe()
+    state.cluster.attachments.observe_deleted(through.key, through.uid)
+    assert IN_TREE.key in pairs.keys

@@ -128,7 +128,7 @@ async def test_calls_beyond_the_threads_wait_their_turn() -> None:
 
 @pytest.mark.real_time
 async def test_calls_that_end_soon_share_a_thread_instead_of_waking_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("volplane.drivers.executor.PATIENCE", LONG)
+    monkeypatch.setattr("volplane.drivers.executor.SLOW_AFTER", LONG)
     executor = ThreadExecutor({"d": DriverLimits(concurrency=10)})
     calls = (executor.call("d", lambda: threading.current_thread().name, LONG) for _ in range(10))
     assert set(await asyncio.gather(*calls)) == {"volplane-d-1"}
@@ -146,7 +146,7 @@ async def test_calls_that_wait_for_something_delay_no_other_for_long() -> None:
 
 @pytest.mark.real_time
 async def test_what_waits_when_the_executor_is_closed_is_called_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("volplane.drivers.executor.PATIENCE", LONG)
+    monkeypatch.setattr("volplane.drivers.executor.SLOW_AFTER", LONG)
     executor = ThreadExecutor({"d": DriverLimits(concurrency=2)})
     meeting = threading.Barrier(2, timeout=LONG)
     calls = [asyncio.ensure_future(executor.call("d", meeting.wait, LONG)) for _ in range(2)]

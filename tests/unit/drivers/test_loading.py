@@ -90,19 +90,19 @@ class Slow(GivenPlugins):
         return super().load(kind, name)
 
 
-def test_an_import_that_takes_long_leaves_its_driver_unmade_and_the_others_are_made(kit: Any) -> None:
+def test_an_import_that_takes_long_leaves_its_driver_pending_and_the_others_are_made(kit: Any) -> None:
     plugins = Slow([kit.backend(kit.Memory), kit.backend(kit.Memory, "slow")], "slow")
     configuration = Configuration(drivers=(settings("slow", "slow", distributed=True), settings("good")))
     loaded = load_drivers(configuration, plugins, grace=0.2)
     assert [d.name for d in loaded.drivers] == ["good"]
-    (unmade,) = loaded.unmade
-    assert (unmade.name, unmade.backend, unmade.doing) == ("slow", "slow", "importing the backend")
+    (pending,) = loaded.pending
+    assert (pending.name, pending.backend, pending.doing) == ("slow", "slow", "importing the backend")
     assert loaded.on_nodes == ("slow",)
     assert set(loaded.limits) == {"slow", "good"}
     plugins.released.set()
-    unmade.made.result(30)
+    pending.made.result(30)
     settled = loaded.settled()
-    assert settled.unmade == ()
+    assert settled.pending == ()
     assert [d.name for d in settled.drivers] == ["good"]
     (broken,) = settled.broken
     assert "reachable from everywhere" in broken.error
@@ -117,10 +117,10 @@ def test_a_driver_that_is_made_late_stands_beside_the_others_then(kit: Any) -> N
 
     plugins = GivenPlugins([kit.backend(kit.Memory), kit.backend(slow, "slow")])
     loaded = load_drivers(Configuration(drivers=(settings("slow", "slow"), settings("good"))), plugins, grace=0.2)
-    (unmade,) = loaded.unmade
-    assert unmade.doing == "making the backend"
+    (pending,) = loaded.pending
+    assert pending.doing == "making the backend"
     release.set()
-    unmade.made.result(30)
+    pending.made.result(30)
     assert [d.name for d in loaded.settled().drivers] == ["good", "slow"]
 
 

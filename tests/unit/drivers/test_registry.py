@@ -13,7 +13,7 @@ from volplane.drivers.calls import HookCalls
 from volplane.drivers.loading import build_driver
 from volplane.drivers.refusals import telling
 from volplane.drivers.registry import DriverRegistry
-from volplane.drivers.status import BrokenDriver, DriverState, LoadedDrivers, UnmadeDriver
+from volplane.drivers.status import BrokenDriver, DriverState, LoadedDrivers, PendingDriver
 from volplane.errors import OutcomeUnknown
 from volplane.operations import Again, DriverLimits
 from volplane_testing.executor import InlineExecutor
@@ -40,7 +40,7 @@ def registry(
     world: World,
     *names: str,
     broken: tuple[BrokenDriver, ...] = (),
-    unmade: tuple[UnmadeDriver, ...] = (),
+    pending: tuple[PendingDriver, ...] = (),
     base: Any = None,
     executor: InlineExecutor | None = None,
     may_begin: Callable[[], bool] = lambda: True,
@@ -68,7 +68,7 @@ def registry(
     drivers = tuple(build_driver(name, kit.backend(Backend), {}) for name in names or ("d",))
     limits = {d.name: DriverLimits(concurrency=2, timeout=50.0) for d in drivers}
     executor = executor or InlineExecutor(limits, latency=lambda _driver, what: (world.latency.get(what, 0.0), 0.0))
-    loaded = LoadedDrivers(drivers=drivers, broken=broken, limits=limits, unmade=unmade)
+    loaded = LoadedDrivers(drivers=drivers, broken=broken, limits=limits, pending=pending)
     calls = HookCalls(loaded, executor, may_begin=may_begin)
     return DriverRegistry(loaded, calls, cluster_id="c", changed=world.changed.append)
 
@@ -82,8 +82,8 @@ async def keeping(drivers: DriverRegistry, seconds: float) -> None:
 
 async def test_a_driver_that_is_being_made_holds_up_owners_of_static_volumes_for_a_moment_only(kit: Any) -> None:
     world = World()
-    unmade = UnmadeDriver(name="late", backend="memory", doing="importing the backend")
-    drivers = registry(kit, world, unmade=(unmade,))
+    pending = PendingDriver(name="late", backend="memory", doing="importing the backend")
+    drivers = registry(kit, world, pending=(pending,))
     source = VolumeSource(kind="hostPath", fields={"path": "/elsewhere"})
     await keeping(drivers, 1.0)
     assert drivers.owner_of(source).starting == "late"
@@ -98,9 +98,9 @@ async def test_a_driver_that_is_being_made_holds_up_owners_of_static_volumes_for
 
 
 async def test_a_driver_that_is_made_joins_those_that_run(kit: Any) -> None:
-    unmade = UnmadeDriver(name="late", backend="memory", doing="importing the backend")
-    drivers = registry(kit, World(), unmade=(unmade,))
-    unmade.made.set_result(build_driver("late", kit.backend(kit.Memory), {}))
+    pending = PendingDriver(name="late", backend="memory", doing="importing the backend")
+    drivers = registry(kit, World(), pending=(pending,))
+    pending.made.set_result(build_driver("late", kit.backend(kit.Memory), {}))
     await keeping(drivers, 1.0)
     assert [each.name for each in drivers.ready()] == ["d", "late"]
     late = drivers.get("late")

@@ -110,7 +110,7 @@ def taken_from_us(made: ClusterState, times: int, *, apart: float = 0.0) -> None
     """Let another process write over our record so often, `apart` seconds after it."""
     now = [1000.0]
     made.monotonic = lambda: now[0]
-    made.claims.subscribe(made.contests.claim_changed)
+    made.claims.subscribe(made.record_conflicts.claim_changed)
     version = 10
     for _ in range(times):
         for term in (OURS, FORMER):
@@ -143,7 +143,7 @@ def test_a_record_that_stood_for_a_while_counts_as_one_that_stays() -> None:
     assert written(made, decided(made, read(LEASES, LEASE, lease()))).fence == OURS
 
 
-def test_nobody_waits_for_a_contest_that_has_ended() -> None:
+def test_nobody_waits_for_a_conflict_that_has_ended() -> None:
     made = leading()
     taken_from_us(made, 20)
     made.claims.observe(claim("c", storageClassName="fast", resourceVersion="100"))

@@ -18,14 +18,14 @@ DYING = "2026-01-01T00:00:00Z"
 FOREIGN = "example.com/hold"
 
 
-def decided(item: Volume | None, of: Claim | None = None, *, lets_go: bool = False) -> Any:
+def decided(item: Volume | None, of: Claim | None = None, *, removes_protection: bool = False) -> Any:
     volumes: Cache[Volume] = Cache(VOLUMES)
     claims: Cache[Claim] = Cache(CLAIMS)
     if item is not None:
         volumes.observe(item)
     if of is not None:
         claims.observe(of)
-    return decide_volume_protection("v", volumes, claims, lambda _: lets_go)
+    return decide_volume_protection("v", volumes, claims, lambda _: removes_protection)
 
 
 def left(action: Any) -> list[str]:
@@ -53,8 +53,8 @@ def test_a_dying_volume_stays_while_it_is_bound() -> None:
 
 def test_a_dying_volume_whose_reclaimer_removes_both_finalizers_is_left_to_it() -> None:
     item = volume(finalizers=[GUARD], deletionTimestamp=DYING, status={"phase": "Released"})
-    assert decided(item, lets_go=True) == Wait(reason="its asset is being deleted")
-    assert left(decided(volume(), lets_go=True)) == [GUARD]
+    assert decided(item, removes_protection=True) == Wait(reason="its asset is being deleted")
+    assert left(decided(volume(), removes_protection=True)) == [GUARD]
 
 
 def test_a_dying_volume_whose_claim_is_gone_is_let_go() -> None:

@@ -1,4 +1,6 @@
-"""Prometheus metrics under the names of what they stand for elsewhere: client-go, the external provisioner, the binder.
+"""All Prometheus metrics of a process.
+
+What client-go, the external provisioner or the reference binder counts too has their name here.
 
 One `Metrics` per process, in the registry that is passed in or one of its own, never the global one. What the
 simulation counts too is written against the protocols `ApiMetrics` and `ControllerMetrics`, which it implements.

@@ -12,7 +12,7 @@ from unit.binding.objects import claim, storage_class, volume
 from unit.deciding import DRIVER, disk, empty_state, state_with
 from unit.provision.test_decide import HELD
 from volplane.controller.actions import EventRecord, LiveReads, Patch, Wait
-from volplane.intents.contest import contested, scrub_contested
+from volplane.intents.conflict import claim_conflict, scrub_conflict
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Node, Volume
@@ -30,7 +30,7 @@ def state(namespace: str = "ours") -> tuple[ClusterState, list[float]]:
     made.sealer.installation = Sealer(b"k" * 32, namespace).installation
     made.fence = lambda: OURS
     made.monotonic = lambda: now[0]
-    made.volumes.subscribe(made.contests.volume_changed)
+    made.volumes.subscribe(made.record_conflicts.volume_changed)
     return made, now
 
 
@@ -41,7 +41,7 @@ def released(term: str, version: int, **more: object) -> Volume:
 
 def waits(made: ClusterState, intent: RecycleIntent | None) -> Wait | None:
     found = made.volumes.get("v") or volume("v")
-    return scrub_contested(found, intent, made)
+    return scrub_conflict(found, intent, made)
 
 
 @pytest.mark.parametrize(("times", "seconds"), [(0, None), (1, None), (2, 1.0), (3, 2.0), (12, 300.0)])
@@ -80,12 +80,12 @@ def test_a_scrub_of_another_installation_is_left_to_it_and_says_what_to_do() -> 
     assert found.seconds is None
     assert "in namespace theirs scrubs this volume" in found.reason
     about = released(THEIRS, 1, installation="theirs")
-    assert scrub_contested(about, replace(SCRUB, installation="theirs"), made) == replace(
+    assert scrub_conflict(about, replace(SCRUB, installation="theirs"), made) == replace(
         found, events=(EventRecord(VOLUMES, about, "Warning", "DriverServedTwice", found.reason),)
     )
 
 
-def test_a_contested_scrub_says_that_somebody_else_writes_its_record() -> None:
+def test_a_conflict_over_a_scrub_says_that_somebody_else_writes_its_record() -> None:
     made, _ = state()
     for number in range(3):
         made.volumes.observe(released(OURS, 2 * number + 1))
@@ -112,10 +112,10 @@ class World:
 
     def __init__(self, *objects: Any, **more: Any) -> None:
         self.state = state_with(storage_class(), *objects, **{"drivers": (disk(),), **more})
-        self.state.sealer = self.state.contests._sealer = WHOSE["ours"]
+        self.state.sealer = self.state.record_conflicts._sealer = WHOSE["ours"]
         self.now = 1000.0
         self.state.monotonic = lambda: self.now
-        self.state.claims.subscribe(self.state.contests.claim_changed)
+        self.state.claims.subscribe(self.state.record_conflicts.claim_changed)
         self._version = 0
 
     def write(self, author: str, after: float = 0.0, **intent: Any) -> None:
@@ -134,7 +134,7 @@ class World:
 
     def left(self, after: float = 0.0) -> float | None:
         self.now += after
-        found = contested(self.claim, DRIVER, self.state)
+        found = claim_conflict(self.claim, DRIVER, self.state)
         return found.seconds if found is not None else None
 
 
@@ -152,7 +152,7 @@ def test_what_took_its_place_counts_after_ten_seconds_in_which_nobody_takes_it_b
     world = World()
     world.write("theirs")
     world.write("ours", after=60.0)
-    found = contested(world.claim, DRIVER, world.state)
+    found = claim_conflict(world.claim, DRIVER, world.state)
     assert found == Wait(
         reason="the installation in namespace theirs has time to answer that it works on the claim", seconds=10.0
     )
@@ -179,7 +179,7 @@ def test_a_record_that_counted_is_taken_back_at_once_and_needs_no_answer() -> No
     assert world.left() is None
 
 
-def test_a_record_of_the_own_installation_that_nobody_contested_is_worked_on() -> None:
+def test_a_record_of_the_own_installation_that_nobody_else_wrote_is_worked_on() -> None:
     world = World()
     world.write("ours")
     assert world.left() is None
@@ -188,7 +188,7 @@ def test_a_record_of_the_own_installation_that_nobody_contested_is_worked_on() -
 def test_a_wait_for_another_installation_is_told_on_the_claim() -> None:
     world = World()
     world.write("theirs")
-    found = contested(world.claim, DRIVER, world.state)
+    found = claim_conflict(world.claim, DRIVER, world.state)
     assert found is not None
     assert f'namespace theirs works on this claim: it serves driver "{DRIVER}" too; give each' in found.reason
     assert found.events == (EventRecord(CLAIMS, world.claim, "Warning", "DriverServedTwice", found.reason),)
@@ -197,7 +197,7 @@ def test_a_wait_for_another_installation_is_told_on_the_claim() -> None:
 def test_what_another_installation_cleans_up_with_a_driver_of_its_own_is_no_conflict() -> None:
     world = World()
     world.write("theirs", driver="another.example.com")
-    found = contested(world.claim, DRIVER, world.state)
+    found = claim_conflict(world.claim, DRIVER, world.state)
     reason = "the installation in namespace theirs removes what it has begun for it with another driver"
     assert found == Wait(reason=reason, seconds=60.0)
 
@@ -205,7 +205,7 @@ def test_what_another_installation_cleans_up_with_a_driver_of_its_own_is_no_conf
 def test_a_record_that_names_another_installation_and_no_driver_is_told_as_a_conflict() -> None:
     world = World()
     world.write("theirs", driver="")
-    found = contested(world.claim, DRIVER, world.state)
+    found = claim_conflict(world.claim, DRIVER, world.state)
     assert found is not None
     assert [event.reason for event in found.events] == ["DriverServedTwice"]
 
@@ -215,13 +215,13 @@ def test_who_takes_what_counted_again_and_again_is_told_as_a_conflict_whatever_d
     for _ in range(2):
         world.write("ours")
         world.write("theirs", driver="another.example.com")
-    found = contested(world.claim, DRIVER, world.state)
+    found = claim_conflict(world.claim, DRIVER, world.state)
     assert found is not None
     assert found.seconds == 1.0
     assert [event.reason for event in found.events] == ["DriverServedTwice"]
 
 
-def test_a_driver_that_is_not_configured_here_is_not_contested() -> None:
+def test_a_driver_that_is_not_configured_here_is_no_conflict() -> None:
     world = World(drivers=())
     world.write("theirs")
     assert world.left() is None
@@ -232,7 +232,7 @@ def test_an_own_record_that_does_not_stay_is_told_on_the_claim() -> None:
     for _ in range(3):
         world.write("ours")
         world.write("ours", fence=THEIRS)
-    found = contested(world.claim, DRIVER, world.state)
+    found = claim_conflict(world.claim, DRIVER, world.state)
     assert found is not None
     assert "record of what is made for this claim (annotation volplane.dev/intent) is written over" in found.reason
     assert found.events == (EventRecord(CLAIMS, world.claim, "Warning", "IntentOverwritten", found.reason),)

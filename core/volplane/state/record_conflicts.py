@@ -1,8 +1,9 @@
-"""Records that somebody else writes over, or that another installation has sealed: what a process remembers of them.
+"""Conflicts over records: a record that somebody else overwrites, or that another installation has sealed.
 
 A tenant may write claims. Another installation of volplane may serve a driver of the same name, with a sealing key and
-a Lease of its own. A process may run without an election beside one that was elected. What follows from a contest is
-decided in `volplane.intents.contest`.
+a Lease of its own. A process may run without an election beside one that was elected. Nothing refuses such writes: a
+conflict is no 409, but two writers that both take the record for theirs, as two field managers of Server-Side Apply.
+This module remembers what the caches show of that. `volplane.intents.conflict` decides what to do about it.
 """
 
 from __future__ import annotations
@@ -17,49 +18,52 @@ from volplane.kube import names
 from volplane.kube.objects import Claim, Volume
 from volplane.state.records import RecycleIntent, Sealer, named_in_record, read_recycle_intent
 
-__all__ = ["STANDS_AFTER", "Contest", "Contests"]
+__all__ = ["TAKEOVER_GRACE", "RecordConflict", "RecordConflicts"]
 
-STANDS_AFTER = 10.0
-"""Seconds that a record of ours must stand in the place of another installation's, before a hook is called by it."""
+TAKEOVER_GRACE = 10.0
+"""Seconds after which a record of ours that replaced another installation's counts: no hook is called before. The other
+installation writes its own again meanwhile, if it is at work.
+"""
 _MOST_NAMED = 10
 """Other installations that are named in the log; the names stand on claims, and tenants may write those."""
 
 _LOG = logging.getLogger(__name__)
 
 
-class Contest(msgspec.Struct):
-    """About the record of one object.
+class RecordConflict(msgspec.Struct):
+    """What is known of the conflict over the record of one object.
 
-    other: namespace of the installation that sealed the record which stands there, or stood there before ours; "" =
-    none is known. since: loop time at which what stands there was put there. losses: how often in a row somebody wrote
-    over a record of ours that counted. tries: how often the other installation took its record back. tried: whether
-    ours was put in the place of another installation's, and may be taken back. holds: whether a record of ours counted.
+    other: namespace of the installation whose record is on the object, or was there before ours; "" = none is known.
+    since: loop time of the last change of the record. was_ours: whether a record of ours counted, before it was
+    overwritten. overwrites: how often in a row that happened. taking_over: whether the record is ours and replaced that
+    of the other installation. undone_takeovers: how often the other installation wrote its own again within
+    `TAKEOVER_GRACE`.
     """
 
     other: str = ""
     since: float = 0.0
-    losses: int = 0
-    tries: int = 0
-    tried: bool = False
-    holds: bool = False
+    was_ours: bool = False
+    overwrites: int = 0
+    taking_over: bool = False
+    undone_takeovers: int = 0
 
-    def lost(self, now: float) -> None:
-        """A record of ours stands there no more."""
-        if self.tried and now < self.since + STANDS_AFTER:
-            self.tries += 1
+    def overwritten(self, now: float) -> None:
+        """The record was ours, and is not any more. now: loop time."""
+        if self.taking_over and now < self.since + TAKEOVER_GRACE:
+            self.undone_takeovers += 1
         else:
-            again = self.losses and now < self.since + RECORD_OVERWRITTEN.forget_after
-            self.losses = self.losses + 1 if again else 1
-            self.holds = True
-        self.since, self.tried = now, False
+            again = self.overwrites and now < self.since + RECORD_OVERWRITTEN.forget_after
+            self.overwrites = self.overwrites + 1 if again else 1
+            self.was_ours = True
+        self.since, self.taking_over = now, False
 
-    def regained(self, now: float) -> None:
-        """A record of ours stands there again, or for the first time."""
-        self.since, self.tried = now, bool(self.other) and not self.holds
+    def written(self, now: float) -> None:
+        """The record is ours now, and was not before. now: loop time."""
+        self.since, self.taking_over = now, bool(self.other) and not self.was_ours
 
 
-class Contests:
-    """By uid of the object. Follows the caches of claims and volumes; objects that nobody contests are not in it."""
+class RecordConflicts:
+    """By uid of the object. Follows the caches of claims and volumes. Objects without a conflict are not in it."""
 
     def __init__(
         self,
@@ -76,11 +80,11 @@ class Contests:
         self._serves = serves
         self._fence = fence
         self._monotonic = monotonic
-        self._known: dict[str, Contest] = {}
+        self._known: dict[str, RecordConflict] = {}
         self._named: set[str] = set()
 
-    def about(self, uid: str) -> Contest | None:
-        """What is known of the object's record; None: nobody else has written it."""
+    def about(self, uid: str) -> RecordConflict | None:
+        """The conflict over the object's record; None: nobody else has written it."""
         return self._known.get(uid)
 
     def is_ours(self, claim: Claim) -> bool:
@@ -107,17 +111,17 @@ class Contests:
             self._known.pop(new.uid, None)  # It has ended.
             return
         if had and not has:
-            self._known.setdefault(new.uid, Contest()).lost(self._monotonic())
+            self._known.setdefault(new.uid, RecordConflict()).overwritten(self._monotonic())
         elif has and not had and (known := self._known.get(new.uid)) is not None:
-            known.regained(self._monotonic())
+            known.written(self._monotonic())
         if not has and (author := self._sealer.other_author(new.uid, now)):
-            # What another installation writes shows that it is at work, so patience begins anew.
-            known = self._known.setdefault(new.uid, Contest())
+            # What another installation writes shows that it is at work, so the delay begins anew.
+            known = self._known.setdefault(new.uid, RecordConflict())
             known.other, known.since = author, self._monotonic()
-            self._say(new, author)
+            self._warn(new, author)
 
-    def _say(self, claim: Claim, author: str) -> None:
-        """Name another installation in the log, once, if it serves what is served here."""
+    def _warn(self, claim: Claim, author: str) -> None:
+        """Name the other installation in the log, once, if it serves a driver that is served here."""
         driver = named_in_record(claim.annotation(names.INTENT)).driver
         if author in self._named or len(self._named) >= _MOST_NAMED or not self._serves(driver):
             return
@@ -131,7 +135,7 @@ class Contests:
         )
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
-        """Listener of the cache of volumes. Whose the record of a scrub is, it says itself."""
+        """Listener of the cache of volumes. The record of a scrub is not sealed, and names its installation."""
         if new is None or old is None or new.uid != old.uid:
             if old is not None:
                 self._known.pop(old.uid, None)
@@ -143,14 +147,14 @@ class Contests:
         if has is None:
             self._known.pop(new.uid, None)
         elif self._is_of_our_term(had) and not self._is_of_our_term(has) and has.same_scrub(had):
-            self._known.setdefault(new.uid, Contest()).lost(self._monotonic())
+            self._known.setdefault(new.uid, RecordConflict()).overwritten(self._monotonic())
         elif self._is_of_our_term(has) and (known := self._known.get(new.uid)) is not None:
-            known.regained(self._monotonic())
+            known.written(self._monotonic())
 
     def _is_of_our_term(self, intent: RecycleIntent | None) -> bool:
         return intent is not None and intent.fence == self._fence()
 
 
 def _needs_none(claim: Claim) -> bool:
-    """Whether nothing more is made for the claim."""
+    """Whether the claim needs no record any more: nothing more is made for it."""
     return claim.terminating or bool(claim.spec.volume_name) or claim.annotation(names.BIND_COMPLETED) is not None
