@@ -585,6 +585,55 @@ async def test_a_first_class_of_unknown_outcome_that_is_refused_after_all_is_giv
         assert names.MODIFICATION not in (await its_volume(harness))["metadata"]["annotations"]
 
 
+async def first_class_then_jobs_that_are_refused(harness: Harness, *others: str) -> None:
+    """Each other class is a job first, and is refused 30 s after it was begun."""
+    await bound(harness)
+    for name in ("gold", *others):
+        await harness.create("attributes", attributes(name, "yellow" if name == "gold" else "plaid"))
+        await choose(harness, name)
+        await asyncio.sleep(5.0)
+    await asyncio.sleep(60.0)
+    shown = (await harness.claim("c"))["status"]["modifyVolumeStatus"]
+    assert shown == {"targetVolumeAttributesClassName": others[-1], "status": "Infeasible"}
+
+
+@pytest.mark.parametrize("others", [("plaid",), ("plaid", "tartan")])
+@pytest.mark.parametrize("restart", [False, True])
+async def test_a_first_class_of_unknown_outcome_is_brought_to_its_end_after_further_ones_were_begun_and_refused(
+    others: tuple[str, ...], *, restart: bool
+) -> None:
+    jobs = [InProgress(retry_after=30.0, state={"job": name}) for name in others]
+    refusals = [InvalidArgument("no such colour")] * len(others)
+    script = [BackendError("timed out", retry_after=3600.0), *jobs, *refusals, OK]
+    backend = GrowingBackend(DRIVER, {"modify": script}, csi=True)
+    async with Harness(backend) as harness:
+        await first_class_then_jobs_that_are_refused(harness, *others)
+        await choose(harness, None)
+        if restart:
+            await harness.restart()
+        await harness.settle()
+        assert modified(backend) == {"colour": "yellow"}
+        item, volume = await harness.claim("c"), await its_volume(harness)
+        assert item["status"]["currentVolumeAttributesClassName"] == "gold", "nobody is told less than there is"
+        assert "modifyVolumeStatus" not in item["status"]
+        assert volume["spec"]["volumeAttributesClassName"] == "gold"
+        assert names.MODIFICATION not in volume["metadata"]["annotations"]
+
+
+async def test_classes_of_unknown_outcome_that_are_all_refused_in_the_end_are_given_up() -> None:
+    refusals = [InvalidArgument("no such colour")] * 2
+    script = [BackendError("timed out", retry_after=3600.0), InProgress(retry_after=30.0, state={"job": 1}), *refusals]
+    backend = GrowingBackend(DRIVER, {"modify": script}, csi=True)
+    async with Harness(backend) as harness:
+        await first_class_then_jobs_that_are_refused(harness, "plaid")
+        await choose(harness, None)
+        await harness.settle()
+        item = await harness.claim("c")
+        assert "modifyVolumeStatus" not in item["status"]
+        assert "currentVolumeAttributesClassName" not in item["status"]
+        assert names.MODIFICATION not in (await its_volume(harness))["metadata"]["annotations"]
+
+
 @pytest.mark.parametrize("write", range(1, 5))
 async def test_a_crash_after_any_write_of_a_change_changes_nothing_of_its_end(write: int) -> None:
     backend = GrowingBackend(DRIVER, csi=True)

@@ -41,14 +41,23 @@ def bound_asset(claim: Claim, cluster: ClusterState, *, otherwise: str) -> Bound
     return BoundAsset(volume, owner.driver)
 
 
-def go_on(step: Changing, volume: Volume, annotation: str, cluster: ClusterState, *, doing: str) -> Action | None:
+def go_on(
+    step: Changing,
+    volume: Volume,
+    annotation: str,
+    cluster: ClusterState,
+    *,
+    doing: str,
+    former: tuple[str, ...] = (),
+) -> Action | None:
     """A long call: keep the driver's state on the volume, where the next process finds it, then wait until it is due.
 
     None: the hook is to be called again now. annotation: where the state is kept. doing: what the driver is doing.
+    former: of `ChangeIntent`.
     """
     recorded = recorded_state(volume.annotation(annotation), step.target)
     if (step.state or recorded) and step.to_record(recorded):
-        kept = write_intent(ChangeIntent(v=INTENT_VERSION, target=step.target, state=dict(step.state)))
+        kept = write_intent(ChangeIntent(v=INTENT_VERSION, target=step.target, state=dict(step.state), former=former))
         body = {"metadata": {"annotations": {annotation: kept}}}
         return Patch(kind=VOLUMES, target=volume, body=body, why="keep the driver's state")
     left = step.due - cluster.monotonic()

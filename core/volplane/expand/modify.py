@@ -56,8 +56,7 @@ def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     wanted = modification_target(claim, asset.volume)
     if not wanted:
         if asset.volume.annotation(names.MODIFICATION) is not None:
-            body = {"metadata": {"annotations": {names.MODIFICATION: None}}}
-            return Patch(kind=VOLUMES, target=asset.volume, body=body, why="no change goes on")
+            return _drop_refused(asset.volume)
         # Nothing was changed towards the class that was given up. Where there is a former class it is applied again: a
         # change to yet another one may have been begun before.
         event = EventRecord(CLAIMS, claim, "Normal", "VolumeModifyCancelled", f"no change to {_target(claim)} any more")
@@ -143,7 +142,9 @@ def _towards(wanted: str, claim: Claim, asset: BoundAsset, cluster: ClusterState
         return _status_patch(claim, shown, MODIFYING_VOLUME, cluster, event, why=f"declare the change to {wanted}")
     if isinstance(step, Changing):
         doing = f'driver "{driver.name}" is changing the asset to class {wanted}'
-        if (pause := go_on(step, volume, names.MODIFICATION, cluster, doing=doing)) is not None:
+        if (
+            pause := go_on(step, volume, names.MODIFICATION, cluster, doing=doing, former=_former(volume, wanted))
+        ) is not None:
             return pause
     return run_for_claim(MODIFY, claim, asset, group=wanted)
 
@@ -156,9 +157,26 @@ def _note(wanted: str, claim: Claim, volume: Volume) -> Patch | None:
     known = read_change_intent(volume.annotation(names.MODIFICATION))
     if known is not None and known.target == former:
         return None
-    note = write_intent(ChangeIntent(v=INTENT_VERSION, target=former, state={}))
+    note = write_intent(ChangeIntent(v=INTENT_VERSION, target=former, state={}, former=_former(volume, former)))
     body = {"metadata": {"annotations": {names.MODIFICATION: note}}}
     return Patch(kind=VOLUMES, target=volume, body=body, why=f"class {former} may have been applied")
+
+
+def _former(volume: Volume, target: str) -> tuple[str, ...]:
+    """The classes besides `target` that may have been applied, as the volume has them noted."""
+    known = read_change_intent(volume.annotation(names.MODIFICATION))
+    return () if known is None else tuple(each for each in (*known.former, known.target) if each != target)
+
+
+def _drop_refused(volume: Volume) -> Patch:
+    """The noted class is refused and not wanted: the one before it, if any, is what may have been applied."""
+    known = read_change_intent(volume.annotation(names.MODIFICATION))
+    note, why = None, "no change goes on"
+    if known is not None and known.former:
+        *earlier, target = known.former
+        note = write_intent(ChangeIntent(v=INTENT_VERSION, target=target, state={}, former=tuple(earlier)))
+        why = f"class {target} may have been applied"
+    return Patch(kind=VOLUMES, target=volume, body={"metadata": {"annotations": {names.MODIFICATION: note}}}, why=why)
 
 
 def _finish(wanted: str, claim: Claim, volume: Volume, cluster: ClusterState) -> Patch:

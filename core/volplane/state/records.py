@@ -196,16 +196,18 @@ class DeleteIntent(msgspec.Struct, frozen=True, rename="camel"):
     delete_state: dict[str, Any]
 
 
-class ChangeIntent(msgspec.Struct, frozen=True):
+class ChangeIntent(msgspec.Struct, frozen=True, omit_defaults=True):
     """The state that a long `expand` or `modify` returned, kept on the volume.
 
     target: what the call is for: the size in bytes as a number, or the name of the VolumeAttributesClass. Of a class
-    that may have been applied before the claim named another one the state may be empty.
+    that may have been applied before the claim named another one the state may be empty. former: further classes that
+    may have been applied, the last one at the end.
     """
 
     v: int
     target: str
     state: dict[str, Any]
+    former: tuple[str, ...] = ()
 
 
 class AttachmentIntent(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):

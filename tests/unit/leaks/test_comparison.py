@@ -121,6 +121,14 @@ FINDINGS: dict[str, tuple[dict[str, Any], list[tuple[str, str, str]]]] = {
         {"assets": [asset()], "volumes": [volume(handle="h/other")]},
         [("drifted", "h/pvc-u1", "pvc-u1")],
     ),
+    "an asset of another generation than the volume's": (
+        {"assets": [asset(), asset(handle="h/pvc-u1@2")], "volumes": [volume()]},
+        [("drifted", "h/pvc-u1@2", "pvc-u1")],
+    ),
+    "an asset of another generation than that of the volume which is gone": (
+        {"assets": [asset(handle="h/pvc-u1@2")]},
+        [("orphan", "h/pvc-u1@2", "")],
+    ),
     "a volume that points at another's asset": (
         {"assets": [asset()], "volumes": [volume(), volume("copy", handle="h/pvc-u1")]},
         [("drifted", "h/pvc-u1", "copy")],
