@@ -14,8 +14,10 @@ from scenarios.provisioning import INTENT, ask, create_class, made_without_a_vol
 from scenarios.single import hold
 from scenarios.stories import DRIVER, claim, reference, volume
 from volplane import (
+    Absent,
     AlreadyDeleted,
     Asset,
+    AssetPage,
     BackendError,
     DeleteRequest,
     Done,
@@ -27,6 +29,8 @@ from volplane import (
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.names import NODE
+from volplane.leaks.comparison import GRACE_SECONDS, Verdict
+from volplane.requests import FindRequest, ListRequest
 from volplane.state.naming import node_hash
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 
@@ -379,6 +383,47 @@ async def test_a_claim_whose_asset_was_deleted_before_the_server_was_restored_ge
         made = [each.context.generation for each in backend.requests if isinstance(each, ProvisionRequest)]
         assert made == [1, 1, 2], "begun, refused after the restore, and made as the next generation"
         assert "was used for what is no more" in lab.messages("ProvisioningFailed")[-1]
+
+
+class GenerationBackend(TokenBackend):
+    """Looks for the asset of one generation only, and lists its assets."""
+
+    @hookimpl
+    def find(self, request: FindRequest) -> Asset | Absent:
+        made = self.assets.get(request.name)
+        if made is not None and made.owner is not None and made.owner.generation != request.context.generation:
+            return Absent()
+        return super().find(request)
+
+    @hookimpl
+    def list_assets(self, request: ListRequest) -> AssetPage:
+        return self.memory.list_assets(request)
+
+
+async def test_a_later_asset_whose_record_a_tenant_removed_is_an_orphan_once_its_claim_is_gone() -> None:
+    """Without a record the first generation is presumed: the second is not found, nor taken for another one."""
+    backend = GenerationBackend(DRIVER)
+    async with Harness(backend) as lab:
+        uid = await a_claim_of_a_restored_server(lab, backend)
+        lab.fail("create persistentvolumes", "away", 10**6)
+        await lab.start()
+        await asyncio.sleep(60.0)
+        assert backend.assets[f"pvc-{uid}"].owner.generation == 2
+        await lab.kill()
+        await lab.patch("claims", "c", {"metadata": {"annotations": {INTENT: None}}})
+        await lab.delete("claims", "c")
+        await lab.start()
+        await lab.settle(60.0)
+        assert await lab.claims() == {}
+        assert list(backend.assets) == [f"pvc-{uid}"]
+        check, driver = lab.plane.leak_check, lab.plane.drivers.get(DRIVER)
+        assert driver is not None
+        for _ in range(2):
+            assert await check.check(driver)
+            await asyncio.sleep(GRACE_SECONDS + 1.0)
+        [finding] = check.observations.findings()
+        assert (finding.verdict, finding.handle) == (Verdict.ORPHAN, backend.assets[f"pvc-{uid}"].handle)
+        assert check.observations.confirmed(finding)
 
 
 async def test_a_deletion_that_failed_once_goes_on_though_the_class_switches_back() -> None:
