@@ -170,7 +170,8 @@ async def kubelet_grows(harness: Harness) -> None:
 
 
 async def kubelet_gives_up(harness: Harness) -> None:
-    refused = {"type": "NodeResizeError", "status": "True", "lastTransitionTime": "2030-01-01T00:00:00Z"}
+    """Its clock is years ahead."""
+    refused = {"type": "NodeResizeError", "status": "True", "lastTransitionTime": "2040-01-01T00:00:00Z"}
     status = {"allocatedResourceStatuses": {"storage": "NodeResizeInfeasible"}, "conditions": [refused]}
     await harness.patch("claims", "c", {"status": status}, subresource="status")
 
@@ -194,6 +195,20 @@ async def test_a_size_that_a_node_refused_can_be_lowered_and_the_node_is_asked_f
         await harness.settle()
         await kubelet_grows(harness)
         assert await capacities(harness) == ("9Gi", "5Gi")
+
+
+async def test_a_node_whose_clock_is_ahead_is_asked_again_after_five_minutes_too() -> None:
+    backend = GrowingBackend(DRIVER)
+    backend._info = {"node_expansion_required": True}
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await ask(harness, "9Gi")
+        await harness.settle()
+        await kubelet_gives_up(harness)
+        await asyncio.sleep(290.0)
+        assert (await harness.claim("c"))["status"]["allocatedResourceStatuses"] == {"storage": "NodeResizeInfeasible"}
+        await asyncio.sleep(12.0)
+        assert (await harness.claim("c"))["status"]["allocatedResourceStatuses"] == {"storage": "NodeResizePending"}
 
 
 async def test_a_size_that_is_asked_for_again_after_a_smaller_one_is_what_the_node_grows_to() -> None:

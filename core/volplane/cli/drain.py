@@ -17,6 +17,7 @@ from volplane.cli.controller_client import ControllerAddress, get_answer, lease_
 from volplane.cli.drain_steps import Drain, Leftover
 from volplane.cli.framework.cluster import cluster_client
 from volplane.cli.framework.console import Console
+from volplane.cli.framework.durations import duration_option
 from volplane.cli.framework.options import DEFAULT_NAMESPACE, Kubeconfig, OurNamespace, OutputFormat
 from volplane.cli.framework.output import Output
 from volplane.errors import VolplaneError
@@ -56,7 +57,7 @@ def drain(
     yes: Annotated[bool, typer.Option("--yes", help="Do it; otherwise only show what is held.")] = False,
     namespace: OurNamespace = DEFAULT_NAMESPACE,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="How long --delete waits for everything to be gone.")
+        float, duration_option("--timeout", says="How long --delete waits for everything to be gone.", default="5m")
     ] = 300.0,
     output: OutputFormat = Output.TEXT,
     http: ControllerAddress = "127.0.0.1:9809",

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from volplane.cli.framework import eventloop
+from volplane.cli.framework.durations import duration_option
 from volplane.cli.framework.endpoints import HttpAddress, serve_endpoints
 from volplane.cli.framework.options import DEFAULT_NAMESPACE, ConfigFile, Controllers, Kubeconfig, OurNamespace, Verbose
 from volplane.controller import logs
@@ -47,7 +48,6 @@ class Immediate(StrEnum):
 
 
 _SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def register(app: typer.Typer) -> None:
@@ -78,11 +78,11 @@ def run(
         ),
     ] = Placement.ASSIGNER,
     race_base_delay: Annotated[
-        str, typer.Option("--race-base-delay", metavar="TIME", help="Of --placement race: the longest first delay.")
-    ] = "20s",
+        float, duration_option("--race-base-delay", says="Of --placement race: the longest first delay.", default="20s")
+    ] = 20.0,
     race_max_delay: Annotated[
-        str, typer.Option("--race-max-delay", metavar="TIME", help="Of --placement race: the longest delay of all.")
-    ] = "60s",
+        float, duration_option("--race-max-delay", says="Of --placement race: the longest delay of all.", default="60s")
+    ] = 60.0,
     immediate: Annotated[
         Immediate,
         typer.Option(
@@ -101,8 +101,9 @@ def run(
         typer.Option("--scrubber-image", metavar="IMAGE", help="Image of scrubber pods; wins over the file."),
     ] = None,
     resync: Annotated[
-        str, typer.Option(metavar="TIME", help="Pause between safety passes over all objects; 0s = never.")
-    ] = "10m",
+        float,
+        duration_option("--resync", says="Pause between safety passes over all objects; 0s = never.", default="10m"),
+    ] = 600.0,
     disable_force_detach: Annotated[
         bool,
         typer.Option(
@@ -128,7 +129,7 @@ def run(
         node_name=_name_of_node(node_name),
         race=_race(race_base_delay, race_max_delay) if placement is Placement.RACE else None,
         external_choice=immediate is Immediate.EXTERNAL,
-        resync=duration("--resync", resync),
+        resync=resync,
         force_detach=not disable_force_detach,
     )
     configuration = _configuration(config, scrubber_image)
@@ -145,22 +146,13 @@ def _name_of_node(name: str | None) -> str | None:
     return name
 
 
-def _race(base: str, longest: str) -> tuple[float, float]:
-    delays = duration("--race-base-delay", base), duration("--race-max-delay", longest)
-    if not 0 < delays[0] <= delays[1]:
+def _race(base: float, longest: float) -> tuple[float, float]:
+    if not 0 < base <= longest:
         raise ConfigurationError(
-            f'--race-base-delay is "{base}" and --race-max-delay "{longest}"; the first must be more than nothing, and '
-            "at most the second"
+            f"--race-base-delay is {base:g}s and --race-max-delay {longest:g}s; the first must be more than nothing, "
+            "and at most the second"
         )
-    return delays
-
-
-def duration(option: str, text: str) -> float:
-    """Seconds of a text such as "30s", "10m" or "1h". Raises ConfigurationError naming the option."""
-    number, unit = text[:-1], text[-1:]
-    if unit not in UNITS or not number.replace(".", "", 1).isdecimal():
-        raise ConfigurationError(f'{option} is "{text}"; it must be a number with a unit, such as 30s, 10m or 1h')
-    return float(number) * UNITS[unit]
+    return base, longest
 
 
 def _configuration(path: Path | None, scrubber_image: str | None) -> Configuration:

@@ -58,6 +58,9 @@ PAGE: Final = 500
 MOST_OBJECTS: Final = 20_000
 """Of one kind. What is above that is left out, and said."""
 LOG_LINES: Final = 10_000
+ERRORS: Final = "errors.txt"
+OF_NOTHING: Final = frozenset({"about.json", "configuration.json", "cluster/version.json", ERRORS})
+"""Files that are there although neither a controller nor any objects could be read."""
 
 BundleFile = Annotated[
     Path | None,
@@ -85,7 +88,7 @@ def support_bundle(
 
     No Secret is read. Values whose name says that they are secret, and annotations of others, are replaced by ***.
     Names of namespaces, claims and nodes are in it. What cannot be had is said in errors.txt. Look at it before you
-    send it.
+    send it. Exit code 1 if neither the cluster nor the controller could be read.
     """
     began = datetime.now(UTC)
     bundle = Bundle()
@@ -96,6 +99,8 @@ def support_bundle(
     path = output or Path(f"volplane-{began:%Y%m%dT%H%M%SZ}.tar.gz")
     with _target(path) as file:
         bundle.write(file, began.timestamp())
+    if bundle.says_nothing():
+        raise VolplaneError(f"{path} says nothing of the cluster: {'; '.join(bundle.errors)}")
     if str(path) != "-":
         console = Console()
         console.done(f"{path}: {len(bundle.files)} files, readable by you alone; look at them before you send them")
@@ -118,10 +123,14 @@ class Bundle:
         """Add a text."""
         self.files[name] = redacted(text).encode("utf-8", "replace")
 
+    def says_nothing(self) -> bool:
+        """Whether neither the cluster nor a controller could be read."""
+        return not self.files.keys() - OF_NOTHING
+
     def write(self, file: BinaryIO, when: float) -> None:
         """Write the archive. when: Unix time of its files."""
         if self.errors:
-            self.add_text("errors.txt", "".join(f"{each}\n" for each in self.errors))
+            self.add_text(ERRORS, "".join(f"{each}\n" for each in self.errors))
         with tarfile.open(fileobj=file, mode="w:gz") as archive:
             for name, content in sorted(self.files.items()):
                 member = tarfile.TarInfo(f"volplane/{name}")
@@ -194,21 +203,31 @@ async def _read_cluster(bundle: Bundle, client: Client, namespace: str) -> None:
     pods: Sequence[Any] = ()
     for kind, place in wanted:
         items = await _items(bundle, client, kind, place)
+        if items is None:
+            continue
         pods = items if kind is PODS else pods
         bundle.add_json(f"cluster/{kind.plural}.json", without_secrets(items))
-    about = {"PersistentVolume", "PersistentVolumeClaim", "StorageClass"}
-    events = [
-        each
-        for each in await _items(bundle, client, EVENTS, "")
-        if each.get("involvedObject", {}).get("kind") in about or each["metadata"].get("namespace") == namespace
-    ]
-    bundle.add_json("cluster/events.json", without_secrets(events))
+    await _read_events(bundle, client, namespace)
     for pod in pods:
         await _read_log(bundle, client, namespace, pod["metadata"]["name"])
 
 
-async def _items(bundle: Bundle, client: Client, kind: Kind[Any], namespace: str) -> list[Any]:
-    """The objects as the server sends them, at most `MOST_OBJECTS`."""
+async def _read_events(bundle: Bundle, client: Client, namespace: str) -> None:
+    """Those about storage, and of our namespace."""
+    items = await _items(bundle, client, EVENTS, "")
+    if items is None:
+        return
+    about = {"PersistentVolume", "PersistentVolumeClaim", "StorageClass"}
+    events = [
+        each
+        for each in items
+        if each.get("involvedObject", {}).get("kind") in about or each["metadata"].get("namespace") == namespace
+    ]
+    bundle.add_json("cluster/events.json", without_secrets(events))
+
+
+async def _items(bundle: Bundle, client: Client, kind: Kind[Any], namespace: str) -> list[Any] | None:
+    """The objects as the server sends them, at most `MOST_OBJECTS`; None if it sends no list of them."""
     items: list[Any] = []
     try:
         async for page in _pages(client, kind.path(namespace)):
@@ -218,6 +237,7 @@ async def _items(bundle: Bundle, client: Client, kind: Kind[Any], namespace: str
                 break
     except ApiError as error:
         bundle.errors.append(f"{kind.plural}: {error}")
+        return items or None
     return items
 
 

@@ -17,6 +17,7 @@ from volplane.secret import HIDDEN, Secret
 __all__ = ["check", "class_parameters", "driver_options", "read_value", "secrets_of"]
 
 _DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+", re.ASCII)
+_SECONDS_ALONE: Final = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _INTEGER: Final = re.compile(r"[+-]?\d+", re.ASCII)
@@ -193,11 +194,12 @@ def _duration(raw: object) -> float:
     if isinstance(raw, int | float) and not isinstance(raw, bool) and math.isfinite(raw) and raw >= 0:
         return float(raw)
     text = raw.strip() if isinstance(raw, str) else ""
-    if text == "0":
-        return 0.0
-    if not _DURATION.fullmatch(text):
+    if _SECONDS_ALONE.fullmatch(text):
+        text += "s"
+    seconds = sum(float(amount) * _SECONDS[unit] for amount, unit in _DURATION_PART.findall(text))
+    if not _DURATION.fullmatch(text) or not math.isfinite(seconds):
         raise _Wrong(raw)
-    return sum(float(amount) * _SECONDS[unit] for amount, unit in _DURATION_PART.findall(text))
+    return seconds
 
 
 def _strings(raw: object) -> tuple[str, ...]:

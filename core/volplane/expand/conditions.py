@@ -21,6 +21,7 @@ __all__ = [
     "NODE_RESIZE_ERROR",
     "RESIZE_CONDITIONS",
     "RESIZING",
+    "conditions_since",
     "conditions_with",
     "conditions_without",
     "since_when",
@@ -34,6 +35,7 @@ RESIZE_CONDITIONS: Final = frozenset({RESIZING, FILE_SYSTEM_RESIZE_PENDING, CONT
 MODIFYING_VOLUME: Final = "ModifyingVolume"
 MODIFY_VOLUME_ERROR: Final = "ModifyVolumeError"
 MODIFY_CONDITIONS: Final = frozenset({MODIFYING_VOLUME, MODIFY_VOLUME_ERROR})
+TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def conditions_with(
@@ -44,7 +46,7 @@ def conditions_with(
     A condition that was there keeps its time of transition.
     """
     before = next((each for each in claim.status.conditions or () if each.get("type") == condition), {})
-    when = before.get("lastTransitionTime") or now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    when = before.get("lastTransitionTime") or now.astimezone(UTC).strftime(TIME_FORMAT)
     made = {"type": condition, "status": "True", "lastTransitionTime": when}
     return [*(conditions_without(claim, family) or ()), made | ({"message": message} if message else {})]
 
@@ -54,6 +56,15 @@ def since_when(claim: Claim, condition: str) -> datetime | None:
     found = next((each for each in claim.status.conditions or () if each.get("type") == condition), {})
     when = found.get("lastTransitionTime")
     return datetime.fromisoformat(when) if when else None
+
+
+def conditions_since(claim: Claim, condition: str, now: datetime) -> list[dict[str, Any]]:
+    """The claim's conditions, of which this one came just now."""
+    when = now.astimezone(UTC).strftime(TIME_FORMAT)
+    return [
+        each | ({"lastTransitionTime": when} if each.get("type") == condition else {})
+        for each in claim.status.conditions or ()
+    ]
 
 
 def conditions_without(claim: Claim, family: Collection[str]) -> list[dict[str, Any]] | None:

@@ -23,6 +23,7 @@ from volplane.expand.conditions import (
     NODE_RESIZE_ERROR,
     RESIZE_CONDITIONS,
     RESIZING,
+    conditions_since,
     conditions_with,
     conditions_without,
     since_when,
@@ -160,6 +161,10 @@ def _wait_for_node(claim: Claim, cluster: ClusterState) -> Action:
     since = since_when(claim, NODE_RESIZE_ERROR)
     if since is None:
         return Wait(reason=reason)
+    if since > cluster.now():
+        # The clock of the node is ahead, for nobody knows how long: the delay begins now, by ours.
+        status = {"conditions": conditions_since(claim, NODE_RESIZE_ERROR, cluster.now())}
+        return _status_patch(claim, status, why="the node dates its refusal later than now")
     left = NODE_GROWTH_REFUSED.delay() - (cluster.now() - since).total_seconds()
     if left > 0:
         return Wait(reason=reason, seconds=left)

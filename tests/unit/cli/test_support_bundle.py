@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ports import free_port
 from volplane.cli.bundle_redaction import without_secrets
 from volplane.cli.main import main
+from volplane.errors import ApiError
+from volplane.kube.http_transport import HttpTransport
+from volplane.kube.transport import Request, Response
 
 
 def bundled(path: Path) -> dict[str, str]:
@@ -51,13 +55,54 @@ def test_a_bundle_replaces_no_file(kubeconfig: str, tmp_path: Path, capsys: pyte
     assert f"{file} exists already" in capsys.readouterr().err
 
 
-def test_without_a_cluster_a_bundle_has_what_there_is(tmp_path: Path) -> None:
-    file = tmp_path / "bundle.tar.gz"
-    absent = str(tmp_path / "absent")
-    assert main(["support-bundle", "--kubeconfig", absent, "--output", str(file), "--http", "127.0.0.1:9"]) == 0
+def test_a_bundle_without_a_cluster_and_a_controller_has_what_there_is_and_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, absent = tmp_path / "bundle.tar.gz", tmp_path / "absent"
+    address = f"127.0.0.1:{free_port()}"
+    assert main(["support-bundle", "--kubeconfig", str(absent), "--output", str(file), "--http", address]) == 1
+    told = capsys.readouterr()
+    assert f"error: {file} says nothing of the cluster: " in told.err
+    assert f"none answers at {address}" in told.err
+    assert str(absent) in told.err
+    assert told.out == ""
     files = bundled(file)
     assert set(files) == {"about.json", "errors.txt"}
     assert "absent" in files["errors.txt"]
+
+
+def test_a_bundle_for_which_a_server_is_away_fails(
+    kubeconfig: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    config = yaml.safe_load(Path(kubeconfig).read_text())
+    config["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{free_port()}"
+    away = tmp_path / "away"
+    away.write_text(yaml.safe_dump(config))
+    assert (
+        main(["support-bundle", "--kubeconfig", str(away), "--output", "-", "--http", f"127.0.0.1:{free_port()}"]) == 1
+    )
+    told = capsysbinary.readouterr()
+    assert b"cannot be reached: nothing listens there" in told.err
+    with tarfile.open(fileobj=io.BytesIO(told.out)) as archive:
+        assert "volplane/errors.txt" in archive.getnames()
+
+
+def test_a_bundle_of_a_user_without_rights_fails_and_shows_no_empty_lists(
+    kubeconfig: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "bundle.tar.gz"
+    allowed = HttpTransport.send
+
+    async def send(self: HttpTransport, request: Request) -> Response:
+        if request.path != "/version":
+            raise ApiError(f"{request.path} is forbidden", status=403, reason="Forbidden")
+        return await allowed(self, request)
+
+    monkeypatch.setattr(HttpTransport, "send", send)
+    arguments = ["--kubeconfig", kubeconfig, "--output", str(file), "--http", f"127.0.0.1:{free_port()}"]
+    assert main(["support-bundle", *arguments]) == 1
+    assert "persistentvolumes: " in capsys.readouterr().err
+    assert set(bundled(file)) == {"about.json", "cluster/version.json", "errors.txt"}
 
 
 def test_a_bundle_can_go_to_a_pipe(kubeconfig: str, capsysbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -172,6 +172,22 @@ def test_a_kubelet_that_gave_up_growing_is_asked_again_after_a_while() -> None:
     assert [each["type"] for each in action.body["status"]["conditions"]] == ["FileSystemResizePending"]
 
 
+def test_a_refusal_that_a_node_dates_ahead_of_our_clock_delays_no_longer_than_any_other() -> None:
+    ahead = given_up("2031-01-01T00:00:00Z")
+    [refusal] = ahead.status.conditions or ()
+    other = {"type": "Other", "status": "True", "lastTransitionTime": "2031-01-01T00:00:00Z"}
+    ahead.status.conditions = [refusal | {"message": "no room"}, other]
+    action = decided(ahead, its_volume(ahead, "2Gi"))
+    assert action.subresource == "status"
+    now = "2026-01-01T00:00:00Z"
+    dated = [refusal | {"message": "no room", "lastTransitionTime": now}, other]
+    assert action.body == {"status": {"conditions": dated}}
+    ahead.status.conditions = dated
+    waits = decided(ahead, its_volume(ahead, "2Gi"))
+    assert isinstance(waits, Wait)
+    assert waits.seconds == 300.0
+
+
 @pytest.mark.parametrize(
     "other",
     [

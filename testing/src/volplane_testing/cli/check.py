@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from volplane.cli.framework.console import Console
+from volplane.cli.framework.durations import duration_option
 from volplane.cli.framework.options import Controllers, Kubeconfig
 from volplane.controller.config import DEFAULT_CONTROLLERS, parse_controllers
 from volplane.errors import ConfigurationError
@@ -50,23 +51,18 @@ InProcess = Annotated[
 ]
 Patience = Annotated[
     float | None,
-    typer.Option(
+    duration_option(
         "--patience",
-        metavar="SECONDS",
-        min=0.01,
-        help="How long one call of a hook may take; default that of the subject, 60 s. One that takes longer is a"
+        says="How long one call of a hook may take; default that of the subject, 60s. One that takes longer is a"
         " violation, and the last.",
-        show_default=False,
+        minimum=0.01,
     ),
 ]
 ProgressPatience = Annotated[
     float | None,
-    typer.Option(
+    duration_option(
         "--progress-patience",
-        metavar="SECONDS",
-        min=0.0,
-        help="How long work may be in progress, or ask to be called later; default that of the subject, 600 s.",
-        show_default=False,
+        says="How long work may be in progress, or ask to be called later; default that of the subject, 10m.",
     ),
 ]
 MOST_NAMED = 3

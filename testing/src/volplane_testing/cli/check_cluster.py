@@ -12,6 +12,7 @@ import typer
 
 from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
+from volplane.cli.framework.durations import duration_option
 from volplane.errors import ConfigurationError
 from volplane.messages import nearest
 from volplane.reclaim.scrub_pod import DEFAULT_IMAGE
@@ -50,7 +51,8 @@ Work = Annotated[
 ]
 Image = Annotated[str, typer.Option("--image", metavar="IMAGE", help="Image of pods; it needs a POSIX shell.")]
 Churn = Annotated[
-    float, typer.Option("--churn", metavar="SECONDS", min=1, help="How long claims come and go in section kills.")
+    float,
+    duration_option("--churn", says="How long claims come and go in section kills.", default="2m", minimum=1.0),
 ]
 Kills = Annotated[int, typer.Option("--kills", metavar="N", min=1, help="How often controllers are killed meanwhile.")]
 
