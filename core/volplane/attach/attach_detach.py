@@ -113,19 +113,17 @@ def _wanted(
     if attachment.terminating:
         text = "volume attachment is being deleted"
         return _attach_failed(volume, users, text, about=f"deleted {attachment.uid}")
-    node = state.cluster.nodes.get(pair.node)
-    if attachment.status.attached:
-        if node is not None and _outlived(attachment, node) and pair.volume not in volumes_in_use(node):
-            # The node's name went to another machine, which does not have the volume.
-            return Decision(Delete(kind=ATTACHMENTS, target=attachment, why="it is of a former node", exact=False))
-        if node is None or not is_managed(node) or pair.volume in listed_volumes(node):
-            return Decision(Settled())
-        text = f'AttachVolume.Attach succeeded for volume "{volume.name}" '
-        events = tuple(EventRecord(PODS, pod, "Normal", "SuccessfulAttachVolume", text) for pod in users)
-        return Decision(Settled(events=events), about=f"attached {attachment.uid}")
-    if node is not None and _outlived(attachment, node):
+    node, attached = state.cluster.nodes.get(pair.node), attachment.status.attached
+    if node is not None and _outlived(attachment, node) and not (attached and pair.volume in volumes_in_use(node)):
+        # The node's name went to another machine, which does not have the volume.
         return Decision(Delete(kind=ATTACHMENTS, target=attachment, why="it is of a former node", exact=False))
-    return _awaited(attachment, volume, users, state.cluster)
+    if not attached:
+        return _awaited(attachment, volume, users, state.cluster)
+    if node is None or not is_managed(node) or pair.volume in listed_volumes(node):
+        return Decision(Settled())
+    text = f'AttachVolume.Attach succeeded for volume "{volume.name}" '
+    events = tuple(EventRecord(PODS, pod, "Normal", "SuccessfulAttachVolume", text) for pod in users)
+    return Decision(Settled(events=events), about=f"attached {attachment.uid}")
 
 
 def _create(pair: Pair, volume: Volume, users: Sequence[Pod], state: AttachDetachState) -> Decision:

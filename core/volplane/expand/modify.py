@@ -55,12 +55,7 @@ def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
         return asset
     wanted = modification_target(claim, asset.volume)
     if not wanted:
-        if asset.volume.annotation(names.MODIFICATION) is not None:
-            return _drop_refused(asset.volume)
-        # Nothing was changed towards the class that was given up. Where there is a former class it is applied again: a
-        # change to yet another one may have been begun before.
-        event = EventRecord(CLAIMS, claim, "Normal", "VolumeModifyCancelled", f"no change to {_target(claim)} any more")
-        return _status_patch(claim, {"modifyVolumeStatus": None}, "", cluster, event, why="another class is not wanted")
+        return _cancel(claim, asset.volume, cluster)
     if not reads.has(VOLUME_ATTRIBUTES_CLASSES, wanted):
         return Read(VOLUME_ATTRIBUTES_CLASSES, wanted, why="what does the class ask for?")
     attributes = reads.get(VOLUME_ATTRIBUTES_CLASSES, wanted)
@@ -71,6 +66,18 @@ def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
         event = warning(CLAIMS, claim, "VolumeModifyFailed", why_not)
         return Wait(reason=why_not, seconds=CLASS_MISSING_SECONDS, events=(event,))
     return _towards(wanted, claim, asset, cluster)
+
+
+def _cancel(claim: Claim, volume: Volume, cluster: ClusterState) -> Action:
+    """End a change to a class that is not wanted any more, and towards which nothing was changed.
+
+    Where there is a former class `modification_target` is that one, and it is applied again: a change to yet another
+    one may have been begun before.
+    """
+    if volume.annotation(names.MODIFICATION) is not None:
+        return _drop_refused(volume)
+    event = EventRecord(CLAIMS, claim, "Normal", "VolumeModifyCancelled", f"no change to {_target(claim)} any more")
+    return _status_patch(claim, {"modifyVolumeStatus": None}, "", cluster, event, why="another class is not wanted")
 
 
 def modification_target(claim: Claim, volume: Volume) -> str:
