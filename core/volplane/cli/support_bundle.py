@@ -100,7 +100,7 @@ def support_bundle(
     with _target(path) as file:
         bundle.write(file, began.timestamp())
     if bundle.says_nothing():
-        raise VolplaneError(f"{path} says nothing of the cluster: {'; '.join(bundle.errors)}")
+        raise VolplaneError(f"the bundle says nothing of the cluster: {'; '.join(bundle.errors)}")
     if str(path) != "-":
         console = Console()
         console.done(f"{path}: {len(bundle.files)} files, readable by you alone; look at them before you send them")
