@@ -12,3 +12,15 @@ from volplane_testing import run_seed
 def test_nothing_breaks_whatever_happens(seed: int) -> None:
     report = run_seed(seed)
     assert report.passed, str(report)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(31373, id="a hook ends after a restore that has lost its record"),
+        pytest.param(31780, id="a restore loses the class of an asset"),
+    ],
+)
+def test_nothing_is_asked_that_nobody_could_know(seed: int) -> None:
+    report = run_seed(seed)
+    assert report.passed, str(report)

@@ -324,6 +324,7 @@ class _Simulation:
         self._storages.calm()
         self._nodes.recover()
         self._changes.recover()
+        self._server_faults.recover()
         self._second.end()
         self._safety.overlap = self._overlap()
         for stopped in [p for p in self._living if not p.leadership.may_begin()]:

@@ -276,8 +276,10 @@ class Safety:
         claim = self._view.claims_by_uid.get(disk.made_for)
         if overlapped and (again or claim is None or "deletionTimestamp" in claim["metadata"]):
             disk.kept = "a leader made it after another one had settled the claim; only the leak check can find that"
-        if self.restored_at >= 0 and disk.made_for not in self._view.claims_by_uid:
+        if self.restored_at >= 0 and claim is None:
             disk.kept = "it was made for a claim that the restored server does not know"
+        elif claim is not None and BEGAN.get() <= self.restored_at + FRESH and names.INTENT not in annotations_of(claim):
+            disk.kept = "its record is younger than the backup, and its maker did not know of the restore yet"
         self._disks.by_key[key] = disk
         # The former leader asked another driver for it, which the class named at that time.
         elsewhere = overlapped and any(twin.driver != driver for twin in twins)

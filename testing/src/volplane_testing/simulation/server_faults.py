@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from volplane.kube.credentials import Credentials, Identity
 from volplane.kube.transport import Response
 from volplane_embedded.apiserver.store import Snapshot
+from volplane_testing.simulation.cluster_view import Json
 from volplane_testing.simulation.disks import Disks
 from volplane_testing.simulation.run_context import RunContext
 from volplane_testing.transport import refusal
@@ -38,6 +40,8 @@ class ServerFaults:
         self._refuses = 0
         self._until = 0.0
         self._backup: Snapshot | None = None
+        self._lost_classes: dict[str, Json] = {}
+        """Classes by name that were there before a restore, and not in the backup."""
         self.restores = 0
         """How often the server was restored; connections to it broke each time."""
 
@@ -63,9 +67,11 @@ class ServerFaults:
         self._trace.happened["server: is restored from a backup"] += 1
         self.restores += 1
         newest = self._server.store.version
+        before = dict(self._view.classes)
         # Where versions hardly go back, a client cannot tell the two histories apart: such a server must jump ahead.
         self._server.restore(self._backup, version=0 if newest - self._backup.version >= _LOST else newest + 1000)
         self._view.reload()
+        self._lost_classes |= {name: each for name, each in before.items() if name not in self._view.classes}
         self._safety.restored()
         self._hook_rules.restored()
         for disk in self._disks.by_key.values():
@@ -73,6 +79,13 @@ class ServerFaults:
             disk.waived |= disk.data
         for listener in self.listeners:
             listener()
+
+    def recover(self) -> None:
+        """An administrator applies the classes again that a restore has lost: without them assets are not found."""
+        for name, lost in self._lost_classes.items():
+            body = {**lost, "metadata": {"name": name}}
+            self._view.send("user", "POST", "/apis/storage.k8s.io/v1/storageclasses", json.dumps(body).encode())
+        self._lost_classes.clear()
 
     # --- what clients meet --------------------------------------------------------------------------------------
 
