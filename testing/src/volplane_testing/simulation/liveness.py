@@ -111,6 +111,7 @@ class Liveness:
             and volume is not None
             and ours
             and _alive(volume)
+            and not self._safety.deleted_since_the_backup(volume)
             and parse(has["storage"]) < _asked(claim)
         ):
             yield "what-can-proceed-does", "has less than it asks for, though its volume can grow"

@@ -336,7 +336,9 @@ class _Simulation:
         while self._violations.violation is None:
             await self._until(self._loop.time() + 10.0)
             process = self._living[0] if self._living else None
-            at_rest = process is not None and process.at_rest(self._safety.lost) and not self._nodes.busy
+            at_rest = (
+                process is not None and process.at_rest(self._safety.waiting_for_a_person) and not self._nodes.busy
+            )
             if process is None or not at_rest or self._server.store.version != version:
                 version, since = self._server.store.version, self._loop.time()
             elif self._loop.time() - since >= quiet:

@@ -142,6 +142,16 @@ class Safety:
         forgotten = {uid for uid, when in self.forged.items() if self.overlap or when <= self.informed}
         return (self.forged.keys() & self._classless) | (forgotten & self.moved)
 
+    def deleted_since_the_backup(self, volume: Json) -> bool:
+        """Whether the server was restored, and its asset is gone by then: only a person can do something."""
+        return self.restored_at >= 0 and source_of(volume["spec"]) not in self._disks.by_key
+
+    @property
+    def waiting_for_a_person(self) -> set[str]:
+        """Uids of claims for which something is tried again without end: no controller can bring it to an end."""
+        gone = (volume for volume in self._view.volumes.values() if self.deleted_since_the_backup(volume))
+        return self.lost | {str(reference_of(volume).get("uid", "")) for volume in gone}
+
     def _follow_volume(self, commit: Commit) -> None:
         new, old = commit.new, commit.old
         if new is None:
@@ -276,9 +286,10 @@ class Safety:
         claim = self._view.claims_by_uid.get(disk.made_for)
         if overlapped and (again or claim is None or "deletionTimestamp" in claim["metadata"]):
             disk.kept = "a leader made it after another one had settled the claim; only the leak check can find that"
+        unaware = BEGAN.get() <= self.restored_at + FRESH
         if self.restored_at >= 0 and claim is None:
             disk.kept = "it was made for a claim that the restored server does not know"
-        elif claim is not None and BEGAN.get() <= self.restored_at + FRESH and names.INTENT not in annotations_of(claim):
+        elif unaware and claim is not None and names.INTENT not in annotations_of(claim):
             disk.kept = "its record is younger than the backup, and its maker did not know of the restore yet"
         self._disks.by_key[key] = disk
         # The former leader asked another driver for it, which the class named at that time.
