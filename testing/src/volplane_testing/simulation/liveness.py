@@ -49,6 +49,15 @@ class Liveness:
         self._nodes = nodes
         self._violations = run_context.violations
 
+    def unending(self) -> set[str]:
+        """Uids of claims for which something is tried again without end: only a person can bring it to one."""
+        gone = (reference_of(volume) for volume in self._view.volumes.values() if self._lost_since_the_backup(volume))
+        return self._safety.lost | {str(reference.get("uid", "")) for reference in gone}
+
+    def _lost_since_the_backup(self, volume: Json) -> bool:
+        """Whether the server was restored, and the volume's asset is gone by then."""
+        return self._safety.restored_at >= 0 and source_of(volume["spec"]) not in self._disks.by_key
+
     def check(self, process: Reasons) -> None:
         """Report broken invariants. process: knows why keys wait."""
         reasons = process.reasons()
@@ -111,7 +120,7 @@ class Liveness:
             and volume is not None
             and ours
             and _alive(volume)
-            and not self._safety.deleted_since_the_backup(volume)
+            and not self._lost_since_the_backup(volume)
             and parse(has["storage"]) < _asked(claim)
         ):
             yield "what-can-proceed-does", "has less than it asks for, though its volume can grow"

@@ -192,18 +192,15 @@ class Process:
     def _may_begin(self) -> bool:
         return self.leadership.may_begin()
 
-    def at_rest(self, waiting_for_a_person: AbstractSet[str]) -> bool:
+    def at_rest(self, unending: AbstractSet[str]) -> bool:
         """Whether nothing is in work, nothing is due later, no operation runs or waits, and no hook runs.
 
-        waiting_for_a_person: uids of claims for which something is tried again without end.
+        unending: uids of claims for which something is tried again without end.
         """
         plane = self.plane
         if plane is None or not plane.synced or self._executor.running():
             return False
-        if any(
-            each.uid not in waiting_for_a_person or each.phase is not Phase.WAITING
-            for each in plane.operations.snapshot()
-        ):
+        if any(each.uid not in unending or each.phase is not Phase.WAITING for each in plane.operations.snapshot()):
             return False
         return all(runner.idle and runner.next_due is None for runner in plane.runners)
 

@@ -129,6 +129,7 @@ class _Simulation:
         about = (run_context, schedule.pods, self._storages.labels)
         self._machines = machines
         self._nodes = AttachingNodes(machines, *about) if schedule.alpha.attaches else Nodes(*about)
+        self._liveness = Liveness(run_context, self._actors, self._nodes, self._storages.externals)
         self._server_faults = ServerFaults(run_context, self._nodes.server_restored)
         self._prepare()
         self._wall, self._started = clock.LoopClock(), 0
@@ -322,9 +323,8 @@ class _Simulation:
         self._calm_since = self._loop.time()
         self._injector.down.clear()
         self._storages.calm()
-        self._nodes.recover()
-        self._changes.recover()
-        self._server_faults.recover()
+        for each in (self._nodes, self._changes, self._server_faults):
+            each.recover()
         self._second.end()
         self._safety.overlap = self._overlap()
         for stopped in [p for p in self._living if not p.leadership.may_begin()]:
@@ -336,9 +336,7 @@ class _Simulation:
         while self._violations.violation is None:
             await self._until(self._loop.time() + 10.0)
             process = self._living[0] if self._living else None
-            at_rest = (
-                process is not None and process.at_rest(self._safety.waiting_for_a_person) and not self._nodes.busy
-            )
+            at_rest = process is not None and process.at_rest(self._liveness.unending()) and not self._nodes.busy
             if process is None or not at_rest or self._server.store.version != version:
                 version, since = self._server.store.version, self._loop.time()
             elif self._loop.time() - since >= quiet:
@@ -349,14 +347,13 @@ class _Simulation:
                 self._violations.report("comes-to-rest", text)
 
     def _take_stock(self, process: Process) -> None:
-        externals = self._storages.externals
-        for external in externals.values():
+        externals = self._storages.externals.values()
+        for external in externals:
             external.take_stock()
-        Liveness(self._run_context, self._actors, self._nodes, externals).check(process)
+        self._liveness.check(process)
         self._changes.check(process.reasons())
-        if self._violations.violation is None:
-            for external in externals.values():
-                external.check_nothing_left()
+        for external in externals if self._violations.violation is None else ():
+            external.check_nothing_left()
 
     async def _until(self, when: float) -> None:
         """Let time pass until then, or until an invariant is broken."""

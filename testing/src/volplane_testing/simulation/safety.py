@@ -142,16 +142,6 @@ class Safety:
         forgotten = {uid for uid, when in self.forged.items() if self.overlap or when <= self.informed}
         return (self.forged.keys() & self._classless) | (forgotten & self.moved)
 
-    def deleted_since_the_backup(self, volume: Json) -> bool:
-        """Whether the server was restored, and its asset is gone by then: only a person can do something."""
-        return self.restored_at >= 0 and source_of(volume["spec"]) not in self._disks.by_key
-
-    @property
-    def waiting_for_a_person(self) -> set[str]:
-        """Uids of claims for which something is tried again without end: no controller can bring it to an end."""
-        gone = (volume for volume in self._view.volumes.values() if self.deleted_since_the_backup(volume))
-        return self.lost | {str(reference_of(volume).get("uid", "")) for volume in gone}
-
     def _follow_volume(self, commit: Commit) -> None:
         new, old = commit.new, commit.old
         if new is None:
