@@ -17,6 +17,7 @@ def test_nothing_breaks_whatever_happens(seed: int) -> None:
 @pytest.mark.parametrize(
     "seed",
     [
+        pytest.param(30842, id="the Lease is deleted, and its holder stopped before it takes another"),
         pytest.param(31373, id="a hook ends after a restore that has lost its record"),
         pytest.param(35332, id="a restore brings back a claim that grows, and its asset is deleted"),
         pytest.param(31780, id="a restore loses the class of an asset"),

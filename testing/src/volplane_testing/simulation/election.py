@@ -57,7 +57,8 @@ class Election:
         """Name of the process that the Lease names."""
         self._view = run_context.view
         self._happened = run_context.trace.happened
-        self._processes = processes
+        self.processes = processes
+        """Those that live."""
         self._start = start
         self._end = end
 
@@ -87,12 +88,12 @@ class Election:
                 asyncio.get_running_loop().call_later(RENEWAL, self._begin_later_term, process)
 
     def _begin_later_term(self, process: Process) -> None:
-        if process in self._processes and process.name == self.holder:
+        if process in self.processes and process.name == self.holder:
             self._count_on(process.leadership.behind)
             self._end(process.name, "a storage knows of a later term")
 
     def _named(self, name: str) -> list[Process]:
-        return [process for process in self._processes if process.name == name]
+        return [process for process in self.processes if process.name == name]
 
     def _count_on(self, ours: Fence | None) -> None:
         """What an elector does that finds the Lease as it was before this term: the server was restored."""
@@ -120,8 +121,15 @@ class Election:
         asyncio.get_running_loop().call_later(delay, self._retake)
 
     def _retake(self) -> None:
-        holder = next((process for process in self._processes if process.name == self.holder), None)
-        if holder is not None:
+        """The holder takes a new Lease, as soon as it runs and reaches the server; not if its own is over by then."""
+        holder = next(iter(self._named(self.holder)), None)
+        if holder is None or not holder.leadership.may_begin():
+            return
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, ScheduleLoop)  # noqa: S101 -- no other loop can stop a process
+        if loop.is_stopped(holder.name) or holder.network.apart:
+            loop.call_later(RENEWAL, self._retake)
+        elif self._send("GET") is None:
             self._happened["lease: made anew"] += 1
             holder.lead_again(self.take(holder.name))
 
@@ -131,10 +139,10 @@ class Election:
         Where no holder is left, another process takes it at once. notices: seconds.
         """
         lease = self._send("GET")
-        if lease is None or len(self._processes) != 1:
+        if lease is None or len(self.processes) != 1:
             return
         self._happened[f"lease: edited ({edit})"] += 1
-        process = self._processes[0]
+        process = self.processes[0]
         edits = {
             "fewer terms": {"leaseTransitions": 0},
             "more terms": {"leaseTransitions": lease["spec"]["leaseTransitions"] + 1000},
@@ -150,7 +158,7 @@ class Election:
         if process.network.apart:
             left = process.network.apart_until - asyncio.get_running_loop().time()
             asyncio.get_running_loop().call_later(left, self._notice_edit, process)
-        elif process in self._processes:
+        elif process in self.processes:
             self._count_on(process.leadership.fence)
             self._end(process.name, "its Lease was edited")
 
@@ -169,12 +177,13 @@ class Stops:
     def __init__(
         self,
         run_context: RunContext,
-        processes: Sequence[Process],
+        election: Election,
         *,
         start: Callable[[], None],
         end: Callable[[str, str], None],
     ) -> None:
         """start: starts a process that leads. end: ends the process of this name, for the reason given."""
+        self._election = election
         self.actions: Mapping[str, Callable[..., None]] = {
             "stop_process": self.stop_process,
             "stop_before": self.stop_before,
@@ -184,10 +193,10 @@ class Stops:
         """Process whose threads are stopped one after another -> loop time at which they go on."""
         self.over = 0.0
         """Loop time at which all that were stopped have gone on, and have noticed it."""
-        self._armed: dict[str, float] = {}
-        """Hook -> seconds for which its next caller is stopped."""
+        self._armed: dict[str, tuple[float, float]] = {}
+        """Hook -> window, and seconds for which its next caller is stopped."""
         self._context = contextvars.copy_context()
-        self._processes = processes
+        self._processes = election.processes
         self._start = start
         self._end = end
         self._chance = run_context.chance
@@ -236,14 +245,25 @@ class Stops:
         """In the context of the run: callbacks of a process do not run while it is stopped."""
         self._loop.call_at(when, what, process, context=self._context)
 
-    def stop_before(self, hook: str, seconds: float) -> None:
-        """Stop the only process in the middle of its next call of this hook: between the decision and the effect."""
-        self._armed[hook] = seconds
+    def stop_before(self, hook: str, seconds: float, window: float = 0.0) -> None:
+        """Stop the only process in the middle of its next call of this hook: between the decision and the effect.
+
+        window: as of `stop_process`; with one that is longer than the call, its thread is the first that stops, after
+        its last look at the lease. Then somebody deletes the Lease too: terms of two Leases cannot be compared, so no
+        storage can refuse what the thread does late.
+        """
+        self._armed[hook] = window, seconds
 
     def begins(self, hook: str) -> None:
         """A thread of a process takes up a call of this hook."""
-        if (seconds := self._armed.pop(hook, None)) is not None and not self._chance.calm.is_set():
-            self.stop_process(0.0, seconds)
+        if (armed := self._armed.pop(hook, None)) is not None and not self._chance.calm.is_set():
+            self.stop_process(*armed)
+            if armed[0]:
+                self._at(self._loop.time() + armed[0], self._delete_lease, self._processes[0])
+
+    def _delete_lease(self, process: Process) -> None:
+        if list(self._processes) == [process]:
+            self._election.remake_lease(RENEWAL)
 
     def _stop(self, process: Process) -> None:
         if process in self._processes:

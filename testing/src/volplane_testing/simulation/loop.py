@@ -50,6 +50,9 @@ class ScheduleLoop(VirtualTimeLoop):
             else:
                 self._ready.append(handle)  # type: ignore[attr-defined]
 
+    def is_stopped(self, who: str) -> bool:
+        return who in self._stopped
+
     def _run_once(self) -> None:
         if self._stopped:
             self._hold_stopped()

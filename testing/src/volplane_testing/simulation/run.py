@@ -137,7 +137,7 @@ class _Simulation:
         self._calm_since, self._crashes = math.inf, 0
         self._election = Election(run_context, self._living, start=self._start_process, end=self._end_process)
         self._server_faults.listeners.append(self._election.server_restored)
-        self._stops = Stops(run_context, self._living, start=self._start_process, end=self._end_process)
+        self._stops = Stops(run_context, self._election, start=self._start_process, end=self._end_process)
         self._injector.stalled = self._stops.stalled
         run_context.hook_rules.begins = self._stops.begins
         self._tasks: set[asyncio.Task[Any]] = set()

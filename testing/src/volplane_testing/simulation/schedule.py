@@ -352,6 +352,9 @@ class _Writer:
             else:
                 hook = random.choice(_ATTACHING if self._scenario.attaches else _CHANGING)
                 self._do(random.uniform(0.0, end) / 2, "stop_before", hook=hook, seconds=seconds)
+        late = Random(f"{self._seed} {self._name} late attach")  # noqa: S311 -- schedules, not secrets
+        if self._scenario.attaches and late.random() < 0.2:
+            self._do(late.uniform(0.0, end) / 2, "stop_before", hook="attach", seconds=600.0, window=1.0)
         if self._sometimes(self._scenario.leases):
             self._do(random.uniform(0.0, end), "remake_lease", delay=random.uniform(0.0, 10.0))
 
