@@ -21,7 +21,7 @@ from volplane_testing.simulation.process import Process
 from volplane_testing.simulation.run_context import LEASE_NAME, NAMESPACE, RunContext
 from volplane_testing.simulation.scenarios import Scenario
 
-__all__ = ["Election", "Stops", "write_partitions"]
+__all__ = ["Election", "Stops", "write_late_attach", "write_partitions"]
 
 LEASE_SECONDS: Final = 15.0
 """Virtual seconds for which the Lease lasts after its last renewal."""
@@ -286,6 +286,16 @@ class Stops:
         if process in self._processes and not process.leadership.may_begin():
             notices = self._chance.between(0.0, NOTICED, f"{process.name} notices")
             self._loop.call_later(notices, self._end, process.name, "its lease is over")
+
+
+def write_late_attach(do: Callable[..., None], about: str, end: float) -> None:
+    """Write an action of `Stops`: a thread attaches late, which no storage can refuse.
+
+    do, about, end: as of `write_partitions`.
+    """
+    random = Random(f"{about} late attach")  # noqa: S311 -- schedules, not secrets
+    if random.random() < 0.2:
+        do(random.uniform(0.0, end) / 2, "stop_before", hook="attach", seconds=600.0, window=1.0)
 
 
 def write_partitions(do: Callable[..., None], about: str, scenario: Scenario, end: float) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from volplane_testing.simulation.backends import BackendTraits
 from volplane_testing.simulation.changes import write_changes
-from volplane_testing.simulation.election import write_partitions
+from volplane_testing.simulation.election import write_late_attach, write_partitions
 from volplane_testing.simulation.hooks import HookFaults
 from volplane_testing.simulation.installations import write_installations
 from volplane_testing.simulation.interruptions import write_interruptions
@@ -352,9 +352,8 @@ class _Writer:
             else:
                 hook = random.choice(_ATTACHING if self._scenario.attaches else _CHANGING)
                 self._do(random.uniform(0.0, end) / 2, "stop_before", hook=hook, seconds=seconds)
-        late = Random(f"{self._seed} {self._name} late attach")  # noqa: S311 -- schedules, not secrets
-        if self._scenario.attaches and late.random() < 0.2:
-            self._do(late.uniform(0.0, end) / 2, "stop_before", hook="attach", seconds=600.0, window=1.0)
+        if self._scenario.attaches:
+            write_late_attach(self._do, f"{self._seed} {self._name}", end)
         if self._sometimes(self._scenario.leases):
             self._do(random.uniform(0.0, end), "remake_lease", delay=random.uniform(0.0, 10.0))
 
