@@ -14,6 +14,11 @@ def test_nothing_breaks_whatever_happens(seed: int) -> None:
     assert report.passed, str(report)
 
 
+def test_nobody_gets_a_volume_that_its_backend_erases_though_the_policy_is_retain_by_now() -> None:
+    report = run_seed(41576)
+    assert report.passed, str(report)
+
+
 @pytest.mark.parametrize(
     "seed",
     [

@@ -33,7 +33,7 @@ from volplane.placement.recognise import decide_recognition
 from volplane.provision.decide import decide_provision
 from volplane.provision.persistentvolume import restore_annotations
 from volplane.reclaim.delete import decide_delete, once_proven
-from volplane.reclaim.recycle import abandon_scrub, decide_recycle, recycles
+from volplane.reclaim.recycle import abandon_scrub, decide_recycle, end_scrub, recycles
 from volplane.reclaim.scrub_claim import held_for_scrub
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import is_in_tree
@@ -143,13 +143,15 @@ def external_volume_may_act(volume: Volume, cluster: ClusterState) -> bool:
 
 def _reclaim(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     if held_for_scrub(volume):
-        scrubs = recycles(volume) and not volume.terminating
-        return decide_recycle(volume, cluster, reads) if scrubs else abandon_scrub(volume, cluster, reads)
+        if volume.terminating:
+            return abandon_scrub(volume, cluster, reads)
+        return decide_recycle(volume, cluster, reads) if recycles(volume) else end_scrub(volume, cluster, reads)
     blocked = _not_ours_to_reclaim(volume) or _not_released(volume, cluster, reads)
     if blocked is None and recycles(volume) and not volume.terminating:
         return decide_recycle(volume, cluster, reads)
     if read_recycle_intent(volume.annotation(names.INTENT)) is not None:
-        return abandon_scrub(volume, cluster, reads)
+        ends = blocked is None and not volume.terminating
+        return end_scrub(volume, cluster, reads) if ends else abandon_scrub(volume, cluster, reads)
     return blocked or decide_delete(volume, cluster)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from volplane.assets import Erased, InProgress, PodScrub, VolumeSource
 from volplane.controller.actions import EventRecord, Run, warning
 from volplane.drivers.view import DriverView
-from volplane.errors import BackendError, VolumeInUse
+from volplane.errors import BackendError, OutcomeUnknown, VolumeInUse
 from volplane.intents.operation import OperationDeps
 from volplane.intents.owner import shared_with
 from volplane.intents.requests import volume_identity
@@ -25,7 +25,7 @@ from volplane.requests import DeleteRequest, RecycleRequest
 from volplane.state.indexes import claims_of_pod
 from volplane.state.naming import volume_source
 from volplane.state.progress import BackendErased, Deleted, Deleting, Erasing, ScrubPlan, VolumeProgress
-from volplane.state.records import read_delete_intent, read_recycle_intent
+from volplane.state.records import RecycleIntent, read_delete_intent, read_recycle_intent
 
 __all__ = ["DeleteOperation", "IdentifyOperation", "RecycleOperation"]
 
@@ -122,7 +122,8 @@ class RecycleOperation(_VolumeOperation):
         deps = self._deps
         live = await deps.released_volume(volume)
         intent = read_recycle_intent(live.annotation(names.INTENT)) if live is not None else None
-        if live is None or live.terminating or not recycles(live) or intent is None:
+        if live is None or live.terminating or intent is None or not (recycles(live) or _erases(intent, progress)):
+            progress.recycling = False  # an earlier call has returned: two operations never hold one asset
             raise deps.not_justified()
         if intent.fence != deps.fence() or shared_with(live, deps.cluster):
             raise deps.not_justified()
@@ -131,9 +132,11 @@ class RecycleOperation(_VolumeOperation):
             raise deps.not_justified()
         context = deps.context(driver, state=intent.state)
         request = RecycleRequest(context=context, volume=volume_identity(live, deps.cluster.settings.cluster_id))
+        progress.recycling = True
         try:
             result = await deps.hooks.call(driver, request)
         except BackendError as error:
+            progress.recycling = isinstance(error, OutcomeUnknown)
             self._failed(run, live, progress, error, reason="VolumeFailedRecycle", message=f"Recycle failed: {error}")
             raise
         match result:
@@ -153,3 +156,8 @@ class RecycleOperation(_VolumeOperation):
         successor = await self._deps.live_claim(key)
         pods = (await self._deps.client.list(PODS, namespace=reference.namespace)).items
         return users_of_former((pod for pod in pods if key in claims_of_pod(pod)), successor)
+
+
+def _erases(intent: RecycleIntent, progress: VolumeProgress) -> bool:
+    """Whether the backend is erasing the contents by a job that goes on whatever the policy is by now."""
+    return intent.state is not None or isinstance(progress.step, Erasing)

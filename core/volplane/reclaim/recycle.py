@@ -41,7 +41,7 @@ from volplane.state.naming import on_release
 from volplane.state.progress import BackendErased, Erasing, ScrubPlan
 from volplane.state.records import INTENT_VERSION, RecycleIntent, read_recycle_intent, write_intent
 
-__all__ = ["abandon_scrub", "decide_recycle", "recycles", "remove_stray_pod"]
+__all__ = ["abandon_scrub", "decide_recycle", "end_scrub", "recycles", "remove_stray_pod"]
 
 
 _MOST_STRANGERS = 3
@@ -97,6 +97,21 @@ def recycles(volume: Volume) -> bool:
     """Whether a release of this volume leads to a scrub: policy Recycle, or a dynamic volume of a warm pool."""
     policy = volume.spec.persistent_volume_reclaim_policy
     return policy == "Recycle" or (policy == "Delete" and on_release(volume) == "recycle")
+
+
+def end_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
+    """The policy does not ask for the scrub any more. What a backend has begun to erase is erased to the end first:
+    until then nobody may get the volume.
+    """
+    intent = read_recycle_intent(volume.annotation(names.INTENT))
+    progress = cluster.progress.volume(volume.uid)
+    begun = isinstance(progress.step, Erasing)
+    if intent is not None and progress.step is None:
+        begun = progress.recycling or intent.state is not None
+    if intent is None or not begun or intent.erased or intent.failed or _pod_of(volume, cluster) is not None:
+        return abandon_scrub(volume, cluster, reads)
+    driver = _recycler(volume, cluster)
+    return _by_record(volume, intent, driver, cluster, reads) if isinstance(driver, DriverView) else driver
 
 
 def abandon_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:

@@ -15,7 +15,7 @@ from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, ObjectReference, Volume
 from volplane.reclaim.delete import decide_delete, once_proven
-from volplane.reclaim.recycle import abandon_scrub, decide_recycle, recycles, remove_stray_pod
+from volplane.reclaim.recycle import abandon_scrub, decide_recycle, end_scrub, recycles, remove_stray_pod
 from volplane.reclaim.scrub_claim import held_for_scrub, remove_stray_claim
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import volume_name_of
@@ -113,7 +113,7 @@ def _scrub_in_the_way(volume: Volume, cluster: ClusterState, reads: LiveReads) -
     if volume.terminating and read_recycle_intent(volume.annotation(names.INTENT)) is not None:
         return abandon_scrub(volume, cluster, reads)
     if held_for_scrub(volume):
-        return decide_recycle(volume, cluster, reads) if recycles(volume) else abandon_scrub(volume, cluster, reads)
+        return decide_recycle(volume, cluster, reads) if recycles(volume) else end_scrub(volume, cluster, reads)
     return None
 
 
@@ -151,7 +151,7 @@ def _unreferenced(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Ac
         return volume_phase_step(volume, "Released") or Settled()
     if volume.annotation(names.INTENT) is not None:
         # A person removed the reference in the middle of a scrub: it is finished before anybody gets the volume.
-        return decide_recycle(volume, cluster, reads) if recycles(volume) else abandon_scrub(volume, cluster, reads)
+        return decide_recycle(volume, cluster, reads) if recycles(volume) else end_scrub(volume, cluster, reads)
     if taker is not None:
         return Wait(reason=f"claim {taker.key} is about to be bound to it")
     if (step := volume_phase_step(volume, "Available")) is not None:
@@ -260,7 +260,7 @@ def _reclaim(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     if recycles(volume):
         return decide_recycle(volume, cluster, reads)
     if volume.annotation(names.INTENT) is not None:
-        return abandon_scrub(volume, cluster, reads)
+        return end_scrub(volume, cluster, reads)
     match policy:
         case "Retain":
             return Settled()

@@ -199,12 +199,14 @@ class BackendErased(msgspec.Struct, frozen=True):
 class VolumeProgress(msgspec.Struct):
     """Of one volume.
 
-    step: how far its deletion or scrub is. failure: why the last `delete` or `recycle` failed; unreported: no write has
-    shown that yet. Each failure is shown once: another leader may have others to show. found_on, missing_on: uid of the
-    Node, made again since, on whose storage the asset is, or is not.
+    step: how far its deletion or scrub is. recycling: a call of `recycle` has begun, and is not known to have ended.
+    failure: why the last `delete` or `recycle` failed; unreported: no write has shown that yet. Each failure is shown
+    once: another leader may have others to show. found_on, missing_on: uid of the Node, made again since, on whose
+    storage the asset is, or is not.
     """
 
     step: Deleting | Deleted | ScrubPlan | Erasing | BackendErased | None = None
+    recycling: bool = False
     failure: str = ""
     unreported: bool = False
     found_on: str = ""
@@ -217,7 +219,7 @@ class VolumeProgress(msgspec.Struct):
 
     def succeeded(self, step: Deleting | Deleted | ScrubPlan | Erasing | BackendErased) -> None:
         """`delete` or `recycle` answered."""
-        self.step, self.failure, self.unreported = step, "", False
+        self.step, self.recycling, self.failure, self.unreported = step, False, "", False
 
     def failed(self, message: str) -> None:
         self.failure, self.unreported = message, True

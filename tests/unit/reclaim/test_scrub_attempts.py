@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from unit.binding.objects import claim
-from unit.deciding import NOW, read
+from unit.deciding import NOW, read, state_with
 from unit.reclaim.scrubbing import (
     BY_CLAIM,
     DISK,
@@ -20,6 +20,7 @@ from unit.reclaim.scrubbing import (
     RECYCLE,
     SCRUB_CLAIM,
     body_of,
+    decided,
     dirty,
     erased,
     failed,
@@ -288,3 +289,34 @@ def test_an_erased_volume_is_offered_again_with_an_event() -> None:
     [event] = offered.events
     assert (event.kind, event.about, event.type, event.reason) == (VOLUMES, item, "Normal", "VolumeRecycled")
     assert event.message == "Volume recycled"
+
+
+def kept(**intent: Any) -> Volume:
+    """A volume whose policy became Retain while it was scrubbed."""
+    return dirty(spec={"persistentVolumeReclaimPolicy": "Retain"}, **intent)
+
+
+def unasked(item: Volume, step: Any = None, *, recycling: bool = False) -> Any:
+    """What follows for it after an answer of the backend, or while a call is under way."""
+    made = state_with(drivers=(DISK,))
+    progress = made.progress.track_volume("uid-v")
+    progress.step, progress.recycling = step, recycling
+    return decided(item, made=made)
+
+
+def test_what_a_call_may_be_erasing_is_not_given_away_though_the_policy_forbids_it_now() -> None:
+    assert unasked(kept(), recycling=True) == RECYCLE, "which waits for that call, and calls nothing itself"
+
+
+@pytest.mark.parametrize("free", [{}, {"claim": None}])
+def test_a_job_that_erases_is_followed_to_its_end_whatever_the_policy(free: dict[str, Any]) -> None:
+    item = dirty(spec={"persistentVolumeReclaimPolicy": "Retain", **free}, state={"part": 1})
+    assert unasked(item, Erasing({"part": 1}, 1005.0, {"part": 1})).seconds == 5.0
+    assert unasked(item) == RECYCLE, "another process goes on with it too"
+
+
+def test_a_scrub_that_has_not_begun_or_is_over_is_dropped_with_the_policy() -> None:
+    for item in (kept(), kept(erased=True), kept(failed="disk error")):
+        assert unasked(item).why == "the scrub is abandoned"
+    assert unasked(kept(), BackendErased()).why == "the scrub is abandoned"
+    assert unasked(kept(), ScrubPlan(None)).why == "the scrub is abandoned", "no pod erases it either"
