@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -176,7 +178,9 @@ async def kubelet_gives_up(harness: Harness) -> None:
     await harness.patch("claims", "c", {"status": status}, subresource="status")
 
 
-async def test_a_size_that_a_node_refused_can_be_lowered_and_the_node_is_asked_for_that_at_once() -> None:
+@asynccontextmanager
+async def refused_by_its_node() -> AsyncIterator[tuple[GrowingBackend, Harness]]:
+    """A claim whose asset has 9Gi, and whose node gave up to grow its file system to that."""
     backend = GrowingBackend(DRIVER)
     backend._info = {"node_expansion_required": True}
     async with Harness(backend) as harness:
@@ -184,6 +188,11 @@ async def test_a_size_that_a_node_refused_can_be_lowered_and_the_node_is_asked_f
         await ask(harness, "9Gi")
         await harness.settle()
         await kubelet_gives_up(harness)
+        yield backend, harness
+
+
+async def test_a_size_that_a_node_refused_can_be_lowered_and_the_node_is_asked_for_that_at_once() -> None:
+    async with refused_by_its_node() as (_, harness):
         await ask(harness, "3Gi")
         await asyncio.sleep(1.0)
         status = (await harness.claim("c"))["status"]
@@ -198,13 +207,7 @@ async def test_a_size_that_a_node_refused_can_be_lowered_and_the_node_is_asked_f
 
 
 async def test_a_node_whose_clock_is_ahead_is_asked_again_after_five_minutes_too() -> None:
-    backend = GrowingBackend(DRIVER)
-    backend._info = {"node_expansion_required": True}
-    async with Harness(backend) as harness:
-        await bound(harness)
-        await ask(harness, "9Gi")
-        await harness.settle()
-        await kubelet_gives_up(harness)
+    async with refused_by_its_node() as (_, harness):
         await asyncio.sleep(290.0)
         assert (await harness.claim("c"))["status"]["allocatedResourceStatuses"] == {"storage": "NodeResizeInfeasible"}
         await asyncio.sleep(12.0)
@@ -212,13 +215,7 @@ async def test_a_node_whose_clock_is_ahead_is_asked_again_after_five_minutes_too
 
 
 async def test_a_size_that_is_asked_for_again_after_a_smaller_one_is_what_the_node_grows_to() -> None:
-    backend = GrowingBackend(DRIVER)
-    backend._info = {"node_expansion_required": True}
-    async with Harness(backend) as harness:
-        await bound(harness)
-        await ask(harness, "9Gi")
-        await harness.settle()
-        await kubelet_gives_up(harness)
+    async with refused_by_its_node() as (backend, harness):
         for size in ("3Gi", "9Gi"):
             await ask(harness, size)
             await asyncio.sleep(1.0)

@@ -41,6 +41,12 @@ def bound_asset(claim: Claim, cluster: ClusterState, *, otherwise: str) -> Bound
     return BoundAsset(volume, owner.driver)
 
 
+def record_change(volume: Volume, annotation: str, begun: ChangeIntent | None, *, why: str) -> Patch:
+    """Write on the volume how far a change is; None: no change goes on any more."""
+    text = write_intent(begun) if begun is not None else None
+    return Patch(kind=VOLUMES, target=volume, body={"metadata": {"annotations": {annotation: text}}}, why=why)
+
+
 def go_on(
     step: Changing,
     volume: Volume,
@@ -57,9 +63,8 @@ def go_on(
     """
     recorded = recorded_state(volume.annotation(annotation), step.target)
     if (step.state or recorded) and step.to_record(recorded):
-        kept = write_intent(ChangeIntent(v=INTENT_VERSION, target=step.target, state=dict(step.state), former=former))
-        body = {"metadata": {"annotations": {annotation: kept}}}
-        return Patch(kind=VOLUMES, target=volume, body=body, why="keep the driver's state")
+        begun = ChangeIntent(v=INTENT_VERSION, target=step.target, state=dict(step.state), former=former)
+        return record_change(volume, annotation, begun, why="keep the driver's state")
     left = step.due - cluster.monotonic()
     return Wait(reason=doing, seconds=left) if left > 0 else None
 

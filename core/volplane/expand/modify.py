@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Settled, Wait, warning
 from volplane.drivers.view import DriverView
-from volplane.expand.change import BoundAsset, bound_asset, go_on, run_for_claim
+from volplane.expand.change import BoundAsset, bound_asset, go_on, record_change, run_for_claim
 from volplane.expand.conditions import (
     MODIFY_CONDITIONS,
     MODIFY_VOLUME_ERROR,
@@ -26,7 +26,7 @@ from volplane.kube.kinds import CLAIMS, VOLUME_ATTRIBUTES_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, Volume, VolumeAttributesClass
 from volplane.state.cluster_state import ClusterState
 from volplane.state.progress import Changed, Changing, Refused
-from volplane.state.records import INTENT_VERSION, ChangeIntent, read_change_intent, write_intent
+from volplane.state.records import INTENT_VERSION, ChangeIntent, read_change_intent
 
 __all__ = ["MODIFY", "decide_modify", "modification_target", "wants_other_attributes"]
 
@@ -164,9 +164,12 @@ def _note(wanted: str, claim: Claim, volume: Volume) -> Patch | None:
     known = read_change_intent(volume.annotation(names.MODIFICATION))
     if known is not None and known.target == former:
         return None
-    note = write_intent(ChangeIntent(v=INTENT_VERSION, target=former, state={}, former=_former(volume, former)))
-    body = {"metadata": {"annotations": {names.MODIFICATION: note}}}
-    return Patch(kind=VOLUMES, target=volume, body=body, why=f"class {former} may have been applied")
+    return _record_applied(volume, former, _former(volume, former))
+
+
+def _record_applied(volume: Volume, target: str, former: tuple[str, ...]) -> Patch:
+    begun = ChangeIntent(v=INTENT_VERSION, target=target, state={}, former=former)
+    return record_change(volume, names.MODIFICATION, begun, why=f"class {target} may have been applied")
 
 
 def _former(volume: Volume, target: str) -> tuple[str, ...]:
@@ -178,12 +181,9 @@ def _former(volume: Volume, target: str) -> tuple[str, ...]:
 def _drop_refused(volume: Volume) -> Patch:
     """The noted class is refused and not wanted: the one before it, if any, is what may have been applied."""
     known = read_change_intent(volume.annotation(names.MODIFICATION))
-    note, why = None, "no change goes on"
     if known is not None and known.former:
-        *earlier, target = known.former
-        note = write_intent(ChangeIntent(v=INTENT_VERSION, target=target, state={}, former=tuple(earlier)))
-        why = f"class {target} may have been applied"
-    return Patch(kind=VOLUMES, target=volume, body={"metadata": {"annotations": {names.MODIFICATION: note}}}, why=why)
+        return _record_applied(volume, known.former[-1], known.former[:-1])
+    return record_change(volume, names.MODIFICATION, None, why="no change goes on")
 
 
 def _finish(wanted: str, claim: Claim, volume: Volume, cluster: ClusterState) -> Patch:

@@ -19,13 +19,13 @@ from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES
 from volplane.kube.objects import Volume
 from volplane.operations import Work
-from volplane.reclaim.recycle import recycles
+from volplane.reclaim.recycle import job_erases, recycles
 from volplane.reclaim.users import used_by, users_of_former
 from volplane.requests import DeleteRequest, RecycleRequest
 from volplane.state.indexes import claims_of_pod
 from volplane.state.naming import volume_source
 from volplane.state.progress import BackendErased, Deleted, Deleting, Erasing, ScrubPlan, VolumeProgress
-from volplane.state.records import RecycleIntent, read_delete_intent, read_recycle_intent
+from volplane.state.records import read_delete_intent, read_recycle_intent
 
 __all__ = ["DeleteOperation", "IdentifyOperation", "RecycleOperation"]
 
@@ -122,7 +122,7 @@ class RecycleOperation(_VolumeOperation):
         deps = self._deps
         live = await deps.released_volume(volume)
         intent = read_recycle_intent(live.annotation(names.INTENT)) if live is not None else None
-        if live is None or live.terminating or intent is None or not (recycles(live) or _erases(intent, progress)):
+        if live is None or live.terminating or intent is None or not (recycles(live) or job_erases(intent, progress)):
             progress.recycling = False  # an earlier call has returned: two operations never hold one asset
             raise deps.not_justified()
         if intent.fence != deps.fence() or shared_with(live, deps.cluster):
@@ -156,8 +156,3 @@ class RecycleOperation(_VolumeOperation):
         successor = await self._deps.live_claim(key)
         pods = (await self._deps.client.list(PODS, namespace=reference.namespace)).items
         return users_of_former((pod for pod in pods if key in claims_of_pod(pod)), successor)
-
-
-def _erases(intent: RecycleIntent, progress: VolumeProgress) -> bool:
-    """Whether the backend is erasing the contents by a job that goes on whatever the policy is by now."""
-    return intent.state is not None or isinstance(progress.step, Erasing)

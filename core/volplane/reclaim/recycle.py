@@ -38,10 +38,10 @@ from volplane.reclaim.scrub_spec import spec_difference
 from volplane.reclaim.users import used_by, users_of_released
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import on_release
-from volplane.state.progress import BackendErased, Erasing, ScrubPlan
+from volplane.state.progress import BackendErased, Erasing, ScrubPlan, VolumeProgress
 from volplane.state.records import INTENT_VERSION, RecycleIntent, read_recycle_intent, write_intent
 
-__all__ = ["abandon_scrub", "decide_recycle", "end_scrub", "recycles", "remove_stray_pod"]
+__all__ = ["abandon_scrub", "decide_recycle", "end_scrub", "job_erases", "recycles", "remove_stray_pod"]
 
 
 _MOST_STRANGERS = 3
@@ -99,15 +99,18 @@ def recycles(volume: Volume) -> bool:
     return policy == "Recycle" or (policy == "Delete" and on_release(volume) == "recycle")
 
 
+def job_erases(intent: RecycleIntent, progress: VolumeProgress) -> bool:
+    """Whether the backend is erasing the contents by a job, which goes on whatever the policy is by now."""
+    return isinstance(progress.step, Erasing) or (progress.step is None and intent.state is not None)
+
+
 def end_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     """The policy does not ask for the scrub any more. What a backend has begun to erase is erased to the end first:
     until then nobody may get the volume.
     """
     intent = read_recycle_intent(volume.annotation(names.INTENT))
     progress = cluster.progress.volume(volume.uid)
-    begun = isinstance(progress.step, Erasing)
-    if intent is not None and progress.step is None:
-        begun = progress.recycling or intent.state is not None
+    begun = intent is not None and (progress.recycling or job_erases(intent, progress))
     if intent is None or not begun or intent.erased or intent.failed or _pod_of(volume, cluster) is not None:
         return abandon_scrub(volume, cluster, reads)
     driver = _recycler(volume, cluster)

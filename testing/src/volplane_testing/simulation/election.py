@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from volplane.controller.leader import Leadership
 from volplane.fence import Fence
-from volplane_testing.simulation.loop import ScheduleLoop
+from volplane_testing.simulation.loop import schedule_loop
 from volplane_testing.simulation.process import Process
 from volplane_testing.simulation.run_context import LEASE_NAME, NAMESPACE, RunContext
 from volplane_testing.simulation.scenarios import Scenario
@@ -125,8 +125,7 @@ class Election:
         holder = next(iter(self._named(self.holder)), None)
         if holder is None or not holder.leadership.may_begin():
             return
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, ScheduleLoop)  # noqa: S101 -- no other loop can stop a process
+        loop = schedule_loop()
         if loop.is_stopped(holder.name) or holder.network.apart:
             loop.call_later(RENEWAL, self._retake)
         elif self._send("GET") is None:
@@ -202,9 +201,7 @@ class Stops:
         self._chance = run_context.chance
         self._trace = run_context.trace
         self._violations = run_context.violations
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, ScheduleLoop)  # noqa: S101 -- no other loop can stop a process
-        self._loop = loop
+        self._loop = schedule_loop()
 
     def stop_process(self, window: float, seconds: float) -> None:
         """Stop the only process that lives, and let it go on after so many seconds; another one leads meanwhile.

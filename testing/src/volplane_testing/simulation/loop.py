@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from volplane_testing.clock import VirtualTimeLoop
 
-__all__ = ["WHO", "ScheduleLoop"]
+__all__ = ["WHO", "ScheduleLoop", "schedule_loop"]
 
 T = TypeVar("T")
 
@@ -51,6 +51,7 @@ class ScheduleLoop(VirtualTimeLoop):
                 self._ready.append(handle)  # type: ignore[attr-defined]
 
     def is_stopped(self, who: str) -> bool:
+        """Whether this process is stopped now."""
         return who in self._stopped
 
     def _run_once(self) -> None:
@@ -97,6 +98,13 @@ class ScheduleLoop(VirtualTimeLoop):
         random.shuffle(steps)
         for place, (_, handle) in zip(places, steps, strict=True):
             ready[place] = handle
+
+
+def schedule_loop() -> ScheduleLoop:
+    """The running loop, of a run."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, ScheduleLoop)  # noqa: S101 -- no other loop can stop a process
+    return loop
 
 
 def _who(handle: asyncio.Handle) -> str:

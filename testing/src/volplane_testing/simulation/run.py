@@ -347,13 +347,11 @@ class _Simulation:
                 self._violations.report("comes-to-rest", text)
 
     def _take_stock(self, process: Process) -> None:
-        externals = self._storages.externals.values()
-        for external in externals:
-            external.take_stock()
+        self._storages.take_stock()
         self._liveness.check(process)
         self._changes.check(process.reasons())
-        for external in externals if self._violations.violation is None else ():
-            external.check_nothing_left()
+        if self._violations.violation is None:
+            self._storages.check_nothing_left()
 
     async def _until(self, when: float) -> None:
         """Let time pass until then, or until an invariant is broken."""

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from volplane.kube.credentials import Credentials, Identity
+from volplane.kube.kinds import STORAGE_CLASSES
 from volplane.kube.transport import Response
 from volplane_embedded.apiserver.store import Snapshot
 from volplane_testing.simulation.cluster_view import Json
@@ -84,7 +85,7 @@ class ServerFaults:
         """An administrator applies the classes again that a restore has lost: without them assets are not found."""
         for name, lost in self._lost_classes.items():
             body = {**lost, "metadata": {"name": name}}
-            self._view.send("user", "POST", "/apis/storage.k8s.io/v1/storageclasses", json.dumps(body).encode())
+            self._view.send("user", "POST", STORAGE_CLASSES.path(), json.dumps(body).encode())
         self._lost_classes.clear()
 
     # --- what clients meet --------------------------------------------------------------------------------------

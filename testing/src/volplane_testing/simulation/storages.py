@@ -65,6 +65,16 @@ class Storages:
         """End the faults of external storages."""
         self._trouble.close()
 
+    def take_stock(self) -> None:
+        """Learn what is on the external storages at the end."""
+        for external in self.externals.values():
+            external.take_stock()
+
+    def check_nothing_left(self) -> None:
+        """Delete what is left on the external storages; then they are as they were before the run."""
+        for external in self.externals.values():
+            external.check_nothing_left()
+
     def _listened_to(self, backend: SimulatedBackend) -> Driver:
         disks, safety, trace = self._run_context.disks, self._run_context.safety, self._run_context.trace
 
