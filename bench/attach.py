@@ -29,7 +29,7 @@ from bench.backends import AttachingBackend
 from bench.objects import NAMESPACE, claim, claim_name, volume, volume_name
 
 from volplane.kube.client import Client
-from volplane.kube.http_transport import HttpTransport
+from volplane.kube.http.transport import HttpTransport
 from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NODES, PODS, VOLUMES
 from volplane.kube.names import ATTACH_BY_CONTROLLER, OUT_OF_SERVICE
 

@@ -34,7 +34,7 @@ from volplane.controller.metrics import Metrics
 from volplane.controller.runner import Runner
 from volplane.kube.cache import Cache
 from volplane.kube.client import MERGE_PATCH, Client
-from volplane.kube.http_transport import HttpTransport
+from volplane.kube.http.transport import HttpTransport
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume
 from volplane.kube.reflector import Reflector

@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.objects import DRIVER, NAMESPACE
 
 from volplane.kube.client import Client
-from volplane.kube.http_transport import HttpTransport
+from volplane.kube.http.transport import HttpTransport
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 
 __all__ = ["BoundClaims", "connected", "create_class", "each", "until_gone", "until_phase"]

@@ -27,7 +27,7 @@ from bench.objects import NAMESPACE, claim, claim_name, volume, volume_name
 
 from volplane.errors import ApiNotFound
 from volplane.kube.client import Client
-from volplane.kube.http_transport import HttpTransport
+from volplane.kube.http.transport import HttpTransport
 from volplane.kube.kinds import CLAIMS, VOLUMES, Kind
 from volplane.kube.transport import Request
 

@@ -21,8 +21,8 @@ from volplane.controller.config import Configuration, DriverSettings
 from volplane.controller.metrics import Metrics
 from volplane.drivers.discovery import GivenPlugins
 from volplane.kube.client import Client
-from volplane.kube.http_transport import HttpTransport
-from volplane.process import ControllerProcess, Options
+from volplane.kube.http.transport import HttpTransport
+from volplane.process.process import ControllerProcess, Options
 
 __all__: list[str] = []
 

@@ -28,7 +28,7 @@ import yaml
 from bench.objects import DRIVER, NAMESPACE, claim_name, volume_name
 
 from volplane.cli.framework import eventloop
-from volplane.kube.http_transport import HttpTransport
+from volplane.kube.http.transport import HttpTransport
 from volplane.kube.transport import Request
 
 __all__: list[str] = []

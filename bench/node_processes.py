@@ -26,7 +26,7 @@ from bench.objects import NAMESPACE, claim, claim_name
 
 from volplane.kube import names
 from volplane.kube.client import Client
-from volplane.kube.http_transport import HttpTransport
+from volplane.kube.http.transport import HttpTransport
 from volplane.kube.kinds import CLAIMS, NODES, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Volume
 from volplane.state.naming import node_hash

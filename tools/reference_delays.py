@@ -1,18 +1,18 @@
-"""The page of delays: the table of `volplane.backoff`, in words."""
+"""The page of delays: the table of `volplane._delays`, in words."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
-from volplane.backoff import RETRY_BUDGET, TABLE, Backoff
+from volplane._delays import RETRY_BUDGET, TABLE, Backoff
 
 __all__ = ["delays_page"]
 
 _INTRODUCTION = """\
 # Who waits, and how long
 
-Everything that is tried again takes its delay from one table, `volplane.backoff`; this page is written from it
+Everything that is tried again takes its delay from one table, `volplane._delays`; this page is written from it
 (`make docs`), and a test fails when the two differ. A delay is `first` after the first failure in a row. Each further
 failure multiplies it or adds to it, up to the ceiling.
 

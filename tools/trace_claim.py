@@ -51,16 +51,16 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "names": ("kube.names", "state.naming"),
     "parameters": ("drivers.parameters", "schemas", "secret"),
-    "logs": ("controller.logs", "controller.trace", "messages"),
+    "logs": ("controller.logs", "controller.trace", "_messages"),
     "clock": ("controller.clock",),
-    "metrics": ("assembly._Wiring._operation_ended", "controller.metrics"),
+    "metrics": ("process.assembly._Wiring._operation_ended", "controller.metrics"),
     "events": (
         "kube.events",
         "kube.event_series",
     ),
     "transports": ("kube.decoding", "kube.transport", "kube.watch"),
     "conflicts over records": ("intents.conflict", "state.record_conflicts"),
-    "other duties": ("assembly._Wiring._forget_source", "attach", "expand", "protection", "reconcile.volumes"),
+    "other duties": ("process.assembly._Wiring._forget_source", "attach", "expand", "protection", "roles.volumes"),
 }
 """What is left out because nobody needs it to follow a claim: subject -> packages, modules, functions of core."""
 

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
         VolplaneError,
         VolumeInUse,
     )
-    from volplane.fence import Fence
     from volplane.hookspecs import BackendSpec, hookimpl
     from volplane.requests import (
         AdoptRequest,
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
         DescribeRequest,
         DetachRequest,
         ExpandRequest,
+        Fence,
         FindRequest,
         HookRequest,
         ListRequest,
@@ -142,7 +142,7 @@ __all__ = [
     "redacted",
 ]
 
-_HOMES = ("assets", "errors", "fence", "hookspecs", "requests", "schemas", "secret")
+_HOMES = ("assets", "errors", "hookspecs", "requests", "schemas", "secret")
 
 
 def __getattr__(name: str) -> object:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from volplane.assets import (
     Absent,
@@ -40,6 +40,7 @@ __all__ = [
     "DescribeRequest",
     "DetachRequest",
     "ExpandRequest",
+    "Fence",
     "FindRequest",
     "HookRequest",
     "ListRequest",
@@ -58,6 +59,33 @@ __all__ = [
 
 
 R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The term of leadership under which a call is made; its text is `transitions/holder/lease`.
+
+    transitions: how often the Lease has changed hands. holder: name of the process. lease: uid of the Lease.
+    """
+
+    transitions: int
+    holder: str
+    lease: str
+
+    def __str__(self) -> str:
+        return f"{self.transitions}/{self.holder}/{self.lease}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """The fence that `str` wrote; None for "" (nobody is elected) and for anything else."""
+        parts = text.split("/")
+        if len(parts) != 3 or not parts[0].isdecimal():
+            return None
+        return cls(int(parts[0]), parts[1], parts[2])
+
+    def outdates(self, other: Fence) -> bool:
+        """Whether the other is of an earlier term. Terms of two Leases cannot be compared: the later call counts."""
+        return self.lease == other.lease and self.transitions > other.transitions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

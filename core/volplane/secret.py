@@ -23,8 +23,8 @@ from enum import StrEnum
 from typing import Final
 from urllib.parse import quote, quote_plus
 
+from volplane._messages import one_line, sanitize
 from volplane.errors import Unavailable
-from volplane.messages import one_line, sanitize
 
 __all__ = ["HIDDEN", "Secret", "SecretPlace", "redacted"]
 

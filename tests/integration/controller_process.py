@@ -26,7 +26,7 @@ from volplane.errors import ApiNotFound
 from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
-from volplane.process import ControllerProcess, Options
+from volplane.process.process import ControllerProcess, Options
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_hostpath import HostPathBackend

@@ -19,7 +19,7 @@ from volplane.drivers.contract import Plugin
 from volplane.drivers.discovery import GivenPlugins
 from volplane.kube.client import Client
 from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NODES, STORAGE_CLASSES, VOLUMES
-from volplane.process import ControllerProcess, Options
+from volplane.process.process import ControllerProcess, Options
 from volplane_aws_ebs import AwsEbsBackend
 from volplane_aws_ebs.testing import Behaviour, FakeEC2, FakeEC2Server
 from volplane_embedded.apiserver.server import ApiServer

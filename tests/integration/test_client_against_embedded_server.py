@@ -18,7 +18,7 @@ from volplane.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, 
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
-from volplane.kube.http_transport import HttpTransport
+from volplane.kube.http.transport import HttpTransport
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume
 from volplane.kube.reflector import Reflector

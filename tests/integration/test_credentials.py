@@ -15,7 +15,7 @@ import yaml
 from integration.certificates import Authority, guarded
 from volplane.errors import ApiUnavailable, ConfigurationError
 from volplane.kube.client import Client
-from volplane.kube.http_transport import HttpTransport
+from volplane.kube.http.transport import HttpTransport
 
 pytestmark = pytest.mark.real_time
 

@@ -17,7 +17,7 @@ from volplane.drivers import loading, registry
 from volplane.drivers.contract import Plugin
 from volplane.errors import VolplaneError
 from volplane.kube.kinds import LEASES, STORAGE_CLASSES
-from volplane.process import ControllerProcess
+from volplane.process.process import ControllerProcess
 from volplane_testing.memory import MemoryBackend
 
 ALL = frozenset(ALL_CONTROLLERS)
@@ -146,8 +146,8 @@ async def test_a_process_ends_at_once_while_a_backend_is_made(
 async def test_a_process_whose_drivers_all_hang_gives_its_lease_up_and_ends(
     tmp_path: Path, never: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("volplane.term.HUNG_SECONDS", 0.3)
-    monkeypatch.setattr("volplane.term.HUNG_INTERVAL", 0.05)
+    monkeypatch.setattr("volplane.process.term.HUNG_SECONDS", 0.3)
+    monkeypatch.setattr("volplane.process.term.HUNG_INTERVAL", 0.05)
     sites: list[Site] = []
 
     async def until_it_ends() -> None:
@@ -172,7 +172,7 @@ async def test_a_process_that_loses_its_lease_while_a_hook_hangs_ends_for_nothin
     tmp_path: Path, never: threading.Event, monkeypatch: pytest.MonkeyPatch, *, hangs: bool
 ) -> None:
     monkeypatch.setattr("volplane.process.RENEW_PERIOD", (0.05, 0.05))
-    monkeypatch.setattr("volplane.term.DRAIN_SECONDS", 0.2)
+    monkeypatch.setattr("volplane.process.term.DRAIN_SECONDS", 0.2)
     ended: list[str] = []
     provisions = threading.Event()
 

@@ -17,9 +17,9 @@ import pytest
 from integration.certificates import Authority, guarded
 from integration.test_credentials import kubeconfig, trusting
 from volplane.errors import ApiUnavailable, ConfigurationError
-from volplane.kube import http_pool
-from volplane.kube.http_route import Address, Route
-from volplane.kube.http_transport import HttpTransport
+from volplane.kube.http import pool as http_pool
+from volplane.kube.http.route import Address, Route
+from volplane.kube.http.transport import HttpTransport
 from volplane.kube.transport import Request, Response
 
 pytestmark = pytest.mark.real_time

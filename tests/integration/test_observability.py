@@ -28,7 +28,7 @@ from volplane.kube.events import EVENTS
 from volplane.kube.kinds import CLAIMS, LEASES, NAMESPACES, VOLUMES
 from volplane.kube.names import DRIVERS
 from volplane.leaks.comparison import Observations
-from volplane.process import ControllerProcess, Options
+from volplane.process.process import ControllerProcess, Options
 
 Story = Callable[[Site], Awaitable[None]]
 EVERYTHING = frozenset(ALL_CONTROLLERS)
@@ -59,11 +59,11 @@ async def waiting_behind(leader: Site, directory: Path, *broken: DriverSettings)
 async def test_a_start_says_in_one_line_what_works_where_and_who_leads(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", logger="volplane.process")
+    caplog.set_level("INFO", logger="volplane.process.process")
     async with observed(tmp_path, BROKEN) as site:
         cluster = (await site.client.get(NAMESPACES, "kube-system")).uid
         labels = (await site.client.get(NAMESPACES, "volplane-system")).metadata.labels or {}
-    told = [record.getMessage() for record in caplog.records if record.name == "volplane.process"]
+    told = [record.getMessage() for record in caplog.records if record.name == "volplane.process.process"]
     (start,) = [each for each in told if each.startswith("volplane ")]
     assert f"for cluster {cluster}: controllers {', '.join(ALL_CONTROLLERS)}; " in start
     assert f"drivers {DRIVER} (hostpath), odd.example.com (odd, not usable); " in start
@@ -76,7 +76,7 @@ async def test_a_start_says_in_one_line_what_works_where_and_who_leads(
 async def test_a_start_behind_another_leader_says_who_holds_the_lease(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", logger="volplane.process")
+    caplog.set_level("INFO", logger="volplane.process.process")
     async with observed(tmp_path) as site, asyncio.TaskGroup() as group:
         stop = asyncio.Event()
         options = Options(controllers=EVERYTHING, identity="second")
@@ -190,11 +190,11 @@ async def test_ready_says_beside_ok_what_cannot_work(tmp_path: Path) -> None:
 async def test_it_is_not_ready_when_no_driver_can_work_and_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("volplane.term.HUNG_INTERVAL", 0.02)
-    caplog.set_level("INFO", logger="volplane.term")
+    monkeypatch.setattr("volplane.process.term.HUNG_INTERVAL", 0.02)
+    caplog.set_level("INFO", logger="volplane.process.term")
 
     def said(text: str) -> list[str]:
-        told = [record.getMessage() for record in caplog.records if record.name == "volplane.term"]
+        told = [record.getMessage() for record in caplog.records if record.name == "volplane.process.term"]
         return [each for each in told if each.startswith(text)]
 
     async with observed(tmp_path, BROKEN) as site:
@@ -239,7 +239,7 @@ async def test_a_process_whose_drivers_are_served_by_those_of_nodes_is_ready(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It assigns their claims; a Deployment that is never ready is never rolled out."""
-    caplog.set_level("INFO", logger="volplane.process")
+    caplog.set_level("INFO", logger="volplane.process.process")
     (tmp_path / "disks").mkdir()
     driver = DriverSettings(
         name="local.example.com", backend="hostpath", options={"root": str(tmp_path / "disks")}, distributed=True

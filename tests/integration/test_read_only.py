@@ -10,10 +10,10 @@ import pytest
 from scenarios.faults import Rules, refusing
 from volplane.controller.config import Configuration
 from volplane.errors import ApiError
+from volplane.explain.explain import Explanation
 from volplane.kube.client import Client
-from volplane.process import Options
-from volplane.read_only import ReadOnlyControlPlane, read_control_plane
-from volplane.reconcile.explain import Explanation
+from volplane.process.process import Options
+from volplane.process.read_only import ReadOnlyControlPlane, read_control_plane
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock

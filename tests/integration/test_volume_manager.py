@@ -379,7 +379,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from volplane.kube.client import Client
-from volplane.kube.http_transport import HttpTransport
+from volplane.kube.http.transport import HttpTransport
 from volplane_embedded.local_nodes import LocalNodes
 
 async def main(directory):

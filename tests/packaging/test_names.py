@@ -27,7 +27,7 @@ MODULES = {
 FOR_AUTHORS = (
     "volplane.assets",
     "volplane.errors",
-    "volplane.fence",
+    "volplane.requests",
     "volplane.hookspecs",
     "volplane.requests",
     "volplane.schemas",

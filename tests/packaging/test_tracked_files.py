@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-MOST_LINES = 400
-
 # One letter of each stands in brackets, so that this file does not find itself.
 FORBIDDEN = {
     "the host of a package index": re.compile(r"[p]ypi\.org|[p]ythonhosted\.org|\b[i]ndex-url\b"),
@@ -47,11 +45,6 @@ def test_no_tracked_file_names_what_others_do_not_have(what: str) -> None:
         if FORBIDDEN[what].search(line)
     ]
     assert not found, f"{what} in:\n" + "\n".join(found)
-
-
-def test_no_module_is_longer_than_a_person_reads_in_one_go() -> None:
-    lengths = {str(path.relative_to(REPOSITORY)): len(path.read_text("utf-8").splitlines()) for path in modules()}
-    assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,15 @@ from typing import Any, Self
 
 from scenarios.backends import AttachingBackend, ScriptedBackend
 from scenarios.faults import Call, Rules, refusing
-from volplane.assembly import Parts
 from volplane.controller.actions import EventRecord
 from volplane.controller.metrics import Metrics
-from volplane.controlplane import ControlPlane
 from volplane.drivers.status import BrokenDriver, LoadedDrivers
 from volplane.intents.bootstrap import ensure_namespace, ensure_sealer
 from volplane.kube.client import Client
 from volplane.kube.transport import Request, Transport
 from volplane.operations import DriverLimits
+from volplane.process.assembly import Dependencies
+from volplane.process.control_plane import ControlPlane
 from volplane.state.cluster_state import Settings
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
@@ -133,7 +133,7 @@ class Harness:
         loaded = LoadedDrivers(
             drivers=tuple(b.driver() for b in self.backends.values()), broken=self.broken, limits=self._limits
         )
-        parts = Parts(
+        parts = Dependencies(
             client=Client(self._transport),
             loaded=loaded,
             executor=InlineExecutor(self._limits, self._latency),

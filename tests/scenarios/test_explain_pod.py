@@ -9,8 +9,8 @@ from scenarios.attaching import ORDER
 from scenarios.faults import refusing
 from scenarios.harness import Harness, Json
 from scenarios.references import resolved
+from volplane.explain.read_pod import PodExplanation, read_pod
 from volplane.kube.client import Client
-from volplane.read_pod import PodExplanation, read_pod
 from volplane_testing.transport import FaultTransport
 
 ELSEWHERE = attached_to("node-b")["name"]

@@ -9,7 +9,6 @@ import msgspec
 
 from simulation.planting import by_name, replace
 from volplane.controller.actions import Patch, Settled, Wait
-from volplane.external import provisioner
 from volplane.intents import node as node_rules
 from volplane.intents import operation, owner
 from volplane.kube import names
@@ -17,6 +16,7 @@ from volplane.placement import assign, capacity, recognise, volumes
 from volplane.placement.state import PlacementState
 from volplane.placement.usage import Usage
 from volplane.provision import decide as provision
+from volplane.roles import beside as provisioner
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from simulation.planting import by_name, replace
-from volplane.backoff import RECORD_OF_OTHERS
+from volplane._delays import RECORD_OF_OTHERS
 from volplane.controller.actions import Wait
 from volplane.intents import conflict, record, term
 from volplane.provision import decide

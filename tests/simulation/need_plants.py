@@ -8,16 +8,16 @@ from typing import Any
 import msgspec
 
 from simulation.planting import by_name, replace
-from volplane import assembly
 from volplane.intents.discard import DiscardOperation
 from volplane.intents.operation import OperationDeps
 from volplane.kube import names
 from volplane.kube.objects import Claim, Volume
+from volplane.process import assembly
 from volplane.protection.live_pods import LivePods
 from volplane.provision import operation
 from volplane.reclaim import recycle
 from volplane.reclaim.operation import RecycleOperation
-from volplane.reconcile import volumes
+from volplane.roles import volumes
 
 
 def discard_what_is_wanted(stack: ExitStack) -> None:

@@ -32,7 +32,7 @@ from volplane.kube.reflector import Reflector
 from volplane.provision import decide as provision
 from volplane.provision.persistentvolume import volume_body
 from volplane.reclaim import delete, recycle, scrub_events, scrub_pod
-from volplane.reconcile import claims, volumes
+from volplane.roles import claims, volumes
 from volplane.state import records
 from volplane.state.cluster_state import ClusterState
 from volplane.state.progress import Discarding, Full, Made, Pending

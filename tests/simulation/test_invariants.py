@@ -16,8 +16,8 @@ import pytest
 from simulation.recorded import CAUGHT, CAUGHT_ATTACHING, CAUGHT_CHANGING
 from volplane.assets import Ownership
 from volplane.kube.objects import Volume
-from volplane.reconcile import claims
 from volplane.requests import ClaimIdentity, Context, ProvisionRequest
+from volplane.roles import claims
 from volplane_testing import simulation
 from volplane_testing.simulation.actors import Actors
 from volplane_testing.simulation.changes import Changes

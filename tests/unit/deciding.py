@@ -15,7 +15,7 @@ from volplane.drivers.view import DriverView
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, CsiDriver, KubeObject, Node, Pod, StorageClass, Volume, VolumeAttachment
-from volplane.reconcile.claims import decide_claim
+from volplane.roles.claims import decide_claim
 from volplane.schemas import DriverInfo
 from volplane.state.cluster_state import ClusterState, Settings
 from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES

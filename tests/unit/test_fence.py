@@ -2,7 +2,7 @@
 
 import pytest
 
-from volplane.fence import Fence
+from volplane.requests import Fence
 
 FIRST = Fence(3, "volplane-a", "lease-1")
 

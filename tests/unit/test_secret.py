@@ -15,7 +15,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from volplane import Asset, InProgress, Secret, Unavailable, VolumeSource, redacted
-from volplane.messages import one_line, sanitize
+from volplane._messages import one_line, sanitize
 from volplane.secret import MOST_HIDDEN, SecretPlace
 
 pytestmark = pytest.mark.usefixtures("nothing_hidden")

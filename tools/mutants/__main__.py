@@ -26,13 +26,13 @@ KEPT: Final = ROOT / "build" / "mutants"
 EXCUSED: Final = Path(__file__).with_name("excused.toml")
 SAVED_EVERY: Final = 5.0
 """Seconds."""
-DUTIES: Final = ("binding", "expand", "external", "intents", "operations", "protection", "provision", "reclaim")
+DUTIES: Final = ("binding", "expand", "roles", "intents", "operations", "protection", "provision", "reclaim")
 """Packages of the core in which changes are judged: what decides and what destroys."""
 JUDGED: Final = (
-    *(f"core/volplane/{duty}/" for duty in (*DUTIES, "attach", "reconcile")),
-    "core/volplane/fence.py",
+    *(f"core/volplane/{duty}/" for duty in (*DUTIES, "attach")),
+    "core/volplane/requests.py",
 )
-ROOMS: Final = (*(duty for duty in DUTIES if duty != "external"), "attach", "reconcile", "state", "drivers", "leaks")
+ROOMS: Final = (*DUTIES, "attach", "state", "drivers", "leaks")
 TESTS: Final = (
     "tests/scenarios",
     "tests/unit/controller",

@@ -14,12 +14,12 @@ import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from volplane._delays import LEAK_CHECK_WITHOUT_DRIVER
 from volplane.assets import ListedAsset
 from volplane.attach.identity import plugin_label
 from volplane.attach.leftover import leftover_name
 from volplane.attach.reconcilers import AttachMetrics
 from volplane.attach.record import record_of
-from volplane.backoff import LEAK_CHECK_WITHOUT_DRIVER
 from volplane.controller import logs
 from volplane.controller.actions import warning
 from volplane.drivers.view import DriverView

@@ -10,13 +10,13 @@ from typing import Annotated, Any
 import aiohttp
 import typer
 
+from volplane._messages import nearest
 from volplane.controller.action_token import read_token
 from volplane.controller.http import HttpAddress
 from volplane.errors import ConfigurationError, VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.kinds import LEASES
-from volplane.messages import nearest
-from volplane.process import LEASE
+from volplane.process.process import LEASE
 
 __all__ = [
     "ControllerAddress",

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from volplane._messages import nearest
 from volplane.cli.controller_client import ControllerAddress, get_answer, lease_holder
 from volplane.cli.framework.cluster import cluster_client
 from volplane.cli.framework.console import Console
@@ -25,13 +26,12 @@ from volplane.cli.framework.options import (
 from volplane.cli.framework.output import Output
 from volplane.controller.config import DEFAULT_CONTROLLERS, Configuration, parse_controllers, read_configuration
 from volplane.errors import ApiError, ConfigurationError
+from volplane.explain.explain import Explanation, explain_attachment
+from volplane.explain.read_pod import read_pod
 from volplane.kube.client import Client
 from volplane.kube.kinds import ATTACHMENTS
-from volplane.messages import nearest
-from volplane.process import Options
-from volplane.read_only import read_control_plane
-from volplane.read_pod import read_pod
-from volplane.reconcile.explain import Explanation, explain_attachment
+from volplane.process.process import Options
+from volplane.process.read_only import read_control_plane
 
 __all__ = ["register"]
 

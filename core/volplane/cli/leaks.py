@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
+from volplane._messages import age_text, size_text
 from volplane.cli.controller_client import ControllerAddress, get_answer, post_action, require_answer, require_driver
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import OutputFormat
 from volplane.cli.framework.output import Output
-from volplane.messages import age_text, size_text
 
 __all__ = ["register"]
 

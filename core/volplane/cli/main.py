@@ -35,9 +35,9 @@ from typing import Annotated, Final, TypeGuard
 
 import typer
 
+from volplane._messages import why_unusable
 from volplane.cli.framework.console import Console
 from volplane.errors import ConfigurationError, VolplaneError
-from volplane.messages import why_unusable
 
 __all__ = ["COMMANDS", "application", "main"]
 

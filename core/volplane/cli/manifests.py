@@ -10,13 +10,13 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from volplane._messages import nearest, why_unusable
 from volplane.cli.installation import NAME, Installation, documents
 from volplane.controller.config import ALL_CONTROLLERS, DEFAULT_CONTROLLERS, parse_configuration, parse_controllers
 from volplane.drivers.discovery import InstalledPlugins
 from volplane.drivers.loading import options_schema
 from volplane.drivers.parameters import driver_options
 from volplane.errors import ConfigurationError
-from volplane.messages import nearest, why_unusable
 
 __all__ = ["register"]
 

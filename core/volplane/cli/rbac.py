@@ -13,7 +13,7 @@ from typing import Any
 
 from volplane.controller.config import NODE_CONTROLLERS, Configuration, scrubs
 from volplane.intents.bootstrap import SEAL_SECRET
-from volplane.process import LEASE
+from volplane.process.process import LEASE
 from volplane.secret import Secret, SecretPlace
 
 __all__ = ["Rule", "cluster_rules", "named_secrets", "namespace_rules", "node_cluster_rules", "secret_rule"]

@@ -10,8 +10,7 @@ from dataclasses import replace
 from volplane.assets import Ownership
 from volplane.cloud.turns import BoundedCache
 from volplane.errors import AlreadyExists, Fenced
-from volplane.fence import Fence
-from volplane.requests import Context
+from volplane.requests import Context, Fence
 
 __all__ = ["LABELS", "TAGS", "Fences", "Marks", "label_text"]
 

@@ -30,9 +30,9 @@ from typing import Any, Final
 
 import yaml
 
+from volplane._messages import near, nearest, why_unusable
 from volplane.controller.scrub_template import template_flaws
 from volplane.errors import ConfigurationError
-from volplane.messages import near, nearest, why_unusable
 
 __all__ = [
     "ALL_CONTROLLERS",

@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, TypeVar
 
-from volplane.backoff import LEASE_NOT_HELD, LEASE_NOT_RENEWED
+from volplane._delays import LEASE_NOT_HELD, LEASE_NOT_RENEWED
 from volplane.controller.metrics import Metrics
 from volplane.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
-from volplane.fence import Fence
 from volplane.kube.leases import LeaseLock, fence_of
 from volplane.kube.objects import Lease
+from volplane.requests import Fence
 
 __all__ = ["Elector", "Leadership"]
 

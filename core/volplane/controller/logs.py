@@ -18,7 +18,7 @@ from typing import Any, Literal, TextIO
 
 import msgspec
 
-from volplane.messages import escaped_json, sanitize
+from volplane._messages import escaped_json, sanitize
 from volplane.secret import redacted
 
 __all__ = ["bind", "bound", "configure", "fields", "log_stray_errors", "rebind"]

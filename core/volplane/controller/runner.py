@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from volplane import backoff
-from volplane.backoff import Backoff
+from volplane import _delays as backoff
+from volplane._delays import Backoff
 from volplane.controller import logs
 from volplane.controller.actions import (
     Action,

@@ -11,7 +11,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from volplane.messages import nearest
+from volplane._messages import nearest
 
 __all__ = ["ADDED_CAPABILITIES", "CONTAINER", "VOLUME", "overlaid", "template_flaws", "weakenings"]
 

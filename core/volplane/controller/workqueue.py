@@ -15,7 +15,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from volplane.backoff import Backoff
+from volplane._delays import Backoff
 from volplane.controller.clock import LoopTime
 from volplane.controller.delaying_queue import DelayingQueue
 from volplane.kube.transport import ApiMetrics

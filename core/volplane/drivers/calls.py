@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
+from volplane._delays import LIVE_STATE_FORBIDS
 from volplane.assets import InProgress
-from volplane.backoff import LIVE_STATE_FORBIDS
 from volplane.controller import logs
 from volplane.drivers.driver import Driver
 from volplane.drivers.executor import HookExecutor

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from volplane._messages import nearest
 from volplane.assets import AccessMode, VolumeMode
 from volplane.drivers.parameter_text import default_text
 from volplane.drivers.parameters import read_value, secrets_of
 from volplane.drivers.view import DriverView
 from volplane.hookspecs import PROJECT, REQUIRED_HOOKS, BackendSpec
-from volplane.messages import nearest
 from volplane.schemas import HOOKSPEC_VERSION, Parameter, ParameterKind, ParameterSchema
 
 __all__ = [

@@ -27,9 +27,9 @@ from typing import IO, Any, Final, Protocol
 
 import msgspec
 
+from volplane._messages import nearest, one_line
 from volplane.drivers.contract import Plugin
 from volplane.errors import PluginError
-from volplane.messages import nearest, one_line
 
 __all__ = ["GROUPS", "IMPORT_DEADLINE", "GivenPlugins", "Installed", "InstalledPlugins", "PluginSource", "installed"]
 

@@ -17,12 +17,12 @@ from typing import Any, Final, TypeVar, get_args
 import pluggy
 
 from volplane import requests
+from volplane._messages import one_line
 from volplane.assets import Asset, AssetPage, Done, InProgress, ListedAsset, Ownership, PodScrub, VolumeSource
 from volplane.drivers.contract import HOOKS, Plugin, is_special
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, OutcomeUnknown, PluginError, Unavailable, Unsupported
 from volplane.hookspecs import PROJECT, BackendSpec
-from volplane.messages import one_line
 from volplane.requests import Context, DescribeRequest, HookRequest
 from volplane.schemas import ParameterSchema
 from volplane.secret import Secret, redacted

@@ -14,6 +14,7 @@ from concurrent.futures import Executor, Future, wait
 from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
 
+from volplane._messages import one_line
 from volplane.controller.config import Configuration, DriverSettings, ExtensionSettings
 from volplane.drivers.contract import (
     Plugin,
@@ -29,7 +30,6 @@ from volplane.drivers.driver import Driver, Extension
 from volplane.drivers.parameters import driver_options
 from volplane.drivers.status import BrokenDriver, LoadedDrivers, PendingDriver
 from volplane.errors import ConfigurationError, PluginError, VolplaneError
-from volplane.messages import one_line
 from volplane.operations import DriverLimits
 from volplane.requests import Context, DescribeRequest
 from volplane.schemas import ParameterSchema

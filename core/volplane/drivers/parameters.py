@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from volplane._messages import nearest
 from volplane.drivers.parameter_text import type_text
 from volplane.errors import ConfigurationError, InvalidArgument
 from volplane.kube import quantity
-from volplane.messages import nearest
 from volplane.schemas import Parameter, ParameterKind, ParameterSchema
 from volplane.secret import HIDDEN, Secret
 

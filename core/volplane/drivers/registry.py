@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from volplane._delays import DRIVER_NOT_STARTED
 from volplane.assets import VolumeSource
-from volplane.backoff import DRIVER_NOT_STARTED
 from volplane.drivers.calls import HookCalls
 from volplane.drivers.driver import Driver
 from volplane.drivers.owners import SourceOwner, SourceOwners

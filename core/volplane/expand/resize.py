@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from volplane._delays import NODE_GROWTH_REFUSED
 from volplane.assets import VolumeMode
-from volplane.backoff import NODE_GROWTH_REFUSED
 from volplane.binding.matching import capacity_of, held_by, refers_to, request_of
 from volplane.controller.actions import Action, EventRecord, Patch, Settled, Wait, warning
 from volplane.drivers.view import DriverView

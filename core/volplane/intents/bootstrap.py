@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from volplane.backoff import PREPARE_FAILED
+from volplane._delays import PREPARE_FAILED
 from volplane.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
 from volplane.kube.client import Client
+from volplane.kube.http.unreachable import refused
 from volplane.kube.kinds import NAMESPACES, SECRETS, Kind
 from volplane.kube.objects import Secret
-from volplane.kube.unreachable import refused
 from volplane.state.records import Sealer
 
 __all__ = ["SEAL_SECRET", "Bootstrap", "cluster_id_of", "ensure_namespace", "ensure_sealer", "find_sealer"]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from volplane.backoff import RECORD_OF_OTHERS, RECORD_OVERWRITTEN
+from volplane._delays import RECORD_OF_OTHERS, RECORD_OVERWRITTEN
 from volplane.controller.actions import Wait, warning
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES, Kind

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from volplane._delays import LIVE_STATE_FORBIDS
 from volplane.assets import Absent, Asset
-from volplane.backoff import LIVE_STATE_FORBIDS
 from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Recorder, Run
 from volplane.drivers.view import DriverView

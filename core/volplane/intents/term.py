@@ -8,7 +8,7 @@ a Lease that was made anew counts from 0 again.
 
 from __future__ import annotations
 
-from volplane.backoff import LIVE_STATE_FORBIDS
+from volplane._delays import LIVE_STATE_FORBIDS
 from volplane.controller.actions import Action, LiveReads, Read, Wait
 from volplane.intents.conflict import claim_conflict
 from volplane.intents.node import claim_elsewhere

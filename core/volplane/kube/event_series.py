@@ -12,9 +12,9 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from volplane._messages import sanitize
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
-from volplane.messages import sanitize
 
 __all__ = ["Budgets", "Correlator", "Notification", "Series"]
 

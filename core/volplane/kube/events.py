@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from volplane.backoff import EVENT_NOT_WRITTEN, EVENT_REFUSED
+from volplane._delays import EVENT_NOT_WRITTEN, EVENT_REFUSED
 from volplane.errors import ApiError, ApiNotFound, ApiUnavailable
 from volplane.kube.client import Client
 from volplane.kube.event_series import Budgets, Correlator, Notification, Series

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
+from volplane._messages import one_line, sanitize
 from volplane.errors import ConfigurationError
-from volplane.messages import one_line, sanitize
 
 __all__ = ["ExecCredential", "run_plugin"]
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from volplane.backoff import CIRCUIT_OPEN
+from volplane._delays import CIRCUIT_OPEN
 from volplane.errors import ApiUnavailable
 
 __all__ = ["CircuitBreaker", "PriorityGate"]

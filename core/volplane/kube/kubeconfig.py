@@ -19,11 +19,11 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config
 from kubernetes.aio.config.kube_config import KubeConfigLoader, KubeConfigMerger
 
+from volplane._messages import why_unusable
 from volplane.errors import ConfigurationError
 from volplane.kube.credentials import Identity
 from volplane.kube.exec_plugin import ExecCredential, run_plugin
 from volplane.kube.kubeconfig_shape import flaw
-from volplane.messages import why_unusable
 
 __all__ = ["ServerSettings", "connection_settings"]
 

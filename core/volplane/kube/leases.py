@@ -10,11 +10,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from volplane.errors import ApiConflict, ApiError
-from volplane.fence import Fence
 from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.kinds import LEASES
 from volplane.kube.objects import Lease
+from volplane.requests import Fence
 
 __all__ = ["LeaseLock", "drivers_of", "fence_of"]
 

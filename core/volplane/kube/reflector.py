@@ -14,7 +14,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Generic, TypeVar
 
-from volplane.backoff import WATCH_ENDED
+from volplane._delays import WATCH_ENDED
 from volplane.errors import ApiError, ApiGone, ApiUnavailable
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client, Listing, full_list_if_expired

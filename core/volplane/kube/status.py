@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from volplane.backoff import LONGEST_ASKED_BY_SERVER
+from volplane._delays import LONGEST_ASKED_BY_SERVER
 from volplane.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnavailable
 
 __all__ = ["Status", "error_from"]

@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
-from volplane.backoff import LEAK_CHECK_FAILED, LEAK_CHECK_WITHOUT_DRIVER
+from volplane._delays import LEAK_CHECK_FAILED, LEAK_CHECK_WITHOUT_DRIVER
+from volplane._messages import nearest
 from volplane.controller import logs
 from volplane.controller.actions import warning
 from volplane.controller.metrics.losses import LossMetrics
@@ -26,7 +27,6 @@ from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Volume
 from volplane.leaks.comparison import Comparison, Finding, Observations, Verdict
 from volplane.leaks.listing import assets_of, feed_cached, feed_live, findings_of, paced
-from volplane.messages import nearest
 from volplane.state.cluster_state import ClusterState
 
 __all__ = ["INTERVAL", "CheckStatus", "LeakCheck"]

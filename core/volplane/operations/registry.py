@@ -9,7 +9,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from volplane.backoff import HOOK_FAILED
+from volplane._delays import HOOK_FAILED
 from volplane.cloud.rates import TokenBucket
 from volplane.controller import logs
 from volplane.controller.actions import Run, operation_name

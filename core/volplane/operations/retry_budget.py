@@ -1,6 +1,6 @@
 """How late a failed operation is tried again, and how many of those that failed at once.
 
-The delays are those of `volplane.backoff`.
+The delays are those of `volplane._delays`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import heapq
 import itertools
 from collections.abc import Callable
 
-from volplane.backoff import HOOK_FAILED, HOOK_FAILED_SLOW, RETRY_BUDGET
+from volplane._delays import HOOK_FAILED, HOOK_FAILED_SLOW, RETRY_BUDGET
 from volplane.cloud.rates import TokenBucket
 from volplane.controller.clock import LoopTime
 from volplane.errors import ApiError, BackendError, RetryPolicy

@@ -6,7 +6,7 @@ it, and a policy changed meanwhile makes the API server refuse. Then the hook ru
 
 from __future__ import annotations
 
-from volplane.backoff import LIVE_STATE_FORBIDS
+from volplane._delays import LIVE_STATE_FORBIDS
 from volplane.binding.decide import volume_phase_step
 from volplane.controller.actions import Action, Delete, LiveReads, Patch, Read, Run, Settled, Wait, warning
 from volplane.drivers.view import DriverView

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from volplane.backoff import SCRUB_FAILED
+from volplane._delays import SCRUB_FAILED
 from volplane.binding.decide import unbind_patch, volume_phase_step
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Wait, warning
 from volplane.drivers.view import DriverView

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from volplane.backoff import RECORD_OVERWRITTEN
+from volplane._delays import RECORD_OVERWRITTEN
 from volplane.kube import names
 from volplane.kube.objects import Claim, Volume
 from volplane.state.records import RecycleIntent, Sealer, named_in_record, read_recycle_intent

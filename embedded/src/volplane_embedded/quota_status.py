@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from volplane import backoff
+from volplane import _delays as backoff
 from volplane.controller.workqueue import WorkQueue
 from volplane.errors import ApiConflict, ApiError
 from volplane.kube.client import Client

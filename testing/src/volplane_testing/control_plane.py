@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from volplane.assembly import Parts, build
 from volplane.controller.config import ScrubberSettings
-from volplane.controlplane import ControlPlane
 from volplane.drivers.contract import Plugin
 from volplane.drivers.loading import build_driver, build_extension
 from volplane.drivers.status import LoadedDrivers
@@ -22,6 +20,8 @@ from volplane.intents.bootstrap import Bootstrap
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.operations import DriverLimits, OperationState, Phase
+from volplane.process.assembly import Dependencies, build
+from volplane.process.control_plane import ControlPlane
 from volplane.state.cluster_state import Settings
 from volplane_embedded.inprocess import InProcessTransport, Server
 from volplane_testing import clock
@@ -54,7 +54,7 @@ def reasons_of(plane: ControlPlane) -> dict[str, str]:
 class VirtualProcess:
     """A controller process in virtual time. It is made for one start, and belongs to the running loop."""
 
-    def __init__(self, settings: Settings, parts: Parts, transport: KillableTransport) -> None:
+    def __init__(self, settings: Settings, parts: Dependencies, transport: KillableTransport) -> None:
         """Build the plane; nothing runs yet. transport: the one under `parts.client`."""
         self.plane = build(settings, parts)
         self._executor = parts.executor
@@ -133,7 +133,7 @@ class Controllers:
         settings = Settings.of(
             self._spec.controllers, cluster_id=cluster_id, namespace=NAMESPACE, scrub=self._spec.scrubber
         )
-        parts = Parts(
+        parts = Dependencies(
             client=self._client,
             loaded=self._load(),
             executor=self._executor,

@@ -29,9 +29,7 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
-from volplane.assembly import Parts
 from volplane.controller.config import ALL_CONTROLLERS, NODE_CONTROLLERS, ScrubberSettings
-from volplane.controlplane import ControlPlane
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
 from volplane.drivers.loading import build_driver
@@ -41,6 +39,8 @@ from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.transport import Transport
+from volplane.process.assembly import Dependencies
+from volplane.process.control_plane import ControlPlane
 from volplane.requests import HookRequest
 from volplane.state.cluster_state import Settings
 from volplane_embedded.apiserver.server import ApiServer
@@ -245,7 +245,7 @@ class DistributedCluster:
             node_name=node,
             **self._settings,
         )
-        parts = Parts(
+        parts = Dependencies(
             client=client,
             loaded=self._loaded(node),
             executor=InlineExecutor(),

@@ -106,10 +106,10 @@ start.main()
 AT_AN_IMPORT = """
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == "volplane.messages":
+        if name == "volplane._messages":
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Finder())
-sys.modules.pop("volplane.messages", None)
+sys.modules.pop("volplane._messages", None)
 """
 IN_A_FINALIZER = """
 from volplane.cli import main as frame

@@ -15,7 +15,7 @@ from ports import free_port
 from volplane.cli.bundle_redaction import without_secrets
 from volplane.cli.main import main
 from volplane.errors import ApiError
-from volplane.kube.http_transport import HttpTransport
+from volplane.kube.http.transport import HttpTransport
 from volplane.kube.transport import Request, Response
 
 

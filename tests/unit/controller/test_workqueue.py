@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from volplane import backoff
+from volplane import _delays as backoff
 from volplane.controller.workqueue import AdaptiveConcurrency, WorkQueue
 
 

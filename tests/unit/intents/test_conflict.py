@@ -16,7 +16,7 @@ from volplane.intents.conflict import claim_conflict, scrub_conflict
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Node, Volume
-from volplane.reconcile.claims import decide_claim
+from volplane.roles.claims import decide_claim
 from volplane.state.cluster_state import ClusterState
 from volplane.state.records import INTENT_VERSION, ClaimIntent, RecycleIntent, Sealer, write_intent
 

@@ -14,7 +14,7 @@ from unit.provision.test_decide import HELD, INTENT
 from volplane.controller.actions import LiveReads, Patch, Read, Run, Wait
 from volplane.kube.kinds import LEASES
 from volplane.kube.objects import Lease
-from volplane.reconcile.claims import decide_claim
+from volplane.roles.claims import decide_claim
 from volplane.state.cluster_state import ClusterState
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 

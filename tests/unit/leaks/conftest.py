@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from backends import Shelf
-from volplane.assembly import Parts
 from volplane.controller.actions import EventRecord
 from volplane.controller.metrics import Metrics
 from volplane.drivers.contract import Plugin
@@ -21,6 +20,7 @@ from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 from volplane.operations import DriverLimits
+from volplane.process.assembly import Dependencies
 from volplane.state.cluster_state import Settings
 from volplane.state.records import Sealer
 from volplane_embedded.apiserver.server import ApiServer
@@ -48,7 +48,7 @@ class Cluster:
         plugin = Plugin(kind="backend", name="shelf", factory=lambda _options: backend, distribution="tests")
         limits = {DRIVER: DriverLimits(concurrency=2)}
         loaded = LoadedDrivers(drivers=(Driver(DRIVER, plugin, backend),), limits=limits)
-        parts = Parts(
+        parts = Dependencies(
             client=self.client,
             loaded=loaded,
             executor=InlineExecutor(limits),

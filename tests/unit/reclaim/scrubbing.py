@@ -14,7 +14,7 @@ from volplane.kube.kinds import CLAIMS, VOLUMES, WHOLE_PODS
 from volplane.kube.objects import Pod, Volume, WholePod
 from volplane.reclaim.recycle import decide_recycle
 from volplane.reclaim.scrub_pod import SCRUB_GATE, pod_body, pod_name
-from volplane.reconcile.volumes import decide_volume
+from volplane.roles.volumes import decide_volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import asset_key
 from volplane.state.progress import ScrubPlan

@@ -19,8 +19,8 @@ from volplane.controller.actions import LiveReads, Patch, Read
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, KubeObject, Node, Volume, VolumeAttachment
-from volplane.reconcile.claims import ClaimReconciler
-from volplane.reconcile.volumes import VolumeReconciler
+from volplane.roles.claims import ClaimReconciler
+from volplane.roles.volumes import VolumeReconciler
 from volplane.state.handlers import EventHandlers
 
 ONE_MODE, TWO_MODES = ["ReadWriteOnce"], ["ReadWriteOnce", "ReadOnlyMany"]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from volplane.errors import ApiError
 from volplane.kube.client import Client
-from volplane.kube.http_transport import HttpTransport
-from volplane.kube.unreachable import refused
+from volplane.kube.http.transport import HttpTransport
+from volplane.kube.http.unreachable import refused
 
 __all__ = ["cluster_client"]
 

@@ -19,8 +19,8 @@ from typing import Any, TextIO
 
 import typer
 
+from volplane._messages import escaped_json, sanitize
 from volplane.cli.framework.output import Output
-from volplane.messages import escaped_json, sanitize
 
 __all__ = ["Console", "Progress"]
 

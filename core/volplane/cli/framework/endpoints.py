@@ -11,13 +11,13 @@ from typing import Any
 
 from volplane.binding.matching import capacity_of
 from volplane.controller.http import HttpAddress, Pages, serve_pages
-from volplane.controlplane import ControlPlane
 from volplane.errors import VolplaneError
 from volplane.leaks.adoption import Adoptable
 from volplane.leaks.check import CheckStatus
 from volplane.leaks.comparison import GRACE_SECONDS, NANOS, Finding
 from volplane.operations.dispatcher import OneShotStatus
-from volplane.process import ControllerProcess
+from volplane.process.control_plane import ControlPlane
+from volplane.process.process import ControllerProcess
 
 __all__ = ["HttpAddress", "serve_endpoints"]
 

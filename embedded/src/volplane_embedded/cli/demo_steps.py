@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from volplane.cli.framework.console import Console
-from volplane.controlplane import ControlPlane
 from volplane.errors import ApiNotFound, VolplaneError
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Pod, Volume, VolumeAttachment
+from volplane.process.control_plane import ControlPlane
 from volplane_embedded.cli.demo_disks import DemoCloud
 from volplane_embedded.cli.demo_storage import DemoStorage
 from volplane_embedded.cli.development_cluster import DevelopmentCluster

@@ -16,7 +16,7 @@ from volplane.controller.metrics import Metrics
 from volplane.drivers.discovery import InstalledPlugins
 from volplane.errors import ConfigurationError
 from volplane.kube.client import Client
-from volplane.process import ControllerProcess, Options
+from volplane.process.process import ControllerProcess, Options
 from volplane_embedded.cli.embedded_server import EmbeddedServer, ServerSettings, embedded_server, make_directory
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_embedded.kubelet.local_exports import LocalExport

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from volplane._messages import why_unusable
 from volplane.errors import ConfigurationError
-from volplane.messages import why_unusable
 from volplane_embedded.apiserver.certificates import Certificate, ensure_certificate, server_context
 from volplane_embedded.apiserver.http import serve
 from volplane_embedded.apiserver.journal import DataDirInUse, SqliteJournal

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from volplane._messages import nearest
 from volplane.errors import ConfigurationError
-from volplane.messages import nearest
 from volplane_embedded.apiserver.names import label_value, qualified_name
 from volplane_embedded.kubelet.node_status import FIXED_LABELS
 

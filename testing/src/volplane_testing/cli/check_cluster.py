@@ -10,11 +10,11 @@ from typing import Annotated
 
 import typer
 
+from volplane._messages import nearest
 from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.durations import duration_option
 from volplane.errors import ConfigurationError
-from volplane.messages import nearest
 from volplane.reclaim.scrub_pod import DEFAULT_IMAGE
 from volplane_testing.qualification import SECTIONS, Plan, SectionResult, SectionStatus, SuiteReport, run_suite
 from volplane_testing.qualification.rbac import manifest

@@ -14,10 +14,10 @@ from typing import Annotated, Any, Final
 import typer
 import yaml
 
+from volplane._messages import nearest, why_unusable
 from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
 from volplane.errors import ConfigurationError
-from volplane.messages import nearest, why_unusable
 from volplane_testing.cli.subjects import GROUP
 from volplane_testing.cloud import ServedFake
 

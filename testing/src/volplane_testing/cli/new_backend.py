@@ -10,10 +10,10 @@ from typing import Annotated, Final
 
 import typer
 
+from volplane._messages import why_unusable
 from volplane.cli.framework.console import Console
 from volplane.drivers.discovery import InstalledPlugins
 from volplane.errors import ConfigurationError
-from volplane.messages import why_unusable
 
 __all__ = ["distribution_files", "register"]
 

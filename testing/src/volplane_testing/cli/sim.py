@@ -20,8 +20,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from volplane._messages import nearest
 from volplane.cli.framework.console import Console
-from volplane.messages import nearest
 from volplane_testing.cli.subjects import Capacity, Chosen, Options, Parameters, Segments, changes_of, options_of
 from volplane_testing.conformance import Subject
 from volplane_testing.conformance.subject import MakeSubject

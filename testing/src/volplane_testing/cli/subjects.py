@@ -14,10 +14,10 @@ from typing import Annotated, Any, Final
 import typer
 import yaml
 
+from volplane._messages import nearest, why_unusable
 from volplane.drivers.discovery import IMPORT_DEADLINE, InstalledPlugins
 from volplane.errors import ConfigurationError, PluginError, VolplaneError
 from volplane.kube import quantity
-from volplane.messages import nearest, why_unusable
 from volplane.requests import NodeIdentity
 from volplane_testing.conformance import Subject
 from volplane_testing.conformance.crash_injection import call_in_thread

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, Final
 
 from volplane.controller.leader import Leadership
-from volplane.fence import Fence
+from volplane.requests import Fence
 from volplane_testing.simulation.loop import schedule_loop
 from volplane_testing.simulation.process import Process
 from volplane_testing.simulation.run_context import LEASE_NAME, NAMESPACE, RunContext

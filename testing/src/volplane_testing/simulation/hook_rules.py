@@ -10,9 +10,8 @@ from typing import Any, Final
 
 from volplane.controller.leader import Leadership
 from volplane.errors import BackendError
-from volplane.fence import Fence
 from volplane.kube import names
-from volplane.requests import DeleteRequest, HookRequest, ProvisionRequest
+from volplane.requests import DeleteRequest, Fence, HookRequest, ProvisionRequest
 from volplane_testing.simulation.cluster_view import ClusterView, Commit, Json, annotations_of
 from volplane_testing.simulation.loop import WHO
 from volplane_testing.simulation.safety import BEGAN, FRESH, Safety

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, TypeVar
 
-from volplane.assembly import Parts, build
 from volplane.controller.actions import EventRecord
 from volplane.controller.config import ScrubberSettings
 from volplane.controller.leader import Leadership
-from volplane.controlplane import ControlPlane
 from volplane.drivers.driver import Driver
 from volplane.drivers.refusals import telling
 from volplane.drivers.status import LoadedDrivers
@@ -22,6 +20,8 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import VOLUMES, Kind
 from volplane.kube.objects import KubeObject
 from volplane.operations import DriverLimits, Phase
+from volplane.process.assembly import Dependencies, build
+from volplane.process.control_plane import ControlPlane
 from volplane.state.cluster_state import Settings
 from volplane.state.records import Sealer
 from volplane_testing.clock import LoopClock
@@ -233,7 +233,7 @@ class Process:
         )
         plane = build(
             settings,
-            Parts(
+            Dependencies(
                 client=WatchedClient(parts.network, self._saves),
                 loaded=self._loaded,
                 executor=self._executor,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from volplane.fence import Fence
 from volplane.kube import names
+from volplane.requests import Fence
 from volplane_testing.simulation.cluster_view import ClusterView, Commit, Json, annotations_of
 from volplane_testing.simulation.trace import FirstViolation
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from volplane.messages import nearest
+from volplane._messages import nearest
 from volplane_testing.conformance.bench import Bench
 from volplane_testing.conformance.rule import Rule, rule
 from volplane_testing.conformance.rules import (

@@ -1,0 +1,147 @@
+"""Explains one pod from live reads: the pod, its claims, volumes, node and attachments, and the warnings about it.
+
+A process that neither binds nor attaches has no pods, nodes and attachments in its caches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from volplane.attach.desired import NODE_INDEX, VOLUME_INDEXES
+from volplane.controller.clock import SystemClock
+from volplane.drivers.calls import HookCalls
+from volplane.drivers.executor import ThreadExecutor
+from volplane.drivers.registry import DriverRegistry
+from volplane.drivers.status import LoadedDrivers
+from volplane.errors import ApiError
+from volplane.explain.explain import Explanation
+from volplane.explain.explain_pod import explain_pod
+from volplane.kube.cache import Cache
+from volplane.kube.client import Client
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, CSI_DRIVERS, NODES, PODS, STORAGE_CLASSES, VOLUMES, Kind
+from volplane.kube.objects import KubeObject, Pod
+from volplane.state.cluster_state import ClusterState, Settings
+from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES, claims_of_pod
+from volplane.state.records import Sealer
+
+__all__ = ["PodExplanation", "read_pod"]
+
+
+class PodEvent(KubeObject):
+    """core/v1 Event about a pod."""
+
+    type: str = "Normal"
+    reason: str = ""
+    message: str = ""
+    count: int | None = None
+    last_timestamp: str | None = None
+    event_time: str | None = None
+    series: dict[str, Any] | None = None
+
+
+_EVENTS: Kind[PodEvent] = Kind("v1", "Event", "events", True, PodEvent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodExplanation:
+    """explanation: None if what it follows from may not be read; doubts says why. claims: keys of the pod's claims."""
+
+    explanation: Explanation | None
+    claims: Sequence[str] = ()
+    doubts: Sequence[str] = ()
+
+
+async def read_pod(client: Client, key: str) -> PodExplanation:
+    """Explain the pod `namespace/name`. Raises ApiError."""
+    pod = await client.find(PODS, key)
+    claims = claims_of_pod(pod) if pod is not None else []
+    if pod is None or not claims:
+        said = f"there is no pod {key}" if pod is None else f"pod {key} uses no claim"
+        missing = Explanation(kind="pod", name=key, found=pod is not None, situation=(said,), tried=(), next=())
+        return PodExplanation(explanation=missing)
+    try:
+        cluster, warnings = await _state_around(client, pod, claims), await _warnings(client, pod)
+    except ApiError as error:
+        if error.status != HTTPStatus.FORBIDDEN:
+            raise
+        doubt = f"what keeps the pod itself from running is not told: {error.message}"
+        return PodExplanation(explanation=None, claims=claims, doubts=(doubt,))
+    return PodExplanation(explanation=explain_pod(pod, cluster, warnings), claims=claims)
+
+
+async def _state_around(client: Client, pod: Pod, claims: Sequence[str]) -> ClusterState:
+    """A cluster of what the pod's volumes depend on, without drivers: no hook says where a volume is attached. Other
+    pods that use its claims are in its namespace.
+    """
+    clock = SystemClock()
+    cluster = ClusterState(
+        settings=Settings(cluster_id="", attacher=False),
+        claims=Cache(CLAIMS, CLAIM_INDEXES),
+        volumes=Cache(VOLUMES, VOLUME_INDEXES),
+        classes=Cache(STORAGE_CLASSES),
+        pods=Cache(PODS, {**POD_INDEXES, **NODE_INDEX}),
+        nodes=Cache(NODES),
+        drivers=DriverRegistry(LoadedDrivers(), HookCalls(LoadedDrivers(), ThreadExecutor())),
+        sealer=Sealer(secrets.token_bytes(32)),
+        now=clock.now,
+        monotonic=clock.monotonic,
+    )
+    for claim in await asyncio.gather(*(client.find(CLAIMS, key) for key in claims)):
+        if claim is None:
+            continue
+        cluster.claims.observe(claim)
+        volume = await client.find(VOLUMES, claim.spec.volume_name) if claim.spec.volume_name else None
+        if volume is not None:
+            cluster.volumes.observe(volume)
+    node = await client.find(NODES, pod.spec.node_name) if pod.spec.node_name else None
+    if node is not None:
+        cluster.nodes.observe(node)
+    for other in (await client.list(PODS, namespace=pod.namespace)).items:
+        cluster.pods.observe(other)
+    for attachment in (await client.list(ATTACHMENTS)).items:
+        cluster.attachments.observe(attachment)
+    for driver in (await client.list(CSI_DRIVERS)).items:
+        cluster.csi_drivers.observe(driver)
+    await _learn_others(client, cluster)
+    return cluster
+
+
+async def _learn_others(client: Client, cluster: ClusterState) -> None:
+    """Other PersistentVolumes of the same disks through which these are attached, and their claims."""
+    attachments = [each for volume in cluster.volumes.values() for each in cluster.attachments_of(volume)]
+    through = {each.spec.source.persistent_volume_name or "" for each in attachments}
+    for name in sorted(through - {"", *(volume.name for volume in cluster.volumes.values())}):
+        volume = await client.find(VOLUMES, name)
+        if volume is None:
+            continue
+        cluster.volumes.observe(volume)
+        reference = volume.spec.claim_ref
+        claim = await client.find(CLAIMS, f"{reference.namespace}/{reference.name}") if reference is not None else None
+        if claim is not None:
+            cluster.claims.observe(claim)
+
+
+async def _warnings(client: Client, pod: Pod) -> list[str]:
+    """The last warning of each reason about a pod that does not run, the newest last."""
+    if pod.status.phase == "Running" and not pod.terminating:
+        return []
+    selector = f"involvedObject.uid={pod.uid}"
+    events = (await client.list(_EVENTS, namespace=pod.namespace, field_selector=selector)).items
+    newest = {each.reason: each for each in sorted(events, key=_when) if each.type == "Warning"}
+    return [_said(each) for each in sorted(newest.values(), key=_when)]
+
+
+def _when(event: PodEvent) -> str:
+    seen = (event.series or {}).get("lastObservedTime") or event.last_timestamp or event.event_time
+    return str(seen or event.metadata.creation_timestamp or "")
+
+
+def _said(event: PodEvent) -> str:
+    count = (event.series or {}).get("count") or event.count or 1
+    times = f" ({count} times, last at {_when(event)})" if count > 1 else f" at {_when(event)}"
+    return f"warning {event.reason}{times}: {event.message}"

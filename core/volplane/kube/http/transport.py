@@ -1,0 +1,194 @@
+"""The transport to a real API server: HTTP/1.1 over connections that are kept open.
+
+Address and credentials come from `volplane.kube.kubeconfig`; `Credentials` keeps them fresh. A call by aiohttp or by
+the `kubernetes` package takes at least three times the CPU time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
+
+from volplane.errors import ApiUnavailable
+from volplane.kube.credentials import Credentials, Identity
+from volplane.kube.http.connection import Answer, BrokenOff
+from volplane.kube.http.pool import ConnectionPool
+from volplane.kube.http.route import CONNECT_SECONDS, Address, ConnectTimeoutError, Route
+from volplane.kube.http.unreachable import silent, unreachable
+from volplane.kube.transport import LineStream, Request, Response
+
+if TYPE_CHECKING:
+    from volplane.kube.kubeconfig import ServerSettings
+
+__all__ = ["HttpTransport"]
+
+_LOOK_SECONDS = 30.0
+"""How long a watch that was refused waits for other credentials."""
+
+
+class HttpTransport:
+    """Talks to the API server that a kubeconfig, or the pod it runs in, names. Make it with `connect`."""
+
+    def __init__(self, settings: ServerSettings, credentials: Credentials) -> None:
+        """Raises ConfigurationError for an address that is none."""
+        self.server = settings.url
+        """The server's address, for people."""
+        server = Address.parse(settings.url, what="the server of the kubeconfig")
+        proxy = Address.parse(settings.proxy, what="the proxy-url of the kubeconfig") if settings.proxy else None
+        route = Route(server=server, server_name=settings.server_name, proxy=proxy)
+        self._prefix = server.path
+        self._host = f"host: {server.authority}\r\naccept-encoding: identity\r\n"
+        self._pool = ConnectionPool(route.connect)
+        self._credentials = credentials
+        self._keeping = asyncio.create_task(credentials.keep(), name="credentials")
+
+    @classmethod
+    async def connect(cls, kubeconfig: Path | None = None, *, context: str | None = None) -> HttpTransport:
+        """Read the configuration: `kubeconfig`, else $KUBECONFIG, else the pod's own account, else ~/.kube/config.
+
+        Raises ConfigurationError. Nothing is sent yet.
+        """
+        from volplane.kube.kubeconfig import connection_settings  # noqa: PLC0415 -- 0.8 s, only where it is needed
+
+        settings, identity, source = await connection_settings(kubeconfig, context=context)
+        return cls(settings, Credentials(source, identity))
+
+    async def send(self, request: Request) -> Response:
+        ends = asyncio.get_running_loop().time() + request.seconds
+
+        async def exchange(identity: Identity) -> Response:
+            sent = self._bytes_of(request, identity)
+            return await self._exchange(sent, identity, ends, again=request.method == "GET")
+
+        used = self._credentials.identity
+        try:
+            return await self._credentials.authorized(exchange, seconds=request.seconds)
+        except ConnectTimeoutError:
+            raise self._no_answer(request, min(request.seconds, CONNECT_SECONDS)) from None
+        except TimeoutError:
+            raise self._no_answer(request, request.seconds) from None
+        except OSError as error:
+            await self._after_failure(used, error, request.seconds)
+            raise unreachable(self.server, f"{request.method} {request.path}", error) from error
+
+    async def _exchange(self, sent: bytes, identity: Identity, ends: float, *, again: bool) -> Response:
+        """again: whether the request may be sent twice, if the server closed the connection while it was sent."""
+        while True:
+            connection = await self._pool.take(identity.tls, ends)
+            kept = connection.answered > 0
+            answer: Answer | None = None
+            try:
+                answer = connection.send(sent)
+                body = await answer.body(ends)
+                return Response(answer.status, answer.headers, body)
+            except (BrokenOff, ConnectionResetError, BrokenPipeError):
+                if not (again and kept and (answer is None or not answer.begun)):
+                    raise
+            finally:
+                self._pool.give_back(connection)
+
+    async def _after_failure(self, used: Identity, error: BaseException, seconds: float) -> None:
+        """Look for a new certificate if it may have been refused in the handshake: the next call finds it.
+
+        With TLS 1.3 that can look like any connection that breaks off before the answer.
+        """
+        broken = isinstance(error, BrokenOff | ConnectionResetError | BrokenPipeError)
+        if isinstance(error, ssl.SSLError) or (broken and used.certificate):
+            await self._credentials.renewed(used, seconds=seconds)
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[LineStream]:
+        used = self._credentials.identity
+        clock = asyncio.get_running_loop().time
+        ends = clock() + request.seconds
+        try:
+            connection = await self._pool.take(used.tls, ends)
+            try:
+                answer = connection.send(self._bytes_of(request, used), streamed=True)
+                await answer.head(ends)
+            except BaseException:
+                self._pool.give_back(connection)
+                raise
+        except TimeoutError:
+            raise self._no_answer(request, request.seconds) from None
+        except OSError as error:
+            await self._after_failure(used, error, _LOOK_SECONDS)
+            raise unreachable(self.server, f"GET {request.path}", error) from error
+        try:
+            if answer.status == 401:
+                await self._credentials.renewed(used, seconds=_LOOK_SECONDS)
+            yield _Stream(answer, request, clock)
+        finally:
+            self._pool.give_back(connection)
+
+    async def close(self) -> None:
+        self._keeping.cancel()
+        self._credentials.close()
+        await self._pool.close()
+
+    def _bytes_of(self, request: Request, identity: Identity) -> bytes:
+        """Request line, headers and body."""
+        target = quote(self._prefix + request.path, safe="/:")
+        if request.query:
+            target = f"{target}?{urlencode(request.query)}"
+        lines = [f"{request.method} {target} HTTP/1.1\r\n{self._host}"]
+        lines += [f"{name}: {value}\r\n" for name, value in request.headers.items()]
+        if identity.authorization:
+            lines.append(f"authorization: {identity.authorization}\r\n")
+        if request.body is not None:
+            lines.append(f"content-length: {len(request.body)}\r\n")
+        lines.append("\r\n")
+        return "".join(lines).encode("ascii") + (request.body or b"")
+
+    def _no_answer(self, request: Request, seconds: float) -> ApiUnavailable:
+        why = silent(f"{seconds:.3g} s")
+        return ApiUnavailable(f"the API server {self.server}: {request.method} {request.path}: {why}", status=0)
+
+
+class _Stream:
+    """An open answer, cut into lines."""
+
+    def __init__(self, answer: Answer, request: Request, clock: Callable[[], float]) -> None:
+        """clock: the loop's."""
+        self._answer = answer
+        self._clock = clock
+        self._path = request.path
+        self._quiet = request.seconds
+
+    @property
+    def status(self) -> int:
+        return self._answer.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._answer.headers
+
+    async def read(self) -> bytes:
+        try:
+            return await self._answer.body(self._clock() + self._quiet)
+        except OSError as error:
+            raise ApiUnavailable(f"the answer of {self._path} broke off: {_plain(error)}", status=0) from error
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        rest = b""
+        try:
+            while chunk := await self._answer.chunk(self._clock() + self._quiet):
+                *lines, rest = (rest + chunk if rest else chunk).split(b"\n")
+                for line in lines:
+                    if line:
+                        yield line
+        except TimeoutError:
+            raise ApiUnavailable(f"GET {self._path} fell silent", status=0) from None
+        except OSError as error:
+            raise ApiUnavailable(f"GET {self._path} broke off: {_plain(error)}", status=0) from error
+        if rest:
+            yield rest
+
+
+def _plain(error: BaseException) -> str:
+    return str(error) or type(error).__name__

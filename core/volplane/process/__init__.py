@@ -1,0 +1,1 @@
+"""One process: its control plane and how that is assembled, its terms of leadership, its start and end."""

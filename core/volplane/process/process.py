@@ -1,0 +1,369 @@
+"""One controller process from start to end: drivers, leader election, and the control plane while it leads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.metadata import version
+from random import Random
+
+from volplane.attach.desired import count_volumes
+from volplane.controller.actions import warning
+from volplane.controller.clock import Clock, SystemClock
+from volplane.controller.config import ALL_CONTROLLERS, Configuration, namespace_labels
+from volplane.controller.leader import RENEW_PERIOD, Elector, Leadership
+from volplane.controller.metrics import Metrics
+from volplane.drivers.cluster_secrets import ClusterSecrets
+from volplane.drivers.discovery import InstalledPlugins, PluginSource
+from volplane.drivers.driver import Driver
+from volplane.drivers.executor import ThreadExecutor
+from volplane.drivers.loading import DaemonThread, load_drivers
+from volplane.drivers.refusals import telling
+from volplane.drivers.status import BrokenDriver, DriverStatus, LoadedDrivers, problem, status_of_broken
+from volplane.errors import ApiError, VolplaneError
+from volplane.intents.bootstrap import Bootstrap
+from volplane.kube.client import Client
+from volplane.kube.events import EventRecorder
+from volplane.kube.kinds import LEASES
+from volplane.kube.leases import LeaseLock, drivers_of
+from volplane.operations import OperationState
+from volplane.process.assembly import Dependencies, build
+from volplane.process.control_plane import ControlPlane
+from volplane.process.term import STOP_SECONDS, Term
+from volplane.state.cluster_state import Settings
+from volplane.state.naming import node_hash
+from volplane.state.records import Sealer
+
+__all__ = ["LEASE", "ControllerProcess", "Options"]
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 15
+NODE_LEASE_SECONDS = 40
+NODE_RENEW_PERIOD = (10.0, 12.0)
+"""Of processes that serve one node. As the kubelet's: a thousand of them write a hundred times a second."""
+GRACE = 2.0
+"""Seconds for which drivers are waited for before the first term begins; those that take longer join later."""
+RENEWED_WITHIN = 2 / 3
+"""Part of the lease after which a leader that could not renew it stops its work."""
+LEASE = "volplane"
+"""Name of the Lease, in our namespace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options of `volplane run` that are not in the configuration file.
+
+    controllers: some of `ALL_CONTROLLERS`. namespace: of our Lease, sealing key and scrubber pods. leader_elect: work
+    only while holding the Lease. node_name: the node whose storage this process serves, with a Lease of its own; None =
+    the whole cluster. external_choice, race, force_detach: see `Settings`. identity: holder name in the Lease. resync:
+    seconds between passes over all objects, 0 = never.
+    """
+
+    controllers: frozenset[str] = frozenset(ALL_CONTROLLERS)
+    namespace: str = "volplane-system"
+    leader_elect: bool = True
+    node_name: str | None = None
+    external_choice: bool = False
+    race: tuple[float, float] | None = None
+    resync: float = 600.0
+    force_detach: bool = True
+    identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{secrets.token_hex(4)}")
+
+    @property
+    def lease(self) -> str:
+        """Name of the Lease."""
+        return f"{LEASE}-{node_hash(self.node_name)}" if self.node_name else LEASE
+
+
+class ControllerProcess:
+    """Runs the control plane while it leads. The other methods report its state, for the HTTP endpoints."""
+
+    def __init__(
+        self,
+        client: Client,
+        configuration: Configuration,
+        options: Options,
+        *,
+        metrics: Metrics,
+        plugins: PluginSource | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """plugins: None = those that are installed. clock: None = the system's."""
+        self.metrics = metrics
+        self._client = client
+        self._configuration = configuration
+        self._options = options
+        self._plugins = plugins
+        self._clock = clock or SystemClock()
+        self._random = Random()  # noqa: S311 - jitter, not secrets
+        self._loaded = LoadedDrivers()
+        self._term: Term | None = None
+        self._leading = asyncio.Event()
+        self._elector: Elector | None = None
+        self._lock: LeaseLock | None = None
+        self._gave_up = ""
+        """Why the process ends by itself."""
+        self._bootstrap = Bootstrap(
+            client,
+            namespace=options.namespace,
+            labels=namespace_labels(options.controllers),
+            cluster_id=configuration.cluster_id,
+        )
+
+    # --- status -------------------------------------------------------------------------------------------------
+
+    @property
+    def plane(self) -> ControlPlane | None:
+        """The controllers, while this process leads."""
+        return None if self._term is None or self._term.stopping else self._term.plane
+
+    async def leader(self) -> str:
+        """The holder of the Lease, "" if it has none. Raises ApiError."""
+        if not self._options.leader_elect or self.plane is not None:
+            return self._options.identity
+        lease = await self._client.find(LEASES, f"{self._options.namespace}/{self._options.lease}")
+        return "" if lease is None else lease.spec.holder_identity or ""
+
+    async def wait_working(self) -> ControlPlane:
+        """Return the controllers once this process leads, its caches are synced, and no driver is starting.
+
+        A driver that hangs while it is made is waited for until its deadlines.
+        """
+        while (plane := self.plane) is None:
+            await self._leading.wait()
+        await plane.wait_synced()
+        await plane.drivers.made()
+        return plane
+
+    def unready(self) -> Sequence[str]:
+        """Why /readyz answers 503; empty = ready. A process that waits for the Lease is ready.
+
+        A driver whose hooks all hang makes the process unready, because only a restart helps. A broken or unavailable
+        driver does not, as long as another one is healthy, or the processes of nodes serve one: their claims are
+        assigned here. Without any driver only a binder is ready.
+        """
+        plane, term = self.plane, self._term
+        if plane is None or term is None:
+            if trouble := self._bootstrap.trouble or (self._elector.failing if self._elector is not None else ""):
+                return (f"the API server does not do as it must: {trouble}",)
+            return () if self._elector is not None else ("starting",)
+        if not plane.synced:
+            return ("the caches are not synced with the API server", *plane.failing)
+        if failing := plane.failing:
+            return failing
+        reasons = [problem(each) for each in self.driver_status() if each.hung]
+        return [*reasons, why] if (why := term.no_driver_works()) else reasons
+
+    def details(self) -> Sequence[str]:
+        """More lines of /readyz: every driver that is not healthy, and why."""
+        return [problem(each) for each in self.driver_status() if not each.healthy and not each.hung]
+
+    def driver_status(self) -> tuple[DriverStatus, ...]:
+        """Every driver; only the broken ones while another process leads."""
+        if (plane := self.plane) is not None:
+            return plane.drivers.status()
+        return tuple(status_of_broken(broken) for broken in self._loaded.settled().broken)
+
+    def exposition(self) -> bytes:
+        """The metrics in the text format of Prometheus, with the present state of drivers and operations."""
+        self.metrics.drivers_healthy({each.name: each.healthy for each in self.driver_status()})
+        if (plane := self.plane) is not None:
+            self.metrics.operations_running(plane.operations.counts())
+            if plane.placing is not None:
+                self.metrics.volumes_lost(plane.placing.count_lost())
+            if plane.runners.named("attach-detach") is not None:
+                self.metrics.volumes_on_nodes(*count_volumes(plane.state))
+        return self.metrics.exposition()
+
+    def operations(self) -> tuple[OperationState, ...]:
+        return plane.operations.snapshot() if (plane := self.plane) is not None else ()
+
+    # --- running ------------------------------------------------------------------------------------------------
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until `stop` is set; then finish running steps and operations, log what is left, release the Lease.
+
+        It ends in the same way when every driver hangs for `HUNG_SECONDS`, or the API server was restored from a
+        backup, and raises VolplaneError: another process, or this one after a restart, may be able to work. Raises
+        ConfigurationError if the API server refuses what the start needs.
+        """
+        working = asyncio.ensure_future(self._load_and_work(stop))
+        stopped = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if self._term is not None and not working.done():
+                await asyncio.wait({working}, timeout=STOP_SECONDS)
+        finally:
+            stopped.cancel()
+            if not working.done():
+                working.cancel()
+                await asyncio.wait({working}, timeout=STOP_SECONDS)
+        if working.done() and not working.cancelled():
+            working.result()
+        if self._gave_up:
+            raise VolplaneError(self._gave_up)
+
+    async def _load_and_work(self, stop: asyncio.Event) -> None:
+        plugins = self._plugins or InstalledPlugins()
+        node_name = self._options.node_name
+        load = partial(load_drivers, self._configuration, plugins, node_name=node_name, grace=GRACE)
+        self._loaded = await asyncio.get_running_loop().run_in_executor(DaemonThread("loading drivers"), load)
+        for broken in self._loaded.broken:
+            _say_broken(broken)
+        for pending in self._loaded.pending:
+            pending.made.add_done_callback(lambda made: _say_broken(made.result()))
+        await self._elect_and_work(stop)
+
+    async def _elect_and_work(self, stop: asyncio.Event) -> None:
+        cluster_id, _ = await self._bootstrap.run()
+        await self._introduce(cluster_id)
+
+        async def work(leadership: Leadership) -> None:
+            # In each term again: the namespace with the sealing key may have been deleted and created anew.
+            cluster_id, sealer = await self._bootstrap.run()
+            await self._lead(cluster_id, sealer, leadership, stop)
+
+        if not self._options.leader_elect:
+            self.metrics.leading(self._options.lease, leading=True)
+            await work(Leadership.alone())
+            return
+        lock = LeaseLock(
+            self._client,
+            namespace=self._options.namespace,
+            name=self._options.lease,
+            identity=self._options.identity,
+            now=self._clock.now,
+            duration=NODE_LEASE_SECONDS if self._options.node_name else LEASE_SECONDS,
+            drivers=self._loaded.names,
+        )
+        self._lock = lock
+        self._elector = Elector(
+            lock,
+            random=self._random,
+            overrun=_exit_hard,
+            renew_seconds=lock.duration * RENEWED_WITHIN,
+            period=NODE_RENEW_PERIOD if self._options.node_name else RENEW_PERIOD,
+            ensure_namespace=self._bootstrap.ensure_namespace,
+            metrics=self.metrics,
+        )
+        await self._elector.run(work)
+
+    async def _introduce(self, cluster_id: str) -> None:
+        """Say in one line what this process is, where it works, and whether it leads."""
+        options, loaded = self._options, self._loaded.settled()
+        drivers = [f"{each.name} ({each.plugin.name})" for each in loaded.drivers]
+        drivers += [f"{each.name} ({each.plugin.name}, on nodes)" for each in loaded.distributed]
+        drivers += [f"{each.name} ({each.backend}, not usable)" for each in loaded.broken]
+        drivers += [f"{each.name} ({each.backend}, starting)" for each in loaded.pending]
+        leads, found = "works without a lease", None
+        if options.leader_elect:
+            try:
+                found = await self._client.find(LEASES, f"{options.namespace}/{options.lease}")
+                holder = "" if found is None else found.spec.holder_identity or ""
+            except ApiError as error:
+                holder = f"nobody can say who ({error})"
+            lease = f"lease {options.namespace}/{options.lease}"
+            leads = f"waits for {lease}, which {holder} holds" if holder else f"takes {lease}, which nobody holds"
+        log.info(
+            "volplane %s as %s for cluster %s: controllers %s; drivers %s; %s",
+            version("volplane"),
+            options.identity,
+            cluster_id,
+            ", ".join(name for name in ALL_CONTROLLERS if name in options.controllers),
+            ", ".join(drivers) or "none",
+            leads,
+        )
+        if found is not None and found.spec.holder_identity and (missing := drivers_of(found) - self._loaded.names):
+            log.warning(
+                "the leader serves drivers that this process is not configured with: %s; nobody serves them once this "
+                "process leads. Give the processes of one lease the same drivers",
+                ", ".join(sorted(missing)),
+            )
+
+    def _say_who_is_left_out(self, recorder: EventRecorder) -> None:
+        """Tell in log and event which drivers the last leader served and this one does not, as after an upgrade that
+        removes one, or where two processes of one lease are configured differently.
+        """
+        lock = self._lock
+        if lock is None or lock.taken is None or not (missing := drivers_of(lock.former) - self._loaded.names):
+            return
+        text = (
+            f"drivers that the last leader was configured with are not served any more: {', '.join(sorted(missing))}. "
+            "What is asked of them waits; give the processes of one lease the same drivers"
+        )
+        log.warning("lease %s: %s", lock.name, text)
+        recorder.record(warning(LEASES, lock.taken, "DriversLeftOut", text))
+
+    async def _lead(self, cluster_id: str, sealer: Sealer, leadership: Leadership, stop: asyncio.Event) -> None:
+        """Run a control plane until `stop`, or until the Lease is over."""
+        self._loaded = self._loaded.settled()
+        recorder = EventRecorder(
+            self._client, instance=self._options.identity, now=self._clock.now, metrics=self.metrics
+        )
+        self._term = term = Term(
+            self._build(cluster_id, sealer, leadership, recorder),
+            recorder,
+            resync=self._options.resync,
+            random=self._random,
+            needs_driver="binder" not in self._options.controllers,
+            served_on_nodes=bool(self._loaded.on_nodes),
+        )
+        self._leading.set()
+        self._say_who_is_left_out(recorder)
+        lease = f"{self._options.namespace}/{self._options.lease}"
+        log.info("leads%s", f" by lease {lease}" if self._options.leader_elect else "")
+        try:
+            await term.run(stop)
+        finally:
+            self._leading.clear()
+            self._term = None
+            self._gave_up = term.gave_up
+            if not stop.is_set() and (left := term.plane.executor.running()):
+                _exit_hard(f"the lease is lost, and hooks have not returned ({', '.join(each.what for each in left)})")
+
+    def _build(self, cluster_id: str, sealer: Sealer, leadership: Leadership, recorder: EventRecorder) -> ControlPlane:
+        parts = Dependencies(
+            client=self._client,
+            loaded=self._loaded,
+            executor=ThreadExecutor(self._loaded.limits),
+            recorder=recorder,
+            sealer=sealer,
+            clock=self._clock,
+            random=self._random,
+            fence=lambda: str(leadership.fence or ""),
+            may_begin=leadership.may_begin,
+            metrics=self.metrics,
+            lifecycle_metrics=self.metrics,
+            refresh=ClusterSecrets(self._client).refresh,
+            call_hook=telling(leadership.fenced),
+        )
+        settings = Settings.of(
+            self._options.controllers,
+            cluster_id=cluster_id,
+            namespace=self._options.namespace,
+            scrub=self._configuration.scrubber,
+            force_detach=self._options.force_detach,
+            external_choice=self._options.external_choice,
+            node_name=self._options.node_name or "",
+            race=self._options.race,
+            lease=f"{self._options.namespace}/{self._options.lease}" if leadership.fence is not None else "",
+        )
+        return build(settings, parts)
+
+
+def _say_broken(made: Driver | BrokenDriver) -> None:
+    if isinstance(made, BrokenDriver):
+        log.error("driver %s is not usable: %s", made.name, made.error)
+
+
+def _exit_hard(why: str = "the lease is over and work did not stop in time") -> None:
+    """End the process: the Lease is lost, and running work cannot be stopped in another way."""
+    log.critical("%s; exiting at once", why)
+    os._exit(1)

@@ -1,0 +1,87 @@
+"""A control plane that reads a cluster once, decides and writes nothing.
+
+`volplane explain` uses it when no controller answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+from http import HTTPStatus
+from random import Random
+
+from volplane.controller.clock import SystemClock
+from volplane.controller.config import Configuration
+from volplane.drivers.discovery import InstalledPlugins, PluginSource
+from volplane.drivers.executor import ThreadExecutor
+from volplane.drivers.loading import load_drivers
+from volplane.errors import ApiError
+from volplane.explain.explain import Explanation
+from volplane.intents.bootstrap import cluster_id_of, find_sealer
+from volplane.kube.client import Client
+from volplane.kube.events import EventRecorder
+from volplane.process.assembly import Dependencies, build
+from volplane.process.control_plane import ControlPlane
+from volplane.process.process import Options
+from volplane.state.cluster_state import Settings
+from volplane.state.records import Sealer
+
+__all__ = ["ReadOnlyControlPlane", "read_control_plane"]
+
+NO_KEY = (
+    "the key that seals intents may not be read here, so a record on a claim of what was made for it is not believed"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOnlyControlPlane:
+    """A control plane with caches filled once, whose runners never run. doubts: sentences on what is not known."""
+
+    plane: ControlPlane
+    doubts: tuple[str, ...]
+
+    def explain(self, kind: str, key: str) -> Explanation:
+        """As `ControlPlane.explain`, by controllers that have just started. Needs a running loop."""
+        return self.plane.explain(kind, key)
+
+
+async def read_control_plane(
+    client: Client, configuration: Configuration, options: Options, *, plugins: PluginSource | None = None
+) -> ReadOnlyControlPlane:
+    """Read the cluster. Calls no hook but `describe`, writes nothing. Raises ApiError, ConfigurationError."""
+    loaded = await asyncio.to_thread(load_drivers, configuration, plugins or InstalledPlugins())
+    doubts = [f"driver {broken.name} is not usable here: {broken.error}" for broken in loaded.broken]
+    try:
+        sealer = await find_sealer(client, options.namespace)
+    except ApiError as error:
+        if error.status != HTTPStatus.FORBIDDEN:
+            raise
+        sealer = None
+        doubts.append(NO_KEY)
+    cluster_id = await cluster_id_of(client, configuration.cluster_id)
+    executor = ThreadExecutor(loaded.limits)
+    clock = SystemClock()
+    parts = Dependencies(
+        client=client,
+        loaded=loaded,
+        executor=executor,
+        recorder=EventRecorder(client, instance=options.identity, now=clock.now),
+        sealer=sealer or Sealer(secrets.token_bytes(32)),
+        clock=clock,
+        random=Random(),  # noqa: S311 - jitter, not secrets
+    )
+    settings = Settings.of(
+        options.controllers,
+        cluster_id=cluster_id,
+        namespace=options.namespace,
+        scrub=configuration.scrubber,
+        node_name=options.node_name or "",
+    )
+    plane = build(settings, parts)
+    plane.drivers.presume_started()
+    try:
+        await plane.read_once()
+    finally:
+        executor.close()
+    return ReadOnlyControlPlane(plane=plane, doubts=tuple(doubts))
