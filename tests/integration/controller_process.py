@@ -172,7 +172,7 @@ def not_ended_by_a_lease() -> Iterator[None]:
         raise AssertionError(why)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("volplane.process._exit_hard", lease_over)
+        patch.setattr("volplane.process.process._exit_hard", lease_over)
         yield
 
 

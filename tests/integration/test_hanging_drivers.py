@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from integration.controller_process import Site, running_process
-from volplane import Done, StartRequest, hookimpl, process
+from volplane import Done, StartRequest, hookimpl
 from volplane.controller.config import ALL_CONTROLLERS, Configuration, DriverSettings
 from volplane.drivers import loading, registry
 from volplane.drivers.contract import Plugin
 from volplane.errors import VolplaneError
 from volplane.kube.kinds import LEASES, STORAGE_CLASSES
+from volplane.process import process
 from volplane.process.process import ControllerProcess
 from volplane_testing.memory import MemoryBackend
 
@@ -171,7 +172,7 @@ async def test_a_process_whose_drivers_all_hang_gives_its_lease_up_and_ends(
 async def test_a_process_that_loses_its_lease_while_a_hook_hangs_ends_for_nothing_else_ends_the_hook(
     tmp_path: Path, never: threading.Event, monkeypatch: pytest.MonkeyPatch, *, hangs: bool
 ) -> None:
-    monkeypatch.setattr("volplane.process.RENEW_PERIOD", (0.05, 0.05))
+    monkeypatch.setattr("volplane.process.process.RENEW_PERIOD", (0.05, 0.05))
     monkeypatch.setattr("volplane.process.term.DRAIN_SECONDS", 0.2)
     ended: list[str] = []
     provisions = threading.Event()
@@ -185,7 +186,7 @@ async def test_a_process_that_loses_its_lease_while_a_hook_hangs_ends_for_nothin
 
     plugin = Plugin(kind="backend", name="dead", factory=Hangs, distribution="tests")
     async with running_process(tmp_path, ALL, configuration=configured(), plugins=[plugin]) as site:
-        monkeypatch.setattr("volplane.process._exit_hard", ended.append)
+        monkeypatch.setattr("volplane.process.process._exit_hard", ended.append)
         await make_dead_class(site)
         if hangs:
             await site.make_claim("held", "dead")
