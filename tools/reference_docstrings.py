@@ -10,7 +10,7 @@ import typing
 from collections.abc import Collection
 from enum import Enum
 
-from volplane.drivers.parameter_text import entries
+from volplane.drivers.parameters import entries
 from volplane.schemas import ParameterSchema
 
 MARK = "<!-- Written by tools/reference.py from the code; change it there, then `make docs`. -->"

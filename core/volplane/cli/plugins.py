@@ -20,8 +20,7 @@ from volplane.drivers.contract import HOOKS, Plugin, backend_flaws, extension_fl
 from volplane.drivers.discovery import InstalledPlugins
 from volplane.drivers.driver import Driver
 from volplane.drivers.loading import build_driver, default_drivers, load_drivers, newer_flaw, options_schema, within
-from volplane.drivers.parameter_text import entries, type_text
-from volplane.drivers.parameters import check
+from volplane.drivers.parameters import check, entries, type_text
 from volplane.drivers.status import LoadedDrivers
 from volplane.errors import ConfigurationError, PluginError, VolplaneError
 from volplane.schemas import DriverInfo, Parameter, ParameterSchema

@@ -1,4 +1,4 @@
-"""Calls hooks in the driver's own threads, with a deadline; one that changes storage only while the lease lasts."""
+"""Calls hooks in the driver's own threads, with a deadline; hooks that change storage run only under the lease."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from volplane.drivers.driver import Driver
 from volplane.drivers.executor import HookExecutor
 from volplane.drivers.status import LoadedDrivers
 from volplane.drivers.view import DriverView
-from volplane.errors import BackendError, PluginError, Unavailable
+from volplane.errors import BackendError, Fenced, PluginError, Unavailable
 from volplane.operations import Again, DriverLimits, limits_of
 from volplane.requests import HookRequest
 
-__all__ = ["CallHook", "DriverMetrics", "HookCalls", "call_hook"]
+__all__ = ["CallHook", "DriverMetrics", "HookCalls", "call_hook", "reporting_fenced"]
 
 _ABOUT_THE_DRIVER: Final = frozenset({"owns", "list_assets", "get_capacity", "stop"})
 """Hooks that no operation locks by asset. While one hangs it is not called again; nor are `start` and `probe`."""
@@ -39,7 +39,7 @@ class DriverMetrics(Protocol):
 
 
 class CallHook(Protocol):
-    """Calls a hook in a driver's thread."""
+    """A function that calls a hook in a driver's thread."""
 
     def __call__(self, driver: Driver, request: HookRequest[R], /) -> R: ...
 
@@ -47,6 +47,22 @@ class CallHook(Protocol):
 def call_hook(driver: Driver, request: HookRequest[R], /) -> R:
     """Call the hook and nothing else."""
     return driver.call(request)
+
+
+def reporting_fenced(report: Callable[[str], None], call: CallHook = call_hook) -> CallHook:
+    """Return `call` with a report of each `Fenced`: a storage refused the call because of a later term of leadership.
+
+    report: gets the later term, in the driver's thread.
+    """
+
+    def call_and_report(driver: Driver, request: HookRequest[R], /) -> R:
+        try:
+            return call(driver, request)
+        except Fenced as error:
+            report(error.fence)
+            raise
+
+    return call_and_report
 
 
 class HookCalls:
@@ -72,23 +88,23 @@ class HookCalls:
         self._may_begin = may_begin
 
     def add(self, driver: Driver) -> None:
-        """A driver that was made after the others."""
+        """Take up a driver that was made after the others."""
         self._drivers[driver.name] = driver
 
     def limits(self, driver: str) -> DriverLimits:
-        """The limits of a driver."""
+        """Return the limits of a driver."""
         return limits_of(driver, self._limits)
 
     def running(self, driver: str, hook: str) -> bool:
-        """Whether a call of this hook has not returned, waited for or not."""
+        """Tell whether a call of this hook has not returned, whether it is still awaited or not."""
         return any(call.what == hook for call in self._executor.running(driver))
 
     def overrun(self, driver: str, hook: str) -> bool:
-        """Whether a call of this hook has not returned, and nobody waits for it any more."""
+        """Tell whether a call of this hook has not returned and its caller has stopped waiting."""
         return any(call.overrun and call.what == hook for call in self._executor.running(driver))
 
     def hung(self, driver: str) -> bool:
-        """Whether as many calls hang as may run at once: only a restart of the process can change that."""
+        """Tell whether as many calls hang as may run at once. Only a restart of the process can change that."""
         return self._executor.hung(driver)
 
     async def call(
@@ -105,7 +121,9 @@ class HookCalls:
         `HookExecutor`), Again if the lease is over, and KeyError for a driver that was not loaded.
         """
         facade = self._drivers[driver.name]
-        self._refuse_second_hang(driver.name, request.hook)
+        if request.hook in _ABOUT_THE_DRIVER and self.overrun(driver.name, request.hook):
+            # A hook about the driver as a whole that hangs costs it one thread, not one a call.
+            raise Unavailable(f"an earlier call of {request.hook} of driver {driver.name} has not returned")
         seconds = self.limits(driver.name).timeout if timeout is None else timeout
         abandoned = threading.Event()
         context = dataclasses.replace(request.context, timeout=seconds, cancelled=abandoned.is_set)
@@ -116,7 +134,7 @@ class HookCalls:
             with logs.bound(driver=driver.name):
                 result = await self._executor.call(
                     driver.name,
-                    lambda: self._begin(facade, complete),
+                    lambda: self._call_in_thread(facade, complete),
                     seconds,
                     what=request.hook,
                     abandoned=abandoned,
@@ -130,13 +148,8 @@ class HookCalls:
                 self._metrics.hook_ended(driver.name, request.hook, clock() - began, outcome)
         return result
 
-    def _begin(self, driver: Driver, request: HookRequest[R]) -> R:
-        """Call the hook, in the executor's thread. The process may have been stopped since this was decided."""
+    def _call_in_thread(self, driver: Driver, request: HookRequest[R]) -> R:
+        # The process may have lost the lease since the call was decided and queued.
         if request.hook not in _CHANGES_NOTHING and not self._may_begin():
             raise Again(after=LIVE_STATE_FORBIDS.delay())
         return self._call_hook(driver, request)
-
-    def _refuse_second_hang(self, driver: str, hook: str) -> None:
-        """A hook about the driver as a whole that hangs costs it one thread. Raises Unavailable."""
-        if hook in _ABOUT_THE_DRIVER and self.overrun(driver, hook):
-            raise Unavailable(f"an earlier call of {hook} of driver {driver} has not returned")

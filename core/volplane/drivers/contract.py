@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from volplane._messages import nearest
 from volplane.assets import AccessMode, VolumeMode
-from volplane.drivers.parameter_text import default_text
-from volplane.drivers.parameters import read_value, secrets_of
+from volplane.drivers.parameters import default_text, read_value, secrets_of
 from volplane.drivers.view import DriverView
 from volplane.hookspecs import PROJECT, REQUIRED_HOOKS, BackendSpec
 from volplane.schemas import HOOKSPEC_VERSION, Parameter, ParameterKind, ParameterSchema
@@ -50,13 +49,14 @@ _UNMARKED: Final = "is not marked and would never be called; mark it with @hooki
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
-    """What an entry point gave. distribution: name and version, empty when it did not come from one."""
+    """A backend or an extension that can be made from options."""
 
     kind: str
     """"backend" or "extension"."""
     name: str
     factory: Callable[[Mapping[str, Any]], object]
     distribution: str = ""
+    """Name and version of the distribution; "" if it comes from none."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}" + (f" ({self.distribution})" if self.distribution else "")
@@ -64,22 +64,22 @@ class Plugin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """An attribute marked with `@hookimpl`.
-
-    hook: which hook it is for. function: None if it is no plain function. bound: its first argument is self or cls.
-    """
+    """An attribute marked with `@hookimpl`."""
 
     attribute: str
     hook: str
+    """The hook that it implements or wraps."""
     function: Callable[..., object] | None
+    """None if it is not a plain function."""
     bound: bool
+    """Its first argument is self or cls."""
     wrapper: bool
     old_wrapper: bool
     optional: bool
 
 
 def driver_name_flaw(name: str) -> str | None:
-    """Why this cannot be the name of a driver: it must be a DNS subdomain (RFC 1123), as a class's provisioner is.
+    """Explain why this cannot be the name of a driver: a DNS subdomain (RFC 1123), like a class's provisioner.
 
     `kubernetes.io/` may stand before it: such a driver takes over the classes and volumes of an in-tree plugin.
     """
@@ -90,13 +90,13 @@ def driver_name_flaw(name: str) -> str | None:
 
 
 def marks(plugin: object) -> tuple[Mark, ...]:
-    """Everything in `plugin` that carries the mark, but special methods; found without evaluating properties."""
+    """Return all marked attributes of `plugin` but special methods, without evaluating properties."""
     named = (attribute for attribute in sorted(dir(plugin)) if not is_special(attribute))
     return tuple(filter(None, (_mark(plugin, attribute) for attribute in named)))
 
 
 def is_special(attribute: str) -> bool:
-    """Whether this is a name of Python's own, such as `__init__`: half of what an instance has."""
+    """Tell whether Python reserves this name, such as `__init__`."""
     return attribute.startswith("__") and attribute.endswith("__")
 
 
@@ -135,26 +135,26 @@ def _options(marked: object) -> Mapping[str, Any] | None:
 
 
 def backend_flaws(backend: object) -> tuple[str, ...]:
-    """Everything for which this backend instance is refused; each names hook and argument."""
+    """Return the reasons to refuse this backend instance. Each names the hook and the argument."""
     found = marks(backend)
     unmarked = _unmarked(backend, found)
     missing = sorted(REQUIRED_HOOKS - {m.hook for m in found} - set(unmarked))
-    flaws = _hook_flaws(found, unmarked, _backend_mark_flaws)
+    flaws = _hook_flaws(found, unmarked, of_backend=True)
     flaws += [f"hook {hook}: is required and missing; implement it and mark it with @hookimpl" for hook in missing]
     return tuple(flaws)
 
 
 def extension_flaws(extension: object) -> tuple[str, ...]:
-    """Everything for which this extension instance is refused."""
+    """Return the reasons to refuse this extension instance."""
     found = marks(extension)
-    flaws = _hook_flaws(found, _unmarked(extension, found), _extension_mark_flaws)
+    flaws = _hook_flaws(found, _unmarked(extension, found), of_backend=False)
     if not found and not flaws:
         flaws.append("wraps no hook; mark a generator function named after one with @hookimpl(wrapper=True)")
     return tuple(flaws)
 
 
-def _hook_flaws(found: tuple[Mark, ...], unmarked: list[str], of_kind: Callable[[Mark], list[str]]) -> list[str]:
-    flaws = [flaw for mark in found for flaw in _mark_flaws(mark) or of_kind(mark)]
+def _hook_flaws(found: tuple[Mark, ...], unmarked: list[str], *, of_backend: bool) -> list[str]:
+    flaws = [flaw for mark in found for flaw in _mark_flaws(mark) or _kind_flaws(mark, of_backend=of_backend)]
     names: dict[str, list[str]] = {}
     for mark in found:
         names.setdefault(mark.hook, []).append(mark.attribute)
@@ -192,24 +192,21 @@ def _argument_flaws(hook: str, function: Callable[..., object], *, bound: bool) 
     return flaws
 
 
-def _backend_mark_flaws(mark: Mark) -> list[str]:
-    if mark.wrapper or mark.old_wrapper:
-        return [f"hook {mark.hook}: is a wrapper; only extensions wrap, a backend implements"]
-    if mark.function is not None and inspect.isgeneratorfunction(mark.function):
-        return [f"hook {mark.hook}: is a generator; return one result instead of yielding"]
-    return []
-
-
-def _extension_mark_flaws(mark: Mark) -> list[str]:
+def _kind_flaws(mark: Mark, *, of_backend: bool) -> list[str]:
+    generator = mark.function is not None and inspect.isgeneratorfunction(mark.function)
+    if of_backend:
+        if mark.wrapper or mark.old_wrapper:
+            return [f"hook {mark.hook}: is a wrapper; only extensions wrap, a backend implements"]
+        return [f"hook {mark.hook}: is a generator; return one result instead of yielding"] if generator else []
     if not mark.wrapper:
         return [f"hook {mark.hook}: an extension may only wrap; mark it with @hookimpl(wrapper=True)"]
-    if mark.function is not None and not inspect.isgeneratorfunction(mark.function):
+    if mark.function is not None and not generator:
         return [f"hook {mark.hook}: a wrapper is a generator: 'result = yield', then 'return result'"]
     return []
 
 
 def _unmarked(plugin: object, found: tuple[Mark, ...]) -> list[str]:
-    """Hooks of whose name there is a function without the mark."""
+    """Return the hooks whose name a function without the mark has."""
     hooks = []
     for hook in sorted(HOOKS - {m.attribute for m in found}):
         static = inspect.getattr_static(plugin, hook, None)
@@ -222,7 +219,7 @@ def _unmarked(plugin: object, found: tuple[Mark, ...]) -> list[str]:
 
 
 def schema_flaws(schema: object, *, of_class: bool = False) -> tuple[str, ...]:
-    """What is wrong with a schema. of_class: it is for class parameters, which cannot be secrets."""
+    """Describe what is wrong with a schema. of_class: it is for class parameters, which cannot be secrets."""
     if not isinstance(schema, ParameterSchema):
         return (f"a schema of type {type(schema).__name__}, expected ParameterSchema",)
     flaws = []
@@ -266,7 +263,7 @@ def _parameter_flaws(schema: ParameterSchema, parameter: Parameter) -> Iterator[
 
 
 def _default_flaw(parameter: Parameter) -> str | None:
-    """A default is a Python value; writing it as text and reading that must give it back."""
+    """Explain why the default is no value of its kind: written as text and read again it must be the same."""
     if parameter.kind is ParameterKind.KEYS:
         return "stands for any number of keys and can have no default"
     try:
@@ -280,7 +277,7 @@ def _default_flaw(parameter: Parameter) -> str | None:
 
 
 def version_flaw(info: object) -> str | None:
-    """Why this volplane cannot use a backend with this `DriverInfo`: it is built for a newer contract. None: it can."""
+    """Explain why this `DriverInfo` is of a newer contract than this volplane knows; None: it is not."""
     version = getattr(info, "hookspec_version", HOOKSPEC_VERSION)
     if isinstance(version, int) and version <= HOOKSPEC_VERSION:
         return None
@@ -288,7 +285,7 @@ def version_flaw(info: object) -> str | None:
 
 
 def info_flaws(driver: DriverView) -> list[str]:
-    """What is wrong with the `DriverInfo` that `describe` returned."""
+    """Describe what is wrong with the `DriverInfo` that `describe` returned."""
     info = driver.info
     version = version_flaw(info)
     if version is not None:

@@ -7,6 +7,7 @@ child process with a deadline first, so that a module that hangs, exits or crash
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import importlib
 import importlib.metadata
 import json
@@ -45,13 +46,16 @@ _VALUE: Final = re.compile(r"(?P<module>[\w.]+)\s*:\s*(?P<attribute>[\w.]+)\s*(?
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
-    """An entry point. value: "module:Class"; distribution: "name version"; error: why it cannot be used, or ""."""
+    """An entry point of an installed distribution."""
 
     kind: str
     name: str
     value: str
+    """Its object, as "module:Class"."""
     distribution: str
+    """Name and version."""
     error: str = ""
+    """Why it cannot be used, or ""."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name} ({self.distribution})"
@@ -61,11 +65,11 @@ class PluginSource(Protocol):
     """A source of plugins."""
 
     def names(self, kind: str) -> tuple[str, ...]:
-        """The names of all plugins of a kind, sorted; kind: "backend" or "extension"."""
+        """Return the sorted names of all plugins of a kind: "backend" or "extension"."""
         ...
 
     def load(self, kind: str, name: str) -> Plugin:
-        """Import one. May block for `IMPORT_DEADLINE` seconds, in any thread. Raises PluginError."""
+        """Import one plugin. May block for `IMPORT_DEADLINE` seconds, in any thread. Raises PluginError."""
         ...
 
 
@@ -103,7 +107,7 @@ class InstalledPlugins:
         return tuple(sorted(name for k, name in self._installed if k == kind))
 
     def found(self, kind: str, name: str) -> Installed | None:
-        """The entry point from the metadata, without an import."""
+        """Return the entry point from the metadata, without an import."""
         return self._installed.get((kind, name))
 
     def load(self, kind: str, name: str) -> Plugin:
@@ -123,54 +127,44 @@ class InstalledPlugins:
 
 
 def installed(kind: str) -> tuple[Installed, ...]:
-    """All entry points of a kind, by name. A name claimed twice is returned once, with an error that names both."""
+    """Return all entry points of a kind, by name. A name that is claimed twice has an error that names both."""
     claims: dict[str, list[Installed]] = {}
     for entry in _entries(kind):
         claims.setdefault(entry.name, []).append(entry)
-    return tuple(_only(claims[name]) for name in sorted(claims))
-
-
-def _only(claims: list[Installed]) -> Installed:
-    first = claims[0]
-    if len(claims) == 1:
-        return first
-    who = " and ".join(f"{c.distribution} ({c.value})" for c in claims)
-    error = f"{first.kind} {first.name} is claimed by {who}; uninstall all but one"
-    sources = ", ".join(dict.fromkeys(c.distribution for c in claims))
-    return Installed(kind=first.kind, name=first.name, value=first.value, distribution=sources, error=error)
+    found = []
+    for name, entries in sorted(claims.items()):
+        first = entries[0]
+        if len(entries) > 1:
+            who = " and ".join(f"{each.distribution} ({each.value})" for each in entries)
+            sources = ", ".join(dict.fromkeys(each.distribution for each in entries))
+            error = f"{kind} {name} is claimed by {who}; uninstall all but one"
+            first = dataclasses.replace(first, distribution=sources, error=error)
+        found.append(first)
+    return tuple(found)
 
 
 def _entries(kind: str) -> Iterator[Installed]:
     seen: set[str] = set()
     for distribution in importlib.metadata.distributions():
-        text = _read(distribution)
+        metadata: Any = distribution.metadata or {}
+        name = metadata.get("Name") or "a distribution without a name"
+        version = metadata.get("Version") or "of unknown version"
+        try:
+            text = distribution.read_text("entry_points.txt")
+        except (OSError, UnicodeDecodeError) as error:
+            log.warning("entry points of %s cannot be read: %s", name, error)
+            continue
         if text is None or GROUPS[kind] not in text:
             continue
-        name = _metadata(distribution, "Name", "a distribution without a name")
         if re.sub(r"[-_.]+", "-", name).lower() in seen:
             continue  # the same distribution stands earlier on sys.path and shadows this one, as for imports
         seen.add(re.sub(r"[-_.]+", "-", name).lower())
         for entry_name, value in _section(text, GROUPS[kind]):
-            version = _metadata(distribution, "Version", "of unknown version")
             yield Installed(kind=kind, name=entry_name, value=value, distribution=f"{name} {version}")
 
 
-def _read(distribution: importlib.metadata.Distribution) -> str | None:
-    try:
-        return distribution.read_text("entry_points.txt")
-    except (OSError, UnicodeDecodeError) as error:
-        name = _metadata(distribution, "Name", "a distribution without a name")
-        log.warning("entry points of %s cannot be read: %s", name, error)
-        return None
-
-
-def _metadata(distribution: importlib.metadata.Distribution, field: str, otherwise: str) -> str:
-    metadata: Any = distribution.metadata
-    return (metadata[field] if metadata is not None else None) or otherwise
-
-
 def _section(text: str, group: str) -> Iterator[tuple[str, str]]:
-    """Entries of one group of an entry_points.txt; lines that are no entries are skipped."""
+    """Yield (name, value) of each entry of one group of an entry_points.txt."""
     inside = False
     for line in (raw.strip() for raw in text.splitlines()):
         if line.startswith("["):
@@ -232,7 +226,7 @@ os._exit(0)
 
 
 def _try_import(entry: Installed, module: str, deadline: float) -> None:
-    """Import in a child process. Does nothing where there is no interpreter to start (embedded Python)."""
+    """Import in a child process. Do nothing where there is no interpreter to start (embedded Python)."""
     if not sys.executable:
         return
     token = secrets.token_hex(8)
@@ -263,16 +257,17 @@ def _try_import(entry: Installed, module: str, deadline: float) -> None:
 
 
 class _Answer(msgspec.Struct):
-    """What the child says at its end. token: ours; anything that the module has written lacks it."""
+    """The child's report."""
 
     token: str
+    """The token that we gave it. Text that the module itself has written lacks it."""
     error: str = ""
     text: str = ""
     missing: str = ""
 
 
 def _answer(report: IO[bytes], token: str) -> _Answer | None:
-    """The child's last line, if it is an answer. A module may write to any descriptor that it finds open."""
+    """Return the child's last line if it is its report. A module may write to any open descriptor."""
     end = report.seek(0, os.SEEK_END)
     report.seek(max(0, end - _LONGEST_ANSWER))
     try:

@@ -1,6 +1,6 @@
-"""A driver: one configured backend behind a typed call, and the check of what its hooks return.
+"""A driver: one configured backend behind a typed call, with a check of what its hooks return.
 
-No other module uses pluggy, or sees its untyped values.
+No other module uses pluggy or its untyped values.
 """
 
 from __future__ import annotations
@@ -50,25 +50,23 @@ NOT_IMPLEMENTED: Final[Mapping[str, Any]] = {
     "stop": Done(),
     "probe": Done(),
 }
-"""What a hook gives that a backend need not implement: it owns no static volumes, and there is nothing to do."""
+"""Results of the hooks that a backend need not implement: it owns no static volumes and has nothing to do."""
 _HARMLESS: Final = frozenset({"describe", "owns"})
 """Hooks that touch no storage: their outcome is never unknown, and a wrong result is an error of the plugin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Extension:
-    """A loaded extension: one instance that wraps the hooks of every driver, in several threads at once.
-
-    secrets: option -> secret.
-    """
+    """A loaded extension: one instance that wraps the hooks of every driver, in several threads at once."""
 
     plugin: Plugin
     instance: object
     secrets: Mapping[str, Secret] = field(default_factory=dict)
+    """Option -> secret."""
 
 
 class _PluginManager(pluggy.PluginManager):
-    """Looks for hooks among the names that can be some: a driver is made in two thirds of the time."""
+    """Skips names that cannot be hooks, which makes a driver in two thirds of the time."""
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
         return None if is_special(name) else super().parse_hookimpl_opts(plugin, name)
@@ -127,7 +125,7 @@ class Driver:
         return f"<Driver {self.name} ({self.plugin})>"
 
     def supports(self, hook: str) -> bool:
-        """Whether the backend implements this hook."""
+        """Tell whether the backend implements this hook."""
         return hook in self._implemented
 
     def call(self, request: HookRequest[R]) -> R:
@@ -140,7 +138,11 @@ class Driver:
         """
         hook = request.hook
         if hook == "start":
-            self._reveal_secrets()
+            for option, secret in self.secrets.items():
+                try:
+                    secret.reveal()
+                except Unavailable as error:
+                    raise Unavailable(f"{option}: {error}") from None
         if self.supports(hook):
             result: R = self._call(hook, request)
         elif hook in NOT_IMPLEMENTED:
@@ -148,13 +150,6 @@ class Driver:
         else:
             raise Unsupported(f"backend {self.plugin.name} does not implement {hook}", nothing_done=True)
         return result
-
-    def _reveal_secrets(self) -> None:
-        for option, secret in self.secrets.items():
-            try:
-                secret.reveal()
-            except Unavailable as error:
-                raise Unavailable(f"{option}: {error}") from None
 
     def _call(self, hook: str, request: object) -> Any:
         try:
@@ -169,19 +164,14 @@ class Driver:
             log.debug("hook %s of driver %s failed", hook, self.name, exc_info=True)
             traceback.clear_frames(error.__traceback__)
             raise self._fault(hook, f"raised {type(error).__name__}: {one_line(error)}") from None
-        flaw = _result_flaw(hook, result) or self._shown(result)
+        flaw = _result_flaw(hook, result)
+        if flaw is None and (secret := next((o for o, s in self.secrets.items() if s.is_in(result)), None)):
+            flaw = f"returned {type(result).__name__} with the secret of {secret} in it; many may read volumes and logs"
         if flaw is not None:
             if inspect.iscoroutine(result):
                 result.close()
             raise self._fault(hook, flaw)
         return result
-
-    def _shown(self, result: object) -> str | None:
-        for option, secret in self.secrets.items():
-            if secret.is_in(result):
-                what = f"returned {type(result).__name__} with the secret of {option} in it"
-                return f"{what}; many may read volumes and logs"
-        return None
 
     def _fault(self, hook: str, what: str) -> PluginError | OutcomeUnknown:
         around = f" (wrapped by {self._around})" if self._around else ""
@@ -193,7 +183,7 @@ class Driver:
 
 
 def _result_flaw(hook: str, result: object) -> str | None:
-    """What is wrong with a result of `hook`, as the end of a sentence about it; None = nothing."""
+    """Describe what is wrong with a result of `hook`, as the end of a sentence about it; None: nothing."""
     expected = RESULTS[hook]
     names = " or ".join(t.__name__ for t in expected)
     if result is None:
@@ -219,15 +209,10 @@ def _asset_flaw(asset: Asset) -> str | None:
     source: object = asset.source
     if not isinstance(source, VolumeSource):
         return f"returned an Asset with a source of type {type(source).__name__}, expected VolumeSource"
-    return _unwritable(asset)
-
-
-def _unwritable(asset: Asset) -> str | None:
-    """Why the asset cannot be written into a volume as JSON; None: it can."""
     try:
         parts = [asset.handle, asset.source.kind, dict(asset.source.fields), dict(asset.attributes)]
         json.dumps([*parts, list(asset.mount_options), [dict(segment) for segment in asset.node_affinity]]).encode()
-        # Escapes hide bytes of file names that are no UTF-8.
+        # With escapes, bytes of file names that are not UTF-8 would pass.
         json.dumps(parts, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:
         return f"returned an Asset that cannot be written as JSON: {error}"

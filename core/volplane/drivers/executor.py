@@ -23,18 +23,20 @@ log = logging.getLogger(__name__)
 SPARE_THREADS: Final = 2
 """Threads beyond a driver's concurrency, so that probes and listings do not wait for operations."""
 SLOW_AFTER = 0.005
-"""Seconds after which a call counts as one that waits for something: those behind it get threads of their own. As long
-as the interpreter lets a thread run that others wait for (`sys.getswitchinterval`)."""
+"""Seconds after which a call counts as blocked, and the calls behind it get threads of their own. This is as long as
+the interpreter lets one thread run before another (`sys.getswitchinterval`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookCall:
-    """A hook that has not returned. since: loop time of its start. overrun: its deadline is past."""
+    """A hook that has not returned."""
 
     driver: str
     what: str
     since: float
+    """Loop time of its start."""
     overrun: bool
+    """Its deadline is past."""
 
 
 class HookExecutor(Protocol):
@@ -55,11 +57,11 @@ class HookExecutor(Protocol):
     ) -> T: ...
 
     def hung(self, driver: str) -> bool:
-        """Whether as many hooks as the driver may run at once are past their deadlines: it can do no work."""
+        """Tell whether as many hooks as the driver may run at once are past their deadlines."""
         ...
 
     def running(self, driver: str | None = None) -> tuple[HookCall, ...]:
-        """Hooks that have not returned, of one driver or of all, overrun ones included."""
+        """Return the hooks that have not returned, of one driver or of all, overrun ones included."""
         ...
 
     def close(self) -> None:
@@ -69,7 +71,7 @@ class HookExecutor(Protocol):
 
 @dataclass(slots=True, eq=False)
 class PendingCall:
-    """A hook call between its request and its end, for executors. Its futures belong to one loop."""
+    """A hook call between its request and its end. Its futures belong to one loop."""
 
     driver: str
     what: str
@@ -92,7 +94,7 @@ class PendingCall:
     def of(
         cls, driver: str, what: str, fn: Callable[[], Any], timeout: float, abandoned: threading.Event | None
     ) -> PendingCall:
-        """A call by the current task, which holds the asset of its operation until the hook returns.
+        """Make a call by the current task, which holds the asset of its operation until the hook returns.
 
         Raises Unavailable if `timeout` is not positive.
         """
@@ -123,9 +125,9 @@ class PendingCall:
         self._decide()
 
     async def wait(self, withdraw: Callable[[PendingCall], None]) -> Any:
-        """What the hook returns or raises, or OutcomeUnknown or Unavailable after the timeout (see `HookExecutor`).
+        """Return or raise what the hook does, or raise OutcomeUnknown or Unavailable after the timeout.
 
-        withdraw: called if nobody waits any more for a call that no thread has taken.
+        withdraw: called if the caller stops waiting before a thread has taken the call.
         """
         timer = asyncio.get_running_loop().call_later(self.timeout, self._decide)
         try:
@@ -167,12 +169,12 @@ class PendingCall:
 
 
 def views_of(calls: Iterable[PendingCall], driver: str | None) -> tuple[HookCall, ...]:
-    """The calls of one driver, or of all, oldest first."""
+    """Return the calls of one driver, or of all, oldest first."""
     return tuple(sorted((c.view() for c in calls if driver in (None, c.driver)), key=lambda c: c.since))
 
 
 def all_overrun(calls: Iterable[PendingCall], driver: str, limits: DriverLimits) -> bool:
-    """Whether as many calls of the driver as may run at once are past their deadlines."""
+    """Tell whether as many calls of the driver as may run at once are past their deadlines."""
     return sum(c.driver == driver and c.overrun for c in calls) >= limits.concurrency
 
 
@@ -202,8 +204,8 @@ class _Worker:
 class _Pool:
     """The threads of one driver. Everything here runs in the loop's thread.
 
-    Threads that compute share the interpreter's lock, and to pass it on costs more than a short hook. So one call runs
-    after the other in one thread; others begin beside it once all that run have taken longer than `SLOW_AFTER`.
+    Threads that compute share the interpreter's lock, and passing it on costs more than a short hook. So calls run one
+    after the other in one thread. Others start beside it once all running calls have taken longer than `SLOW_AFTER`.
     """
 
     def __init__(self, driver: str, size: int, loop: asyncio.AbstractEventLoop) -> None:
@@ -232,7 +234,7 @@ class _Pool:
         self._end_idle()
 
     def _begin_next(self) -> None:
-        """Begin one of the calls that wait, unless another was begun a moment ago."""
+        """Start one of the waiting calls, unless another one has just started."""
         if self._all_slow():
             self._begin()
         self._set_timer()
@@ -242,7 +244,7 @@ class _Pool:
             self._timer = self._loop.call_later(SLOW_AFTER, self._check_running)
 
     def _check_running(self) -> None:
-        """Begin half of the calls that wait if those that run take long: all have begun after a few looks."""
+        """Start half of the waiting calls if the running ones take long: all have started after a few checks."""
         self._timer = None
         if self._all_slow():
             for _ in range((len(self._waiting) + 1) // 2):
@@ -250,25 +252,24 @@ class _Pool:
         self._set_timer()
 
     def _all_slow(self) -> bool:
-        """Whether no thread will soon take the next call by itself. The loop may not have heard of an end yet."""
+        """Tell whether no thread will soon be free for the next call. The loop may not know of the last end yet."""
         now = self._loop.time()
         return all(not call.performed and now - (call.begun or 0.0) >= SLOW_AFTER for call in self.calls)
 
     def _begin(self) -> bool:
-        """Give the first call that waits to a free thread. False if there is none of either."""
+        """Give the first waiting call to a free thread. Returns False if there is no call or no thread."""
         if not self._waiting or not (self._idle or self._threads < self._size):
             return False
         call = self._waiting.popleft()
         call.begun = self._loop.time()
         self.calls.add(call)
-        self._free_worker().give(call)
-        return True
-
-    def _free_worker(self) -> _Worker:
         if self._idle:
-            return self._idle.pop()
-        self._threads += 1
-        return _Worker(f"volplane-{self._driver}-{self._threads}", self._loop, self._ready)
+            worker = self._idle.pop()
+        else:
+            self._threads += 1
+            worker = _Worker(f"volplane-{self._driver}-{self._threads}", self._loop, self._ready)
+        worker.give(call)
+        return True
 
     def _ready(self, worker: _Worker, call: PendingCall) -> None:
         self.calls.discard(call)

@@ -49,7 +49,9 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 BUILD_DEADLINE: Final = 30.0
-"""Seconds that the constructor of a backend and its `describe` may take together; also that of an extension."""
+"""Seconds for the constructor of a backend and its `describe` together, and for the constructor of an extension."""
+
+_DEFAULT_LIMITS: Final = DriverLimits()
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -80,7 +82,14 @@ def load_drivers(
     wait([each.made for each in pending], timeout=grace)
     loaded = LoadedDrivers(
         broken=unusable,
-        limits={s.name: _limits(s) for s in settings},
+        limits={
+            s.name: DriverLimits(
+                concurrency=s.concurrency or _DEFAULT_LIMITS.concurrency,
+                rate=s.rate,
+                timeout=s.timeout or _DEFAULT_LIMITS.timeout,
+            )
+            for s in settings
+        },
         publishing=frozenset(s.name for s in settings if s.distributed or s.storage_capacity),
         pending=pending,
     )
@@ -90,7 +99,7 @@ def load_drivers(
 def _settings(
     configuration: Configuration, plugins: PluginSource, node_name: str | None, grace: float | None
 ) -> tuple[tuple[DriverSettings, ...], tuple[BrokenDriver, ...]]:
-    """The drivers that this process is to serve, and backends without a configuration that cannot be imported."""
+    """Return the drivers of this process, and the unconfigured backends that cannot be imported."""
     if configuration.drivers is None:
         settings, unusable = default_drivers(plugins, grace)
     else:
@@ -109,7 +118,7 @@ def _settings(
 def _begin(
     settings: DriverSettings, extensions: tuple[Extension, ...], plugins: PluginSource, *, on_nodes: bool
 ) -> PendingDriver:
-    """Begin to make one driver."""
+    """Start to make one driver, in a thread."""
     pending = PendingDriver(name=settings.name, backend=settings.backend, on_nodes=on_nodes)
 
     def make() -> None:
@@ -131,9 +140,9 @@ def _begin(
 def default_drivers(
     plugins: PluginSource, grace: float | None = None
 ) -> tuple[tuple[DriverSettings, ...], tuple[BrokenDriver, ...]]:
-    """Every backend that has a default driver name and needs no options; and those that cannot be imported.
+    """Return every backend with a default driver name that needs no options, and those that cannot be imported.
 
-    grace: seconds after which is logged what takes longer; None: nothing is.
+    grace: seconds after which slow imports are logged; None: never.
     """
     loaded = {
         name: DaemonThread(f"backend {name}").submit(_load, "backend", name, plugins)
@@ -162,19 +171,14 @@ def default_drivers(
     return tuple(settings), tuple(broken)
 
 
-def _limits(settings: DriverSettings) -> DriverLimits:
-    defaults = DriverLimits()
-    return DriverLimits(
-        concurrency=settings.concurrency or defaults.concurrency,
-        rate=settings.rate,
-        timeout=settings.timeout or defaults.timeout,
-    )
-
-
 def _extensions(
     settings: tuple[ExtensionSettings, ...], plugins: PluginSource, grace: float | None
 ) -> tuple[tuple[Extension, ...], list[str]]:
-    making = [(each, DaemonThread(f"extension {each.name}").submit(_extension, each, plugins)) for each in settings]
+    def load(each: ExtensionSettings) -> Extension:
+        plugin = _load("extension", each.name, plugins)
+        return within(BUILD_DEADLINE, f"making {plugin}", partial(build_extension, plugin, each.options))
+
+    making = [(each, DaemonThread(f"extension {each.name}").submit(load, each)) for each in settings]
     _say_what_takes_long({each.name: made for each, made in making}, grace, "an extension is around every driver")
     extensions: list[Extension] = []
     failures: list[str] = []
@@ -187,15 +191,10 @@ def _extensions(
 
 
 def _say_what_takes_long(loading: Mapping[str, Future[Any]], grace: float | None, why: str) -> None:
-    """Log what holds up all drivers for longer than the grace."""
+    """Log the plugins that delay all drivers for longer than the grace."""
     slow = wait(loading.values(), timeout=grace).not_done if grace is not None else ()
     if names := sorted(name for name, each in loading.items() if each in slow):
         log.warning("all drivers wait until these plugins are loaded: %s; %s", ", ".join(names), why)
-
-
-def _extension(settings: ExtensionSettings, plugins: PluginSource) -> Extension:
-    plugin = _load("extension", settings.name, plugins)
-    return within(BUILD_DEADLINE, f"making {plugin}", partial(build_extension, plugin, settings.options))
 
 
 def _load(kind: str, name: str, plugins: PluginSource) -> Plugin:
@@ -318,7 +317,7 @@ def _instance(plugin: Plugin, values: Mapping[str, Any]) -> object:
 
 
 def newer_flaw(plugin: Plugin, options: Mapping[str, object]) -> str | None:
-    """Why a backend is too new for this volplane. None: it is not, or it cannot be made with these options in time."""
+    """Explain why a backend is too new for this volplane; None: it is not, or it could not be asked."""
 
     def ask() -> str | None:
         return _newer(_instance(plugin, driver_options(options_schema(plugin), options, str(plugin))), "example")

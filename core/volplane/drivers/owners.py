@@ -31,17 +31,15 @@ Ask = Callable[[str, VolumeSource], Awaitable[bool]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOwner:
-    """Who works on the asset behind a static volume.
-
-    driver: its owner. reason: why there is none, "" if every driver answered no. known: False while drivers are still
-    to be asked (`DriverRegistry.identify`); reason is then why those that were asked could not answer, or "". starting:
-    the name of a driver that can be asked in a moment, or "".
-    """
+    """The driver that owns the asset of a static volume, as far as it is known."""
 
     driver: DriverView | None = None
     reason: str = ""
+    """Why there is no owner; "" if every driver answered no."""
     known: bool = True
+    """False while drivers are to be asked (`DriverRegistry.identify`). `reason` has the failures of those asked."""
     starting: str = ""
+    """The name of a driver that is starting and can be asked soon, or ""."""
 
 
 class SourceOwners:
@@ -56,14 +54,15 @@ class SourceOwners:
         self._askers: dict[str, _Asker] = {}
 
     def lookup(self, source: VolumeSource, drivers: Sequence[DriverView], doubts: Sequence[str]) -> SourceOwner:
-        """What is known now, without asking. drivers: those that can be asked. doubts: why others cannot."""
+        """Return the owner as known now. drivers: those that can be asked. doubts: why others cannot."""
         answers = self._answers.get(_key(source), {})
         owners = [driver for driver in drivers if answers.get(driver.name) is True]
         if len(owners) > 1:
             return SourceOwner(reason=f"several drivers say it is theirs: {', '.join(d.name for d in owners)}")
         missing = [driver.name for driver in drivers if driver.name not in answers]
         if owners:
-            return SourceOwner(driver=owners[0]) if all(map(self._slow, missing)) else SourceOwner(known=False)
+            slow = all((asker := self._askers.get(name)) is not None and asker.slow for name in missing)
+            return SourceOwner(driver=owners[0]) if slow else SourceOwner(known=False)
         failures = [
             f"driver {driver.name} cannot tell whether it owns it: {answer}"
             for driver in drivers
@@ -103,7 +102,7 @@ class SourceOwners:
                     asker.withdraw(key)
 
     def forget_driver(self, name: str) -> None:
-        """Drop all answers of the driver: it was started again, or cannot be called any more."""
+        """Drop all answers of a driver that was started again, or cannot be called any more."""
         self._askers.pop(name, None)
         for answers in self._answers.values():
             answers.pop(name, None)
@@ -113,7 +112,7 @@ class SourceOwners:
                 search.end()
 
     def forget_source(self, source: VolumeSource) -> None:
-        """Drop all answers about the source: its volume is gone."""
+        """Drop all answers about a source whose volume is gone."""
         self._answers.pop(_key(source), None)
 
     async def ask(self, asker: _Asker, key: str, source: VolumeSource) -> bool:
@@ -133,14 +132,10 @@ class SourceOwners:
                 self._check(search)
         return error is None
 
-    def slowed(self) -> None:
-        """A driver has become slow: some searches need not wait for it."""
+    def recheck(self) -> None:
+        """End the searches that need not wait for a driver which has become slow."""
         for search in list(self._searches.values()):
             self._check(search)
-
-    def _slow(self, driver: str) -> bool:
-        asker = self._askers.get(driver)
-        return asker is not None and asker.slow
 
     def _check(self, search: _Search) -> None:
         if self.lookup(search.source, search.drivers, ()).known:
@@ -208,7 +203,7 @@ class _Asker:
     def _overdue(self) -> None:
         if not self.slow:
             self.slow = True
-            self.owners.slowed()
+            self.owners.recheck()
 
 
 def _key(source: VolumeSource) -> str:

@@ -1,20 +1,31 @@
-"""Checks class parameters and driver options by their schema, and turns them into Python values."""
+"""Checks class parameters and driver options by their schema, turns them into Python values, and describes them."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from volplane._messages import nearest
-from volplane.drivers.parameter_text import type_text
 from volplane.errors import ConfigurationError, InvalidArgument
 from volplane.kube import quantity
 from volplane.schemas import Parameter, ParameterKind, ParameterSchema
 from volplane.secret import HIDDEN, Secret
 
-__all__ = ["check", "class_parameters", "driver_options", "read_value", "secrets_of"]
+__all__ = [
+    "Entry",
+    "check",
+    "class_parameters",
+    "default_text",
+    "driver_options",
+    "entries",
+    "read_value",
+    "secrets_of",
+    "type_text",
+]
 
 _DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+", re.ASCII)
 _SECONDS_ALONE: Final = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
@@ -30,7 +41,7 @@ _LONGEST_SHOWN: Final = 80
 _CONFIDENTIAL: Final = re.compile(
     r"secret|passw|passphrase|token|credential|private|(?:access|api|auth)[-_.]?key", re.IGNORECASE
 )
-"""If the name of an unknown key has one of these words, its value is not shown: it may be a misspelt secret."""
+"""The value of an unknown key with one of these words is not shown: it may be a misspelt secret."""
 
 
 class _Wrong(ValueError):
@@ -40,7 +51,7 @@ class _Wrong(ValueError):
 def class_parameters(
     schema: ParameterSchema, given: Mapping[str, str], where: str, options: ParameterSchema | None = None
 ) -> dict[str, Any]:
-    """The typed parameters of a StorageClass, one entry for every parameter of the schema (None: absent, no default).
+    """Return the typed parameters of a StorageClass: one for every parameter of the schema, None without a default.
 
     where: for messages, as in "class fast". options: of the driver; its secrets are refused here by name. Raises
     InvalidArgument that names every wrong key, what would be right, and its value unless that may be a secret.
@@ -55,7 +66,7 @@ def class_parameters(
 
 
 def driver_options(schema: ParameterSchema, given: Mapping[str, object], where: str) -> dict[str, Any]:
-    """The typed options of a driver, as `class_parameters`; values may be YAML's numbers, booleans, lists and mappings.
+    """Return the typed options of a driver. Values may be YAML's numbers, booleans, lists and mappings.
 
     Raises ConfigurationError.
     """
@@ -66,13 +77,16 @@ def driver_options(schema: ParameterSchema, given: Mapping[str, object], where: 
 
 
 def check(schema: ParameterSchema, given: Mapping[str, object], word: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """(values by documented name, everything that is wrong). word: what a key is called in messages."""
+    """Return (values by documented name, all flaws). word: "option" or "parameter", for the messages."""
     known = {p.name.lower(): p for p in schema.parameters}
     values: dict[str, Any] = {p.name: p.default for p in schema.parameters}
     seen: dict[str, str] = {}
     flaws: list[str] = []
     for key, raw in given.items():
-        parameter = known.get(str(key).lower()) or _beginning(schema, str(key))
+        # A parameter of kind KEYS stands for every key that begins with its name.
+        prefixes = (p for p in schema.parameters if p.kind is ParameterKind.KEYS)
+        matching = (p for p in prefixes if str(key).lower().startswith(p.name.lower()))
+        parameter = known.get(str(key).lower()) or next(matching, None)
         if parameter is None:
             flaws.append(_unknown(schema, str(key), raw, word))
         elif parameter.name in seen and parameter.kind is not ParameterKind.KEYS:
@@ -88,12 +102,6 @@ def check(schema: ParameterSchema, given: Mapping[str, object], word: str) -> tu
                 flaws.append(f"{word} {key!r} {'cannot be used' if secret else f'is {_shown(raw)}'}, {error}")
     flaws += _presence_flaws(schema, seen, word)
     return values, tuple(flaws)
-
-
-def _beginning(schema: ParameterSchema, key: str) -> Parameter | None:
-    """The parameter of kind KEYS whose name the key begins with."""
-    many = (p for p in schema.parameters if p.kind is ParameterKind.KEYS)
-    return next((p for p in many if key.lower().startswith(p.name.lower())), None)
 
 
 def _unknown(schema: ParameterSchema, key: str, raw: object, word: str) -> str:
@@ -129,7 +137,7 @@ def _presence_flaws(schema: ParameterSchema, seen: Mapping[str, str], word: str)
 
 
 def read_value(parameter: Parameter, raw: object) -> Any:
-    """The Python value; of kind KEYS that of one key. Raises ValueError with what is expected, to end a sentence."""
+    """Return the Python value; of kind KEYS that of one key. Raises ValueError that says what is expected."""
     try:
         value = _READERS[parameter.kind](raw)
     except ValueError:
@@ -153,7 +161,7 @@ def _restrict(parameter: Parameter, item: object) -> None:
 
 
 def _string(raw: object) -> str:
-    """Text, or a whole number; YAML has already rounded other numbers (1.10 is 1.1), so they must be quoted."""
+    """Accept text and whole numbers. YAML has rounded other numbers (1.10 is 1.1), so they must be quoted."""
     if isinstance(raw, bool) or not isinstance(raw, str | int):
         raise _Wrong(raw)
     return str(raw)
@@ -184,7 +192,7 @@ def _size(raw: object) -> int:
 
 
 def _octal(raw: object) -> int:
-    """Text only: YAML reads a bare 0770 as octal already and 770 as decimal, so a number is ambiguous."""
+    """Accept text only: YAML reads a bare 0770 as octal and 770 as decimal, so a number is ambiguous."""
     if not isinstance(raw, str) or not _OCTAL.fullmatch(raw.strip()):
         raise _Wrong(raw)
     return int(raw.strip().removeprefix("0o"), 8)
@@ -243,3 +251,90 @@ _READERS: Final[Mapping[ParameterKind, Callable[[object], Any]]] = {
     ParameterKind.KEYS: _string,
     ParameterKind.SECRET: _secret,
 }
+
+
+# --- descriptions for messages, `volplane plugins show` and the reference ---------------------------------------------
+
+_KIND_TEXT: Final = {
+    ParameterKind.STRING: "text",
+    ParameterKind.INTEGER: "a whole number",
+    ParameterKind.BOOLEAN: "true or false",
+    ParameterKind.SIZE: "a size such as 10Gi",
+    ParameterKind.OCTAL: 'a quoted octal mode such as "0770"',
+    ParameterKind.DURATION: "a duration such as 30s, 5m or 1h",
+    ParameterKind.STRINGS: "a comma-separated list",
+    ParameterKind.MAPPING: "a list such as key=value,key2=value2",
+    ParameterKind.KEYS: "text, for each key that begins so",
+    ParameterKind.SECRET: "where the secret is, as env:NAME, file:/PATH or secret:NAMESPACE/NAME/KEY",
+}
+
+
+def type_text(parameter: Parameter) -> str:
+    """Describe what a value must be: kind, choices, pattern and bounds."""
+    if parameter.choices:
+        one_of = f"one of {', '.join(parameter.choices)}"
+        return f"a comma-separated list, each {one_of}" if parameter.kind is ParameterKind.STRINGS else one_of
+    text = _KIND_TEXT[parameter.kind]
+    if parameter.pattern:
+        text += f" that matches {parameter.pattern}"
+    low, high = (None if b is None else _bound_text(parameter, b) for b in (parameter.minimum, parameter.maximum))
+    if low is not None and high is not None:
+        return f"{text}, from {low} to {high}"
+    if low is not None:
+        return f"{text}, at least {low}"
+    return f"{text}, at most {high}" if high is not None else text
+
+
+def _bound_text(parameter: Parameter, bound: float) -> str:
+    if parameter.kind is ParameterKind.SIZE:
+        return quantity.format_bytes(int(bound))
+    if parameter.kind is ParameterKind.OCTAL:
+        return f"0{int(bound):o}"
+    return f"{bound:g}s" if parameter.kind is ParameterKind.DURATION else f"{bound:.15g}"
+
+
+def default_text(parameter: Parameter) -> str:
+    """Return the default as it is written in a class; "" if there is none."""
+    default = parameter.default
+    if default is None:
+        return ""
+    if isinstance(default, bool):
+        return json.dumps(default)
+    if isinstance(default, int) and parameter.kind is ParameterKind.OCTAL:
+        return f"0{default:o}"
+    if isinstance(default, int) and parameter.kind is ParameterKind.SIZE:
+        return quantity.format_bytes(default)
+    if isinstance(default, int | float) and parameter.kind is ParameterKind.DURATION:
+        return f"{default:g}s"
+    if isinstance(default, Mapping):
+        return ",".join(f"{key}={value}" for key, value in default.items())
+    if isinstance(default, tuple | list | frozenset | set):
+        return ",".join(str(item) for item in default)
+    return str(default)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """The description of one parameter."""
+
+    name: str
+    value: str
+    """The values that it accepts."""
+    default: str
+    """Text of the default, "required", or empty."""
+    doc: str
+
+
+def entries(schema: ParameterSchema) -> tuple[Entry, ...]:
+    """Describe the parameters in the order of the schema."""
+    result = []
+    for parameter in schema.parameters:
+        notes = [parameter.doc]
+        if parameter.excludes:
+            notes.append(f"Not together with {', '.join(parameter.excludes)}.")
+        if parameter.since > 1:
+            notes.append(f"Since schema version {parameter.since}.")
+        default = "required" if parameter.required else default_text(parameter)
+        entry = Entry(name=parameter.name, value=type_text(parameter), default=default, doc=" ".join(notes))
+        result.append(entry)
+    return tuple(result)

@@ -1,4 +1,4 @@
-"""The drivers of this process: which can be used now, their start, probes and stop."""
+"""Starts, probes and stops the drivers of this process, and looks up those that can be used now."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from volplane.drivers.status import (
     LoadedDrivers,
     PendingDriver,
     problem,
-    status_of_broken,
-    status_of_pending,
 )
 from volplane.drivers.view import DriverView, serves_attachments
 from volplane.errors import BackendError, PluginError
@@ -34,13 +32,13 @@ log = logging.getLogger(__name__)
 
 START_TIMEOUT: Final = 30.0
 START_GRACE: Final = 2.0
-"""Seconds for which a driver may start, or be made, before what needs it is told."""
+"""Seconds for which a driver may start, or be made, before objects that need it report it."""
 PROBE_TIMEOUT: Final = 10.0
 OWNS_TIMEOUT: Final = 30.0
 PROBE_INTERVAL: Final = 30.0
 
 Refresh = Callable[[Mapping[str, Secret]], Awaitable[None]]
-"""Reads the Kubernetes Secrets among a driver's secrets anew (`ClusterSecrets.refresh`). Raises BackendError."""
+"""Reads the Kubernetes Secrets among a driver's secrets again (`ClusterSecrets.refresh`). Raises BackendError."""
 
 
 async def no_secrets(_secrets: Mapping[str, Secret]) -> None:
@@ -97,48 +95,48 @@ class DriverRegistry:
     # --- looking up ---------------------------------------------------------------------------------------------
 
     def names(self) -> tuple[str, ...]:
-        """All configured drivers, usable or not, but the distributed ones."""
+        """Return the names of all configured drivers but the distributed ones, usable or not."""
         pending = (each.name for each in self._pending.values() if not each.on_nodes)
         return tuple(sorted({*self._entries, *self._broken, *pending}))
 
     def get(self, name: str) -> DriverView | None:
-        """The driver of this name, if it can be used now."""
+        """Return the driver of this name if it can be used now."""
         entry = self._entries.get(name)
         return entry.driver.view if entry is not None and entry.state is DriverState.READY else None
 
     def distributed(self, name: str) -> DriverView | None:
-        """The driver of this name, if it is `on_nodes` and made."""
+        """Return the driver of this name if it is `on_nodes` and made."""
         return self._distributed.get(name)
 
     def on_nodes(self, name: str) -> bool:
-        """Whether the processes of the nodes call the hooks of this driver, and this one does not."""
+        """Tell whether the processes of the nodes call the hooks of this driver, and this one does not."""
         pending = self._pending.get(name)
         return name in self._distributed or (pending is not None and pending.on_nodes)
 
     def publishes(self, name: str) -> bool:
-        """Whether the room of the driver of this name is published, by this process or by those of the nodes."""
+        """Tell whether the driver's capacity is published, by this process or by those of the nodes."""
         entry = self._entries.get(name)
         view = self._distributed.get(name) if entry is None else entry.driver.view
         return view is not None and name in self._publishing and view.supports("get_capacity")
 
     def publishers(self) -> tuple[DriverView, ...]:
-        """The drivers whose room this process publishes, usable or not."""
+        """Return the drivers whose capacity this process publishes, usable or not."""
         return tuple(entry.driver.view for name, entry in sorted(self._entries.items()) if self.publishes(name))
 
     def starting(self, name: str) -> bool:
-        """Whether this driver is made or has its first `start`, and nobody was told yet: for `START_GRACE` seconds."""
+        """Tell whether this driver is being made or started for the first time, for at most `START_GRACE` seconds."""
         if self._pending_here(name) is not None:
             return not self._making_is_slow
         entry = self._entries.get(name)
         return entry is not None and entry.state is DriverState.STARTING
 
     def _pending_here(self, name: str) -> PendingDriver | None:
-        """The driver of this name, if it will be called by this process and is not made yet."""
+        """Return the driver of this name if this process will call it and it is not made yet."""
         pending = self._pending.get(name)
         return pending if pending is not None and not pending.on_nodes else None
 
     def broken(self, name: str) -> str:
-        """Why the configured driver of this name cannot be used; "" if it can, or if none here has this name."""
+        """Explain why the configured driver of this name cannot be used; "": it can, or none here has this name."""
         if name in self._broken:
             return self._broken[name].error
         if (pending := self._pending_here(name)) is not None:
@@ -149,20 +147,20 @@ class DriverRegistry:
         return f"driver {name} is {entry.state}{f': {entry.error}' if entry.error else ''}"
 
     def ready(self) -> tuple[DriverView, ...]:
-        """The drivers that can be used now, by name."""
+        """Return the drivers that can be used now, by name."""
         return tuple(e.driver.view for _, e in sorted(self._entries.items()) if e.state is DriverState.READY)
 
     def attachers(self, csi_driver: str) -> tuple[str, ...]:
-        """Names of the configured drivers, usable or not, that serve the attachments of this CSI driver name.
+        """Return the names of the configured drivers that serve the attachments of this CSI driver name, usable or not.
 
-        Those with the hooks, and the one that has this name itself: what it makes needs no attaching.
+        These are the drivers with the hooks, and the one of this name, whose volumes need no attaching.
         """
         views = (entry.driver.view for entry in self._entries.values())
         served = (v.name for v in views if v.info.csi_driver_name == csi_driver and serves_attachments(v))
         return tuple(sorted(served))
 
     def owner_of(self, source: VolumeSource) -> SourceOwner:
-        """The owner of a static volume's source, as far as it is known. Calls no hook; `identify` does."""
+        """Return the owner of a static volume's source, as far as it is known. Calls no hook; `identify` does."""
         owning = [(name, entry) for name, entry in sorted(self._entries.items()) if entry.driver.supports("owns")]
         pending = [name for name in self._pending if self._pending_here(name) is not None]
         if first := next((name for name in (*pending, *(name for name, _ in owning)) if self.starting(name)), ""):
@@ -177,23 +175,23 @@ class DriverRegistry:
         return self._owners.lookup(source, self._possible_owners(), doubts)
 
     def forget_source(self, source: VolumeSource) -> None:
-        """Drop the drivers' answers about the source: its volume is gone."""
+        """Drop the drivers' answers about a source whose volume is gone."""
         self._owners.forget_source(source)
 
     def _possible_owners(self) -> tuple[DriverView, ...]:
         return tuple(driver for driver in self.ready() if driver.supports("owns"))
 
     def status(self) -> tuple[DriverStatus, ...]:
-        """Every driver now, by name."""
+        """Return the status of every driver, by name."""
         states = {name: self._status(entry) for name, entry in self._entries.items()}
         for name, broken in self._broken.items():
-            states[name] = status_of_broken(broken)
+            states[name] = broken.status
         for name, pending in self._pending.items():
             states[name] = self._status_of_pending(pending)
         return tuple(states[name] for name in sorted(states))
 
     def _status_of_pending(self, pending: PendingDriver) -> DriverStatus:
-        return status_of_pending(pending, f"{pending.doing} has not ended yet" if self._making_is_slow else "")
+        return pending.status(f"{pending.doing} has not ended yet" if self._making_is_slow else "")
 
     def _status(self, entry: _Entry) -> DriverStatus:
         driver = entry.driver
@@ -282,14 +280,14 @@ class DriverRegistry:
 
     @property
     def all_hang(self) -> bool:
-        """Whether no driver can work, and only a restart of the process can change that: hooks hold their threads."""
+        """Whether hanging hooks hold the threads of all drivers. Only a restart of the process can change that."""
         useless = [entry for entry in self._entries.values() if self._hangs(entry)]
         return bool(useless) and all(
             self._hangs(entry) or entry.state is not DriverState.READY for entry in self._entries.values()
         )
 
     def _hangs(self, entry: _Entry) -> bool:
-        """Whether as many operations hang as may run at once, or a `start`, which is never called twice at once."""
+        """Tell whether as many operations hang as may run at once, or a `start`, which never runs twice at once."""
         return self.calls.hung(entry.driver.name) or self.calls.overrun(entry.driver.name, "start")
 
     async def stop_all(self) -> None:
@@ -314,7 +312,7 @@ class DriverRegistry:
         if self.calls.running(entry.driver.name, "start"):
             return  # an earlier start hangs; backends are promised that no two run at once
         request = StartRequest(context=self._context(entry), node_name=self._node_name)
-        # Nobody waits for a driver to start; what needs it waits silently for so long.
+        # Objects that need the driver wait without a message for as long as this.
         grace = asyncio.get_running_loop().call_later(START_GRACE, self._start_is_slow, entry)
         try:
             await self._refresh(entry.driver.secrets)

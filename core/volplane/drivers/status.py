@@ -18,59 +18,66 @@ __all__ = [
     "LoadedDrivers",
     "PendingDriver",
     "problem",
-    "status_of_broken",
-    "status_of_pending",
     "why_none_works",
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenDriver:
-    """A driver that could not be made. error: why, in one sentence."""
+    """A driver that could not be made."""
 
     name: str
     backend: str
     error: str
+    """Why, in one sentence."""
+
+    @property
+    def status(self) -> DriverStatus:
+        """The status of this driver. It never changes."""
+        return DriverStatus(name=self.name, backend=self.backend, state=DriverState.BROKEN, error=self.error)
 
 
-def _begun() -> Future[Driver | BrokenDriver]:
+def _running_future() -> Future[Driver | BrokenDriver]:
     future: Future[Driver | BrokenDriver] = Future()
-    future.set_running_or_notify_cancel()  # Who waits for it cannot cancel it.
+    future.set_running_or_notify_cancel()  # A caller that waits for it cannot cancel it.
     return future
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PendingDriver:
-    """A driver that is being made: only what the configuration says of it is known.
-
-    on_nodes: the processes of the nodes will call its hooks, and this one will not. doing: what takes its time now.
-    made: ends within the deadlines of `volplane.drivers.loading`; it is set in another thread.
-    """
+    """A driver that is being made. Only its configuration is known."""
 
     name: str
     backend: str
     on_nodes: bool = False
+    """The processes of the nodes will call its hooks, and this one will not."""
     doing: str = ""
-    made: Future[Driver | BrokenDriver] = field(default_factory=_begun)
+    """The part of its making that runs now."""
+    made: Future[Driver | BrokenDriver] = field(default_factory=_running_future)
+    """Ends within the deadlines of `volplane.drivers.loading`; set in another thread."""
+
+    def status(self, error: str) -> DriverStatus:
+        """Return the status of this driver. error: what takes long, or ""."""
+        return DriverStatus(name=self.name, backend=self.backend, state=DriverState.STARTING, error=error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedDrivers:
-    """What `volplane.drivers.loading` made of a configuration.
-
-    pending: drivers that are still being made. distributed: those whose hooks the processes of the nodes call, and not
-    this one. drivers: the others. publishing: names of all whose room is published, if they measure it.
-    """
+    """The drivers that `volplane.drivers.loading` made from a configuration."""
 
     drivers: tuple[Driver, ...] = ()
+    """Those whose hooks this process calls."""
     broken: tuple[BrokenDriver, ...] = ()
     limits: Mapping[str, DriverLimits] = field(default_factory=dict)
     distributed: tuple[Driver, ...] = ()
+    """Those whose hooks the processes of the nodes call, and not this one."""
     publishing: frozenset[str] = frozenset()
+    """Names of the drivers whose capacity is published, if they measure it."""
     pending: tuple[PendingDriver, ...] = ()
+    """Those that are still being made."""
 
     def settled(self) -> LoadedDrivers:
-        """The same, with those that were made meanwhile, or turned out to be broken, in their places."""
+        """Return a copy in which the pending drivers that are made, or broken, are in their places."""
         drivers, distributed, broken, pending = [*self.drivers], [*self.distributed], [*self.broken], []
         for each in self.pending:
             made = each.made.result() if each.made.done() else None
@@ -95,19 +102,19 @@ class LoadedDrivers:
 
     @property
     def attaches(self) -> bool:
-        """Whether a driver of this process serves attachments. One that is not made yet may."""
+        """Whether a driver of this process serves attachments, or may once it is made."""
         served = any(serves_attachments(each.view) for each in self.drivers)
         return served or any(not each.on_nodes for each in self.pending)
 
     @property
     def publishes(self) -> bool:
-        """Whether the room of a driver is published. That of one that is not made yet is, if it is to be."""
+        """Whether the capacity of a driver is published, or will be once it is made."""
         able = [each.name for each in (*self.drivers, *self.distributed) if each.supports("get_capacity")]
         return not self.publishing.isdisjoint([*able, *(each.name for each in self.pending)])
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of all that are configured, working or not, made or not."""
+        """Names of all configured drivers, working or not, made or not."""
         usable = frozenset(each.name for each in (*self.drivers, *self.distributed))
         return usable | {each.name for each in self.broken} | {each.name for each in self.pending}
 
@@ -124,52 +131,32 @@ class DriverState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverStatus:
-    """The state of a driver, for /readyz, metrics and `volplane status`.
-
-    healthy: ready, its last probe good, and not all its threads hung. error: why not. hung: all threads are.
-    """
+    """The state of a driver, for /readyz, metrics and `volplane status`."""
 
     name: str
     backend: str
-    distribution: str
     state: DriverState
-    healthy: bool
-    hung: bool
-    error: str
-    hooks: tuple[str, ...]
-
-
-def status_of_broken(broken: BrokenDriver) -> DriverStatus:
-    """The status of a driver that could not be made. It never changes."""
-    return _without_driver(broken, DriverState.BROKEN, broken.error)
-
-
-def status_of_pending(pending: PendingDriver, error: str) -> DriverStatus:
-    """The status of a driver that is being made. error: what takes long, or "" as long as that is nothing special."""
-    return _without_driver(pending, DriverState.STARTING, error)
-
-
-def _without_driver(named: BrokenDriver | PendingDriver, state: DriverState, error: str) -> DriverStatus:
-    return DriverStatus(
-        name=named.name,
-        backend=named.backend,
-        distribution="",
-        state=state,
-        healthy=False,
-        hung=False,
-        error=error,
-        hooks=(),
-    )
+    distribution: str = ""
+    healthy: bool = False
+    """It is ready, its last probe succeeded, and not all its threads hang."""
+    hung: bool = False
+    """All threads hang."""
+    error: str = ""
+    """Why it is not healthy."""
+    hooks: tuple[str, ...] = ()
 
 
 def problem(status: DriverStatus) -> str:
-    """What is wrong with a driver that is not healthy."""
+    """Describe why a driver is not healthy."""
     what = f"driver {status.name} is {'hung' if status.hung else status.state}"
     return f"{what}: {status.error}" if status.error else what
 
 
 def why_none_works(statuses: Sequence[DriverStatus], *, needed: bool) -> str:
-    """Why no driver can work; "" = one can, or there is none and the controllers can do without."""
+    """Explain why no driver can work.
+
+    needed: whether the controllers need one. Returns "" if a driver is healthy, or if there is none and none is needed.
+    """
     if not statuses:
         missing = "no driver is configured: name one under `drivers` in the configuration, or install a backend"
         return missing if needed else ""

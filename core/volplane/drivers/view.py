@@ -1,4 +1,4 @@
-"""What decisions see of a driver: plain values, and the check of class parameters against its schema."""
+"""The plain values of a driver that decisions see, and the check of class parameters against its schema."""
 
 from __future__ import annotations
 
@@ -17,48 +17,46 @@ _CLASSES_REMEMBERED: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverView:
-    """A driver as values that never change while the process lives. It calls no hook; `HookCalls.call` does.
-
-    name: of the driver. backend: name of its entry point. info: what `describe` returned at load. hooks: names of the
-    hooks that the backend implements. options: schema of the driver's options.
-    """
+    """The values of a driver, which never change while the process lives. Hooks are called by `HookCalls.call`."""
 
     name: str
     backend: str
+    """Name of the backend's entry point."""
     info: DriverInfo
+    """The result of `describe` at load."""
     hooks: frozenset[str]
+    """Names of the hooks that the backend implements."""
     options: ParameterSchema = field(default_factory=ParameterSchema)
+    """Schema of the driver's options."""
     _flaws: dict[tuple[tuple[str, str], ...], str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def supports(self, hook: str) -> bool:
-        """Whether the backend implements this hook."""
+        """Tell whether the backend implements this hook."""
         return hook in self.hooks
 
     def typed_parameters(self, parameters: Mapping[str, str]) -> dict[str, Any]:
-        """The typed values of a class's parameters, as the backend gets them.
+        """Return the typed values of a class's parameters, as the backend gets them.
 
         Raises InvalidArgument that names each wrong key, its value and what is expected.
         """
         return class_parameters(self.info.parameters, parameters, f"driver {self.name}", self.options)
 
     def parameters_flaw(self, parameters: Mapping[str, str]) -> str:
-        """Why `typed_parameters` refuses these, or "". The answers for the last 256 classes are cached."""
+        """Explain why `typed_parameters` refuses these; "": it does not. Caches the answers for 256 classes."""
         key = tuple(parameters.items())
         flaw = self._flaws.get(key)
         if flaw is None:
             if len(self._flaws) >= _CLASSES_REMEMBERED:
                 self._flaws.clear()
-            flaw = self._flaws[key] = self._parameters_flaw(parameters)
+            try:
+                self.typed_parameters(parameters)
+                flaw = ""
+            except InvalidArgument as error:
+                flaw = str(error)
+            self._flaws[key] = flaw
         return flaw
-
-    def _parameters_flaw(self, parameters: Mapping[str, str]) -> str:
-        try:
-            self.typed_parameters(parameters)
-        except InvalidArgument as error:
-            return str(error)
-        return ""
 
 
 def serves_attachments(driver: DriverView) -> bool:
-    """Whether attachments of its CSI driver name are its own to serve, with hooks or by saying that none is needed."""
+    """Tell whether the driver serves the attachments of its CSI driver name: by hooks, or because none is needed."""
     return driver.info.attach_required or driver.info.csi_driver_name == driver.name

@@ -19,13 +19,13 @@ from volplane.controller.clock import Clock, SystemClock
 from volplane.controller.config import ALL_CONTROLLERS, Configuration, namespace_labels
 from volplane.controller.leader import RENEW_PERIOD, Elector, Leadership
 from volplane.controller.metrics import Metrics
+from volplane.drivers.calls import reporting_fenced
 from volplane.drivers.cluster_secrets import ClusterSecrets
 from volplane.drivers.discovery import InstalledPlugins, PluginSource
 from volplane.drivers.driver import Driver
 from volplane.drivers.executor import ThreadExecutor
 from volplane.drivers.loading import DaemonThread, load_drivers
-from volplane.drivers.refusals import telling
-from volplane.drivers.status import BrokenDriver, DriverStatus, LoadedDrivers, problem, status_of_broken
+from volplane.drivers.status import BrokenDriver, DriverStatus, LoadedDrivers, problem
 from volplane.errors import ApiError, VolplaneError
 from volplane.intents.bootstrap import Bootstrap
 from volplane.kube.client import Client
@@ -169,7 +169,7 @@ class ControllerProcess:
         """Every driver; only the broken ones while another process leads."""
         if (plane := self.plane) is not None:
             return plane.drivers.status()
-        return tuple(status_of_broken(broken) for broken in self._loaded.settled().broken)
+        return tuple(broken.status for broken in self._loaded.settled().broken)
 
     def exposition(self) -> bytes:
         """The metrics in the text format of Prometheus, with the present state of drivers and operations."""
@@ -342,7 +342,7 @@ class ControllerProcess:
             metrics=self.metrics,
             lifecycle_metrics=self.metrics,
             refresh=ClusterSecrets(self._client).refresh,
-            call_hook=telling(leadership.fenced),
+            call_hook=reporting_fenced(leadership.fenced),
         )
         settings = Settings.of(
             self._options.controllers,

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from volplane import InvalidArgument, Parameter, ParameterKind, ParameterSchema
 from volplane.drivers.contract import schema_flaws
-from volplane.drivers.parameter_text import entries
-from volplane.drivers.parameters import check, class_parameters, driver_options
+from volplane.drivers.parameters import check, class_parameters, driver_options, entries
 from volplane.errors import ConfigurationError
 
 KIND = ParameterKind

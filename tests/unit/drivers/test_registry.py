@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from volplane import Asset, Done, Fenced, Unavailable, VolumeSource, hookimpl
-from volplane.drivers.calls import HookCalls
+from volplane.drivers.calls import HookCalls, reporting_fenced
 from volplane.drivers.loading import build_driver
-from volplane.drivers.refusals import telling
 from volplane.drivers.registry import DriverRegistry
 from volplane.drivers.status import BrokenDriver, DriverState, LoadedDrivers, PendingDriver
 from volplane.errors import OutcomeUnknown
@@ -342,5 +341,5 @@ def test_a_call_that_a_storage_refuses_because_of_a_later_term_is_told() -> None
         raise Fenced("a later leader has it", fence="7/b/lease")
 
     with pytest.raises(Fenced):
-        telling(terms.append, refuse)(None, None)  # type: ignore[arg-type]
+        reporting_fenced(terms.append, refuse)(None, None)  # type: ignore[arg-type]
     assert terms == ["7/b/lease"]

@@ -13,8 +13,8 @@ from typing import Any, Final, TypeVar
 from volplane.controller.actions import EventRecord
 from volplane.controller.config import ScrubberSettings
 from volplane.controller.leader import Leadership
+from volplane.drivers.calls import reporting_fenced
 from volplane.drivers.driver import Driver
-from volplane.drivers.refusals import telling
 from volplane.drivers.status import LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.kinds import VOLUMES, Kind
@@ -244,7 +244,7 @@ class Process:
                 fence=lambda: str(self.leadership.fence),
                 may_begin=self._may_begin,
                 metrics=self.meter,
-                call_hook=telling(parts.fenced, parts.injector.call_hook),
+                call_hook=reporting_fenced(parts.fenced, parts.injector.call_hook),
             ),
         )
 
