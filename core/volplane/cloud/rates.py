@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable
 
+from volplane._token_bucket import TokenBucket
+
 __all__ = ["RateLimiter", "TokenBucket"]
 
 _SLOT_SECONDS = 120.0
@@ -18,54 +20,6 @@ _LOWEST_SHARE = 1 / 16
 _THROTTLED_PAUSE = 1.0
 _RECOVERY = 1.05
 """Growth of the rate with every successful call after throttling."""
-
-
-class TokenBucket:
-    """`rate` tokens per second, at most `burst` saved up (default: a second's). Times are seconds of any one clock."""
-
-    def __init__(self, rate: float, now: float, *, burst: float | None = None) -> None:
-        self._rate = rate
-        self._burst = max(1.0, rate if burst is None else burst)
-        self._tokens = self._burst
-        self._filled = now
-
-    def wait(self, now: float) -> float:
-        """Seconds until there is a token; 0.0: there is one now."""
-        self._fill(now)
-        return 0.0 if self._tokens >= 1.0 - 1e-9 else (1.0 - self._tokens) / self._rate
-
-    def take(self, now: float) -> None:
-        """Take a token; if there is none, the next one that comes."""
-        self._fill(now)
-        self._tokens -= 1.0
-
-    def reserve(self, now: float) -> float:
-        """Take the next token; returns when it is there: now, or after those that others have reserved."""
-        self.take(now)
-        return now + max(0.0, -self._tokens / self._rate)
-
-    def give(self, tokens: float) -> None:
-        """Add tokens, as far as the burst allows."""
-        self._tokens = min(self._burst, self._tokens + tokens)
-
-    def full(self, now: float) -> bool:
-        """Whether no more tokens can be saved up."""
-        self._fill(now)
-        return self._tokens >= self._burst
-
-    def change_rate(self, rate: float, now: float) -> None:
-        """Fill at another rate from now on."""
-        self._fill(now)
-        self._rate = rate
-
-    def empty(self, now: float, *, next_token: float) -> None:
-        """Drop the tokens and what is reserved of them; the next token is there at `next_token`."""
-        self._filled = now
-        self._tokens = 1.0 - (next_token - now) * self._rate
-
-    def _fill(self, now: float) -> None:
-        self._tokens = min(self._burst, self._tokens + (now - self._filled) * self._rate)
-        self._filled = now
 
 
 class _Queue:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from volplane._delays import HOOK_FAILED
-from volplane.cloud.rates import TokenBucket
+from volplane._token_bucket import TokenBucket
 from volplane.controller import logs
 from volplane.controller.actions import Run, operation_name
 from volplane.errors import BackoffError, OperationError, OperationInProgress

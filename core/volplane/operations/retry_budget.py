@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable
 
 from volplane._delays import HOOK_FAILED, HOOK_FAILED_SLOW, RETRY_BUDGET
-from volplane.cloud.rates import TokenBucket
+from volplane._token_bucket import TokenBucket
 from volplane.controller.clock import LoopTime
 from volplane.errors import ApiError, BackendError, RetryPolicy
 from volplane.operations.operation import Pause

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from volplane.cloud.call_metrics import COLLECTORS
+from volplane._cloud_metrics import COLLECTORS
 from volplane.controller.metrics.attachments import AttachmentMetrics
 from volplane.controller.metrics.client import ClientMetrics
 from volplane.controller.metrics.families import Description, Families
