@@ -1,13 +1,14 @@
-"""Which volume a claim is bound to, and the writes that bind or unbind the two. Pure.
+"""Decides which volume a claim is bound to, and returns the writes that bind or unbind the two. Pure.
 
-The decisions are those of the reference binder's `syncUnboundClaim` and `syncBoundClaim`. Each write is skipped where
-its effect is already there. Order of a bind: W1 the volume's reference, W2 the volume's phase, W3 the claim's pointer,
-W4 the claim's status. After a crash between any two, the next decision continues at the first that is still missing.
+The decisions are those of the reference binder's `syncUnboundClaim` and `syncBoundClaim`. A write whose effect is
+already there is skipped. A bind writes, in this order, the volume's reference (W1), the volume's phase (W2), the
+claim's pointer (W3) and the claim's status (W4). After a crash the next decision continues at the first missing one.
 Source: `pkg/controller/volume/persistentvolume/pv_controller.go` (`bind`, `unbindVolume`, `updateClaimStatus`).
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -45,30 +46,30 @@ __all__ = [
 
 
 class VolumeView(Protocol):
-    """What the binder sees of volumes."""
+    """Looks volumes up for the binder."""
 
     def get(self, key: str) -> Volume | None:
-        """The volume of this name, from the cache."""
+        """Return the volume of this name from the cache."""
 
     def reserved_for(self, claim_key: str) -> list[str]:
-        """Names of volumes whose reference names the claim, in order."""
+        """Return the sorted names of the volumes whose reference names the claim."""
 
     def best(self, demand: Demand, *, claim_key: str = "") -> Volume | None:
-        """The smallest free volume that fits."""
+        """Return the smallest free volume that fits."""
 
 
 class Bind(msgspec.Struct, frozen=True):
-    """Complete the pair with this volume."""
+    """The decision to bind the claim to this volume."""
 
     volume: Volume
 
 
 class Unmatched(msgspec.Struct, frozen=True):
-    """No volume fits; it may be provisioned."""
+    """The finding that no volume fits the claim, so that one may be provisioned."""
 
 
 def decide_unbound(claim: Claim, volumes: VolumeView, *, delayed: bool) -> Bind | Unmatched | Action:
-    """Table 5.1 for a claim that never was bound. delayed: its class waits for the first consumer."""
+    """Decide a claim that was never bound (`syncUnboundClaim`). delayed: its class waits for the first consumer."""
     if claim.spec.volume_name:
         return _decide_named(claim, volumes)
     reserved = _reservation(claim, volumes)
@@ -82,9 +83,9 @@ def decide_unbound(claim: Claim, volumes: VolumeView, *, delayed: bool) -> Bind 
 
 
 def _reservation(claim: Claim, volumes: VolumeView) -> Volume | None:
-    """A volume that names this claim, looked up first: it never loses to a free one. One with our uid comes first.
+    """Return a volume that is reserved for this claim. It comes before any free volume.
 
-    A reservation overrules class, selector and phase; not size, modes or a deletion (column R of table 10.2).
+    A reservation overrules class, selector and phase, but not size, modes or a deletion.
     """
     named = [
         volume
@@ -92,18 +93,18 @@ def _reservation(claim: Claim, volumes: VolumeView) -> Volume | None:
         if volume is not None
         and volume.annotation(names.INTENT) is None
         and reference_is(volume.spec.claim_ref, claim)
-        and not refusal(volume, claim, ignoring=_overruled(volume, claim))
+        # A bind that has written the volume's phase is completed even if the volume is being deleted. Otherwise the
+        # volume could not go because it is bound, and the claim could not bind because the volume is to go.
+        and not refusal(
+            volume,
+            claim,
+            ignoring=("class", "deletion")
+            if refers_to(volume, claim) and volume.status.phase == "Bound"
+            else ("class",),
+        )
     ]
+    # The volume with this claim's uid comes before those that name only its key.
     return min(named, key=lambda volume: not refers_to(volume, claim), default=None)
-
-
-def _overruled(volume: Volume, claim: Claim) -> tuple[str, ...]:
-    """What does not count against a reservation. A bind whose phase is written is completed, deleted or not.
-
-    Else neither side could go on: the volume may not go while it is bound, the claim not take what is to go.
-    """
-    half = refers_to(volume, claim) and volume.status.phase == "Bound"
-    return ("class", "deletion") if half else ("class",)
 
 
 def _decide_named(claim: Claim, volumes: VolumeView) -> Bind | Action:
@@ -115,7 +116,7 @@ def _decide_named(claim: Claim, volumes: VolumeView) -> Bind | Action:
     if record is not None and not _scrubs_by(record, volume, claim):
         message = f'volume "{name}" is being scrubbed'
         if claim.annotation(names.SCRUB_VOLUME_UID) is not None:
-            return Wait(reason=message)  # Of the scrub itself: the volume is about to refer to it.
+            return Wait(reason=message)  # The claim of the scrub itself: the volume will refer to it soon.
         return _pending(claim, message, warning(CLAIMS, claim, "FailedBinding", message))
     if _given_up(volume) and not refers_to(volume, claim):
         message = f'volume "{name}" is being deleted'
@@ -132,19 +133,19 @@ def _decide_named(claim: Claim, volumes: VolumeView) -> Bind | Action:
     message = f'volume "{name}" already bound to a different claim.'
     event = warning(CLAIMS, claim, "FailedBinding", message)
     if claim.annotation(names.BOUND_BY_CONTROLLER) is not None:
-        # The controller chose this volume: a half of a bind is missing, and what the status says may still be so.
+        # The controller chose this volume, so half of a bind is missing and the status may still be right.
         return Wait(reason=message, events=(event,))
     return _pending(claim, message, event)
 
 
 class _Held(msgspec.Struct, rename="camel"):
-    """Of the intent of a scrub (`volplane.state.records.RecycleIntent`), what says whose the volume is meanwhile."""
+    """The part of a scrub's intent (`volplane.state.records.RecycleIntent`) that names the claim of the scrub."""
 
     held_by: str = ""
 
 
 def _scrubs_by(record: str, volume: Volume, claim: Claim) -> bool:
-    """Whether the claim is that by which the volume is scrubbed: then, and only then, it is bound meanwhile.
+    """Tell whether the volume is scrubbed through this claim, the only one that may be bound meanwhile.
 
     record: the volume's intent.
     """
@@ -160,7 +161,7 @@ def _pending(claim: Claim, reason: str, *events: EventRecord) -> Action:
 
 
 def decide_bound(claim: Claim, volumes: VolumeView) -> Bind | Action:
-    """Table 5.2 for a claim that went through a complete bind before."""
+    """Decide a claim that went through a complete bind before (`syncBoundClaim`)."""
     name = claim.spec.volume_name
     if not name:
         return _lost(
@@ -176,17 +177,17 @@ def decide_bound(claim: Claim, volumes: VolumeView) -> Bind | Action:
         if reference is None:
             return _bind_again(claim, volume)
         if reference_is(reference, claim):
-            return Bind(volume)  # Restored from a backup: both name each other, only uids are new.
+            return Bind(volume)  # Restored from a backup: the two name each other, and only the uids are new.
     return _lost(claim, "ClaimMisbound", "Two claims are bound to the same volume, this one is bound incorrectly")
 
 
 def _given_up(volume: Volume) -> bool:
-    """Whether a deleted volume was marked for destruction: whoever comes now is too late."""
+    """Tell whether a deleted volume is released already, so that its asset may be destroyed at any time."""
     return volume.terminating and volume.status.phase in ("Released", "Failed")
 
 
 def _bind_again(claim: Claim, volume: Volume) -> Bind | Action:
-    """The volume lost its reference, or is another one that was given the name of a lost one."""
+    """Decide a volume that lost its reference, or another one that has the name of a lost one."""
     enough = capacity_of(volume) >= held_by(claim) > 0
     why = refusal(volume, claim, ignoring=("deletion", "attributes", *(("size",) if enough else ())))
     if not why:
@@ -203,9 +204,9 @@ def _lost(claim: Claim, reason: str, message: str) -> Action:
 
 
 def bind_step(claim: Claim, volume: Volume, *, claim_metadata: Mapping[str, Any] | None = None) -> Patch | None:
-    """The next missing write of binding the two; None when the pair is complete.
+    """Return the next missing write of the bind; None if the pair is complete.
 
-    claim_metadata: what else W3 changes on the claim's metadata (the end of its intent), to save a write.
+    claim_metadata: other changes of the claim's metadata (the end of its intent) for W3, to save a write.
     """
     return (
         _reference_step(claim, volume)
@@ -228,7 +229,7 @@ def _reference_step(claim: Claim, volume: Volume) -> Patch | None:
 def volume_phase_step(
     volume: Volume, phase: str, message: str = "", *, events: tuple[EventRecord, ...] = ()
 ) -> Patch | None:
-    """Write the phase and its message unless they are there already: a failure for another reason is written again."""
+    """Return the write of the phase and its message, or None if both are there already."""
     if volume.status.phase == phase and message in ("", volume.status.message):
         return None
     body = {"status": {"phase": phase, "message": message or None, "reason": None}}
@@ -255,7 +256,7 @@ def _pointer_step(claim: Claim, volume: Volume, extra: Mapping[str, Any]) -> Pat
 
 
 def claim_status_step(claim: Claim, volume: Volume) -> Patch | None:
-    """Write Bound, the volume's access modes, and at the change of phase its capacity and attributes class."""
+    """Return the write of Bound, the access modes and, with the phase, the capacity and the attributes class."""
     status: dict[str, Any] = {}
     turned = claim.status.phase != "Bound"
     if turned:
@@ -264,7 +265,10 @@ def claim_status_step(claim: Claim, volume: Volume) -> Patch | None:
     if (claim.status.access_modes or []) != modes:
         status["accessModes"] = modes
     if turned:
-        storage = _shown_capacity(volume)
+        storage = (volume.spec.capacity or {}).get("storage")
+        if (before_resize := volume.annotation(names.PRE_RESIZE_CAPACITY)) is not None:
+            with contextlib.suppress(ValueError):  # A person may have written something else than a quantity.
+                storage = str(parse(before_resize))
         if storage is not None and (claim.status.capacity or {}).get("storage") != storage:
             status["capacity"] = {"storage": storage}
         shown_class = volume.spec.volume_attributes_class_name or None
@@ -275,18 +279,8 @@ def claim_status_step(claim: Claim, volume: Volume) -> Patch | None:
     return Patch(kind=CLAIMS, target=claim, body={"status": status}, subresource="status", why="status Bound")
 
 
-def _shown_capacity(volume: Volume) -> str | None:
-    before_resize = volume.annotation(names.PRE_RESIZE_CAPACITY)
-    if before_resize is not None:
-        try:
-            return str(parse(before_resize))
-        except ValueError:
-            pass  # A hand-written annotation that is no quantity must not stop the bind.
-    return (volume.spec.capacity or {}).get("storage")
-
-
 def reset_claim_step(claim: Claim, phase: str, *, events: tuple[EventRecord, ...] = ()) -> Patch | None:
-    """Write a phase without a volume (Pending, Lost): modes, capacity and attributes class are cleared."""
+    """Return the write of a phase without a volume (Pending, Lost), which clears modes, capacity and class."""
     status: dict[str, Any] = {}
     if claim.status.phase != phase:
         status["phase"] = phase
@@ -298,15 +292,16 @@ def reset_claim_step(claim: Claim, phase: str, *, events: tuple[EventRecord, ...
         status["currentVolumeAttributesClassName"] = None
     if not status:
         return None
-    told = events if "phase" in status else ()
+    if "phase" not in status:
+        events = ()
     body, why = {"status": status}, f"status {phase}"
-    return Patch(kind=CLAIMS, target=claim, body=body, subresource="status", why=why, events=told)
+    return Patch(kind=CLAIMS, target=claim, body=body, subresource="status", why=why, events=events)
 
 
 def unbind_patch(volume: Volume, *, metadata: Mapping[str, Any] | None = None, why: str) -> Patch:
-    """Offer the volume again: a reference the controller chose goes, a person's reservation keeps its name.
+    """Return the write that offers the volume again. A reservation made by a person keeps its name.
 
-    metadata: what else goes with it (the end of a recycle's intent), so that both happen at once or not at all.
+    metadata: other changes (the end of a recycle's intent), so that both happen at once or not at all.
     """
     body: dict[str, Any] = {}
     changed: dict[str, Any] = dict(metadata or {})
@@ -321,7 +316,7 @@ def unbind_patch(volume: Volume, *, metadata: Mapping[str, Any] | None = None, w
 
 
 def migration_step(kind: Kind[Any], item: Claim | Volume) -> Patch | None:
-    """Set or remove `pv.kubernetes.io/migrated-to`, for volumes of in-tree plugins that a CSI driver serves now."""
+    """Return the write of `pv.kubernetes.io/migrated-to`, for in-tree plugins that a CSI driver serves now."""
     if isinstance(item, Volume):
         plugin = item.annotation(names.PROVISIONED_BY)
     else:

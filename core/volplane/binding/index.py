@@ -1,7 +1,7 @@
-"""Free volumes, reserved volumes and waiting claims, each found without a scan.
+"""Indexes of free volumes, reserved volumes and waiting claims, which are found without a scan.
 
-`FreeVolumes` follows the volume cache; `WaitingClaims` follows the decisions about claims. Ties are broken by
-capacity, then creation, then name, so that two runs over the same objects choose the same.
+`FreeVolumes` follows the volume cache, `WaitingClaims` the decisions about claims. Ties are broken by capacity, then
+creation, then name, so that two runs over the same objects choose the same volume.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Entry = tuple[int, str, str]
 """(capacity in nanos, creation timestamp, name): the order in which volumes are offered."""
 Modes = tuple[str, ...]
 Rank = tuple[int, str, str]
-"""(minus the request in nanos, creation timestamp, key): the order in which waiting claims are woken."""
+"""(minus the request in nanos, creation timestamp, key): the order in which waiting claims are queued again."""
 _Label = tuple[str, str] | Literal[""]
 _Shape = tuple[Modes, bytes]
-"""(access modes, selector in JSON) of demands."""
+"""(access modes, selector in JSON) of a demand."""
 
 
 def _modes_of(volume: Volume) -> Modes:
@@ -39,20 +39,15 @@ def _entry_of(volume: Volume) -> Entry:
 
 
 def is_free(volume: Volume, phases: tuple[str, ...] = ("Available",)) -> bool:
-    """Whether any claim may take it: available, unreserved, not going away, not being scrubbed."""
+    """Tell whether any claim may take it: in one of the phases, unreserved, not being deleted or scrubbed."""
     unused = volume.spec.claim_ref is None and not volume.terminating and volume.annotation(INTENT) is None
     return unused and volume.status.phase in phases
 
 
-def is_coming(volume: Volume) -> bool:
-    """Whether it is new and will be free as soon as its first phase is written."""
-    return is_free(volume, ("", "Pending"))
-
-
 class FreeVolumes:
-    """Volumes that may be bound, by place and access modes, ordered by size; and volumes reserved for a claim.
+    """The volumes that may be bound, by place and access modes, ordered by size, and those reserved for a claim.
 
-    `hold` takes a volume out of offers between the decision to bind it and the answer to that write.
+    `hold` withdraws a volume between the decision to bind it and the answer to that write.
     """
 
     def __init__(self) -> None:
@@ -60,25 +55,31 @@ class FreeVolumes:
         self._volumes: dict[str, tuple[Volume, Place, Modes, Entry]] = {}
         self._reserved: defaultdict[str, set[str]] = defaultdict(set)
         self._coming: defaultdict[Place, dict[str, Volume]] = defaultdict(dict)
+        """New volumes that will be free once their first phase is written."""
         self._holder: dict[str, str] = {}
+        """Name of a held volume -> key of the claim."""
         self._held: dict[str, str] = {}
+        """Key of a claim -> name of the volume that it holds."""
 
     def __len__(self) -> int:
         return len(self._volumes)
 
     def changed(self, old: Volume | None, new: Volume | None) -> bool:
-        """Follow the cache. True if the volume is newly on offer (a waiting claim may want it)."""
+        """Follow the cache. Returns True if the volume has become free, so that a waiting claim may want it."""
         reserved = old.spec.claim_ref if old is not None else None
         if reserved is not None and new is not None and new.spec.claim_ref == reserved:
-            return False  # Reserved as before, so not on offer.
+            return False  # Reserved as before, so not free.
         before = self._volumes.get(old.name) if old is not None else None
         if old is not None:
             self._remove(old)
         if old is not None and (reference := old.spec.claim_ref) is not None:
-            self._unreserve(f"{reference.namespace}/{reference.name}", old.name)
+            key = f"{reference.namespace}/{reference.name}"
+            self._reserved[key].discard(old.name)
+            if not self._reserved[key]:
+                del self._reserved[key]
         if new is None:
             return False
-        if is_coming(new):
+        if is_free(new, ("", "Pending")):
             self._coming[place_of(new)][new.name] = new
         if (reference := new.spec.claim_ref) is not None:
             self._reserved[f"{reference.namespace}/{reference.name}"].add(new.name)
@@ -108,23 +109,17 @@ class FreeVolumes:
             if not self._candidates[place]:
                 del self._candidates[place]
 
-    def _unreserve(self, claim_key: str, name: str) -> None:
-        names = self._reserved[claim_key]
-        names.discard(name)
-        if not names:
-            del self._reserved[claim_key]
-
     def reserved_for(self, claim_key: str) -> list[str]:
-        """Names of volumes whose reference names this claim (whatever the uid), in order of name."""
+        """Return the sorted names of the volumes whose reference names this claim, with any uid."""
         return sorted(self._reserved.get(claim_key, ()))
 
     def get(self, name: str) -> Volume | None:
-        """The volume if it is on offer and nobody holds it."""
+        """Return the volume if it is free and not held."""
         known = self._volumes.get(name)
         return known[0] if known is not None and name not in self._holder else None
 
     def best(self, demand: Demand, *, claim_key: str = "") -> Volume | None:
-        """The smallest fitting volume; among access modes the narrowest. Held ones are passed over."""
+        """Return the smallest free volume that fits, with the fewest access modes. Skips those held by others."""
         candidates = self._candidates.get(demand.place)
         if not candidates:
             return None
@@ -140,19 +135,19 @@ class FreeVolumes:
         return None
 
     def coming(self, demand: Demand) -> Volume | None:
-        """A volume that fits and is about to be on offer; there are only few at a time."""
+        """Return a volume that fits and will soon be free. There are only few at a time."""
         arriving = self._coming.get(demand.place, {})
         fitting = (v for v in arriving.values() if capacity_of(v) >= demand.request and demand.accepts(v))
         return min(fitting, key=_entry_of, default=None)
 
     def hold(self, name: str, claim_key: str) -> None:
-        """Keep the volume for this claim while the write that binds it is under way."""
+        """Keep the volume for this claim until the write that binds it is answered."""
         self.release(claim_key)
         self._holder[name] = claim_key
         self._held[claim_key] = name
 
     def release(self, claim_key: str) -> str | None:
-        """End the claim's hold, if any; returns the volume's name if it is on offer again."""
+        """End the claim's hold, if any. Returns the name of the volume if it is free again."""
         name = self._held.pop(claim_key, None)
         if name is None:
             return None
@@ -160,7 +155,7 @@ class FreeVolumes:
         return name if name in self._volumes else None
 
     def candidates(self, place: Place, limit: int) -> list[Volume]:
-        """Up to `limit` free volumes of a place, for explanations."""
+        """Return up to `limit` free volumes of a place, for explanations."""
         found: list[Volume] = []
         for bucket in self._candidates.get(place, {}).values():
             for entry in bucket:
@@ -171,16 +166,16 @@ class FreeVolumes:
 
 
 class WaitingClaims:
-    """Unbound claims that found no volume, so that a new one wakes exactly one that can use it.
+    """The unbound claims that found no volume. A new volume wakes exactly one that can use it.
 
-    A woken claim that does not take the volume passes it on: `take_offers` says what it was woken for. Claims whose
-    access modes and selector are equal wait in one queue. A queue is looked at only for volumes that carry a label
-    which its selector needs, so that neither many claims nor many selectors make a new volume expensive.
+    A woken claim that does not take the volume passes it on: `take_offers` returns the volumes it was woken for. Claims
+    with equal access modes and selector wait in one queue. A queue is searched only for volumes with a label that its
+    selector needs, so that neither many claims nor many selectors make a new volume expensive.
     """
 
     def __init__(self) -> None:
         self._queues: defaultdict[tuple[Place, _Label], dict[_Shape, SortedList[Rank]]] = defaultdict(dict)
-        """Claims that wait and were not woken, by place, needed label and shape."""
+        """Waiting claims that were not woken, by place, needed label and shape."""
         self._claims: dict[str, tuple[Demand, Rank]] = {}
         self._offers: dict[str, set[str]] = {}
 
@@ -188,7 +183,7 @@ class WaitingClaims:
         return len(self._claims)
 
     def add(self, claim: Claim, demand: Demand) -> None:
-        """The claim waits for a volume from now on."""
+        """Let the claim wait for a volume."""
         known = self._claims.get(claim.key)
         if known is not None and known[0] == demand:
             return
@@ -199,13 +194,13 @@ class WaitingClaims:
             self._queue(demand, rank)
 
     def discard(self, claim_key: str) -> None:
-        """It waits no longer (bound, gone, or its demand changed)."""
+        """Remove a claim that is bound, gone, or whose demand changed."""
         known = self._claims.pop(claim_key, None)
         if known is not None and claim_key not in self._offers:
             self._unqueue(*known)
 
     def wake_for(self, volume: Volume, *, passed_over: Iterable[str] = ()) -> str | None:
-        """Key of the waiting claim with the largest request that the volume satisfies, not yet woken; None: none."""
+        """Wake the claim with the largest request that the volume satisfies. Returns its key; None: there is none."""
         found = min(self._first_of_queues(volume, set(passed_over)), default=None)
         if found is None:
             return None
@@ -215,7 +210,7 @@ class WaitingClaims:
         return key
 
     def take_offers(self, claim_key: str) -> set[str]:
-        """What the claim was woken for; afterwards it can be woken again."""
+        """Return the names of the volumes for which the claim was woken. It can then be woken again."""
         offers = self._offers.pop(claim_key, None)
         if offers is None:
             return set()
@@ -224,7 +219,7 @@ class WaitingClaims:
         return offers
 
     def _first_of_queues(self, volume: Volume, skip: set[str]) -> Iterator[Rank]:
-        """Of every queue that the volume suits, the first claim that it is large enough for."""
+        """Yield, of every queue that the volume suits, the first claim for which it is large enough."""
         place, least = place_of(volume), (-capacity_of(volume), "", "")
         labels: list[_Label] = ["", *(volume.metadata.labels or {}).items()]
         for label in labels:
@@ -252,11 +247,11 @@ class WaitingClaims:
 
 
 def _needed_label(demand: Demand) -> _Label:
-    """A label without which no volume matches the selector; "" if it demands none by value."""
+    """Return a label without which no volume matches the selector; "" if the selector requires none."""
     labels = demand.selector.match_labels if demand.selector is not None else None
     return min(labels.items()) if labels else ""
 
 
 def _shape_of(demand: Demand) -> _Shape:
-    """Equal for demands that differ in size only."""
+    """Return a value that is equal for demands which differ in size only."""
     return tuple(sorted(demand.access_modes)), msgspec.json.encode(demand.selector, order="sorted")

@@ -1,4 +1,4 @@
-"""What a claim asks for, and whether a volume answers it. Pure; quantities are exact (nanos of a byte).
+"""Matches claims with volumes. Pure. Quantities are exact: nanos of a byte.
 
 Source: reference binder, `k8s.io/component-helpers/storage/volume.FindMatchingVolume` and `checkVolumeSatisfyClaim`.
 """
@@ -46,7 +46,7 @@ _REFUSALS = {
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a claim looks for free volumes: those of the same class, volume mode and VolumeAttributesClass."""
+    """The class, volume mode and VolumeAttributesClass that a claim and its volume must share."""
 
     storage_class: str
     volume_mode: str
@@ -54,7 +54,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Demand(msgspec.Struct, frozen=True, dict=True):
-    """All that an unbound claim asks of a free volume."""
+    """The requirements of an unbound claim on a free volume."""
 
     place: Place
     access_modes: frozenset[str]
@@ -62,7 +62,7 @@ class Demand(msgspec.Struct, frozen=True, dict=True):
     selector: LabelSelector | None
 
     def accepts(self, volume: Volume) -> bool:
-        """Whether a volume of the same place, large enough, has the access modes and labels."""
+        """Tell whether a large enough volume of the same place has the access modes and labels."""
         modes = volume.spec.access_modes or ()
         if not self.access_modes.issubset(modes):
             return False
@@ -74,7 +74,7 @@ class Demand(msgspec.Struct, frozen=True, dict=True):
 
 
 def class_of_claim(claim: Claim) -> str | None:
-    """The class a claim names: None = none was set, "" = explicitly none. The beta annotation wins."""
+    """Return the class that a claim names; None: not set, "": explicitly none. The beta annotation wins."""
     return _class_of(claim)
 
 
@@ -93,22 +93,22 @@ def _nanos(quantities: Mapping[str, str] | None) -> int:
 
 
 def request_of(claim: Claim) -> int:
-    """The size asked for, in nanos of a byte."""
+    """Return the requested size in nanos of a byte."""
     return _nanos(claim.spec.resources.requests if claim.spec.resources else None)
 
 
 def capacity_of(volume: Volume) -> int:
-    """The size of the volume, in nanos of a byte."""
+    """Return the size of the volume in nanos of a byte."""
     return _nanos(volume.spec.capacity)
 
 
 def held_by(claim: Claim) -> int:
-    """The size that the claim's status says it has, in nanos of a byte; 0 if it says nothing."""
+    """Return the size in the claim's status in nanos of a byte; 0 if it has none."""
     return _nanos(claim.status.capacity)
 
 
 def mode_of(item: Claim | Volume) -> str:
-    """Its volume mode: Filesystem or Block."""
+    """Return the volume mode: Filesystem or Block."""
     return item.spec.volume_mode or "Filesystem"
 
 
@@ -126,14 +126,14 @@ def demand_of(claim: Claim) -> Demand:
 
 
 def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
-    """Whether a label selector matches. An unknown operator matches nothing; the API server refuses it anyway."""
+    """Tell whether a label selector matches. An unknown operator, which the API server refuses, matches nothing."""
     return selector is None or label_filter(selector)(labels)
 
 
 def label_filter(selector: LabelSelector) -> Callable[[Mapping[str, str]], bool]:
-    """`selects` for many sets of labels: the selector is read once, then each set costs as much as it has labels.
+    """Return `selects` as a function of the labels. The selector is read once, then a set costs as much as its labels.
 
-    A tenant writes selectors, of as many expressions as an object can hold.
+    Tenants write selectors, with as many expressions as an object can hold.
     """
     allowed = {key: {value} for key, value in (selector.match_labels or {}).items()}
     refused: defaultdict[str, set[str]] = defaultdict(set)
@@ -165,7 +165,7 @@ def label_filter(selector: LabelSelector) -> Callable[[Mapping[str, str]], bool]
 
 
 def reference_is(reference: ObjectReference | None, claim: KubeObject) -> bool:
-    """Whether a volume's reference names this claim: same name and namespace, uid equal or still empty."""
+    """Tell whether a volume's reference names this claim: same name and namespace, uid equal or still empty."""
     return (
         reference is not None
         and reference.name == claim.name
@@ -175,7 +175,7 @@ def reference_is(reference: ObjectReference | None, claim: KubeObject) -> bool:
 
 
 def reference_to(claim: Claim) -> dict[str, str | None]:
-    """The `claimRef` of a volume that is reserved for this very claim."""
+    """Return the `claimRef` of a volume that is reserved for this claim."""
     return {
         "kind": "PersistentVolumeClaim",
         "apiVersion": "v1",
@@ -187,15 +187,15 @@ def reference_to(claim: Claim) -> dict[str, str | None]:
 
 
 def refers_to(volume: Volume, claim: KubeObject) -> bool:
-    """Whether the volume is bound to this very claim (uid included)."""
+    """Tell whether the volume refers to this claim by its uid."""
     reference = volume.spec.claim_ref
     return reference is not None and bool(reference.uid) and reference.uid == claim.uid
 
 
 def refusal(volume: Volume, claim: Claim, *, ignoring: Collection[str] = ()) -> str:
-    """Why the volume cannot be bound to the claim, or "": the first of the checks of table 10.2 that fails.
+    """Explain why the volume cannot be bound to the claim, by the first check that fails; "": it can.
 
-    ignoring: names of checks that do not count here: deletion, size, class, attributes, mode, access.
+    ignoring: the checks to skip: deletion, size, class, attributes, mode, access.
     """
     offered, wanted = place_of(volume), place_of(claim)
     modes = set(claim.spec.access_modes or ())

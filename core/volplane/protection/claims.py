@@ -1,9 +1,9 @@
-"""`kubernetes.io/pvc-protection`: a claim stays while a pod on a node uses it.
+"""Finalizer `kubernetes.io/pvc-protection`: a claim stays while a pod on a node uses it.
 
-The finalizer goes only after a live list of the namespace's pods that *started* after the claim was seen terminating:
-a pod bound before that list is in it, one bound later is refused by its node. One list serves all claims of a namespace
-that were terminating when it started, each for one attempt: a kubelet of Kubernetes refuses such a claim only once the
-finalizer is gone, so the list may not be old when it goes.
+The finalizer is removed only after a live list of the namespace's pods that *started* after the claim was seen
+terminating. A pod bound before that list is in it; a pod bound later is refused by its node. One list serves all claims
+of a namespace that were terminating when it started, each for one attempt. A kubelet refuses such a claim only once the
+finalizer is gone, so the list must be recent when the finalizer is removed.
 Source: `pkg/controller/volume/pvcprotection` of Kubernetes.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Run, Settled, Wait, warning
 from volplane.kube.cache import Cache
@@ -22,33 +23,33 @@ from volplane.protection.live_pods import LivePods, uses
 __all__ = ["ClaimProtection", "ProtectionState", "decide_claim_protection", "without_finalizer"]
 
 OPERATION_DRIVER = "volplane.dev/protection"
-"""Not a driver: the name under which live lists run in the operation registry, one per namespace."""
+"""The name, of no driver, under which live lists run in the operation registry, one per namespace."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ProtectionState:
-    """What the decision sees.
-
-    promised: whether the binder still has to take back a volume that refers to the claim, while the claim exists.
-    """
+    """The state that the decision reads."""
 
     claims: Cache[Claim]
     pods: Cache[Pod]
     live: LivePods
     monotonic: Callable[[], float]
     promised: Callable[[Claim], bool] = lambda _claim: False
+    """Whether a volume still refers to the claim, so that the binder must release it while the claim exists."""
 
 
 def decide_claim_protection(key: str, state: ProtectionState) -> Action:
-    """Add the finalizer to a living claim, remove it from a terminating one that is proven unused."""
+    """Add the finalizer to a living claim, and remove it from a terminating one that is proven unused."""
     claim = state.claims.get(key)
     if claim is None:
         return Settled()
     held = claim.has_finalizer(CLAIM_PROTECTION)
-    if not claim.terminating:
-        return Settled() if held else _add(claim)
-    if not held:
+    if claim.terminating != held:
         return Settled()
+    if not claim.terminating:
+        added = [*(claim.metadata.finalizers or ()), CLAIM_PROTECTION]
+        body: dict[str, Any] = {"metadata": {"finalizers": added}}
+        return Patch(kind=CLAIMS, target=claim, body=body, why="protect while in use")
     users = sorted((pod for pod in state.pods.by_index("claim", key) if uses(pod, claim)), key=lambda pod: pod.name)
     if users:
         return Wait(reason=f"used by pods {', '.join(pod.name for pod in users)}", events=_deadlocks(claim, users))
@@ -58,14 +59,13 @@ def decide_claim_protection(key: str, state: ProtectionState) -> Action:
         body = {"metadata": {"finalizers": without_finalizer(claim, CLAIM_PROTECTION)}}
         return Patch(kind=CLAIMS, target=claim, body=body, why="no pod uses the claim")
     if (left := state.live.valid_for(claim, state.monotonic())) > 0:
-        # The list found a user that the cache does not show yet, or no more: what the watch brings decides, or a new
-        # list.
+        # The list showed a user that the cache does not have. The watch will bring it, or a new list decides.
         return Wait(reason="a pod that is not in the cache uses it", seconds=left)
     return Run(verb="unprotect", key=key, uid=claim.uid, driver=OPERATION_DRIVER, asset=claim.namespace)
 
 
 class ClaimProtection:
-    """Decides, and remembers what was tried."""
+    """Decides claims, and remembers for which of them the last live list was used."""
 
     def __init__(self, state: ProtectionState) -> None:
         self._state = state
@@ -78,7 +78,7 @@ class ClaimProtection:
 
 
 def _deadlocks(claim: Claim, users: Iterable[Pod]) -> tuple[EventRecord, ...]:
-    """An event for each pod that keeps the claim and may never start on it: then only a person can end that."""
+    """Return an event for each pod that keeps the claim but cannot start with it. Only a person can delete that pod."""
     return tuple(
         warning(
             CLAIMS,
@@ -100,11 +100,6 @@ def _not_started(pod: Pod) -> bool:
     return not any(state.running or state.terminated for state in states)
 
 
-def _add(claim: Claim) -> Patch:
-    finalizers = [*(claim.metadata.finalizers or ()), CLAIM_PROTECTION]
-    return Patch(kind=CLAIMS, target=claim, body={"metadata": {"finalizers": finalizers}}, why="protect while in use")
-
-
 def without_finalizer(item: KubeObject, name: str) -> list[str] | None:
-    """The object's finalizers less one, as a merge patch wants them."""
+    """Return the object's finalizers without one of them, for a merge patch: None if there are no others."""
     return [held for held in item.metadata.finalizers or () if held != name] or None

@@ -1,4 +1,4 @@
-"""Event handlers of the in-use protection: they queue the claims and volumes that a change of the caches concerns."""
+"""Event handlers of the protection controllers: they queue the claims and volumes that a change concerns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ProtectionHandlers"]
 
 
 class ProtectionHandlers:
-    """Queues what a change may concern."""
+    """Queues the claims and volumes that a change may concern."""
 
     def __init__(self, state: ProtectionState, *, claims: Queue, volumes: Queue) -> None:
         """claims, volumes: the queues."""
@@ -48,5 +48,5 @@ class ProtectionHandlers:
 
 
 def _is_work(item: KubeObject | None, finalizer: str) -> bool:
-    """Whether the finalizer is to come or to go, now or when something else allows it."""
+    """Tell whether the finalizer is to be added or removed, now or later."""
     return item is not None and item.terminating == item.has_finalizer(finalizer)

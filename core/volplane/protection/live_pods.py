@@ -1,4 +1,4 @@
-"""Live lists of the pods of a namespace: what they showed, for which claims they may serve, and how they are read."""
+"""Live lists of the pods of a namespace, and the claims whose use they prove or disprove."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from volplane.operations import Work
 __all__ = ["BELIEVED", "LivePods", "UnprotectOperation", "uses"]
 
 BELIEVED = 30.0
-"""Seconds after which a user that only a live list showed is looked for again."""
+"""Seconds for which a user is believed that only a live list showed."""
 
 
 @dataclass(slots=True)
 class LivePods:
-    """Which claims the pods of a namespace used, by the last live list; and when that list started (loop time)."""
+    """The last live list of each namespace, and when it started (loop time)."""
 
     started: dict[str, float] = field(default_factory=dict)
     used: dict[str, list[Pod]] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class LivePods:
     """Namespace -> uids of claims for which the last list was used."""
 
     def follow(self, old: Claim | None, new: Claim | None, now: float) -> None:
-        """Listener of the claim cache. What was listed is dropped with the last terminating claim of a namespace."""
+        """Follow the claim cache. The list is dropped with the last terminating claim of a namespace."""
         if new is not None and new.terminating:
             self.terminating_since.setdefault(new.namespace, {}).setdefault(new.uid, now)
         if old is not None and (new is None or new.uid != old.uid):
@@ -41,7 +41,7 @@ class LivePods:
                 self.doubt(old.namespace)
 
     def listed(self, namespace: str, started: float, pods: Iterable[Pod]) -> None:
-        """Keep the answer of a live list: only pods that hold something, and only if a claim still waits for it."""
+        """Keep the pods of a live list that have a node and volumes, if a claim still waits for the list."""
         if namespace not in self.terminating_since:
             return
         self.started[namespace] = started
@@ -49,20 +49,21 @@ class LivePods:
         self.used[namespace] = [pod for pod in pods if pod.spec.node_name and pod.spec.volumes]
 
     def tried(self, claim: KubeObject) -> None:
-        """The finalizer is being removed. If that fails, another list is needed."""
+        """Note that the finalizer is being removed: if that fails, another list is needed."""
         self.spent.setdefault(claim.namespace, set()).add(claim.uid)
 
     def proves_unused(self, claim: Claim) -> bool:
+        """Tell whether a list proves that no pod uses the claim."""
         listed = self._started_after(claim) is not None
         return listed and not any(uses(pod, claim) for pod in self.used[claim.namespace])
 
     def valid_for(self, claim: Claim, now: float) -> float:
-        """Seconds for which a list that showed a user of this claim is believed; 0 = another list is needed."""
+        """Return the seconds for which a list that showed a user of this claim is believed; 0: list again."""
         started = self._started_after(claim)
         return max(started + BELIEVED - now, 0.0) if started is not None else 0.0
 
     def _started_after(self, claim: Claim) -> float | None:
-        """When the last list started, if that was after the claim was seen terminating, and it was not tried with."""
+        """Return when the last list started, if it may serve this claim: it started later, and is not used up."""
         since = self.terminating_since.get(claim.namespace, {}).get(claim.uid)
         started = self.started.get(claim.namespace)
         if claim.uid in self.spent.get(claim.namespace, ()):
@@ -70,7 +71,7 @@ class LivePods:
         return None if since is None or started is None or started < since else started
 
     def doubt(self, namespace: str) -> None:
-        """A pod of the namespace changed: what a list showed of its use may be over."""
+        """Drop the list of a namespace in which a pod has changed."""
         self.started.pop(namespace, None)
         self.used.pop(namespace, None)
         self.spent.pop(namespace, None)
@@ -94,7 +95,7 @@ class UnprotectOperation:
 
 
 def uses(pod: Pod, claim: Claim) -> bool:
-    """Whether a pod keeps the claim: it is on a node, in any phase, and mounts it."""
+    """Tell whether a pod keeps the claim: it is on a node, in any phase, and mounts it."""
     if not pod.spec.node_name or pod.namespace != claim.namespace:
         return False
     for volume in pod.spec.volumes or ():
@@ -102,13 +103,10 @@ def uses(pod: Pod, claim: Claim) -> bool:
         if mounted is not None and mounted.claim_name == claim.name:
             return True
         if volume.ephemeral is not None and f"{pod.name}-{volume.name}" == claim.name:
-            # A pod that only waits for its own finalizers no longer needs its ephemeral claim; else both wait for ever.
+            # A pod that only waits for its own finalizers no longer needs its ephemeral claim. Otherwise the pod would
+            # wait for the claim, and the claim for the pod.
             dying = pod.terminating and pod.metadata.deletion_grace_period_seconds == 0
-            if _owned_by(claim, pod) and not dying:
+            owners = claim.metadata.owner_references or ()
+            if not dying and any(owner.controller and owner.uid == pod.uid for owner in owners):
                 return True
     return False
-
-
-def _owned_by(claim: Claim, pod: Pod) -> bool:
-    owners = claim.metadata.owner_references or ()
-    return any(owner.controller and owner.uid == pod.uid for owner in owners)

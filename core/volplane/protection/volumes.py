@@ -1,7 +1,8 @@
-"""`kubernetes.io/pv-protection`: a volume stays while it is bound. Source: `pkg/controller/volume/pvprotection`.
+"""Finalizer `kubernetes.io/pv-protection`: a volume stays while it is bound.
 
-A volume and a claim that name each other are bound, whatever the phases say: these are written last. A volume that our
-reclaimer holds until its asset is gone loses both finalizers in one write, the reclaimer's last.
+A volume and a claim that name each other are bound, in any phase: phases are written last. The reclaimer removes
+both finalizers in one write from a volume that it holds until its asset is gone.
+Source: `pkg/controller/volume/pvprotection` of Kubernetes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__ = ["decide_volume_protection", "volume_protection_may_act"]
 def decide_volume_protection(
     key: str, volumes: Cache[Volume], claims: Cache[Claim], removes_protection: Callable[[Volume], bool]
 ) -> Action:
-    """Add the finalizer to a living volume, remove it from a terminating one that is not bound.
+    """Add the finalizer to a living volume, and remove it from a terminating one that is not bound.
 
     removes_protection: see `ClusterState`.
     A write carries the cached resourceVersion, so a bind at the same moment makes it fail with 409.
@@ -32,7 +33,10 @@ def decide_volume_protection(
         return Settled()
     held = volume.has_finalizer(VOLUME_PROTECTION)
     if volume.terminating and held:
-        if volume.status.phase == "Bound" or _has_its_claim(volume, claims):
+        reference = volume.spec.claim_ref
+        claim = claims.get(f"{reference.namespace}/{reference.name}") if reference is not None else None
+        paired = claim is not None and refers_to(volume, claim) and claim.spec.volume_name == volume.name
+        if volume.status.phase == "Bound" or paired:
             return Wait(reason="bound to a claim")
         if removes_protection(volume):
             return Wait(reason="its asset is being deleted")
@@ -46,12 +50,6 @@ def decide_volume_protection(
 
 
 def volume_protection_may_act(key: str, volumes: Cache[Volume], removes_protection: Callable[[Volume], bool]) -> bool:
-    """The predicate: of a volume that is gone, or that the reclaimer lets go, nothing is left to be decided here."""
+    """Tell whether the volume is to be decided: it exists, and the reclaimer does not remove its finalizers."""
     volume = volumes.get(key)
     return volume is not None and not (volume.terminating and removes_protection(volume))
-
-
-def _has_its_claim(volume: Volume, claims: Cache[Claim]) -> bool:
-    reference = volume.spec.claim_ref
-    claim = claims.get(f"{reference.namespace}/{reference.name}") if reference is not None else None
-    return claim is not None and refers_to(volume, claim) and claim.spec.volume_name == volume.name
