@@ -10,7 +10,6 @@ from volplane import Fence
 from volplane.controller.actions import Wait
 from volplane.controller.runner import Runner
 from volplane.drivers import calls
-from volplane.drivers.calls import HookCalls
 from volplane.intents import term
 from volplane.reclaim import recycle
 from volplane.state.cluster_state import ClusterState
