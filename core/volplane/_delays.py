@@ -1,9 +1,8 @@
-"""How long to wait before the next try: one table for everything that is tried again.
+"""The table of delays before retries, one row for each kind of failure.
 
-Each row is a `Backoff`: the delay after the first failure in a row, how it grows, its ceiling, its jitter, what becomes
-of a delay that the other side asks for, and what resets the count. Whoever retries counts the failures and calls
-`Backoff.delay`. Periods (probes, leak checks, resyncs) are not delays and stand where they are used.
-The table is shown in docs/explanation/delays.md.
+A row is a `Backoff`: the first delay, its growth, ceiling and jitter, how it treats a delay that the other side asks
+for, and what resets the count. The caller counts the failures in a row and calls `Backoff.delay`. Periods (probes, leak
+checks, resyncs) are no delays and are defined where they are used. docs/explanation/delays.md shows the table.
 """
 
 from __future__ import annotations
@@ -18,35 +17,37 @@ __all__ = ["TABLE", "Backoff", "Budget"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """One row of the table. All times are seconds.
-
-    reason: what failed. reset: what makes the next failure the first one again.
-    first: the delay after the first failure in a row. factor, step: each further failure multiplies the delay by
-    `factor` and adds `step`. ceiling: the longest delay. threshold: the failure in a row from which on there is a delay
-    at all. jitter: the delay is multiplied by a random number between these two.
-    asked: what a delay asked for by the other side (`retry_after`) means: "ignored", "floor" (the delay is at least
-    that), or "instead" (it is exactly that). asked_within: shortest and longest that it may be; anything else is moved
-    there. tries: failures in a row after which it is given up; None: never. forget_after: seconds without a try after
-    which the count is dropped.
-    """
+    """One row of the table. All times are seconds."""
 
     reason: str
+    """The kind of failure."""
     first: float
+    """The delay after the first failure in a row."""
     reset: str
+    """The event after which a failure counts as the first again."""
     factor: float = 2.0
+    """Each further failure multiplies the delay by this."""
     step: float = 0.0
+    """Each further failure adds this to the delay."""
     ceiling: float = math.inf
+    """The longest delay."""
     threshold: int = 1
+    """The first failure in a row that has a delay."""
     jitter: tuple[float, float] = (1.0, 1.0)
+    """The delay is multiplied by a random number between these two."""
     asked: Literal["ignored", "floor", "instead"] = "ignored"
+    """How a delay that the other side asks for (`retry_after`) counts: not at all, as the minimum, or exactly."""
     asked_within: tuple[float, float] = (0.0, math.inf)
+    """The bounds of that delay. Other values are moved to the nearest bound."""
     tries: int | None = None
+    """Failures in a row after which the caller gives up; None: never."""
     forget_after: float = math.inf
+    """Time without a try after which the count is dropped."""
 
     def delay(self, failures: int = 1, *, asked: float | None = None, random: Random | None = None) -> float:
-        """Seconds to wait after the `failures`-th failure in a row, counted from 1.
+        """Return the seconds to wait after the `failures`-th failure in a row, counted from 1.
 
-        asked: what the other side asked for; None, or a number that is not finite: nothing. random: source of the
+        asked: the delay that the other side asked for; ignored if it is None or not finite. random: source of the
         jitter; None: no jitter.
         """
         bounded: float | None = None
@@ -67,18 +68,18 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """A limit on how many retries there are together.
-
-    rate: retries a second. burst: how many may be saved up. per_success: how many more each success allows.
-    """
+    """A limit on the number of retries of several callers together."""
 
     rate: float
+    """Retries a second."""
     burst: float
+    """The most retries that can be saved up."""
     per_success: float
+    """Further retries that each success allows."""
 
 
 LONGEST_ASKED_BY_SERVER: Final = 300.0
-"""An API server that asks for more is asked again after this: a longer silence looks like a broken controller."""
+"""Upper bound of a delay that an API server asks for: a longer silence looks like a broken controller."""
 
 # Runner: one count of failures per key for these four.
 

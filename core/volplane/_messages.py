@@ -1,4 +1,4 @@
-"""Parts of messages to people: text of unknown origin without control characters, and the nearest known word."""
+"""Builds parts of messages to people: safe text, the nearest known word, sizes, ages and file errors."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from types import MappingProxyType
 __all__ = ["age_text", "escaped_json", "near", "nearest", "one_line", "sanitize", "size_text", "why_unusable"]
 
 _OBEYED = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""What JSON need not escape, though a terminal obeys it."""
+"""Characters that a terminal obeys and JSON need not escape."""
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]|[\t\n]")
 
 
 def sanitize(text: str) -> str:
-    """The text on one line, without anything that a terminal obeys.
+    """Return the text on one line, without anything that a terminal obeys.
 
     Control characters, overrides of the writing direction and lone surrogates become escapes; tabs and line
     ends become spaces.
@@ -28,30 +28,30 @@ def sanitize(text: str) -> str:
 
 
 def escaped_json(text: str) -> str:
-    """The same JSON with more escapes: a terminal obeys nothing in it."""
+    """Escape the characters of a JSON text that a terminal obeys. The value stays the same."""
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def one_line(text: object) -> str:
-    """The text with every run of white space as one space."""
+    """Replace every run of white space by one space."""
     return " ".join(str(text).split()) or "no message"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown word: the closest of `known` as a question, else all of them."""
+    """Return the end of a message about an unknown word: the closest known word as a question, else all of them."""
     names = sorted(known)
     return near(word, names) or (f"; known: {', '.join(names)}" if names else "; there are none")
 
 
 def near(word: str, known: Iterable[str]) -> str:
-    """The same, or nothing if none is close: of what may well be somebody else's."""
+    """Return the closest known word as a question, or "" if none is close: the word may be right elsewhere."""
     lowered = {name.lower(): name for name in sorted(known)}
     close = difflib.get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
     return f"; did you mean {lowered[close[0]]!r}?" if close else ""
 
 
 def size_text(size: int | None) -> str:
-    """A size in bytes with the largest unit that keeps two digits or more: "64Mi", "1.5Gi"; "-" if it is not known."""
+    """Format a size in bytes with the largest unit that keeps two digits: "64Mi", "1.5Gi"; "-" for None."""
     if size is None:
         return "-"
     number, unit = float(size), ""
@@ -63,7 +63,7 @@ def size_text(size: int | None) -> str:
 
 
 def age_text(seconds: float | None) -> str:
-    """A time as kubectl shows ages: "45s", "12m", "5h", "3d"; "-" if it is not known."""
+    """Format a duration as kubectl shows ages: "45s", "12m", "5h", "3d"; "-" for None."""
     if seconds is None:
         return "-"
     for unit, length, most in (("s", 1, 120), ("m", 60, 120), ("h", 3600, 48)):
@@ -73,7 +73,7 @@ def age_text(seconds: float | None) -> str:
 
 
 def why_unusable(error: OSError) -> str:
-    """Why a file or directory cannot be used, and what its user can do: the end of a message that names it."""
+    """Return the end of a message that names a file: why it cannot be used, and what its user can do."""
     reason = error.strerror or str(error) or type(error).__name__
     where = error.filename2 or error.filename
     at = f" ({os.fsdecode(where)})" if isinstance(where, str | bytes) else ""

@@ -59,16 +59,16 @@ class VolumeSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
-    """The marks of an asset. volplane fills them, the backend stores them; `find`, `delete`, `list_assets` compare."""
+    """The marks of an asset. volplane sets them, the backend stores them; `find` and `delete` compare them."""
 
     cluster_id: str
-    """Which cluster owns it."""
+    """Id of the cluster that owns it."""
     claim_uid: str
-    """`metadata.uid` of the claim it was made for."""
+    """`metadata.uid` of the claim for which it was made."""
     volume_name: str
-    """The PersistentVolume, `pvc-<claim uid>`."""
+    """Name of the PersistentVolume, `pvc-<claim uid>`."""
     generation: int = 1
-    """Which asset of the claim's intent it is, from 1."""
+    """Number of the asset among those of the claim's intent, from 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,18 +76,18 @@ class Asset:
     """An asset that exists and is ready for use."""
 
     handle: str
-    """The backend's id, 1 to 1,024 characters, stable for ever."""
+    """The backend's id, 1 to 1,024 characters. It never changes."""
     source: VolumeSource
     """The source of the PersistentVolume."""
     capacity_bytes: int
     """Its real size, at least what was requested; becomes `spec.capacity.storage`."""
     node_affinity: tuple[Segment, ...] = ()
-    """Segments from which it can be reached, any of them; empty = from everywhere."""
+    """Segments from each of which it can be reached; empty = from everywhere."""
     attributes: Mapping[str, str] = field(default_factory=dict)
-    """Kept on the volume and given back with it: `spec.csi.volumeAttributes` for csi sources, else the annotation
+    """Kept on the volume and passed to later calls: `spec.csi.volumeAttributes` for csi sources, else the annotation
     `volplane.dev/attributes`. Never secrets: many may read volumes."""
     mount_options: tuple[str, ...] = ()
-    """Added to those of the class."""
+    """Options in addition to those of the class."""
     gid: int | None = None
     """Supplemental group for pods (annotation `pv.beta.kubernetes.io/gid`); None = none is needed."""
 
@@ -99,32 +99,32 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InProgress:
-    """Started and not finished: volplane makes the same call again, and no thread waits meanwhile."""
+    """Started and not finished. volplane makes the same call again later; no thread waits for it."""
 
     retry_after: float
     """Seconds until that call."""
     state: Mapping[str, Any] = field(default_factory=dict)
     """Passed to that call in `context.state`, also after a crash: JSON values, at most 4 KiB, never secrets. It is
-    kept in an annotation of the claim or volume, readable by all who may read those, and on a claim sealed against
-    changes. The repair of a leak has no object to keep it on: there it is lost with the process."""
+    kept in an annotation of the claim or volume, which many may read; on a claim it is sealed against changes. The
+    repair of a leak has no object for it, so there it is lost with the process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """No asset of that name exists; proof only after `DriverInfo.settle_seconds` since the last attempt to make it."""
+    """No asset of that name exists. Proof only after `DriverInfo.settle_seconds` since the last attempt to make it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodScrub:
     """Erase by a scrubber pod that mounts the volume and empties it.
 
-    Where others can write the directory above the asset, name what lies above that as `volume` and the rest as
-    `sub_path`: a link put in the way then leads nowhere outside of `volume`.
+    Where others can write the directory above the asset, name a directory above that as `volume` and the rest as
+    `sub_path`: a symlink in `sub_path` then cannot lead out of `volume`.
     """
 
     volume: Mapping[str, Any] | None = None
-    """The pod volume to mount, as in a pod's spec without its name, e.g. {"hostPath": {"path": …}}; None = what
-    follows from the source, for a csi source a claim of the scrub's own."""
+    """The pod volume to mount, as in a pod's spec without its name, e.g. {"hostPath": {"path": …}}; None = the volume
+    that follows from the source, for a csi source through a claim that is made for the scrub."""
     sub_path: str = ""
     """The part of `volume` that is the asset, as `subPath` of a volume mount: relative, without "..", only with
     `volume`; "" = all of it."""
@@ -148,11 +148,11 @@ class Snapshot:
     """A snapshot that exists."""
 
     handle: str
-    """The backend's id, stable for ever."""
+    """The backend's id. It never changes."""
     size_bytes: int
     """Minimum size of an asset made from it."""
     ready: bool
-    """Whether it can be used as a source."""
+    """It can be used as a source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,9 +160,9 @@ class Capacity:
     """The free capacity of a segment."""
 
     available_bytes: int
-    """In total, for assets with the requested parameters."""
+    """The total for assets with the requested parameters."""
     maximum_volume_bytes: int | None = None
-    """The largest single asset; None = not more limited than `available_bytes`."""
+    """The largest single asset; None = limited by `available_bytes` alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +172,7 @@ class ListedAsset:
     handle: str
     """As `provision` returned it."""
     name: str
-    """The name that it was made with, else the backend's name for it; for people."""
+    """The name with which it was made, else the backend's name for it; for people."""
     capacity_bytes: int
     """Its size."""
     owner: Ownership | None
@@ -180,9 +180,8 @@ class ListedAsset:
     created_at: float | None = None
     """Unix time of creation; None if the backend does not know it."""
     attached_to: tuple[str, ...] = ()
-    """To what it is attached now: ids of machines, as nodes have them in `spec.providerID` or at its end, or names of
-    nodes where the storage knows no machines. A name may be that of another machine by now.
-    """
+    """Ids of the machines to which it is attached now, equal to a node's `spec.providerID` or the end of it; names of
+    nodes where the storage knows no machines. Another machine may have taken over a name."""
     source: VolumeSource | None = None
     """The source that a PersistentVolume of it would have. Required if the handle is not part of the source, so that
     an asset of a static volume is not taken for an orphan."""

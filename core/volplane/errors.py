@@ -1,4 +1,4 @@
-"""All exceptions of volplane. The class decides what happens next, the text is for people, `code` is the backend's.
+"""All exceptions of volplane. The class decides what happens next; the text is for people; `code` is the backend's.
 
 | class | nothing was made | next try | CSI gRPC code |
 |---|---|---|---|
@@ -61,11 +61,11 @@ class VolplaneError(Exception):
 
 
 class ConfigurationError(VolplaneError):
-    """An option, flag or file that cannot be used. The message names key, value and what is expected."""
+    """An option, flag or file cannot be used. The message names the key, the value and what is expected."""
 
 
 class PluginError(VolplaneError):
-    """A backend or extension that breaks the contract. The message names plugin, hook and argument."""
+    """A backend or extension breaks the contract. The message names the plugin, the hook and the argument."""
 
 
 # --- errors of backends -----------------------------------------------------------------------------------------
@@ -75,19 +75,19 @@ class RetryPolicy(Enum):
     """When a failed hook is called again."""
 
     BACKOFF = "back-off"
-    """Exponentially later: 0.5 s doubling to 2 min."""
+    """After 0.5 s, doubling to 2 min."""
     SLOW = "slow"
     """Every 5 minutes, and at once when the claim, the class or the driver's options change."""
 
 
 class BackendError(VolplaneError):
-    """What a hook raises.
+    """The base class of the errors that hooks raise.
 
-    message: for people, as one sentence without a trailing dot; reaches the claim or volume as an event.
+    message: one sentence for people without a trailing dot; reaches the claim or volume as an event.
     code: the backend's own code, for example "VolumeLimitExceeded".
     retry_after: seconds until the next call; None leaves it to the policy of the class.
     nothing_done: the backend is certain that neither this nor an earlier call of the operation left anything behind.
-    The attribute `nothing_done` is also true for classes that prove it for their own call; `nothing_left` is the
+    The attribute `nothing_done` is also true for classes that prove it for their own call. `nothing_left` is the
     argument alone.
     """
 
@@ -99,7 +99,7 @@ class BackendError(VolplaneError):
         self, message: str, *, code: str | None = None, retry_after: float | None = None, nothing_done: bool = False
     ) -> None:
         super().__init__(message)
-        # File names may contain bytes that are no UTF-8, which events and logs cannot hold.
+        # File names may contain bytes that are not UTF-8, which events and logs cannot hold.
         self.message = str(message).encode("utf-8", "backslashreplace").decode()
         self.code = code
         self.retry_after = retry_after
@@ -129,8 +129,8 @@ class AlreadyExists(BackendError):
 class AlreadyDeleted(BackendError):
     """The asset of this name and generation was deleted, and this storage makes no other one for them.
 
-    `provision` raises it where a storage keeps client tokens: a claim can ask for its asset once more when the API
-    server was restored from a backup. The next attempt is of the next generation; for a claim that is being deleted it
+    `provision` raises it where a storage keeps client tokens: after a restore of the API server from a backup, a claim
+    can ask for its asset again. The next attempt uses the next generation. For a claim that is being deleted the error
     proves that nothing is left.
     """
 
@@ -147,7 +147,7 @@ class Unsupported(BackendError):
 
 
 class NotFound(BackendError):
-    """Something that the call needs does not exist. `delete` of an asset that is gone returns `Done` instead."""
+    """An object that the call needs does not exist. `delete` of an asset that is gone returns `Done` instead."""
 
     grpc_code = "NOT_FOUND"
 
@@ -169,7 +169,7 @@ class AttachedElsewhere(BackendError):
 
 
 class ResourceExhausted(BackendError):
-    """Quota, capacity or stock is used up. scope: what is full. reschedule: another node or zone may have room."""
+    """Quota, capacity or stock is used up. scope: the limit that is reached. reschedule: another node may do."""
 
     grpc_code = "RESOURCE_EXHAUSTED"
 
@@ -208,10 +208,10 @@ class Unavailable(BackendError):
 
 
 class Fenced(Unavailable):
-    """A later term of leadership has worked on this asset, so that the call was not made (see `Context.fence`).
+    """A later term of leadership has worked on this asset, so the call was not made (see `Context.fence`).
 
-    fence: the text of that term. Either another process leads now, or the API server was restored from a backup, and
-    the count of terms with it: who still holds the Lease counts on from that term.
+    fence: the text of that term. Either another process leads now, or the API server was restored from a backup, which
+    sets the count of terms back. The holder of the Lease then counts on from that term.
     """
 
     def __init__(self, message: str, *, fence: str) -> None:
@@ -242,7 +242,7 @@ class OperationInProgress(OperationError):
 
 
 class BackoffError(OperationError):
-    """The last run failed; `until` (loop time, seconds) is when the registry queues the object again."""
+    """The last run failed. The registry queues the object again at `until` (loop time, seconds)."""
 
     def __init__(self, message: str, *, until: float) -> None:
         super().__init__(message)

@@ -56,8 +56,8 @@ REQUIRED_HOOKS = frozenset({"describe", "provision", "delete"})
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
-"""Marks a method as the implementation of the hook that has its name. `@hookimpl(wrapper=True)` marks a wrapper, in
-extensions alone: pluggy's `HookimplMarker`."""
+"""Marks a method as the implementation of the hook of its name (pluggy's `HookimplMarker`). In extensions
+`@hookimpl(wrapper=True)` marks a wrapper."""
 
 
 class BackendSpec:
@@ -77,21 +77,21 @@ class BackendSpec:
 
     @hookspec(firstresult=True)
     def describe(self, request: DescribeRequest) -> DriverInfo:
-        """Return what this driver is and supports. Must not access the storage. Required."""
+        """Return the properties of this driver. Must not access the storage. Required."""
         raise AssertionError(request)
 
     @hookspec(firstresult=True)
     def provision(self, request: ProvisionRequest) -> Asset | InProgress:
         """Make the asset called `request.name`. Required.
 
-        Idempotent by name: an equal request returns the same asset, a different one raises `AlreadyExists`. Where that
-        asset was deleted meanwhile, it is made again, or `AlreadyDeleted` is raised.
+        Idempotent by name: an equal request returns the same asset, a different one raises `AlreadyExists`. If the
+        asset was deleted since, make it again or raise `AlreadyDeleted`.
         """
         raise AssertionError(request)
 
     @hookspec(firstresult=True)
     def delete(self, request: DeleteRequest) -> Done | InProgress:
-        """Destroy the asset. Returns `Done` if it is gone already; raises `VolumeInUse` if it is in use. Required."""
+        """Destroy the asset. Return `Done` if it is already gone; raise `VolumeInUse` if it is in use. Required."""
         raise AssertionError(request)
 
     @hookspec(firstresult=True)
@@ -104,23 +104,23 @@ class BackendSpec:
         """Return whether the source of a static volume belongs to this driver, such as a path below its root.
 
         Called for one source at a time. The answer is kept until the volume is gone or the driver is started again. If
-        a call takes longer than a second, volumes that another driver owns no longer wait for it.
+        a call takes longer than one second, volumes of other drivers do not wait for it.
         """
         raise AssertionError(request)
 
     @hookspec(firstresult=True)
     def recycle(self, request: RecycleRequest) -> PodScrub | Erased | InProgress:
-        """Erase the contents, or return how a scrubber pod shall erase them."""
+        """Erase the contents, or return how a scrubber pod is to erase them."""
         raise AssertionError(request)
 
     @hookspec(firstresult=True)
     def attach(self, request: AttachRequest) -> Attachment | InProgress:
-        """Attach to the node; idempotent. Raises `AttachedElsewhere` if it is attached to another node."""
+        """Attach to the node; idempotent. Raise `AttachedElsewhere` if it is attached to another node."""
         raise AssertionError(request)
 
     @hookspec(firstresult=True)
     def detach(self, request: DetachRequest) -> Done | InProgress:
-        """Detach from the node. Returns `Done` also if it is not attached there, or asset or node do not exist."""
+        """Detach from the node. Return `Done` also if it is not attached there, or asset or node do not exist."""
         raise AssertionError(request)
 
     @hookspec(firstresult=True)
@@ -135,8 +135,9 @@ class BackendSpec:
 
     @hookspec(firstresult=True)
     def list_assets(self, request: ListRequest) -> AssetPage:
-        """List every asset in reach, for the leak check, and for the comparison of what is attached with
-        VolumeAttachments. An asset that exists during the whole listing is in it.
+        """List every asset that the driver can reach. An asset that exists during the whole listing must be in it.
+
+        For the leak check, and to compare attached assets with VolumeAttachments.
         """
         raise AssertionError(request)
 
@@ -167,15 +168,15 @@ class BackendSpec:
 
     @hookspec(firstresult=True)
     def start(self, request: StartRequest) -> Done:
-        """Open what the driver needs. After an error the driver is unavailable, and `start` is called again."""
+        """Open connections and the like. After an error the driver is unavailable, and `start` is called again."""
         raise AssertionError(request)
 
     @hookspec(firstresult=True)
     def stop(self, request: StopRequest) -> Done:
-        """Close what `start` opened."""
+        """Close all that `start` opened."""
         raise AssertionError(request)
 
     @hookspec(firstresult=True)
     def probe(self, request: ProbeRequest) -> Done:
-        """Check that the storage can be used now; called every 30 s, for /readyz and metrics."""
+        """Check that the storage can be used now. Called every 30 s, for /readyz and metrics."""
         raise AssertionError(request)

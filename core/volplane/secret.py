@@ -1,13 +1,13 @@
-"""Secrets of driver options: a reference in the configuration, the value read when it is needed, and its redaction.
+"""Secrets of driver options: references in the configuration, their values, and redaction.
 
-An option of kind `ParameterKind.SECRET` holds a reference, one of
+An option of kind `ParameterKind.SECRET` holds one of these references:
 
     env:NAME                        an environment variable of this process
-    file:/PATH                      a file; a newline at its end is left out
-    secret:NAMESPACE/NAME/KEY       a key of a Kubernetes Secret; a newline at its end is left out
+    file:/PATH                      a file, without a newline at its end
+    secret:NAMESPACE/NAME/KEY       a key of a Kubernetes Secret, without a newline at its end
 
 The backend gets a `Secret` and calls `reveal`. Revealed values are replaced by `***` in all logs of this process and in
-messages of hooks; a result of a hook that contains one is refused.
+the messages of hooks. A result of a hook that contains one is refused.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from volplane.errors import Unavailable
 __all__ = ["HIDDEN", "Secret", "SecretPlace", "redacted"]
 
 HIDDEN: Final = "***"
-"""Replaces a secret in logs and messages."""
+"""The text that replaces a secret in logs and messages."""
 LONGEST: Final = 65_536
-"""Characters of a file that holds a secret."""
+"""The longest file of a secret, in characters."""
 SHORTEST_HIDDEN: Final = 4
 """Characters; shorter secrets are not redacted, because they occur in ordinary words."""
 SHORTEST_FOUND: Final = 8
@@ -79,7 +79,7 @@ class Secret:
         self.where: Final = match["where"]
         """Name of the variable, path of the file, or `namespace/name` of the Kubernetes Secret."""
         self.key: Final = match.groupdict().get("key") or ""
-        """In the Kubernetes Secret."""
+        """The key in the Kubernetes Secret, or ""."""
         self._given: str | None = None
         self._revealed = ""
 
@@ -93,18 +93,25 @@ class Secret:
         return hash(self.reference)
 
     def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
-        """A copy or a pickle holds the reference, not the value."""
+        """Copy and pickle the reference, not the value."""
         return type(self), (self.reference,)
 
     def reveal(self) -> str:
-        """The present value, not empty. Raises Unavailable with the reference and the reason."""
+        """Return the present value, not empty. Raises Unavailable with the reference and the reason."""
         match self.place:
             case SecretPlace.ENVIRONMENT:
-                text = self._of_environment()
+                text = os.environ.get(self.where)
+                if text is None:
+                    raise Unavailable(f"environment variable {self.where} is not set")
             case SecretPlace.FILE:
-                text = self._of_file()
+                text = self._read_file()
             case SecretPlace.KUBERNETES:
-                text = self._of_cluster()
+                text = self._given
+                if text is None:
+                    raise Unavailable(
+                        f"key {self.key} of Secret {self.where} is not known: only controllers of a cluster read its "
+                        "Secrets; elsewhere name env:NAME or file:/PATH"
+                    )
         if not text:
             raise Unavailable(f"{self.reference} is empty")
         _hide(text)
@@ -112,20 +119,14 @@ class Secret:
         return text
 
     def is_in(self, value: object) -> bool:
-        """Whether a nested value contains the secret revealed last; False if that is shorter than 8 characters."""
+        """Tell whether a nested value contains the value revealed last. False if that has less than 8 characters."""
         return len(self._revealed) >= SHORTEST_FOUND and _holds(value, self._revealed)
 
     def give(self, text: str) -> None:
         """Set the value of a Kubernetes Secret. For volplane and for tests of backends."""
         self._given = _without_newline(text)
 
-    def _of_environment(self) -> str:
-        text = os.environ.get(self.where)
-        if text is None:
-            raise Unavailable(f"environment variable {self.where} is not set")
-        return text
-
-    def _of_file(self) -> str:
+    def _read_file(self) -> str:
         try:
             with open(self.where, encoding="utf-8", newline="") as file:  # noqa: PTH123 - bounded
                 text = file.read(LONGEST + 1)
@@ -137,14 +138,6 @@ class Secret:
             raise Unavailable(f"file {self.where} is longer than {LONGEST} characters")
         return _without_newline(text)
 
-    def _of_cluster(self) -> str:
-        if self._given is None:
-            raise Unavailable(
-                f"key {self.key} of Secret {self.where} is not known: only controllers of a cluster read its Secrets; "
-                "elsewhere name env:NAME or file:/PATH"
-            )
-        return self._given
-
 
 def _without_newline(text: str) -> str:
     return text.removesuffix("\n").removesuffix("\r")
@@ -154,9 +147,9 @@ def _without_newline(text: str) -> str:
 
 _hiding = threading.Lock()
 _revealed: dict[str, frozenset[str]] = {}
-"""Revealed texts, the oldest first, with what is hidden for each."""
+"""Revealed text -> the spellings of it that are redacted; the oldest comes first."""
 _hidden: tuple[str, ...] = ()
-"""All that is hidden, in lower case, the longest first. Replaced as a whole, so readers need no lock."""
+"""All redacted spellings in lower case, the longest first. Replaced as a whole, so readers need no lock."""
 
 
 def _hide(text: str) -> None:
@@ -172,38 +165,29 @@ def _hide(text: str) -> None:
 
 
 def _spellings(text: str) -> Iterator[str]:
-    """The secret and each of its lines as logs and messages show them, and the whole as headers and URLs encode it."""
+    """Yield the secret and its lines as logs and messages show them, and as headers and URLs encode it."""
     for part in (text, *(line.strip() for line in text.splitlines())):
         if len(part) >= SHORTEST_HIDDEN:
             yield from (part, part.replace("\t", " "), sanitize(part), one_line(part))
             # As `repr` and JSON escape it.
-            yield from (spell(part)[1:-1] for spell in (repr, json.dumps, _json))
+            yield from (repr(part)[1:-1], json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1])
     if len(text) >= SHORTEST_ENCODED:
         data = text.encode("utf-8", "surrogateescape")
         yield data.hex()
         yield from (quote(data), quote(data, safe=""))
         yield quote_plus(data)
-        yield from _base64(data)
-
-
-def _base64(data: bytes) -> Iterator[str]:
-    """What stands in the Base64 text of anything that contains the data, wherever in it."""
-    for before in range(3):
-        whole = base64.b64encode(bytes(before) + data)
-        inner = whole[-(-before * 8 // 6) : (before + len(data)) * 8 // 6].decode()
-        yield inner
-        yield inner.translate(_URL_SAFE)
+        # The characters that the Base64 text of any longer data contains: there are three alignments.
+        for before in range(3):
+            whole = base64.b64encode(bytes(before) + data)
+            inner = whole[-(-before * 8 // 6) : (before + len(data)) * 8 // 6].decode()
+            yield from (inner, inner.translate(_URL_SAFE))
 
 
 _URL_SAFE: Final = str.maketrans("+/", "-_")
 
 
-def _json(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
-
-
 def _lower(text: str) -> str:
-    """In lower case, with as many characters."""
+    """Return the text in lower case, with the same number of characters."""
     lowered = text.lower()
     if len(lowered) == len(text):
         return lowered
@@ -211,7 +195,7 @@ def _lower(text: str) -> str:
 
 
 def redacted(text: str) -> str:
-    """The text with `***` in place of every secret that this process has revealed, in whatever case."""
+    """Replace every secret that this process has revealed by `***`, in upper and lower case."""
     if not _hidden:
         return text
     lowered = _lower(text)
