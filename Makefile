@@ -16,7 +16,7 @@ PARTS := embedded testing $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyp
 SOURCES := core embedded/src testing/src $(wildcard plugins/*/src) $(wildcard examples/*/volplane_*.py examples/*/src) $(sort $(patsubst %/,%,$(dir $(wildcard bench/*.py tools/*.py))))
 
 # The first Python that is new enough and able to make virtual environments (Debian ships the latter apart).
-PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
+PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3.14; do \
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 PYTEST_ARGS ?=
 # How many tests run at once: one a processor, and one more for the time in which a test waits for other processes. Each
@@ -114,17 +114,10 @@ $(MUTANTS): $(STAMP) constraints-mutants.txt
 		--require-hashes --requirement constraints-mutants.txt
 	@touch $@
 
-# Needs uv on the PATH. The file carries no index, host or address: where packages come from is the machine's business.
+# Needs uv on the PATH. The files carry no index, host or address: where packages come from is the machine's business.
 .PHONY: constraints
-constraints: ## Pin anew, within the bounds of pyproject.toml (UPGRADE=1: to the newest)
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
-		--no-header $(if $(UPGRADE),--upgrade) --extra speed --group dev --output-file constraints.txt pyproject.toml
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
-		--no-header $(if $(UPGRADE),--upgrade) --constraints constraints.txt --group google \
-		--output-file constraints-google.txt
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
-		--no-header $(if $(UPGRADE),--upgrade) --constraints constraints.txt --group mutants \
-		--output-file constraints-mutants.txt
+constraints: ## Pin the dependencies within the bounds of pyproject.toml (UPGRADE=1: the newest versions)
+	@$(PYTHON) -m tools.constraints $(if $(UPGRADE),--upgrade)
 
 # URLS: project URLs for the metadata, which only the publisher knows: make dist URLS="Homepage=https://…"
 .PHONY: dist
