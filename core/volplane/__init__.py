@@ -72,7 +72,7 @@ if TYPE_CHECKING:
         ValidateRequest,
         VolumeIdentity,
     )
-    from volplane.schemas import DriverInfo, Parameter, ParameterKind, ParameterSchema
+    from volplane.schemas import DriverInfo, Param, Parameter, ParameterKind, ParameterSchema, read_parameters
     from volplane.secret import Secret, redacted
 
 __all__ = [
@@ -114,6 +114,7 @@ __all__ = [
     "NotFound",
     "Ownership",
     "OwnsRequest",
+    "Param",
     "Parameter",
     "ParameterKind",
     "ParameterSchema",
@@ -139,6 +140,7 @@ __all__ = [
     "VolumeMode",
     "VolumeSource",
     "hookimpl",
+    "read_parameters",
     "redacted",
 ]
 

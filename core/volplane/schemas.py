@@ -1,14 +1,29 @@
-"""How a backend declares its class parameters and its driver options."""
+"""How a backend declares its class parameters and its driver options: as a dataclass of annotated fields."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
 from enum import StrEnum
+from functools import cache
+from types import NoneType
+from typing import Annotated, Any, Literal, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from volplane.assets import AccessMode, VolumeMode
+from volplane.errors import InvalidArgument
+from volplane.secret import Secret
 
-__all__ = ["HOOKSPEC_VERSION", "DriverInfo", "Parameter", "ParameterKind", "ParameterSchema"]
+__all__ = [
+    "HOOKSPEC_VERSION",
+    "DriverInfo",
+    "Param",
+    "Parameter",
+    "ParameterKind",
+    "ParameterSchema",
+    "read_parameters",
+]
+
+P = TypeVar("P")
 
 HOOKSPEC_VERSION = 1
 """Version of the contract in `volplane.hookspecs`; raised when a hook changes incompatibly."""
@@ -66,6 +81,36 @@ class Parameter:
     """Schema version that brought it; a class made for an older version is still accepted."""
 
 
+@dataclass(frozen=True, slots=True)
+class Param:
+    """What a field of a dataclass of parameters has beside its type: `uid: Annotated[int, Param("…", minimum=0)] = 0`.
+
+    The kind follows from the type: `str`, `int`, `bool`, `float` (a duration), `tuple[str, ...]`, `Mapping[str, str]`,
+    `Secret`, or a `Literal` of texts, which are its choices; each also with `| None`. A field without a default is
+    required.
+    """
+
+    doc: str
+    """A sentence for people, in the reference."""
+    _: KW_ONLY
+    name: str = ""
+    """As documentation spells it; empty = the name of the field."""
+    kind: ParameterKind | None = None
+    """For kinds that no type stands for: SIZE and OCTAL of `int`, KEYS of `Mapping[str, str]`."""
+    minimum: float | None = None
+    """As `Parameter.minimum`."""
+    maximum: float | None = None
+    """As `Parameter.maximum`."""
+    choices: tuple[str, ...] = ()
+    """As `Parameter.choices`."""
+    pattern: str = ""
+    """As `Parameter.pattern`."""
+    excludes: tuple[str, ...] = ()
+    """As `Parameter.excludes`: documented names."""
+    since: int = 1
+    """As `Parameter.since`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterSchema:
     """All keys of a backend, for classes or for driver options. Unknown keys are refused with the nearest valid one."""
@@ -74,6 +119,14 @@ class ParameterSchema:
     """From 1; raise it with every parameter that is added."""
     parameters: tuple[Parameter, ...] = ()
     """In the order in which documentation shows them."""
+
+    @classmethod
+    def of(cls, declared: type, *, version: int = 1) -> Self:
+        """Return the schema of a dataclass whose fields are annotated with `Param`, in their order.
+
+        Raises TypeError for a field that declares no parameter.
+        """
+        return cls(version=version, parameters=tuple(_declared_parameters(declared).values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,3 +163,63 @@ class DriverInfo:
     """None = not limited, or known only per node. The backend refuses more (`ResourceExhausted`)."""
     waived_rules: Mapping[str, str] = field(default_factory=dict)
     """Conformance rule -> reason, for rules that this backend cannot meet."""
+
+
+_KINDS = {
+    str: ParameterKind.STRING,
+    int: ParameterKind.INTEGER,
+    bool: ParameterKind.BOOLEAN,
+    float: ParameterKind.DURATION,
+    tuple: ParameterKind.STRINGS,
+    Mapping: ParameterKind.MAPPING,
+    dict: ParameterKind.MAPPING,
+    Secret: ParameterKind.SECRET,
+    Literal: ParameterKind.STRING,
+}
+
+
+def read_parameters(declared: type[P], values: Mapping[str, Any]) -> P:
+    """Return an instance of the dataclass of which `ParameterSchema.of` made the schema.
+
+    values: what the schema has checked, by documented name; None and absent = the field's default. Other names are
+    ignored. Raises `InvalidArgument` for a required parameter that is absent, and what `__post_init__` raises.
+    """
+    parameters = _declared_parameters(cast("type", declared))
+    given = {name: values[each.name] for name, each in parameters.items() if values.get(each.name) is not None}
+    for name, parameter in parameters.items():
+        if parameter.required and name not in given:
+            raise InvalidArgument(f"{parameter.name!r} is required: {parameter.doc}")
+    return declared(**given)
+
+
+@cache
+def _declared_parameters(declared: type) -> dict[str, Parameter]:
+    """Return the parameter of each field, by the name of the field."""
+    hints = get_type_hints(declared, include_extras=True)
+    result = {}
+    for each in fields(declared):
+        where = f"field {each.name} of {declared.__qualname__}"
+        param = next((extra for extra in get_args(hints[each.name])[1:] if isinstance(extra, Param)), None)
+        if get_origin(hints[each.name]) is not Annotated or param is None:
+            raise TypeError(f"{where} must be annotated with a Param, as in Annotated[str, Param('What it is.')]")
+        of = get_args(hints[each.name])[0]
+        not_none = [option for option in get_args(of) if option is not NoneType]
+        of = not_none[0] if NoneType in get_args(of) and len(not_none) == 1 else of
+        kind = param.kind or _KINDS.get(get_origin(of) or of)
+        if kind is None:
+            raise TypeError(f"{where} has the type {of}, for which there is no kind of parameter; give Param a kind")
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        result[each.name] = Parameter(
+            name=param.name or each.name,
+            doc=param.doc,
+            kind=kind,
+            default=None if default is MISSING else default,
+            required=default is MISSING,
+            minimum=param.minimum,
+            maximum=param.maximum,
+            choices=get_args(of) if get_origin(of) is Literal else param.choices,
+            pattern=param.pattern,
+            excludes=param.excludes,
+            since=param.since,
+        )
+    return result

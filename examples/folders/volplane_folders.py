@@ -6,9 +6,9 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from volplane import (
     Absent,
@@ -25,7 +25,7 @@ from volplane import (
     ListRequest,
     NotFound,
     Ownership,
-    Parameter,
+    Param,
     ParameterSchema,
     ProbeRequest,
     ProvisionRequest,
@@ -34,6 +34,7 @@ from volplane import (
     Unsupported,
     VolumeSource,
     hookimpl,
+    read_parameters,
 )
 
 __all__ = ["FoldersBackend"]
@@ -41,22 +42,33 @@ __all__ = ["FoldersBackend"]
 Marks = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Options:
+    """The options of a driver, in the configuration file."""
+
+    root: Annotated[str, Param("Directory that holds the folders; it must exist.")]
+
+
+@dataclass(frozen=True)
+class ClassParameters:
+    """The parameters of a StorageClass."""
+
+    colour: Annotated[str, Param("Kept in the marks.")] = "grey"
+
+
 class FoldersBackend(BackendSpec):
     """A directory with folders: `volumes/<name>` is what pods see, `marks/<name>.json` what was asked, and by whom."""
 
-    options_schema = ParameterSchema(
-        parameters=(Parameter(name="root", doc="Directory that holds the folders; it must exist.", required=True),)
-    )
+    options_schema = ParameterSchema.of(Options)
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self.root = Path(options["root"])
+        self.root = Path(read_parameters(Options, options).root)
         self.volumes = self.root / "volumes"
         self.marks = self.root / "marks"
 
     @hookimpl
     def describe(self, request: DescribeRequest) -> DriverInfo:
-        colour = Parameter(name="colour", doc="Kept in the marks.", default="grey")
-        return DriverInfo(version="0.1.0", parameters=ParameterSchema(parameters=(colour,)))
+        return DriverInfo(version="0.1.0", parameters=ParameterSchema.of(ClassParameters))
 
     @hookimpl
     def start(self, request: StartRequest) -> Done:
@@ -80,7 +92,7 @@ class FoldersBackend(BackendSpec):
         wanted = {
             "owner": asdict(request.owner),
             "capacity_bytes": request.capacity_bytes,
-            "colour": request.parameters.get("colour"),
+            "colour": read_parameters(ClassParameters, request.parameters).colour,
         }
         with self._locked():
             marks = self._read(request.name)

@@ -39,6 +39,7 @@ SIMULATING = REPOSITORY / "docs" / "how-to" / "simulate-a-backend.md"
 TESTING = REPOSITORY / "docs" / "how-to" / "test-a-backend.md"
 API = REPOSITORY / "docs" / "reference" / "cluster_api.md"
 WRAPPING = REPOSITORY / "docs" / "how-to" / "wrap-every-backend.md"
+DECLARING = REPOSITORY / "docs" / "how-to" / "declare-options.md"
 SECRETS = REPOSITORY / "docs" / "how-to" / "give-a-driver-a-secret.md"
 EXAMPLE = REPOSITORY / "examples" / "folders"
 CONTEXT = Context(driver="folders.example.com", cluster_id="test")
@@ -164,6 +165,11 @@ async def test_the_how_to_of_extensions_is_right() -> None:
     for settings in configured.extensions:
         schema = options_schema(InstalledPlugins().load("extension", settings.name))
         assert check(schema, settings.options, "option")[1] == ()
+
+
+def test_the_how_to_of_options_is_right() -> None:
+    code = "\n".join(blocks(DECLARING, "python"))
+    exec(compile(code, str(DECLARING), "exec"), {})
 
 
 def test_the_how_to_of_secrets_is_right() -> None:

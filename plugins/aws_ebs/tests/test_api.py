@@ -26,6 +26,7 @@ from volplane import (
     StartRequest,
     StopRequest,
     Unavailable,
+    read_parameters,
 )
 from volplane_aws_ebs import AwsEbsBackend, api
 from volplane_aws_ebs.api import Action, AwsError
@@ -93,7 +94,7 @@ def test_a_role_is_assumed_for_a_driver(server: FakeEC2Server) -> None:
 
 def test_all_clients_of_a_driver_share_the_credentials_of_its_role(server: FakeEC2Server) -> None:
     options = {"region": REGION, "endpoint": server.url, "sts_endpoint": server.url, "role_arn": ROLE}
-    client = api.AwsClient(Settings.of(options))
+    client = api.AwsClient(read_parameters(Settings, options))
     client.call(Action.DESCRIBE_AVAILABILITY_ZONES)
     with pytest.raises(AwsError, match=r"InvalidVolume\.NotFound"):  # By the client that repeats nothing.
         client.call(Action.MODIFY_VOLUME, VolumeId="vol-0a1b2c3d4e5f67890", Size=2)

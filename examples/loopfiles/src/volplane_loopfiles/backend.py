@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from volplane import (
     Absent,
@@ -29,7 +29,7 @@ from volplane import (
     ListRequest,
     NotFound,
     Ownership,
-    Parameter,
+    Param,
     ParameterKind,
     ParameterSchema,
     ProbeRequest,
@@ -44,6 +44,7 @@ from volplane import (
     VolumeMode,
     VolumeSource,
     hookimpl,
+    read_parameters,
 )
 from volplane_loopfiles.images import Images, Marks
 from volplane_loopfiles.loop_devices import attach_image, attached_to, detach_device, device_of, update_capacity
@@ -55,62 +56,50 @@ LARGEST: Final = 1 << 43
 """8 TiB: a file of ext4 has at most 16 TiB."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options of a driver."""
+
+    root: Annotated[str, Param("Directory that holds the images, used by nothing else.", pattern="/.+")]
+    node_name: Annotated[str, Param("Node that has the root; empty = this host's name.")] = ""
+    devices: Annotated[
+        bool, Param("Hand out loop devices; needs root. false: plain image files, as hostPath of type File.")
+    ] = True
+    reserve: Annotated[int, Param("Room to leave free for others.", kind=ParameterKind.SIZE, minimum=0)] = 0
+    page: Annotated[int, Param("Assets on a page of the list.", minimum=1)] = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassParameters:
+    """The parameters of a StorageClass."""
+
+    fs_type: Annotated[
+        Literal["ext4", "xfs"], Param("File system that the kubelet makes, for volumeMode Filesystem.", name="fsType")
+    ] = "ext4"
+    sparse: Annotated[bool, Param("Allocate blocks when they are written; they are promised all the same.")] = False
+
+
 class LoopFilesBackend(BackendSpec):
     """Image files of one file system of a node, as loop devices, or as plain files where that is not permitted."""
 
-    options_schema: ClassVar[ParameterSchema] = ParameterSchema(
-        parameters=(
-            Parameter(
-                name="root", doc="Directory that holds the images, used by nothing else.", required=True, pattern="/.+"
-            ),
-            Parameter(name="node_name", doc="Node that has the root; empty = this host's name.", default=""),
-            Parameter(
-                name="devices",
-                doc="Hand out loop devices; needs root. false: plain image files, as hostPath of type File.",
-                kind=ParameterKind.BOOLEAN,
-                default=True,
-            ),
-            Parameter(
-                name="reserve", doc="Room to leave free for others.", kind=ParameterKind.SIZE, default=0, minimum=0
-            ),
-            Parameter(
-                name="page", doc="Assets on a page of the list.", kind=ParameterKind.INTEGER, default=500, minimum=1
-            ),
-        )
-    )
+    options_schema: ClassVar[ParameterSchema] = ParameterSchema.of(Options)
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         """Keep the options."""
         super().__init__(options)
-        self._images = Images(Path(options["root"]), options["reserve"])
-        self._node: str = options["node_name"] or socket.gethostname().lower()
-        self._devices: bool = options["devices"]
-        self._page: int = options["page"]
+        self._options = read_parameters(Options, options)
+        self._images = Images(Path(self._options.root), self._options.reserve)
+        self._node = self._options.node_name or socket.gethostname().lower()
 
     @hookimpl
     def describe(self, request: DescribeRequest) -> DriverInfo:
         """VolumeMode Block needs loop devices."""
         return DriverInfo(
             version="0.1.0",
-            parameters=ParameterSchema(
-                parameters=(
-                    Parameter(
-                        name="fsType",
-                        doc="File system that the kubelet makes, for volumeMode Filesystem.",
-                        choices=("ext4", "xfs"),
-                        default="ext4",
-                    ),
-                    Parameter(
-                        name="sparse",
-                        doc="Allocate blocks when they are written; they are promised all the same.",
-                        kind=ParameterKind.BOOLEAN,
-                        default=False,
-                    ),
-                )
-            ),
+            parameters=ParameterSchema.of(ClassParameters),
             topology_keys=(NODE,),
             access_modes=frozenset({AccessMode.READ_WRITE_ONCE, AccessMode.READ_WRITE_ONCE_POD}),
-            volume_modes=frozenset(VolumeMode) if self._devices else frozenset({VolumeMode.FILESYSTEM}),
+            volume_modes=frozenset(VolumeMode) if self._options.devices else frozenset({VolumeMode.FILESYSTEM}),
             maximum_bytes=LARGEST,
         )
 
@@ -122,7 +111,7 @@ class LoopFilesBackend(BackendSpec):
         self._images.prepare()
         with self._images.locked("give volumes their devices"):
             self._images.remove_half_made()
-            for name in self._images.names() if self._devices else ():
+            for name in self._images.names() if self._options.devices else ():
                 if self._images.image(name).exists():
                     self._images.set_link(name, attach_image(self._images.image(name)))
         return Done()
@@ -208,7 +197,7 @@ class LoopFilesBackend(BackendSpec):
                 self._images.fill(name, marks)
                 self._images.write(name, marks)
             asset = self._complete(name, marks)
-            device = device_of(self._images.image(name)) if self._devices else None
+            device = device_of(self._images.image(name)) if self._options.devices else None
             if device is not None:
                 update_capacity(device)
             return asset
@@ -234,7 +223,7 @@ class LoopFilesBackend(BackendSpec):
                 for n in sorted({*self._images.names(), *images_without_marks})
                 if request.page is None or n > request.page
             ]
-            taken = names[: self._page]
+            taken = names[: self._options.page]
             assets = tuple(self._listed(name) for name in taken)
         return AssetPage(assets=assets, next_page=taken[-1] if len(names) > len(taken) else None)
 
@@ -253,14 +242,14 @@ class LoopFilesBackend(BackendSpec):
         """Make image and device as the marks say, as far as they are missing; returns the asset."""
         self._images.fill(name, marks)
         fields: dict[str, Any] = {"path": str(self._images.image(name)), "type": "File"}
-        if self._devices:
+        if self._options.devices:
             self._images.set_link(name, attach_image(self._images.image(name)))
             fields = {"path": str(self._images.link(name))}
             if marks.demand["volume_mode"] == VolumeMode.FILESYSTEM:
                 fields["fsType"] = marks.demand["fs_type"]
         return Asset(
             handle=name,
-            source=VolumeSource(kind="local" if self._devices else "hostPath", fields=fields),
+            source=VolumeSource(kind="local" if self._options.devices else "hostPath", fields=fields),
             capacity_bytes=marks.capacity_bytes,
             node_affinity=(self._segment(),),
         )
@@ -268,7 +257,7 @@ class LoopFilesBackend(BackendSpec):
     def _release(self, name: str) -> None:
         """Detach the devices of an image. Raises VolumeInUse if one is in use, or without the option `devices`."""
         for device in attached_to(self._images.image(name)):
-            if not self._devices:
+            if not self._options.devices:
                 raise VolumeInUse(f"image {name} is in use as {device}: detach it; nothing was removed")
             detach_device(device, f"image {name}")
 
@@ -296,12 +285,12 @@ def _identity(owner: Ownership) -> tuple[str, str, str]:
 
 
 def _marks_of(request: ProvisionRequest) -> Marks:
-    sparse = bool(request.parameters.get("sparse"))
+    parameters = read_parameters(ClassParameters, request.parameters)
     demand = {
         "capacity_bytes": request.capacity_bytes,
         "access_modes": sorted(request.access_modes),
         "volume_mode": str(request.volume_mode),
-        "fs_type": request.parameters.get("fsType") or "ext4",
-        "sparse": sparse,
+        "fs_type": parameters.fs_type,
+        "sparse": parameters.sparse,
     }
-    return Marks(owner=request.owner, capacity_bytes=request.capacity_bytes, sparse=sparse, demand=demand)
+    return Marks(owner=request.owner, capacity_bytes=request.capacity_bytes, sparse=parameters.sparse, demand=demand)

@@ -23,8 +23,8 @@ from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.devices import DeviceNames
 from volplane_aws_ebs.ec2 import Ec2
 from volplane_aws_ebs.errors import NOT_ATTACHED, NOT_FOUND
-from volplane_aws_ebs.file_system import BLOCK_UNTIL_INITIALIZED
 from volplane_aws_ebs.ownership import Fencing
+from volplane_aws_ebs.parameters import BLOCK_UNTIL_INITIALIZED
 from volplane_aws_ebs.resources import Ec2Attachment, Ec2Instance, Ec2Volume, instance_id, volume_id, volume_id_from
 from volplane_aws_ebs.state_waits import STUCK_DETACHING_SECONDS, Pair, StateWaits
 

@@ -41,6 +41,7 @@ from volplane import (
     ValidateRequest,
     VolumeMode,
     hookimpl,
+    read_parameters,
 )
 from volplane.cloud import BoundedCache, HookCall, Zones, ZoneStates, in_turns
 from volplane_aws_ebs import ownership_tags
@@ -55,7 +56,7 @@ from volplane_aws_ebs.ownership import Fencing, adopt, list_page
 from volplane_aws_ebs.parameters import PARAMETERS, ClassParameters
 from volplane_aws_ebs.resources import GIB, IN_TREE, asset_from, instance_id, new_source, volume_id_from
 from volplane_aws_ebs.scrub import let_a_pod_scrub
-from volplane_aws_ebs.settings import OPTIONS, Settings, check_tag_count
+from volplane_aws_ebs.settings import Settings, check_tag_count
 from volplane_aws_ebs.snapshots import Snapshotter
 from volplane_aws_ebs.state_waits import StateWaits
 from volplane_aws_ebs.volume_types import LARGEST_GIB
@@ -72,7 +73,7 @@ class AwsEbsBackend(BackendSpec):
     """Volumes of Amazon EBS, mounted by the node plugin of the official CSI driver."""
 
     default_driver_name: ClassVar[str] = "ebs.volplane.dev"
-    options_schema: ClassVar[ParameterSchema] = OPTIONS
+    options_schema: ClassVar[ParameterSchema] = ParameterSchema.of(Settings)
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class AwsEbsBackend(BackendSpec):
         connect_to: gives what makes boto3 clients, for tests. clock: seconds, never going back.
         """
         super().__init__(options)
-        self._settings = Settings.of(options)
+        self._settings = read_parameters(Settings, options)
         self._clock = clock
         self._ec2 = Ec2(self._settings, AwsClient(self._settings, connect_to), clock)
         self._nodes: BoundedCache[str, str] = BoundedCache()
@@ -148,7 +149,7 @@ class AwsEbsBackend(BackendSpec):
     @hookimpl
     def validate(self, request: ValidateRequest) -> Done:
         """Check which parameters can be combined, with each other and with the options."""
-        check_tag_count(self._settings.tags, ClassParameters.of(request.parameters).tags.keys())
+        check_tag_count(self._settings.tags, read_parameters(ClassParameters, request.parameters).tags.keys())
         return Done()
 
     @hookimpl
@@ -180,7 +181,7 @@ class AwsEbsBackend(BackendSpec):
             found = self._ec2.volumes_named_now(request.owner.cluster_id, request.name)
         for volume in found:
             if ownership_tags.owner_of(volume.tags) == request.owner:
-                fs_type = ClassParameters.of(request.parameters).fs_type
+                fs_type = read_parameters(ClassParameters, request.parameters).fs_type
                 source = new_source(self._settings, volume.id, VolumeMode.FILESYSTEM, fs_type)
                 return asset_from(self._settings, volume, source, driver=request.context.driver)
         return Absent()

@@ -3,160 +3,156 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Final
 
-from volplane import InvalidArgument, Parameter, ParameterKind, ParameterSchema
+from volplane import InvalidArgument, Param, ParameterKind, ParameterSchema, VolumeMode
 from volplane_aws_ebs.class_tags import SPECIFICATION, ClassTags
-from volplane_aws_ebs.file_system import FILE_SYSTEM_PARAMETERS, FS_TYPES, check_file_system
 from volplane_aws_ebs.volume_types import VOLUME_TYPES, allowed_iops
 
-__all__ = ["PARAMETERS", "ClassParameters"]
+__all__ = ["BLOCK_UNTIL_INITIALIZED", "PARAMETERS", "ClassParameters"]
 
-_CSI_FS_TYPE = "csi.storage.k8s.io/fstype"
+BLOCK_UNTIL_INITIALIZED: Final = "blockAttachUntilInitialized"
+_CSI_FS_TYPE: Final = "csi.storage.k8s.io/fstype"
+_FS_TYPES: Final = ("ext4", "ext3", "xfs", "ntfs")
+_EXT4: Final = ("ext4",)
+_EXT: Final = ("ext4", "ext3")
+_LINUX: Final = ("ext4", "ext3", "xfs")
+_NUMBER: Final = "[0-9A-Za-z]+"
 
-PARAMETERS = ParameterSchema(
-    version=1,
-    parameters=(
-        Parameter(name="type", doc="Volume type.", choices=tuple(VOLUME_TYPES), default="gp3"),
-        Parameter(
-            name="iops",
-            doc="IOPS to provision, for gp3, io1 and io2. More than the type has at the volume's size (500, 50 and "
+
+@dataclass(frozen=True, kw_only=True)
+class ClassParameters:
+    """The parameters of a StorageClass, those that only the node plugin honours included."""
+
+    volume_type: Annotated[str, Param("Volume type.", name="type", choices=tuple(VOLUME_TYPES))] = "gp3"
+    iops: Annotated[
+        int | None,
+        Param(
+            "IOPS to provision, for gp3, io1 and io2. More than the type has at the volume's size (500, 50 and "
             "1000 for each GiB), or the zone gives, are capped at that.",
-            kind=ParameterKind.INTEGER,
             minimum=1,
             excludes=("iopsPerGB",),
         ),
-        Parameter(
-            name="iopsPerGB",
-            doc="IOPS to provision for each GiB; capped in the same way.",
-            kind=ParameterKind.INTEGER,
-            minimum=1,
-            excludes=("iops",),
+    ] = None
+    iops_per_gib: Annotated[
+        int | None,
+        Param(
+            "IOPS to provision for each GiB; capped in the same way.", name="iopsPerGB", minimum=1, excludes=("iops",)
         ),
-        Parameter(
+    ] = None
+    raise_iops: Annotated[
+        bool,
+        Param(
+            "Where iops or iopsPerGB give less than the type's minimum, provision the minimum instead of refusing.",
             name="allowAutoIOPSPerGBIncrease",
-            doc="Where iops or iopsPerGB give less than the type's minimum, provision the minimum instead of refusing.",
-            kind=ParameterKind.BOOLEAN,
-            default=False,
         ),
-        Parameter(
-            name="allowAutoIOPSIncreaseOnModify",
-            doc="Compute the IOPS of iopsPerGB anew when the volume grows.",
-            kind=ParameterKind.BOOLEAN,
-            default=False,
+    ] = False
+    increase_on_modify: Annotated[
+        bool, Param("Compute the IOPS of iopsPerGB anew when the volume grows.", name="allowAutoIOPSIncreaseOnModify")
+    ] = False
+    throughput: Annotated[
+        int | None,
+        Param(
+            "Throughput to provision in MiB/s, for gp3; at most 0.25 for each of its IOPS.", minimum=125, maximum=2_000
         ),
-        Parameter(
-            name="throughput",
-            doc="Throughput to provision in MiB/s, for gp3; at most 0.25 for each of its IOPS.",
-            kind=ParameterKind.INTEGER,
-            minimum=125,
-            maximum=2_000,
-        ),
-        Parameter(
-            name="encrypted",
-            doc="Encrypt the volume. Default: what the account says; with kmsKeyId true.",
-            kind=ParameterKind.BOOLEAN,
-        ),
-        Parameter(
-            name="kmsKeyId",
-            doc="KMS key to encrypt with: its ARN, its id, or an alias (alias/name or its ARN); default: the account's "
+    ] = None
+    encrypted: Annotated[
+        bool | None, Param("Encrypt the volume. Default: what the account says; with kmsKeyId true.")
+    ] = None
+    kms_key_id: Annotated[
+        str | None,
+        Param(
+            "KMS key to encrypt with: its ARN, its id, or an alias (alias/name or its ARN); default: the account's "
             "key for EBS.",
+            name="kmsKeyId",
             pattern=r"arn:[^\s:]+:kms:[^\s]+|alias/[\w/-]+|(mrk-)?[0-9a-f-]{32,36}|",
         ),
-        Parameter(
-            name="fsType",
-            doc="File system that the node makes on it.",
-            choices=FS_TYPES,
-            default="ext4",
-            excludes=(_CSI_FS_TYPE,),
-        ),
-        Parameter(
+    ] = None
+    plain_fs_type: Annotated[
+        str, Param("File system that the node makes on it.", name="fsType", choices=_FS_TYPES, excludes=(_CSI_FS_TYPE,))
+    ] = "ext4"
+    csi_fs_type: Annotated[
+        str | None,
+        Param(
+            "The same, as classes of the official driver spell it.",
             name=_CSI_FS_TYPE,
-            doc="The same, as classes of the official driver spell it.",
-            choices=FS_TYPES,
+            choices=_FS_TYPES,
             excludes=("fsType",),
         ),
-        Parameter(
-            name="tags",
-            doc="Tags for the volume, beside those of the driver's options. Values may contain ${namespace}, ${claim} "
+    ] = None
+    plain_tags: Annotated[
+        Mapping[str, str],
+        Param(
+            "Tags for the volume, beside those of the driver's options. Values may contain ${namespace}, ${claim} "
             "and ${volume}.",
-            kind=ParameterKind.MAPPING,
-            default={},
+            name="tags",
         ),
-        Parameter(
-            name=SPECIFICATION,
-            doc='One tag for each parameter, as in tagSpecification_1: "key=value". Values may contain '
+    ] = field(default_factory=dict)
+    tag_specifications: Annotated[
+        Mapping[str, str] | None,
+        Param(
+            'One tag for each parameter, as in tagSpecification_1: "key=value". Values may contain '
             "{{ .PVCNamespace }}, {{ .PVCName }}, {{ .PVName }} and the functions of the official driver.",
+            name=SPECIFICATION,
             kind=ParameterKind.KEYS,
         ),
-        Parameter(
+    ] = None
+    block_express: Annotated[
+        bool | None,
+        Param(
+            "Accepted for older classes, without effect: all volumes of type io2 are on Block Express.",
             name="blockExpress",
-            doc="Accepted for older classes, without effect: all volumes of type io2 are on Block Express.",
-            kind=ParameterKind.BOOLEAN,
         ),
-        *FILE_SYSTEM_PARAMETERS,
-        Parameter(
+    ] = None
+    block_size: Annotated[
+        str | None, Param("Block size of the file system; not for ntfs.", name="blockSize", pattern=_NUMBER)
+    ] = None
+    inode_size: Annotated[str | None, Param("Size of its inodes; not for ntfs.", name="inodeSize", pattern=_NUMBER)] = (
+        None
+    )
+    bytes_per_inode: Annotated[
+        str | None, Param("One inode for so many bytes; for ext3 and ext4.", name="bytesPerInode", pattern=_NUMBER)
+    ] = None
+    number_of_inodes: Annotated[
+        str | None, Param("So many inodes; for ext3 and ext4.", name="numberOfInodes", pattern=_NUMBER)
+    ] = None
+    ext4_big_alloc: Annotated[bool, Param("Allocate blocks in clusters; for ext4.", name="ext4BigAlloc")] = False
+    ext4_cluster_size: Annotated[
+        str | None, Param("Size of these clusters, with ext4BigAlloc.", name="ext4ClusterSize", pattern=_NUMBER)
+    ] = None
+    ext4_encryption_support: Annotated[
+        bool, Param("Let programs encrypt directories of the file system; for ext4.", name="ext4EncryptionSupport")
+    ] = False
+    block_until_initialized: Annotated[
+        bool,
+        Param(
+            "Attach a volume that was made from a snapshot only when all of it has been read from there.",
+            name=BLOCK_UNTIL_INITIALIZED,
+        ),
+    ] = False
+    initialization_rate: Annotated[
+        int | None,
+        Param(
+            "MiB/s at which a volume that is made from a snapshot is filled; for other volumes without effect.",
             name="volumeInitializationRate",
-            doc="MiB/s at which a volume that is made from a snapshot is filled; for other volumes without effect.",
-            kind=ParameterKind.INTEGER,
             minimum=100,
             maximum=300,
         ),
-        Parameter(
+    ] = None
+    snapshot: Annotated[
+        str | None,
+        Param(
+            "Snapshot that the volume is made from; it must be at least as large.",
             name="snapshotId",
-            doc="Snapshot that the volume is made from; it must be at least as large.",
             pattern="snap-[0-9a-f]{8,17}",
         ),
-    ),
-)
+    ] = None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassParameters:
-    """The parameters of a StorageClass. encrypted: None = the account's default. given: all of them, as they were read.
-
-    increase_on_modify: growing the volume raises its IOPS. initialization_rate: MiB/s.
-    """
-
-    volume_type: str
-    iops: int | None
-    iops_per_gib: int | None
-    raise_iops: bool
-    increase_on_modify: bool
-    throughput: int | None
-    encrypted: bool | None
-    kms_key: str | None
-    fs_type: str
-    tags: ClassTags
-    snapshot: str | None
-    initialization_rate: int | None
-    given: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, parameters: Mapping[str, Any]) -> ClassParameters:
-        """Read parameters that the schema has checked; raises `InvalidArgument` for what a schema cannot express."""
-        values: dict[str, Any] = {parameter.name: parameter.default for parameter in PARAMETERS.parameters}
-        values.update({name: value for name, value in parameters.items() if value is not None})
-        checked = cls(
-            volume_type=values["type"],
-            iops=values["iops"],
-            iops_per_gib=values["iopsPerGB"],
-            raise_iops=values["allowAutoIOPSPerGBIncrease"],
-            increase_on_modify=values["allowAutoIOPSIncreaseOnModify"],
-            throughput=values["throughput"],
-            encrypted=True if values["kmsKeyId"] and values["encrypted"] is None else values["encrypted"],
-            kms_key=values["kmsKeyId"] or None,
-            fs_type=values[_CSI_FS_TYPE] or values["fsType"],
-            tags=ClassTags.of(values["tags"], values[SPECIFICATION] or {}),
-            snapshot=values["snapshotId"],
-            initialization_rate=values["volumeInitializationRate"],
-            given=values,
-        )
-        checked._check()
-        return checked
-
-    def _check(self) -> None:
+    def __post_init__(self) -> None:
+        """Raise `InvalidArgument` for what a schema cannot express."""
+        _ = self.tags  # It raises for tags that cannot be.
         kind = VOLUME_TYPES[self.volume_type]
         if kind.iops is None and (self.iops is not None or self.iops_per_gib is not None):
             key, value = ("iops", self.iops) if self.iops is not None else ("iopsPerGB", self.iops_per_gib)
@@ -174,12 +170,78 @@ class ClassParameters:
             raise InvalidArgument(
                 f"parameters kmsKeyId={self.kms_key} and encrypted=false contradict each other; remove one"
             )
-        check_file_system(self.given, self.fs_type)
+        for name, (option, file_systems) in self._file_system_options.items():
+            if option and self.fs_type not in file_systems:
+                raise InvalidArgument(
+                    f"parameter {name} is {_text(option)!r}: the file system {self.fs_type} has no such option, only "
+                    f"{', '.join(file_systems)}; remove it, or choose another file system"
+                )
+        if self.ext4_cluster_size and not self.ext4_big_alloc:
+            raise InvalidArgument(
+                f"parameter ext4ClusterSize is {self.ext4_cluster_size!r}: clusters are used only with ext4BigAlloc, "
+                "which must be true"
+            )
+
+    @property
+    def fs_type(self) -> str:
+        """The file system that the node makes."""
+        return self.csi_fs_type or self.plain_fs_type
+
+    @property
+    def kms_key(self) -> str | None:
+        """The key to encrypt with; None = the account's key."""
+        return self.kms_key_id or None
+
+    @property
+    def create_encrypted(self) -> bool | None:
+        """Whether to encrypt; None = the account's default."""
+        return True if self.kms_key and self.encrypted is None else self.encrypted
+
+    @cached_property
+    def tags(self) -> ClassTags:
+        """The tags of the volume. Raises `InvalidArgument`."""
+        return ClassTags.of(self.plain_tags, self.tag_specifications or {})
+
+    @property
+    def _file_system_options(self) -> dict[str, tuple[str | bool | None, tuple[str, ...]]]:
+        """By parameter: its value, and the file systems that have the option."""
+        return {
+            "blockSize": (self.block_size, _LINUX),
+            "inodeSize": (self.inode_size, _LINUX),
+            "bytesPerInode": (self.bytes_per_inode, _EXT),
+            "numberOfInodes": (self.number_of_inodes, _EXT),
+            "ext4BigAlloc": (self.ext4_big_alloc, _EXT4),
+            "ext4ClusterSize": (self.ext4_cluster_size, _EXT4),
+            "ext4EncryptionSupport": (self.ext4_encryption_support, _EXT4),
+        }
 
     def iops_at(self, size: int) -> int | None:
-        """IOPS to provision for a volume of `size` GiB; None = the type's default. Raises InvalidArgument."""
+        """Return the IOPS of a volume of `size` GiB; None = the type's default. Raises InvalidArgument."""
         if self.iops is None and self.iops_per_gib is None:
             return None
         return allowed_iops(
             self.volume_type, size, iops=self.iops, per_gib=self.iops_per_gib, raise_to_minimum=self.raise_iops
         )
+
+    def node_attributes(self, mode: VolumeMode) -> dict[str, str]:
+        """Return the volume's attributes for the node plugin, under the keys that the official driver's plugin reads.
+
+        They are those of kubernetes-sigs/aws-ebs-csi-driver, pkg/driver/constants.go. Raises InvalidArgument for
+        options of a file system that the volume will not have.
+        """
+        given = {name: _text(value) for name, (value, _) in self._file_system_options.items() if value}
+        if given and mode is VolumeMode.BLOCK:
+            name, text = next(iter(given.items()))
+            raise InvalidArgument(
+                f"parameter {name} is {text!r}: a volume of mode Block has no file system; use another class for it"
+            )
+        if self.block_until_initialized:
+            given[BLOCK_UNTIL_INITIALIZED] = "true"
+        return {name.lower(): text for name, text in given.items()}
+
+
+PARAMETERS = ParameterSchema.of(ClassParameters)
+
+
+def _text(value: object) -> str:
+    return "true" if value is True else str(value)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated
 
-from volplane import InvalidArgument, Parameter, ParameterKind, ParameterSchema, Secret
+from volplane import InvalidArgument, Param, Secret
 from volplane_aws_ebs.ownership_tags import MOST_TAGS, OWN_TAGS, RESERVED_PREFIXES
 
-__all__ = ["CSI_DRIVER", "OPTIONS", "ZONE_ID_LABEL", "ZONE_LABEL", "Settings", "check_tag_count", "check_tags"]
+__all__ = ["CSI_DRIVER", "ZONE_ID_LABEL", "ZONE_LABEL", "Settings", "check_tag_count", "check_tags"]
 
 CSI_DRIVER = "ebs.csi.aws.com"
 ZONE_LABEL = "topology.kubernetes.io/zone"
@@ -18,174 +18,139 @@ ZONE_ID_LABEL = "topology.k8s.aws/zone-id"
 _URL = r"(https?://[^\s?#]+)?"
 _MAX_EXTRA_TAGS = 30
 
-OPTIONS = ParameterSchema(
-    version=1,
-    parameters=(
-        Parameter(
-            name="region",
-            doc="Region of the volumes, such as eu-central-1. Never guessed: a handle means nothing in another region.",
-            pattern="[a-z0-9-]+",
-            required=True,
-        ),
-        Parameter(
-            name="zones",
-            doc="Zones for volumes whose place nobody chose (volumeBindingMode Immediate without allowedTopologies), "
-            "local zones too; empty = all availability zones of the region. Of these it takes one in which a node is, "
-            "if there is any. Ids such as euc1-az1 where zone_label holds ids.",
-            kind=ParameterKind.STRINGS,
-            default=(),
-        ),
-        Parameter(
-            name="access_key_id",
-            doc="Access key instead of the default chain of credentials (environment, web identity, pod identity, "
-            "shared files, instance profile), which is the better choice where it works: its keys expire. "
-            "Together with secret_access_key.",
-            kind=ParameterKind.SECRET,
-        ),
-        Parameter(
-            name="secret_access_key",
-            doc="What belongs to access_key_id. Both are read anew for every call, so changed ones are used at once.",
-            kind=ParameterKind.SECRET,
-        ),
-        Parameter(
-            name="session_token", doc="What belongs to access_key_id if it is temporary.", kind=ParameterKind.SECRET
-        ),
-        Parameter(
-            name="role_arn",
-            doc="Role to assume with those credentials; empty = use them as they are.",
-            pattern=r"(arn:[^\s]+:role/[^\s]+)?",
-            default="",
-        ),
-        Parameter(name="role_external_id", doc="External id that the role's trust policy asks for.", default=""),
-        Parameter(
-            name="role_session_name",
-            doc="Under which name the role's calls appear in the audit log.",
-            pattern=r"[\w+=,.@-]{2,64}",
-            default="volplane",
-        ),
-        Parameter(
-            name="endpoint",
-            doc="URL of the EC2 API instead of the region's own, for private endpoints and tests. Credentials are "
-            "sent there, which is why no class can set it.",
-            pattern=_URL,
-            default="",
-        ),
-        Parameter(name="sts_endpoint", doc="URL of the STS API instead of the region's own.", pattern=_URL, default=""),
-        Parameter(
-            name="attach",
-            doc="Declare that volplane attaches the volumes. Only where the controller of the official driver does "
-            "not run, "
-            "because its attacher serves the same VolumeAttachments.",
-            kind=ParameterKind.BOOLEAN,
-            default=False,
-        ),
-        Parameter(
-            name="csi_driver_name",
-            doc="The driver in the volumes' csi source, and attacher of their VolumeAttachments: whose node plugin "
-            "mounts them.",
-            pattern=r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?",
-            default=CSI_DRIVER,
-        ),
-        Parameter(
-            name="zone_label",
-            doc="Node label that holds the zone, and key of the volumes' node affinity. The last one holds the zone's "
-            "id, which names the same place in every account.",
-            choices=(ZONE_LABEL, _EBS_ZONE_LABEL, ZONE_ID_LABEL),
-            default=ZONE_LABEL,
-        ),
-        Parameter(
-            name="tags",
-            doc="Tags for everything that is made, beside volplane's own.",
-            kind=ParameterKind.MAPPING,
-            default={},
-        ),
-        Parameter(
-            name="mutations_per_second",
-            doc="Calls a second of each kind that changes something (CreateVolume, AttachVolume, …), 5 being what EC2 "
-            "grants unless an account asked for more. Lowered for a while when EC2 throttles all the same.",
-            kind=ParameterKind.INTEGER,
-            default=5,
-            minimum=1,
-            maximum=1_000,
-        ),
-        Parameter(
-            name="mutation_burst",
-            doc="How many of these calls may come at once after a pause. EC2 grants 50; a few less, because calls do "
-            "not arrive as evenly as they are sent.",
-            kind=ParameterKind.INTEGER,
-            default=40,
-            minimum=1,
-            maximum=10_000,
-        ),
-        Parameter(
-            name="attach_limit",
-            doc="How many volumes a node may hold, its root volume included; 0 = what EC2 says of its instance type.",
-            kind=ParameterKind.INTEGER,
-            default=0,
-            minimum=0,
-            maximum=1_000,
-        ),
-        Parameter(
-            name="reserved_attachments",
-            doc="How many attachments of each node are left free, for what others attach there; without effect on "
-            "attach_limit.",
-            kind=ParameterKind.INTEGER,
-            default=0,
-            minimum=0,
-            maximum=1_000,
-        ),
-    ),
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The options, checked."""
+    """The options of a driver."""
 
-    region: str
-    zones: tuple[str, ...]
-    access_key_id: Secret | None
-    secret_access_key: Secret | None
-    session_token: Secret | None
-    role_arn: str
-    role_external_id: str = field(repr=False)
-    role_session_name: str
-    endpoint: str
-    sts_endpoint: str
-    attach: bool
-    csi_driver_name: str
-    zone_label: str
-    tags: Mapping[str, str]
-    mutations_per_second: int
-    mutation_burst: int
-    attach_limit: int
-    reserved_attachments: int
+    region: Annotated[
+        str,
+        Param(
+            "Region of the volumes, such as eu-central-1. Never guessed: a handle means nothing in another region.",
+            pattern="[a-z0-9-]+",
+        ),
+    ]
+    zones: Annotated[
+        tuple[str, ...],
+        Param(
+            "Zones for volumes whose place nobody chose (volumeBindingMode Immediate without allowedTopologies), "
+            "local zones too; empty = all availability zones of the region. Of these it takes one in which a node is, "
+            "if there is any. Ids such as euc1-az1 where zone_label holds ids."
+        ),
+    ] = ()
+    access_key_id: Annotated[
+        Secret | None,
+        Param(
+            "Access key instead of the default chain of credentials (environment, web identity, pod identity, "
+            "shared files, instance profile), which is the better choice where it works: its keys expire. "
+            "Together with secret_access_key."
+        ),
+    ] = None
+    secret_access_key: Annotated[
+        Secret | None,
+        Param("What belongs to access_key_id. Both are read anew for every call, so changed ones are used at once."),
+    ] = None
+    session_token: Annotated[Secret | None, Param("What belongs to access_key_id if it is temporary.")] = None
+    role_arn: Annotated[
+        str,
+        Param(
+            "Role to assume with those credentials; empty = use them as they are.", pattern=r"(arn:[^\s]+:role/[^\s]+)?"
+        ),
+    ] = ""
+    role_external_id: Annotated[str, Param("External id that the role's trust policy asks for.")] = field(
+        default="", repr=False
+    )
+    role_session_name: Annotated[
+        str, Param("Under which name the role's calls appear in the audit log.", pattern=r"[\w+=,.@-]{2,64}")
+    ] = "volplane"
+    endpoint: Annotated[
+        str,
+        Param(
+            "URL of the EC2 API instead of the region's own, for private endpoints and tests. Credentials are "
+            "sent there, which is why no class can set it.",
+            pattern=_URL,
+        ),
+    ] = ""
+    sts_endpoint: Annotated[str, Param("URL of the STS API instead of the region's own.", pattern=_URL)] = ""
+    attach: Annotated[
+        bool,
+        Param(
+            "Declare that volplane attaches the volumes. Only where the controller of the official driver does "
+            "not run, "
+            "because its attacher serves the same VolumeAttachments."
+        ),
+    ] = False
+    csi_driver_name: Annotated[
+        str,
+        Param(
+            "The driver in the volumes' csi source, and attacher of their VolumeAttachments: whose node plugin "
+            "mounts them.",
+            pattern=r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?",
+        ),
+    ] = CSI_DRIVER
+    zone_label: Annotated[
+        str,
+        Param(
+            "Node label that holds the zone, and key of the volumes' node affinity. The last one holds the zone's "
+            "id, which names the same place in every account.",
+            choices=(ZONE_LABEL, _EBS_ZONE_LABEL, ZONE_ID_LABEL),
+        ),
+    ] = ZONE_LABEL
+    tags: Annotated[Mapping[str, str], Param("Tags for everything that is made, beside volplane's own.")] = field(
+        default_factory=dict
+    )
+    mutations_per_second: Annotated[
+        int,
+        Param(
+            "Calls a second of each kind that changes something (CreateVolume, AttachVolume, …), 5 being what EC2 "
+            "grants unless an account asked for more. Lowered for a while when EC2 throttles all the same.",
+            minimum=1,
+            maximum=1_000,
+        ),
+    ] = 5
+    mutation_burst: Annotated[
+        int,
+        Param(
+            "How many of these calls may come at once after a pause. EC2 grants 50; a few less, because calls do "
+            "not arrive as evenly as they are sent.",
+            minimum=1,
+            maximum=10_000,
+        ),
+    ] = 40
+    attach_limit: Annotated[
+        int,
+        Param(
+            "How many volumes a node may hold, its root volume included; 0 = what EC2 says of its instance type.",
+            minimum=0,
+            maximum=1_000,
+        ),
+    ] = 0
+    reserved_attachments: Annotated[
+        int,
+        Param(
+            "How many attachments of each node are left free, for what others attach there; without effect on "
+            "attach_limit.",
+            minimum=0,
+            maximum=1_000,
+        ),
+    ] = 0
 
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Settings:
-        """Read the options; raises `InvalidArgument` naming the key, the value and what would be right."""
-        values: dict[str, Any] = {option.name: option.default for option in OPTIONS.parameters}
-        values.update({name: value for name, value in options.items() if value is not None})
-        settings = cls(**values)
-        _check_keys(settings)
-        outside = [zone for zone in settings.zones if not zone.startswith(settings.region)]
-        if outside and not settings.zone_ids:
-            raise InvalidArgument(f"option zones: {outside[0]!r} is not in region {settings.region!r}")
-        check_tags(settings.tags, "option tags")
-        return settings
+    def __post_init__(self) -> None:
+        """Raise `InvalidArgument` naming the key, the value and what would be right."""
+        if self.access_key_id is None and (self.secret_access_key or self.session_token) is not None:
+            given = "session_token" if self.secret_access_key is None else "secret_access_key"
+            raise InvalidArgument(f"option access_key_id is missing; it belongs to {given}")
+        if self.access_key_id is not None and self.secret_access_key is None:
+            raise InvalidArgument("option secret_access_key is missing; it belongs to access_key_id")
+        outside = [zone for zone in self.zones if not zone.startswith(self.region)]
+        if outside and not self.zone_ids:
+            raise InvalidArgument(f"option zones: {outside[0]!r} is not in region {self.region!r}")
+        check_tags(self.tags, "option tags")
 
     @property
     def zone_ids(self) -> bool:
         """Whether zones are named by their ids."""
         return self.zone_label == ZONE_ID_LABEL
-
-
-def _check_keys(settings: Settings) -> None:
-    if settings.access_key_id is None and (settings.secret_access_key or settings.session_token) is not None:
-        given = "session_token" if settings.secret_access_key is None else "secret_access_key"
-        raise InvalidArgument(f"option access_key_id is missing; it belongs to {given}")
-    if settings.access_key_id is not None and settings.secret_access_key is None:
-        raise InvalidArgument("option secret_access_key is missing; it belongs to access_key_id")
 
 
 def check_tags(tags: Mapping[str, str], where: str, reserved: tuple[str, ...] = RESERVED_PREFIXES) -> None:

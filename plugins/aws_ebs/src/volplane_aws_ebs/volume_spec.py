@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from volplane import AccessMode, InvalidArgument, ProvisionRequest, Unsupported, VolumeMode
-from volplane_aws_ebs.file_system import attributes_of
+from volplane import AccessMode, InvalidArgument, ProvisionRequest, Unsupported, VolumeMode, read_parameters
 from volplane_aws_ebs.parameters import ClassParameters
 from volplane_aws_ebs.resources import GIB, Ec2Volume
 from volplane_aws_ebs.volume_types import VOLUME_TYPES, check_throughput, gib
@@ -33,7 +32,7 @@ class VolumeSpec:
     @classmethod
     def of(cls, request: ProvisionRequest) -> VolumeSpec:
         """Raises `InvalidArgument` or `Unsupported` if no volume of EBS can be like this."""
-        parameters = ClassParameters.of(request.parameters)
+        parameters = read_parameters(ClassParameters, request.parameters)
         if request.source_volume is not None:
             raise Unsupported("volumes cannot be made from other volumes; make a snapshot and a volume from that")
         size = gib(request.capacity_bytes)
@@ -53,7 +52,7 @@ class VolumeSpec:
             iops=iops,
             snapshot=request.source_snapshot or parameters.snapshot,
             multi_attach=_multi_attach(request, parameters),
-            attributes=attributes_of(parameters.given, request.volume_mode),
+            attributes=parameters.node_attributes(request.volume_mode),
         )
 
     def create_volume_parameters(self) -> dict[str, Any]:
@@ -63,7 +62,7 @@ class VolumeSpec:
             "VolumeType": self.parameters.volume_type,
             "Iops": self.iops,
             "Throughput": self.parameters.throughput,
-            "Encrypted": self.parameters.encrypted,
+            "Encrypted": self.parameters.create_encrypted,
             "KmsKeyId": self.parameters.kms_key,
             "SnapshotId": self.snapshot,
             "VolumeInitializationRate": self.parameters.initialization_rate if self.snapshot else None,

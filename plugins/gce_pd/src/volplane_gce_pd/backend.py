@@ -42,6 +42,7 @@ from volplane import (
     ValidateRequest,
     VolumeMode,
     hookimpl,
+    read_parameters,
 )
 from volplane.cloud import LABELS, BoundedCache, HookCall, Zones, ZoneStates, in_turns
 from volplane_gce_pd.api import ComputeClient, Connect, connect
@@ -63,7 +64,7 @@ from volplane_gce_pd.resources import (
     new_source,
 )
 from volplane_gce_pd.scrub import let_a_pod_scrub
-from volplane_gce_pd.settings import OPTIONS, Settings, check_labels
+from volplane_gce_pd.settings import Settings, check_labels
 from volplane_gce_pd.snapshots import Snapshotter
 
 __all__ = ["GcePdBackend"]
@@ -75,7 +76,7 @@ class GcePdBackend(BackendSpec):
     """Disks of Google Compute Engine, mounted by the node plugin of the official CSI driver."""
 
     default_driver_name: ClassVar[str] = "pd.volplane.dev"
-    options_schema: ClassVar[ParameterSchema] = OPTIONS
+    options_schema: ClassVar[ParameterSchema] = ParameterSchema.of(Settings)
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class GcePdBackend(BackendSpec):
         connect_to: makes the client of a service, for tests. clock: seconds, never going back.
         """
         super().__init__(options)
-        self._settings = Settings.of(options)
+        self._settings = read_parameters(Settings, options)
         self._clock = clock
         self._compute = Compute(self._settings, ComputeClient(self._settings, connect_to), clock)
         self._nodes: BoundedCache[str, str] = BoundedCache()
@@ -146,7 +147,7 @@ class GcePdBackend(BackendSpec):
     @hookimpl
     def validate(self, request: ValidateRequest) -> Done:
         """Check which parameters can be combined, with each other and with the options."""
-        parameters = ClassParameters.of(request.parameters)
+        parameters = read_parameters(ClassParameters, request.parameters)
         check_labels({**self._settings.labels, **parameters.labels}, "parameter labels, with those of the options")
         return Done()
 
@@ -181,7 +182,7 @@ class GcePdBackend(BackendSpec):
             found = self._compute.named_now(disk_name(request.owner))
         for disk in found:
             if LABELS.owner(disk.labels, request.owner.cluster_id) == request.owner and disk.state != "DELETING":
-                fs_type = ClassParameters.of(request.parameters).fs_type
+                fs_type = read_parameters(ClassParameters, request.parameters).fs_type
                 handle = disk.handle(self._settings.project)
                 source = new_source(self._settings, handle, VolumeMode.FILESYSTEM, fs_type)
                 return asset_from(self._settings, disk, source, driver=request.context.driver)

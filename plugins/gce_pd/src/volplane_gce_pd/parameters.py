@@ -5,20 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any
 
 from volplane import (
     AccessMode,
     InvalidArgument,
     NotFound,
-    Parameter,
+    Param,
     ParameterKind,
     ParameterSchema,
     ProvisionRequest,
     Unsupported,
     VolumeMode,
+    read_parameters,
 )
 from volplane_gce_pd.disk_types import DISK_TYPES, check_least_performance, check_performance
 from volplane_gce_pd.resources import FORCE_ATTACH, GIB, Disk, disk_key_from, snapshot_name_from
@@ -35,87 +37,6 @@ _MOST_RESOURCE_TAGS = 50
 _RESOURCE_TAG = re.compile(r"([^/\s]+)/([^/\s]+)/([^/\s]+)")
 _POOL = re.compile(r"projects/[^/\s]+/zones/([a-z0-9-]+)/storagePools/[a-z][a-z0-9-]{0,62}")
 
-PARAMETERS = ParameterSchema(
-    version=1,
-    parameters=(
-        Parameter(name="type", doc="Type of the disk.", choices=tuple(DISK_TYPES), default="pd-standard"),
-        Parameter(
-            name="replication-type",
-            doc="regional-pd: a disk with a copy in a second zone of the region.",
-            choices=("none", "regional-pd"),
-            default="none",
-        ),
-        Parameter(
-            name="availability-class",
-            doc=f"{_FAILOVER}: of a regional disk; it is taken away from a node that does not answer when it is "
-            "attached to another one.",
-            choices=("none", _FAILOVER),
-            default="none",
-        ),
-        Parameter(
-            name="disk-encryption-kms-key",
-            doc="Key of Cloud KMS to encrypt with; default: a key of Google's.",
-            pattern=r"projects/[^/\s]+/locations/[^/\s]+/keyRings/[^/\s]+/cryptoKeys/[^/\s]+(/cryptoKeyVersions/\d+)?|",
-        ),
-        Parameter(
-            name="provisioned-iops-on-create",
-            doc="IOPS to provision, for pd-extreme and hyperdisks that have them.",
-            kind=ParameterKind.INTEGER,
-            minimum=0,
-            maximum=350_000,
-        ),
-        Parameter(
-            name="provisioned-throughput-on-create",
-            doc="Throughput to provision a second, such as 250Mi, for hyperdisks that have it.",
-            kind=ParameterKind.SIZE,
-            minimum=0,
-        ),
-        Parameter(
-            name="enable-confidential-storage",
-            doc="A disk of Confidential mode; needs hyperdisk-balanced and disk-encryption-kms-key.",
-            kind=ParameterKind.BOOLEAN,
-            default=False,
-        ),
-        Parameter(
-            name="storage-pools",
-            doc="Full names of storage pools (projects/p/zones/z/storagePools/s), at most one a zone; the disk is made "
-            "in the one of its zone.",
-            kind=ParameterKind.STRINGS,
-            default=(),
-        ),
-        Parameter(
-            name="access-mode",
-            doc="How several virtual machines may use a hyperdisk; default: what the claim's access modes need.",
-            choices=("READ_WRITE_SINGLE", "READ_ONLY_MANY", "READ_WRITE_MANY"),
-        ),
-        Parameter(
-            name="labels",
-            doc="Labels for the disk, beside those of the driver's options.",
-            kind=ParameterKind.MAPPING,
-            default={},
-        ),
-        Parameter(
-            name="resource-tags",
-            doc="Tags of Resource Manager to bind to the disk: parent/key/value, several with commas.",
-            kind=ParameterKind.STRINGS,
-            default=(),
-        ),
-        Parameter(
-            name="fsType",
-            doc="File system that the node makes on it.",
-            choices=_FS_TYPES,
-            default="ext4",
-            excludes=(_CSI_FS_TYPE,),
-        ),
-        Parameter(
-            name=_CSI_FS_TYPE,
-            doc="The same, as classes of the official driver spell it.",
-            choices=_FS_TYPES,
-            excludes=("fsType",),
-        ),
-    ),
-)
-
 
 def gib(size_bytes: int) -> int:
     """The size in GiB, rounded up."""
@@ -127,47 +48,102 @@ def mebibytes(size_bytes: int) -> int:
     return -(-size_bytes // MIB)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ClassParameters:
-    """The parameters of a StorageClass. iops, throughput (MiB/s): None = the type's default."""
+    """The parameters of a StorageClass."""
 
-    disk_type: str
-    regional: bool
-    failover: bool
-    kms_key: str | None
-    iops: int | None
-    throughput: int | None
-    confidential: bool
-    pools: Mapping[str, str]
-    access_mode: str | None
-    labels: Mapping[str, str]
-    resource_tags: Mapping[str, str]
-    fs_type: str
+    disk_type: Annotated[str, Param("Type of the disk.", name="type", choices=tuple(DISK_TYPES))] = "pd-standard"
+    replication_type: Annotated[
+        str,
+        Param(
+            "regional-pd: a disk with a copy in a second zone of the region.",
+            name="replication-type",
+            choices=("none", "regional-pd"),
+        ),
+    ] = "none"
+    availability_class: Annotated[
+        str,
+        Param(
+            f"{_FAILOVER}: of a regional disk; it is taken away from a node that does not answer when it is "
+            "attached to another one.",
+            name="availability-class",
+            choices=("none", _FAILOVER),
+        ),
+    ] = "none"
+    kms_key: Annotated[
+        str | None,
+        Param(
+            "Key of Cloud KMS to encrypt with; default: a key of Google's.",
+            name="disk-encryption-kms-key",
+            pattern=r"projects/[^/\s]+/locations/[^/\s]+/keyRings/[^/\s]+/cryptoKeys/[^/\s]+(/cryptoKeyVersions/\d+)?|",
+        ),
+    ] = None
+    iops_on_create: Annotated[
+        int | None,
+        Param(
+            "IOPS to provision, for pd-extreme and hyperdisks that have them.",
+            name="provisioned-iops-on-create",
+            minimum=0,
+            maximum=350_000,
+        ),
+    ] = None
+    throughput_bytes: Annotated[
+        int | None,
+        Param(
+            "Throughput to provision a second, such as 250Mi, for hyperdisks that have it.",
+            name="provisioned-throughput-on-create",
+            kind=ParameterKind.SIZE,
+            minimum=0,
+        ),
+    ] = None
+    confidential: Annotated[
+        bool,
+        Param(
+            "A disk of Confidential mode; needs hyperdisk-balanced and disk-encryption-kms-key.",
+            name="enable-confidential-storage",
+        ),
+    ] = False
+    storage_pools: Annotated[
+        tuple[str, ...],
+        Param(
+            "Full names of storage pools (projects/p/zones/z/storagePools/s), at most one a zone; the disk is made "
+            "in the one of its zone.",
+            name="storage-pools",
+        ),
+    ] = ()
+    access_mode: Annotated[
+        str | None,
+        Param(
+            "How several virtual machines may use a hyperdisk; default: what the claim's access modes need.",
+            name="access-mode",
+            choices=("READ_WRITE_SINGLE", "READ_ONLY_MANY", "READ_WRITE_MANY"),
+        ),
+    ] = None
+    labels: Annotated[Mapping[str, str], Param("Labels for the disk, beside those of the driver's options.")] = field(
+        default_factory=dict
+    )
+    resource_tags: Annotated[
+        tuple[str, ...],
+        Param(
+            "Tags of Resource Manager to bind to the disk: parent/key/value, several with commas.", name="resource-tags"
+        ),
+    ] = ()
+    plain_fs_type: Annotated[
+        str, Param("File system that the node makes on it.", name="fsType", choices=_FS_TYPES, excludes=(_CSI_FS_TYPE,))
+    ] = "ext4"
+    csi_fs_type: Annotated[
+        str | None,
+        Param(
+            "The same, as classes of the official driver spell it.",
+            name=_CSI_FS_TYPE,
+            choices=_FS_TYPES,
+            excludes=("fsType",),
+        ),
+    ] = None
 
-    @classmethod
-    def of(cls, parameters: Mapping[str, Any]) -> ClassParameters:
-        """Read parameters that the schema has checked; raises `InvalidArgument` for what a schema cannot express."""
-        values: dict[str, Any] = {parameter.name: parameter.default for parameter in PARAMETERS.parameters}
-        values.update({name: value for name, value in parameters.items() if value is not None})
-        throughput = values["provisioned-throughput-on-create"]
-        checked = cls(
-            disk_type=values["type"],
-            regional=values["replication-type"] == "regional-pd",
-            failover=values["availability-class"] == _FAILOVER,
-            kms_key=values["disk-encryption-kms-key"] or None,
-            iops=values["provisioned-iops-on-create"] or None,
-            throughput=mebibytes(throughput) if throughput else None,
-            confidential=values["enable-confidential-storage"],
-            pools=_pools(values["storage-pools"]),
-            access_mode=values["access-mode"],
-            labels=values["labels"],
-            resource_tags=_resource_tags(values["resource-tags"]),
-            fs_type=values[_CSI_FS_TYPE] or values["fsType"],
-        )
-        checked._check()
-        return checked
-
-    def _check(self) -> None:
+    def __post_init__(self) -> None:
+        """Raise `InvalidArgument` for what a schema cannot express."""
+        _ = self.pools, self.tag_values  # They raise for names that cannot be.
         name, kind = self.disk_type, DISK_TYPES[self.disk_type]
         if self.regional and kind.regional_sizes is None:
             raise InvalidArgument(f"replication-type regional-pd: there are no regional disks of type {name}")
@@ -175,7 +151,7 @@ class ClassParameters:
             raise InvalidArgument(f"type {name} needs replication-type: regional-pd")
         if self.failover and not self.regional:
             raise InvalidArgument(f"availability-class {_FAILOVER} needs replication-type: regional-pd")
-        if self.confidential and (self.kms_key is None or not kind.confidential):
+        if self.confidential and (not self.kms_key or not kind.confidential):
             raise InvalidArgument(
                 "enable-confidential-storage needs type hyperdisk-balanced and disk-encryption-kms-key"
             )
@@ -188,31 +164,64 @@ class ClassParameters:
         check_performance(name, kind.sizes[1], self.iops, self.throughput)
         check_labels(self.labels, "parameter labels")
 
+    @property
+    def regional(self) -> bool:
+        """Whether the disk has a copy in a second zone."""
+        return self.replication_type == "regional-pd"
 
-def _pools(names: Sequence[str]) -> dict[str, str]:
-    pools: dict[str, str] = {}
-    for name in names:
-        match = _POOL.fullmatch(name)
-        if match is None:
+    @property
+    def failover(self) -> bool:
+        """Whether the disk is taken away from a node that does not answer."""
+        return self.availability_class == _FAILOVER
+
+    @property
+    def iops(self) -> int | None:
+        """None = the type's default."""
+        return self.iops_on_create or None
+
+    @property
+    def throughput(self) -> int | None:
+        """MiB/s; None = the type's default."""
+        return mebibytes(self.throughput_bytes) if self.throughput_bytes else None
+
+    @cached_property
+    def pools(self) -> dict[str, str]:
+        """The storage pools by zone. Raises InvalidArgument."""
+        pools: dict[str, str] = {}
+        for name in self.storage_pools:
+            match = _POOL.fullmatch(name)
+            if match is None:
+                raise InvalidArgument(
+                    f"parameter storage-pools: {name!r} is no full name of one, such as "
+                    "projects/p/zones/z/storagePools/s"
+                )
+            if match[1] in pools:
+                raise InvalidArgument(f"parameter storage-pools: two of zone {match[1]}; leave one")
+            pools[match[1]] = name
+        return pools
+
+    @cached_property
+    def tag_values(self) -> dict[str, str]:
+        """The tags of Resource Manager, from "parent/key" to the value. Raises InvalidArgument."""
+        tags: dict[str, str] = {}
+        for text in self.resource_tags:
+            match = _RESOURCE_TAG.fullmatch(text)
+            if match is None:
+                raise InvalidArgument(f"parameter resource-tags: {text!r} must look like parent/key/value")
+            tags[f"{match[1]}/{match[2]}"] = match[3]
+        if len(tags) > _MOST_RESOURCE_TAGS:
             raise InvalidArgument(
-                f"parameter storage-pools: {name!r} is no full name of one, such as projects/p/zones/z/storagePools/s"
+                f"parameter resource-tags: {len(tags)} tags, at most {_MOST_RESOURCE_TAGS} are possible"
             )
-        if match[1] in pools:
-            raise InvalidArgument(f"parameter storage-pools: two of zone {match[1]}; leave one")
-        pools[match[1]] = name
-    return pools
+        return tags
+
+    @property
+    def fs_type(self) -> str:
+        """The file system that the node makes."""
+        return self.csi_fs_type or self.plain_fs_type
 
 
-def _resource_tags(texts: Sequence[str]) -> dict[str, str]:
-    tags: dict[str, str] = {}
-    for text in texts:
-        match = _RESOURCE_TAG.fullmatch(text)
-        if match is None:
-            raise InvalidArgument(f"parameter resource-tags: {text!r} must look like parent/key/value")
-        tags[f"{match[1]}/{match[2]}"] = match[3]
-    if len(tags) > _MOST_RESOURCE_TAGS:
-        raise InvalidArgument(f"parameter resource-tags: {len(tags)} tags, at most {_MOST_RESOURCE_TAGS} are possible")
-    return tags
+PARAMETERS = ParameterSchema.of(ClassParameters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +236,7 @@ class DiskSpec:
     @classmethod
     def of(cls, request: ProvisionRequest, settings: Settings) -> DiskSpec:
         """Raises `InvalidArgument`, `Unsupported` or `NotFound` if no disk can be like this."""
-        parameters = ClassParameters.of(request.parameters)
+        parameters = read_parameters(ClassParameters, request.parameters)
         kind = DISK_TYPES[parameters.disk_type]
         size = gib(request.capacity_bytes)
         low, high = (kind.regional_sizes if parameters.regional else None) or kind.sizes
@@ -272,17 +281,17 @@ class DiskSpec:
             "storage_pool": self.parameters.pools.get(zone),
             **self.source,
         }
-        if self.parameters.kms_key is not None:
+        if self.parameters.kms_key:
             wanted["disk_encryption_key"] = {"kms_key_name": self.parameters.kms_key}
-        if self.parameters.resource_tags:
-            wanted["params"] = {"resource_manager_tags": dict(self.parameters.resource_tags)}
+        if self.parameters.tag_values:
+            wanted["params"] = {"resource_manager_tags": self.parameters.tag_values}
         return {name: value for name, value in wanted.items() if value is not None}
 
     @property
     def digest(self) -> str:
         """A hash for a label: equal demands have equal ones, whatever the zone."""
         wanted = {**self.message("", ""), "type": self.parameters.disk_type, "regional": self.parameters.regional}
-        wanted["pools"] = dict(self.parameters.pools)
+        wanted["pools"] = self.parameters.pools
         return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:16]
 
     def difference(self, disk: Disk) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated
 
-from volplane import InvalidArgument, Parameter, ParameterKind, ParameterSchema, Secret
+from volplane import InvalidArgument, Param, Secret
 
-__all__ = ["CSI_DRIVER", "OPTIONS", "OWN_LABELS", "ZONE_LABEL", "Settings", "check_labels"]
+__all__ = ["CSI_DRIVER", "OWN_LABELS", "ZONE_LABEL", "Settings", "check_labels"]
 
 CSI_DRIVER = "pd.csi.storage.gke.io"
 ZONE_LABEL = "topology.gke.io/zone"
@@ -22,144 +22,111 @@ _KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _RESERVED = ("volplane-", "goog")
 
-OPTIONS = ParameterSchema(
-    version=1,
-    parameters=(
-        Parameter(
-            name="project",
-            doc="Id of the project of the disks. Never guessed.",
-            pattern=r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]",
-            required=True,
-        ),
-        Parameter(
-            name="region",
-            doc="Region of the disks, such as europe-west3. Disks of other regions are never listed or touched.",
-            pattern=r"[a-z0-9-]+",
-            required=True,
-        ),
-        Parameter(
-            name="zones",
-            doc="Zones for disks whose place nobody chose (volumeBindingMode Immediate without allowedTopologies); "
-            "empty = all of the region. Of these it takes one in which a node is, if there is any.",
-            kind=ParameterKind.STRINGS,
-            default=(),
-        ),
-        Parameter(
-            name="credentials",
-            doc="A credentials file of Google (JSON: of a service account, or of workload identity federation) instead "
-            "of the default chain (environment, workload identity, metadata server), which is the better choice where "
-            "it works: it has no key that can be stolen.",
-            kind=ParameterKind.SECRET,
-        ),
-        Parameter(
-            name="impersonate_service_account",
-            doc="Service account to act as, with those credentials; empty = use them as they are.",
-            pattern=r"([^@\s]+@[^@\s]+)?",
-            default="",
-        ),
-        Parameter(
-            name="endpoint",
-            doc="URL of the Compute API instead of the public one, for private endpoints and tests. Credentials are "
-            "sent there, which is why no class can set it.",
-            pattern=r"(https?://[^\s?#]+)?",
-            default="",
-        ),
-        Parameter(
-            name="attach",
-            doc="Declare that volplane attaches the disks. Only where the controller of the official driver does not "
-            "run, because its attacher serves the same VolumeAttachments.",
-            kind=ParameterKind.BOOLEAN,
-            default=False,
-        ),
-        Parameter(
-            name="csi_driver_name",
-            doc="Name of the CSI driver whose node plugin mounts the disks, as it stands in spec.csi.driver.",
-            default=CSI_DRIVER,
-        ),
-        Parameter(
-            name="zone_label",
-            doc="Node label that holds the zone, and key of the volumes' node affinity.",
-            choices=(ZONE_LABEL, _STOCK_ZONE_LABEL),
-            default=ZONE_LABEL,
-        ),
-        Parameter(
-            name="labels",
-            doc="Labels for everything that is made, beside volplane's own.",
-            kind=ParameterKind.MAPPING,
-            default={},
-        ),
-        Parameter(
-            name="mutations_per_second",
-            doc="Calls a second that change something. Compute Engine grants 1,500 a minute and region, together with "
-            "all other clients of the project; 20 with the default of mutation_burst never exceeds that. Lowered for "
-            "a while when Compute Engine refuses all the same.",
-            kind=ParameterKind.INTEGER,
-            default=20,
-            minimum=1,
-            maximum=1_000,
-        ),
-        Parameter(
-            name="mutation_burst",
-            doc="How many of these calls may come at once after a pause.",
-            kind=ParameterKind.INTEGER,
-            default=300,
-            minimum=1,
-            maximum=10_000,
-        ),
-        Parameter(
-            name="operations_per_vm",
-            doc="Attachments and detachments of one virtual machine that run or wait in Compute Engine at once. It "
-            "queues 32 and refuses more.",
-            kind=ParameterKind.INTEGER,
-            default=16,
-            minimum=1,
-            maximum=32,
-        ),
-        Parameter(
-            name="attach_limit",
-            doc="How many disks a node may hold, its boot disk included; 0 = what its machine type allows.",
-            kind=ParameterKind.INTEGER,
-            default=0,
-            minimum=0,
-            maximum=1_000,
-        ),
-    ),
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The options, checked."""
+    """The options of a driver."""
 
-    project: str
-    region: str
-    zones: tuple[str, ...]
-    credentials: Secret | None
-    impersonate_service_account: str
-    endpoint: str
-    attach: bool
-    csi_driver_name: str
-    zone_label: str
-    labels: Mapping[str, str]
-    mutations_per_second: int
-    mutation_burst: int
-    operations_per_vm: int
-    attach_limit: int
+    project: Annotated[
+        str,
+        Param("Id of the project of the disks. Never guessed.", pattern=r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]"),
+    ]
+    region: Annotated[
+        str,
+        Param(
+            "Region of the disks, such as europe-west3. Disks of other regions are never listed or touched.",
+            pattern=r"[a-z0-9-]+",
+        ),
+    ]
+    zones: Annotated[
+        tuple[str, ...],
+        Param(
+            "Zones for disks whose place nobody chose (volumeBindingMode Immediate without allowedTopologies); "
+            "empty = all of the region. Of these it takes one in which a node is, if there is any."
+        ),
+    ] = ()
+    credentials: Annotated[
+        Secret | None,
+        Param(
+            "A credentials file of Google (JSON: of a service account, or of workload identity federation) instead "
+            "of the default chain (environment, workload identity, metadata server), which is the better choice where "
+            "it works: it has no key that can be stolen."
+        ),
+    ] = None
+    impersonate_service_account: Annotated[
+        str,
+        Param(
+            "Service account to act as, with those credentials; empty = use them as they are.",
+            pattern=r"([^@\s]+@[^@\s]+)?",
+        ),
+    ] = ""
+    endpoint: Annotated[
+        str,
+        Param(
+            "URL of the Compute API instead of the public one, for private endpoints and tests. Credentials are "
+            "sent there, which is why no class can set it.",
+            pattern=r"(https?://[^\s?#]+)?",
+        ),
+    ] = ""
+    attach: Annotated[
+        bool,
+        Param(
+            "Declare that volplane attaches the disks. Only where the controller of the official driver does not "
+            "run, because its attacher serves the same VolumeAttachments."
+        ),
+    ] = False
+    csi_driver_name: Annotated[
+        str, Param("Name of the CSI driver whose node plugin mounts the disks, as it stands in spec.csi.driver.")
+    ] = CSI_DRIVER
+    zone_label: Annotated[
+        str,
+        Param(
+            "Node label that holds the zone, and key of the volumes' node affinity.",
+            choices=(ZONE_LABEL, _STOCK_ZONE_LABEL),
+        ),
+    ] = ZONE_LABEL
+    labels: Annotated[Mapping[str, str], Param("Labels for everything that is made, beside volplane's own.")] = field(
+        default_factory=dict
+    )
+    mutations_per_second: Annotated[
+        int,
+        Param(
+            "Calls a second that change something. Compute Engine grants 1,500 a minute and region, together with "
+            "all other clients of the project; 20 with the default of mutation_burst never exceeds that. Lowered for "
+            "a while when Compute Engine refuses all the same.",
+            minimum=1,
+            maximum=1_000,
+        ),
+    ] = 20
+    mutation_burst: Annotated[
+        int, Param("How many of these calls may come at once after a pause.", minimum=1, maximum=10_000)
+    ] = 300
+    operations_per_vm: Annotated[
+        int,
+        Param(
+            "Attachments and detachments of one virtual machine that run or wait in Compute Engine at once. It "
+            "queues 32 and refuses more.",
+            minimum=1,
+            maximum=32,
+        ),
+    ] = 16
+    attach_limit: Annotated[
+        int,
+        Param(
+            "How many disks a node may hold, its boot disk included; 0 = what its machine type allows.",
+            minimum=0,
+            maximum=1_000,
+        ),
+    ] = 0
 
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Settings:
-        """Read the options; raises `InvalidArgument` naming the key, the value and what would be right."""
-        values: dict[str, Any] = {option.name: option.default for option in OPTIONS.parameters}
-        values.update({name: value for name, value in options.items() if value is not None})
-        settings = cls(**values)
-        outside = [zone for zone in settings.zones if not settings.in_region(zone)]
+    def __post_init__(self) -> None:
+        """Raise `InvalidArgument` naming the key, the value and what would be right."""
+        outside = [zone for zone in self.zones if not self.in_region(zone)]
         if outside:
             raise InvalidArgument(
-                f"option zones: {outside[0]!r} is not in region {settings.region!r}; its zones begin with "
-                f"{settings.region}-"
+                f"option zones: {outside[0]!r} is not in region {self.region!r}; its zones begin with {self.region}-"
             )
-        check_labels(settings.labels, "option labels")
-        return settings
+        check_labels(self.labels, "option labels")
 
     def in_region(self, zone: str) -> bool:
         """Whether the zone is in the driver's region."""
