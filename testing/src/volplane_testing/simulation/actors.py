@@ -86,7 +86,7 @@ class Actors:
             self._happened["user: deletes a class"] += 1
 
     def create_volume(self, name: str, policy: str, size: int, reserved: str, driver: str) -> None:
-        """A static volume over a directory of this name. Creating it again gives up the data that is there."""
+        """Create a static volume over a directory of this name. Creating it again gives up the data in it."""
         backend = self._backends.get(driver) or next(iter(self._backends.values()), None)
         if backend is None:
             return  # Only simulated storages have static assets.
@@ -153,7 +153,7 @@ class Actors:
         self._patch(_VOLUMES, volume, {"metadata": {"annotations": {names.INTENT: None}}})
 
     async def delete_scrubber(self, of: str) -> None:
-        """Somebody waits a while for the scrubber pod of a volume, and deletes it."""
+        """Wait a while for the scrubber pod of a volume, and delete it."""
         volume = self._target(of)
         for _ in range(3 * _PATIENCE):
             volume = volume or self._target(of)
@@ -168,7 +168,7 @@ class Actors:
             await asyncio.sleep(0.1)
 
     def forge_scrub_pod(self, of: str) -> None:
-        """Somebody who may write pods in our namespace waits for a scrub of the volume to begin, and is faster."""
+        """Wait for a scrub of the volume to start, and create a pod in our namespace before the controller does."""
         if (volume := self._target(of)) is not None:
             self._to_forge.add(volume["metadata"]["uid"])
 
@@ -181,7 +181,7 @@ class Actors:
             asyncio.get_running_loop().call_soon(self._create_forged_pod, new)
 
     def _create_forged_pod(self, volume: Json) -> None:
-        """One in the place of the scrubber, which erases nothing."""
+        """Create a pod in the place of the scrubber, which erases nothing."""
         digest = sha256(volume["metadata"]["uid"].encode()).hexdigest()[:16]
         metadata = {
             "name": f"volplane-scrub-{digest}",
@@ -213,7 +213,7 @@ class Actors:
             await asyncio.sleep(self._chance.between(0.005, 0.5, f"{name} {attempt}"))
 
     async def grow_claim(self, name: str) -> None:
-        """Somebody asks for more than the claim has; of a simulated storage, which can grow what it made."""
+        """Request more than the claim has, of a simulated storage, which can grow its assets."""
         for attempt in range(_PATIENCE):
             claim = self._view.claims.get(f"default/{name}")
             if claim is None or "deletionTimestamp" in claim["metadata"] or self._chance.calm.is_set():
@@ -244,7 +244,7 @@ class Actors:
         self._patch(_CLAIMS, claim, {"metadata": {"finalizers": None}})
 
     def _disk_of(self, claim: str) -> Disk | None:
-        """The asset of a bound claim, if it is recycled."""
+        """Return the asset of a bound claim, if it is recycled."""
         found = self._view.claims.get(f"default/{claim}")
         if found is None or names.BIND_COMPLETED not in annotations_of(found):
             return None
@@ -257,7 +257,7 @@ class Actors:
         return set(disk.mounts) if disk is not None else set()
 
     def select_node(self, claim: str, node: str) -> None:
-        """The scheduler chooses another node for a claim that is not bound yet."""
+        """Select another node for a claim that is not bound yet, as the scheduler does."""
         found = self._view.claims.get(f"default/{claim}")
         if found is None or names.BIND_COMPLETED in annotations_of(found):
             return
@@ -302,7 +302,7 @@ class Actors:
         return "not an intent"
 
     def strip_finalizer(self, claim: str) -> None:
-        """A tenant removes our finalizer: an asset that is being made may be left over."""
+        """Remove our finalizer, as a tenant can: an asset that is being made may be left over."""
         found = self._view.claims.get(f"default/{claim}")
         if found is None or names.PROVISIONING_FINALIZER not in finalizers_of(found):
             return
@@ -355,7 +355,7 @@ class Actors:
     # --- requests -----------------------------------------------------------------------------------------------
 
     def _target(self, of: str) -> Json | None:
-        """A volume by its name, or that of a claim (`of c1`): as the claim says, or as it says itself."""
+        """Return a volume by its name, or by its claim (`of c1`): the one that the claim or the volume names."""
         if not of.startswith("of "):
             return self._view.volumes.get(of)
         name = of.removeprefix("of ")
@@ -385,7 +385,7 @@ class Actors:
 
 
 def _from_backup(obj: Json, *, fresh: bool) -> Json:
-    """The object as a backup tool sends it. fresh: the tool clears the uid in a volume's reference."""
+    """Return the object as a backup tool sends it. fresh: the tool clears the uid in a volume's reference."""
     meta = obj["metadata"]
     kept = {key: meta[key] for key in ("name", "namespace", "labels", "annotations", "finalizers") if key in meta}
     kind = "PersistentVolume" if "/" not in key_of(obj) else "PersistentVolumeClaim"

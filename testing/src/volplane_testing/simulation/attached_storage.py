@@ -16,7 +16,7 @@ class Machines(Protocol):
     """Where the machines of nodes come from."""
 
     def machine_for(self, node: str) -> str:
-        """The id of another machine for the node, as in `spec.providerID`; "" if there are no more."""
+        """Return the id of another machine for the node, as in `spec.providerID`; "" if there are no more."""
 
 
 class AttachedStorage:
@@ -40,7 +40,7 @@ class AttachedStorage:
         return machine
 
     def nodes_of(self, handle: str) -> list[NodeIdentity]:
-        """The machines that have an asset now."""
+        """Return the machines to which an asset is attached now."""
         machines = self._subject.attachments().get(handle, ()) if self._subject.attachments is not None else ()
         return [each for each in self._subject.nodes if each.instance_id in machines]
 

@@ -25,7 +25,7 @@ _JSON: Final = {"content-type": "application/json"}
 
 
 def node_body(name: str, labels: Any, machine: str) -> Json:
-    """A Node whose kubelet leaves attaching to the controller. machine: its id for the storage."""
+    """Return a Node whose kubelet leaves attaching to the controller. machine: its id for the storage."""
     return {
         "metadata": {
             "name": name,
@@ -70,20 +70,20 @@ class AttachingNodes(Nodes):
     # --- trouble ------------------------------------------------------------------------------------------------
 
     def lose_node(self, node: str) -> None:
-        """Its kubelet stops; the cluster notices."""
+        """Stop its kubelet; the cluster notices that."""
         self._trace.happened["node: is lost"] += 1
         self._lost.add(node)
         self._condition(node, "Unknown")
 
     def taint_node(self, node: str) -> None:
-        """A person declares that the machine is off; it is."""
+        """Switch the machine off, and declare that with the out-of-service taint."""
         if node in self._lost:
             self._trace.happened["node: out of service"] += 1
             self._drop(node)
             self._patch(node, {"spec": {"taints": [{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]}}, _USER)
 
     def evict_pods(self, node: str) -> None:
-        """A person deletes the pods of a node without waiting for its kubelet."""
+        """Delete the pods of a node without waiting for its kubelet, as a person does."""
         for key, pod in list(self._view.pods.items()):
             if pod["spec"].get("nodeName") == node:
                 namespace, _, name = key.partition("/")
@@ -91,7 +91,7 @@ class AttachingNodes(Nodes):
                 self._view.send(_USER, "DELETE", path, json.dumps({"gracePeriodSeconds": 0}).encode(), headers=_JSON)
 
     def return_node(self, node: str) -> None:
-        """Its kubelet goes on."""
+        """Let its kubelet run again."""
         if node in self._lost:
             self._lost.discard(node)
             self._patch(node, {"spec": {"taints": None}}, _USER)
@@ -99,7 +99,7 @@ class AttachingNodes(Nodes):
             self._changed.set()
 
     def renew_node(self, node: str) -> None:
-        """Another machine takes the name of a node that was lost."""
+        """Give the name of a lost node to another machine."""
         machine = self._machines.machine_for(node) if node in self._lost else ""
         if not machine:
             return
@@ -118,7 +118,7 @@ class AttachingNodes(Nodes):
             self.return_node(node)
 
     def _drop(self, node: str) -> None:
-        """The machine is off: nothing runs there any more."""
+        """Stop all that runs on the machine: it is off."""
         for running in [each for each in self._pods.running.values() if _node_of(each.pod) == node]:
             self._take_down(running, cut_off=True)
         for uid, running in list(self._unmounting.items()):
@@ -156,7 +156,7 @@ class AttachingNodes(Nodes):
             }
 
     def _take_down(self, running: RunningPod, *, cut_off: bool) -> None:
-        """The pod is over; its volumes are unmounted a little later, when its object may be gone."""
+        """End the pod. Its volumes are unmounted a little later, when its object may be gone."""
         super()._take_down(running, cut_off=cut_off)
         uid = running.pod["metadata"]["uid"]
         self._unmounting[uid] = running
@@ -179,7 +179,7 @@ class AttachingNodes(Nodes):
         self._changed.set()
 
     def _ready(self, pod: Json, volume: Json) -> bool:
-        """Whether the volume was reported as in use, and then found to be attached."""
+        """Tell whether the volume was reported as in use, and then found to be attached."""
         node = self._view.nodes.get(_node_of(pod))
         if node is None or _unique(volume) not in (node["status"].get("volumesInUse") or ()):
             return False
@@ -209,7 +209,7 @@ class AttachingNodes(Nodes):
         return {name for uid in uids for name in self._names[uid]}
 
     def _needed_on(self, node: str) -> set[str]:
-        """Of pods that are to run there."""
+        """Return the volumes of the pods that are to run there."""
         coming = [
             pod
             for pod in self._view.pods.values()
@@ -220,7 +220,7 @@ class AttachingNodes(Nodes):
         return {_unique(volume) for pod in coming for volume in self._volumes(pod)}
 
     def _volumes(self, pod: Json) -> list[Json]:
-        """The attached volumes of its claims, as far as they are bound."""
+        """Return the attached volumes of its bound claims."""
         claims = [claim for claim in self._claims(pod) if claim is not None]
         found = [self._view.volumes.get(claim["spec"].get("volumeName", "")) for claim in claims]
         return [volume for volume in found if volume is not None and "csi" in volume["spec"]]

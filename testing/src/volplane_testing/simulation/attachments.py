@@ -18,7 +18,7 @@ _GRACE: Final = 60.0
 
 
 def is_ready(node: Json | None) -> bool:
-    """Whether the node exists, is ready, and nobody declared its machine to be off."""
+    """Tell whether the node exists, is ready, and is not declared to be off."""
     if node is None or any(taint["key"] == OUT_OF_SERVICE for taint in node["spec"].get("taints") or ()):
         return False
     conditions = node.get("status", {}).get("conditions") or ()
@@ -50,14 +50,14 @@ class Attachments:
             self._sick[name] = asyncio.get_running_loop().time()
 
     def attached(self, key: str, node: str) -> None:
-        """The backend attached it."""
+        """Note that the backend attached it."""
         others = sorted(there for asset, there in self.at if asset == key and there != node)
         self.at.add((key, node))
         if others and not self._excused():
             self._violations.report("one-node", f"{key} is attached to {node} while it is attached to {others[0]}")
 
     def detached(self, key: str, node: str) -> None:
-        """The backend detached it."""
+        """Note that the backend detached it."""
         self.at.discard((key, node))
         if self._excused():
             return
@@ -71,11 +71,11 @@ class Attachments:
                 self._violations.report("no-late-detach", f"{key} is detached from {node}, where it is to be attached")
 
     def torn(self, key: str, pod: str) -> bool:
-        """Whether the pod has a mount of what was detached from under it, as the rules for sick nodes allow."""
+        """Tell whether the pod has a mount of a detached asset, as the rules for sick nodes allow."""
         return any((asset, uid) == (key, pod) and (asset, node) not in self.at for asset, node, uid in self.mounted)
 
     def of(self, key: str) -> Iterator[Json]:
-        """The VolumeAttachments of an asset."""
+        """Return the VolumeAttachments of an asset."""
         for attachment in self._view.attachments.values():
             volume = self._view.volumes.get(attachment["spec"]["source"].get("persistentVolumeName", ""))
             if volume is not None and source_of(volume["spec"]) == key:
@@ -86,7 +86,7 @@ class Attachments:
         return not is_ready(self._view.nodes.get(node)) or now - self._sick.get(node, float("-inf")) < _GRACE
 
     def wrong_at_rest(self, wanted: set[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-        """What is not as it must be once nothing happens any more. wanted: (`source_key`, node) of pods."""
+        """Describe what must not be so once nothing happens any longer. wanted: (`source_key`, node) of pods."""
         stand: set[tuple[str, str]] = set()
         for name, attachment in sorted(self._view.attachments.items()):
             volume = self._view.volumes.get(attachment["spec"]["source"].get("persistentVolumeName", ""))

@@ -140,7 +140,7 @@ class SimulatedBackend(BackendSpec):
         return self._memory.assets
 
     def source_of(self, handle: str) -> VolumeSource:
-        """Where volumes of this asset find it."""
+        """Return the source by which volumes find this asset."""
         return VolumeSource(kind="hostPath", fields={"path": handle})
 
     def add(self, name: str, capacity: int) -> str:

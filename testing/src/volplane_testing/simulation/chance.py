@@ -24,7 +24,7 @@ def mark_of(fault: str) -> str:
 
 
 def is_mark(text: str) -> bool:
-    """Whether `mark_of` could have given this."""
+    """Tell whether `mark_of` could have returned this."""
     return re.fullmatch("f[0-9a-f]{8}", text) is not None
 
 
@@ -42,7 +42,7 @@ class Chance:
         self.calm = asyncio.Event()
 
     def number(self, about: str) -> float:
-        """A number in [0, 1), always the same for the same words."""
+        """Return a number in [0, 1), always the same for the same words."""
         digest = blake2b(about.encode(), digest_size=8, key=self._key).digest()
         return int.from_bytes(digest, "little") * _SCALE
 
@@ -53,7 +53,7 @@ class Chance:
         return options[int(self.number(about) * len(options))]
 
     def strikes(self, fault: str, rate: float) -> bool:
-        """Whether the fault of this name happens; each name is asked about once."""
+        """Tell whether the fault of this name happens. Each name is asked about once."""
         if self.calm.is_set() or rate <= 0.0 or self.number(fault) >= rate:
             return False
         mark = mark_of(fault)

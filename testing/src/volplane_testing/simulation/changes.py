@@ -163,7 +163,7 @@ class Changes:
                     asyncio.get_running_loop().call_later(later, self._grow_file_system, key_of(claim))
 
     def _grow_file_system(self, key: str) -> None:
-        """What a kubelet writes when the file system has the size of its disk."""
+        """Write what a kubelet writes when the file system has the size of its disk."""
         claim = self._view.claims.get(key)
         volume = self._view.volumes.get(claim["spec"].get("volumeName", "")) if claim is not None else None
         if claim is None or volume is None or not _node_is_due(claim) or not self._running(claim):
@@ -219,7 +219,7 @@ class Changes:
         return found[0] if found else None
 
     def check(self, reasons: Mapping[str, str]) -> None:
-        """Of a run at rest: every claim has what it asks for."""
+        """Check a run at rest: every claim has what it asks for."""
         for key, claim in sorted(self._view.claims.items()):
             volume = self._view.volumes.get(claim["spec"].get("volumeName", ""))
             ours = volume is not None and reference_of(volume).get("uid") == claim["metadata"]["uid"]
@@ -249,7 +249,7 @@ class Changes:
 
 
 def _stays_bound(old: Json, new: Json) -> bool:
-    """Whether the claim was and is bound to the same volume; a lost one has no size."""
+    """Tell whether the claim was and is bound to the same volume. A lost one has no size."""
     both = (old, new)
     return len({(each["metadata"]["uid"], each["spec"].get("volumeName")) for each in both}) == 1 and all(
         each.get("status", {}).get("phase") == "Bound" for each in both

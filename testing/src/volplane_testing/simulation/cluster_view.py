@@ -44,23 +44,23 @@ _RECLAIM: Final = "volplane.dev/reclaim"
 
 
 def key_of(obj: Json) -> str:
-    """`namespace/name`, or `name` for what has no namespace."""
+    """Return `namespace/name`, or `name` of an object without a namespace."""
     meta = obj["metadata"]
     return f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
 
 
 def annotations_of(obj: Json) -> Json:
-    """The object's annotations, {} if it has none."""
+    """Return the object's annotations, {} if it has none."""
     return obj["metadata"].get("annotations") or {}
 
 
 def finalizers_of(obj: Json) -> list[str]:
-    """The object's finalizers, [] if it has none."""
+    """Return the object's finalizers, [] if it has none."""
     return obj["metadata"].get("finalizers") or []
 
 
 def reference_of(volume: Json) -> Json:
-    """The volume's claimRef, {} if it has none."""
+    """Return the volume's claimRef, {} if it has none."""
     return volume["spec"].get("claimRef") or {}
 
 
@@ -136,12 +136,12 @@ class ClusterView:
         return self.server.handle(method, path, query or {}, headers or {}, body)
 
     def claim_of(self, volume: Json) -> Json | None:
-        """The living claim whose uid the volume's reference carries."""
+        """Return the living claim whose uid is in the volume's reference."""
         uid = reference_of(volume).get("uid")
         return self.claims_by_uid.get(uid) if uid else None
 
     def spell(self, name: str) -> str:
-        """A name for traces that other objects do not change: it shows the claim in place of a uid."""
+        """Return a name for traces that does not depend on other objects: it shows the claim in place of a uid."""
         if name.startswith(_DYNAMIC):
             return f"pvc({self._claim_names.get(name.removeprefix(_DYNAMIC), name[-6:])})"
         if name.startswith(_SCRUB):
@@ -178,7 +178,7 @@ class ClusterView:
         self.claims_by_uid.update({claim["metadata"]["uid"]: claim for claim in self.claims.values()})
 
     def scrubbed_by(self, pod: str) -> str:
-        """Name of the volume that a scrubber pod is called after, "" for other pods."""
+        """Return the name of the volume that a scrubber pod is named after, "" for other pods."""
         return self._scrubbed.get(pod, "")
 
     def _follow_volume(self, name: str, uid: str, old: Json | None, new: Json | None) -> None:
@@ -222,7 +222,7 @@ _DULL: Final = frozenset({"resourceVersion", "generation", "managedFields", "las
 
 
 def _differences(old: Json, new: Json, path: str = "") -> list[str]:
-    """`path: old -> new` for what changed, without what changes always."""
+    """Describe the changes as `path: old -> new`, without fields that always change."""
     found: list[str] = []
     for key in sorted({*old, *new} - _DULL):
         before, after = old.get(key), new.get(key)

@@ -119,7 +119,7 @@ class Coverage:
         self.runs.update(came.keys())
 
     def rows(self) -> Iterable[tuple[str, int, int]]:
-        """(kind, times, runs) for every kind that there is; also those that never came."""
+        """Return (kind, times, runs) for every kind, also for those that did not occur."""
         for table in self._kinds:
             for where, kinds in table.items():
                 for what in kinds:

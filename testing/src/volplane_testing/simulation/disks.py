@@ -27,7 +27,7 @@ _NO_SOURCES: Final = frozenset(
 
 
 def source_key(kind: str, fields: Mapping[str, Any]) -> str:
-    """One text for one asset, however a volume or a pod spells its source."""
+    """Return one text for one asset, however a volume or a pod spells its source."""
     if kind in _PATHS:
         return f"path:{fields.get('path')}"
     if kind == "csi":
@@ -38,7 +38,7 @@ def source_key(kind: str, fields: Mapping[str, Any]) -> str:
 
 
 def source_of(spec: Mapping[str, Any]) -> str:
-    """`source_key` of a volume's spec, or of an entry of a pod's volumes."""
+    """Return the `source_key` of a volume's spec, or of an entry of a pod's volumes."""
     for kind, fields in spec.items():
         if kind not in _NO_SOURCES and isinstance(fields, dict):
             return source_key(kind, fields)
@@ -76,5 +76,5 @@ class Disks:
         self.by_key: dict[str, Disk] = {}
 
     def of(self, spec: Mapping[str, Any]) -> Disk | None:
-        """The asset that a volume's spec or a pod's volume points at."""
+        """Return the asset that a volume's spec or a pod's volume refers to."""
         return self.by_key.get(source_of(spec))

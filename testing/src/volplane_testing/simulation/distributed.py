@@ -56,7 +56,7 @@ class DistributedRun:
         """Nodes whose disks cannot be reached -> loop time from which they can."""
 
     async def run(self) -> None:
-        """The whole schedule. Raises Broken."""
+        """Run the whole schedule. Raises Broken."""
         self._rules = WriteRules(gone_after=GONE_AFTER, immediate=frozenset({"now", "turns"}))
         playing = asyncio.ensure_future(self._play())
         try:
@@ -143,7 +143,7 @@ class DistributedRun:
             self._tell(f"claim {name} is deleted")
 
     async def _select_node(self) -> None:
-        """The scheduler places a pod."""
+        """Place a pod, as the scheduler does."""
         waiting = [
             each
             for each in self._claims()
@@ -169,7 +169,7 @@ class DistributedRun:
             self._tell(f"somebody writes label {label} on {resource} {name}")
 
     async def _mislead(self) -> None:
-        """A volume whose asset cannot be deleted yet gets the label of another node, and the assigner does not hear."""
+        """Label a volume whose asset cannot be deleted yet for another node, unnoticed by the assigner."""
         claims = [each for each in self._claims() if each["spec"].get("volumeName")]
         if not claims:
             return
@@ -213,7 +213,7 @@ class DistributedRun:
         await self._cluster.start(name)
 
     async def _cut_off(self) -> None:
-        """A process reaches its disk, and not the API server."""
+        """Cut a process off from the API server, but not from its disk."""
         name = self._random.choice((CENTRAL, *sorted(set(NODES) - self._down)))
         self._cut_process_off(name, self._random.choice((5.0, 30.0, GONE_AFTER + 10)))
 
@@ -225,7 +225,7 @@ class DistributedRun:
         self._tell(f"process {name} does not reach the API server for {seconds:g} s")
 
     async def _lose_disk(self) -> None:
-        """The process of a node reaches the API server, and not its disk."""
+        """Cut the process of a node off from its disk, but not from the API server."""
         self._lose_disk_of(self._random.choice(NODES), self._random.choice((5.0, 30.0, GONE_AFTER + 10)))
 
     def _lose_disk_of(self, name: str, seconds: float) -> None:
@@ -258,7 +258,7 @@ class DistributedRun:
             self._tell(f"process {name} dies, and nobody starts it")
 
     async def _twin(self) -> None:
-        """A second process serves a node for a while, as where a Lease was edited."""
+        """Let a second process serve a node for a while, as after an edit of its Lease."""
         if up := sorted(set(NODES) - self._down - self._twins):
             name = self._random.choice(up)
             self._twins.add(name)
@@ -273,7 +273,7 @@ class DistributedRun:
         self._tell(f"the second process of {name} dies")
 
     async def _lose_in_the_middle(self) -> None:
-        """A node goes that has made an asset, of which nobody else knows."""
+        """Remove a node that has made an asset which no object names yet."""
         working = sorted(set(NODES) - self._away - self._down)
         if len(working) < 2:
             return
@@ -357,7 +357,7 @@ class DistributedRun:
     # --- the end -------------------------------------------------------------------------------------------------
 
     async def _heal(self) -> None:
-        """All is well again, the scheduler does its work, and time passes."""
+        """End all faults, let the scheduler work, and let time pass."""
         cluster = self._cluster
         for script in cluster.scripts.values():
             script.faults.clear()

@@ -65,20 +65,20 @@ class WriteRules:
             cluster.server.store.subscribe(storage, partial(self._written, storage, sink))
 
     def transport(self, cluster: DistributedCluster, name: str) -> Transport:
-        """For the process of this name, so that its writes are known."""
+        """Return a transport for the process of this name, so that its writes are known."""
         return InProcessTransport(_Named(self, cluster, name))
 
     def returned(self, node: str) -> None:
-        """The node is there, and ready, from now on."""
+        """Note that the node exists and is ready from now on."""
         self.away.pop(node, None)
         self._returned[node] = _now()
 
     def disturbed(self, node: str, until: float) -> None:
-        """The process of the node may not do its work before this loop time; what it published may be old."""
+        """Note that the process cannot work before this loop time, so its published capacity may be old."""
         self._disturbed[node] = max(until, self._disturbed.get(node, 0.0))
 
     def started(self, node: str) -> None:
-        """A new process of the node begins its work now."""
+        """Note that a new process of the node starts its work now."""
         self._disturbed[node] = _now()
 
     # --- writes --------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class WriteRules:
     # --- what the assigner may do --------------------------------------------------------------------------------
 
     def _check_given_up(self, claim: Json, later: Json) -> None:
-        """What may lie on a node is given up once the node has been away for the time of the class.
+        """Check that an asset on a node is given up only after the node was away for the time of the class.
 
         claim: as it was before the write. later: the intent after it.
         """
@@ -142,7 +142,7 @@ class WriteRules:
         self.given_up.add(claim["metadata"]["uid"])
 
     def _check_promised(self, claim: Json, node: str) -> None:
-        """A claim is assigned to a node only if there is room beside what it was promised to before."""
+        """Check that a claim is assigned only to a node with room beside its earlier promises."""
         published = self._published(node)
         disk = self._cluster.disks[node]
         informed = _now() - self._disturbed.get(CENTRAL, -CAUGHT_UP) >= CAUGHT_UP
@@ -204,7 +204,7 @@ def _selected(claim: Json) -> str:
 
 
 def _intent(claim: Json) -> Json:
-    """What the record on a claim says, {} without one."""
+    """Return the content of the record on a claim, {} without one."""
     text = (claim["metadata"].get("annotations") or {}).get(names.INTENT)
     intent: Json = json.loads(text)["intent"] if text else {}
     return intent

@@ -28,19 +28,19 @@ class Broken(Exception):
 
 
 def node_of(volume: Json) -> str:
-    """The node on which the volume is, by its affinity."""
+    """Return the node on which the volume is, by its affinity."""
     (term,) = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
     node: str = term["matchExpressions"][0]["values"][0]
     return node
 
 
 def size_of(claim: Json) -> int:
-    """The bytes that a claim asks for."""
+    """Return the bytes that a claim asks for."""
     return parse(claim["spec"]["resources"]["requests"]["storage"]).as_bytes()
 
 
 def check_state(cluster: DistributedCluster) -> None:
-    """At any time: what a living bound claim has is on the disk of its node; a disk is not overfull. Raises Broken."""
+    """Check that a bound claim's data is on the disk of its node, and no disk is overfull. Raises Broken."""
     for claim in cluster.api.all(_CLAIMS):
         if not claim["spec"].get("volumeName") or claim["status"].get("phase") != "Bound":
             continue
@@ -62,12 +62,12 @@ def check_state(cluster: DistributedCluster) -> None:
 
 
 def all_disks(cluster: DistributedCluster) -> list[MemoryStorage]:
-    """Those of the nodes, and those that were taken out."""
+    """Return the disks of the nodes, and those that were taken out."""
     return [*cluster.disks.values(), *cluster.old_disks]
 
 
 def check_end(cluster: DistributedCluster, given_up: Collection[str]) -> None:
-    """When all is quiet: every claim has what it asked for, once, and nothing is left over. Raises Broken.
+    """Check a run at rest: each claim has its asset, once, and nothing is left over. Raises Broken.
 
     given_up: uids of claims for which something may have been left on a node that was gone.
     """
@@ -99,7 +99,7 @@ def check_end(cluster: DistributedCluster, given_up: Collection[str]) -> None:
 
 
 def _check_leftovers(cluster: DistributedCluster, volumes: Mapping[str, Json], given_up: Collection[str]) -> None:
-    """Everything on the disks has a volume, but for what was given up with its node. volumes: by handle."""
+    """Check that all assets have volumes, but for those given up with their node. volumes: by handle."""
     latest = {
         each["metadata"]["name"].removeprefix("pvc-"): int(each["metadata"]["annotations"][names.GENERATION])
         for each in volumes.values()
@@ -114,7 +114,7 @@ def _check_leftovers(cluster: DistributedCluster, volumes: Mapping[str, Json], g
 
 
 def _check_assets(cluster: DistributedCluster) -> None:
-    """No two disks have assets for one generation of a claim."""
+    """Check that no two disks have assets for one generation of a claim."""
     seen: dict[tuple[str, int], str] = {}
     for disk in cluster.disks.values():
         for asset in disk.assets.values():

@@ -75,13 +75,13 @@ class Election:
         return Leadership(fence=fence, until=math.inf, margin=MARGIN)
 
     def begin_anew(self, name: str) -> None:
-        """The process of this name ends because it knows of a past that is none any more."""
+        """End the process of this name, which knows of a past that the restored server does not have."""
         for process in self._named(name):
             self._count_on(process.leadership.fence)
         self._end(name, "the server was restored from a backup")
 
     def fenced(self, name: str, term: str) -> None:
-        """A storage refuses a call of this process because of a later term: its elector counts on with a renewal."""
+        """Let the elector of this process count on with a renewal: a storage refused it because of a later term."""
         for process in self._named(name):
             process.leadership.fenced(term)
             if process.leadership.behind is not None:
@@ -96,7 +96,7 @@ class Election:
         return [process for process in self.processes if process.name == name]
 
     def _count_on(self, ours: Fence | None) -> None:
-        """What an elector does that finds the Lease as it was before this term: the server was restored."""
+        """Count the terms on, as an elector does that finds the Lease of an earlier term after a restore."""
         lease = self._send("GET")
         if lease is None or ours is None or lease["metadata"]["uid"] != ours.lease:
             return
@@ -104,7 +104,7 @@ class Election:
             self._send("PATCH", {"spec": {"leaseTransitions": ours.transitions}})
 
     def server_restored(self) -> None:
-        """The Lease is what it was in the backup: a holder that took it since finds that with its next renewal."""
+        """Set the Lease back to the backup's. Its holder finds that at the next renewal."""
         asyncio.get_running_loop().call_later(RENEWAL, self._look)
 
     def _look(self) -> None:
@@ -115,13 +115,13 @@ class Election:
                 self.begin_anew(process.name)
 
     def remake_lease(self, delay: float) -> None:
-        """Somebody deletes the Lease, or its namespace; its holder notices after a while and takes a new one."""
+        """Delete the Lease, or its namespace. Its holder notices after a while and takes a new one."""
         self._happened["lease: deleted"] += 1
         self._send("DELETE")
         asyncio.get_running_loop().call_later(delay, self._retake)
 
     def _retake(self) -> None:
-        """The holder takes a new Lease, as soon as it runs and reaches the server; not if its own is over by then."""
+        """Take a new Lease once the holder runs and reaches the server, unless its own is over by then."""
         holder = next(iter(self._named(self.holder)), None)
         if holder is None or not holder.leadership.may_begin():
             return
@@ -133,7 +133,7 @@ class Election:
             holder.lead_again(self.take(holder.name))
 
     def edit_lease(self, edit: str, notices: float) -> None:
-        """Somebody edits the Lease by hand; its holder notices at its next renewal, and begins another term.
+        """Edit the Lease by hand. Its holder notices at the next renewal and starts another term.
 
         Where no holder is left, another process takes it at once. notices: seconds.
         """
@@ -222,7 +222,7 @@ class Stops:
         self._at(stops + seconds, self._go_on, process)
 
     def cut_off(self, seconds: float) -> None:
-        """The only process that lives reaches the storage, and not the API server; so it cannot renew its Lease.
+        """Cut the only living process off from the API server, but not from the storage: it cannot renew its Lease.
 
         The worst that may be is simulated: its elector has renewed the Lease a moment ago, and does not end the work
         before the Lease is over, when another process leads.
@@ -239,7 +239,7 @@ class Stops:
         self._at(now + seconds, self._notice_end, process)
 
     def _at(self, when: float, what: Callable[[Process], None], process: Process) -> None:
-        """In the context of the run: callbacks of a process do not run while it is stopped."""
+        """Run in the context of the run: callbacks of a process do not run while it is stopped."""
         self._loop.call_at(when, what, process, context=self._context)
 
     def stop_before(self, hook: str, seconds: float, window: float = 0.0) -> None:
@@ -252,7 +252,7 @@ class Stops:
         self._armed[hook] = window, seconds
 
     def begins(self, hook: str) -> None:
-        """A thread of a process takes up a call of this hook."""
+        """Note that a thread of a process takes up a call of this hook."""
         if (armed := self._armed.pop(hook, None)) is not None and not self._chance.calm.is_set():
             self.stop_process(*armed)
             if armed[0]:

@@ -61,7 +61,7 @@ class ExternalBackend:
         return next((key for key, (asset, _) in self._known.items() if asset.handle == handle), "")
 
     def _first_picture(self) -> object:
-        """The storage before the run, once an asset was made and deleted: what only the first one leaves may stay."""
+        """Picture the storage after one asset was made and deleted: what the first one leaves may stay."""
         if self.subject.inspect is None:
             return None
         bench = Bench(self.subject)
@@ -92,7 +92,7 @@ class ExternalBackend:
         return max(1, -(-max(self.subject.capacity_bytes, self.info.minimum_bytes) // 2**30))
 
     def build(self, extensions: Iterable[Extension]) -> Driver:
-        """A fresh instance behind a driver, as after a restart."""
+        """Return a fresh instance behind a driver, as after a restart."""
         return build_driver(self.role, self._plugin, self.subject.options, [*extensions])
 
     # --- calls --------------------------------------------------------------------------------------------------
@@ -119,11 +119,11 @@ class ExternalBackend:
     # --- what it did --------------------------------------------------------------------------------------------
 
     def asked(self, owner: Ownership) -> None:
-        """`provision` is called for this owner: it may make the asset, whatever it returns."""
+        """Note that `provision` is called for this owner: it may make the asset, with any result."""
         self._asked[_mark(owner)] = asyncio.get_running_loop().time()
 
     def made(self, request: ProvisionRequest, asset: Asset) -> None:
-        """`provision` returned this asset."""
+        """Note that `provision` returned this asset."""
         key = source_key(asset.source.kind, asset.source.fields)
         self._known[key] = (asset, request)
         if key not in self._run_context.disks.by_key:
@@ -133,13 +133,13 @@ class ExternalBackend:
             self._run_context.safety.made(self.role, key, request.owner, again=True)
 
     def unmade(self, volume: VolumeIdentity) -> None:
-        """`delete` returned Done for this volume."""
+        """Note that `delete` returned Done for this volume."""
         key = source_key(volume.source.kind, volume.source.fields)
         self._known.pop(key, None)
         self._run_context.safety.unmade(key)
 
     def erased(self, volume: VolumeIdentity) -> None:
-        """`recycle` returned Erased for this volume."""
+        """Note that `recycle` returned Erased for this volume."""
         self._run_context.safety.erased(source_key(volume.source.kind, volume.source.fields))
 
     # --- the end of a run ---------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class ExternalBackend:
             )
 
     def _lists_what_is_unknown(self) -> bool:
-        """Whether there are assets that no result of a hook named: nobody can ask for their deletion."""
+        """Tell whether there are assets that no result of a hook named, so that no caller can delete them."""
         instance = self._instance()
         if not instance.driver.supports("list_assets"):
             return False

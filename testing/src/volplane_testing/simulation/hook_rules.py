@@ -48,7 +48,7 @@ class HookRules:
         view.listeners.append(self._committed)
 
     def restored(self) -> None:
-        """The server went back to a backup: what its records do not tell, nobody knows any more."""
+        """Note that the server went back to a backup, and later records are lost."""
         for asset, place in list(self._places.items()):
             driver, uid, generation = asset
             record = _intent_of(self._view.claims_by_uid.get(uid, {"metadata": {}}))
@@ -64,7 +64,7 @@ class HookRules:
             self._check_discard(commit.who, commit.old, commit.new)
 
     def _check_discard(self, who: str, old: Json, new: Json) -> None:
-        """From this record on nothing but its absence ends the deletion of an asset: the claim must not want it."""
+        """Check that the claim does not want the asset, whose deletion now ends only with its absence."""
         before, intent = _intent_of(old), _intent_of(new)
         if "discard" not in intent or "discard" in before or old["metadata"]["uid"] in self._safety.forged:
             return
@@ -78,7 +78,7 @@ class HookRules:
     # --- threads ------------------------------------------------------------------------------------------------
 
     def thread_taken(self, driver: str, hook: str) -> None:
-        """A hook takes a thread of its driver in the calling process."""
+        """Note that a hook takes a thread of its driver in the calling process."""
         self.begins(hook)
         call = (WHO.get(), driver, hook)
         self._running[call] += 1
@@ -91,7 +91,7 @@ class HookRules:
     # --- calls --------------------------------------------------------------------------------------------------
 
     def called(self, request: HookRequest[Any]) -> None:
-        """A hook is about to take effect."""
+        """Check a hook that is about to take effect."""
         if request.hook in CHANGING:
             self._check_lease(f"calls {request.hook}")
         late = self._is_late(request.context.fence)
@@ -102,7 +102,7 @@ class HookRules:
                 self._check_unwanted(request)
 
     def _is_late(self, text: str) -> bool:
-        """Whether a call of a later term was seen before: this one is the storage's to refuse."""
+        """Tell whether a call of a later term came before, so that the storage must refuse this one."""
         fence = Fence.parse(text)
         if fence is None:
             return False
@@ -112,7 +112,7 @@ class HookRules:
         return newest.outdates(fence)
 
     def writes(self, method: str, path: str) -> None:
-        """A process is about to send a request that changes an object."""
+        """Note that a process is about to send a request that changes an object."""
         if "/events" not in path:
             self._check_lease(f"sends {method} {path}")
 
@@ -123,7 +123,7 @@ class HookRules:
             self._violations.report("lease-over", f"{who} {does}, and its lease is over")
 
     def failed(self, request: HookRequest[Any], error: Exception) -> None:
-        """A storage says that nothing of this asset is there, or will be: it may be made elsewhere."""
+        """Note that a storage has nothing of this asset and will have nothing: it may be made elsewhere."""
         if isinstance(request, ProvisionRequest) and isinstance(error, BackendError) and error.nothing_left:
             self._places.pop(_asset(request), None)
 
@@ -137,7 +137,7 @@ class HookRules:
             self._violations.report("place-is-kept", text)
 
     def _check_unwanted(self, request: DeleteRequest) -> None:
-        """An asset for which no volume stands yet is deleted: the claim must have been seen not to want it."""
+        """Check that an asset without a volume is deleted only after its claim was seen not to want it."""
         owner = request.volume.owner
         if owner is None or (owner.claim_uid, owner.generation) in self._condemned:
             return
@@ -153,7 +153,7 @@ class HookRules:
             self._violations.report("still-wanted", f"the asset of {name} is deleted, and its claim waits for it")
 
     def _wanted_since(self, claim: Json, driver: str, name: str, generation: int) -> float | None:
-        """Loop time since which the claim waits for this asset; None if it does not."""
+        """Return the loop time since which the claim waits for this asset; None if it does not."""
         intent = _intent_of(claim)
         storage_class = self._view.classes.get(claim["spec"].get("storageClassName") or "")
         if "deletionTimestamp" in claim["metadata"] or storage_class is None:
@@ -172,7 +172,7 @@ def _asset(request: ProvisionRequest) -> tuple[str, str, int]:
 
 
 def _intent_of(claim: Json) -> Json:
-    """What the record on a claim says, whoever wrote it; {} if it cannot be read."""
+    """Return the content of the record on a claim, by any writer; {} if it cannot be read."""
     try:
         intent = json.loads(annotations_of(claim).get(names.INTENT) or "{}").get("intent", {})
     except (ValueError, AttributeError):

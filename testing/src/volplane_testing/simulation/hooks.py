@@ -152,7 +152,7 @@ class FaultInjector:
         return driver.call(request)
 
     def _take_effect_later(self, driver: Driver, request: HookRequest[Any], goes_on: float) -> NoReturn:
-        """The thread is stopped after its last look at the lease: what it does takes effect once it goes on."""
+        """Stop the thread after its last check of the lease. The hook takes effect once the thread goes on."""
         who, loop = WHO.get(), asyncio.get_running_loop()
         name = f"{who} {driver.name} {request.hook} {self._about(request)} {self._counts['stalled']}"
         self._counts["stalled"] += 1
@@ -245,13 +245,13 @@ class FaultInjector:
 
 
 def injecting(injector: FaultInjector) -> Extension:
-    """As an extension of drivers."""
+    """Return the faults as an extension of drivers."""
     plugin = Plugin(kind="extension", name="simulation", factory=lambda _options: injector)
     return Extension(plugin=plugin, instance=injector)
 
 
 def latency_of(who: str, run_context: RunContext, faults: HookFaults) -> Callable[[str, str], tuple[float, float]]:
-    """The `Latency` of an InlineExecutor for one process."""
+    """Return the `Latency` of an InlineExecutor for one process."""
     chance, trace = run_context.chance, run_context.trace
     counts: Counter[str] = Counter()
 

@@ -66,7 +66,7 @@ class SecondInstallation:
             process.kill()
 
     def _committed(self, commit: Commit) -> None:
-        """Who puts a record in the place of another installation's cannot know what that had said."""
+        """Check that a record of another installation, whose content is unknown, is not replaced."""
         if commit.kind != "claim" or commit.old is None or commit.new is None:
             return
         before, after = _author(commit.old), _author(commit.new)

@@ -55,7 +55,7 @@ class Liveness:
         return self._safety.lost | {str(reference.get("uid", "")) for reference in gone}
 
     def _lost_since_the_backup(self, volume: Json) -> bool:
-        """Whether the server was restored, and the volume's asset is gone by then."""
+        """Tell whether the server was restored, and the volume's asset was gone by then."""
         return self._safety.restored_at >= 0 and source_of(volume["spec"]) not in self._disks.by_key
 
     def check(self, process: Reasons) -> None:
@@ -130,7 +130,7 @@ class Liveness:
         return _names(reference, claim) and names.INTENT not in annotations_of(volume) and _alive(volume)
 
     def _could_bind(self, claim: Json) -> str | None:
-        """A volume that this unbound claim can bind, by name or because it fits."""
+        """Return a volume that this unbound claim can bind, by name or because it fits."""
         wanted = claim["spec"].get("volumeName", "")
         storage_class = claim["spec"].get("storageClassName") or ""
         waits = self._binding_mode(storage_class) == "WaitForFirstConsumer"
@@ -222,7 +222,7 @@ class Liveness:
             yield "phases-tell-the-truth", f"is released, but its phase is {phase}"
 
     def _given_up(self, volume: Json) -> bool:
-        """Whether the permitted number of scrubs failed."""
+        """Tell whether the permitted number of scrubs failed."""
         intent = read_recycle_intent(annotations_of(volume).get(names.INTENT))
         if intent is None or not intent.given_up:
             return False
@@ -232,15 +232,15 @@ class Liveness:
         return sum(pods.values()) >= ATTEMPTS
 
     def _cannot_be_scrubbed(self, volume: Json, phase: Any) -> bool:
-        """Whether its backend has no `recycle`, and the volume is Failed."""
+        """Tell whether its backend has no `recycle`, and the volume is Failed."""
         return annotations_of(volume).get(names.PROVISIONED_BY) in self._unscrubbed and phase == "Failed"
 
     def _about(self, pod: str) -> str:
-        """Name of the volume of a scrubber pod."""
+        """Return the name of the volume of a scrubber pod."""
         return self._view.scrubbed_by(pod)
 
     def _waited_for(self, volume: Json) -> bool:
-        """Whether a pod that has not ended still names the claim it was released from."""
+        """Tell whether a pod that has not ended still names the claim it was released from."""
         reference = reference_of(volume)
         return any(
             _uses(pod, reference.get("namespace", ""), reference.get("name", ""))
@@ -305,7 +305,7 @@ class Liveness:
             self._violations.report("no-leak", f"{key} on {disk.driver} has no owner")
 
     def _waits(self, uid: str) -> bool:
-        """Whether a claim holds what was made for it until its class is back, or has a consumer, or the claim goes."""
+        """Tell whether a claim keeps its record until its class is back, it has a consumer, or it is deleted."""
         claim = self._view.claims_by_uid.get(uid)
         if claim is None or "deletionTimestamp" in claim["metadata"]:
             return False

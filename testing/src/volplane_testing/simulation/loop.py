@@ -35,7 +35,7 @@ class ScheduleLoop(VirtualTimeLoop):
         self.set_task_factory(self._make)
 
     def stop_process(self, who: str) -> None:
-        """From now on nothing of this process runs, as after SIGSTOP. Its timers go off when it goes on."""
+        """Stop this process, as SIGSTOP does. Its timers go off when it runs again."""
         held = self._stopped.setdefault(who, [])
         scheduled = self._scheduled  # type: ignore[attr-defined]
         held += [timer for timer in scheduled if _who(timer) == who]
@@ -51,7 +51,7 @@ class ScheduleLoop(VirtualTimeLoop):
                 self._ready.append(handle)  # type: ignore[attr-defined]
 
     def is_stopped(self, who: str) -> bool:
-        """Whether this process is stopped now."""
+        """Tell whether this process is stopped now."""
         return who in self._stopped
 
     def _run_once(self) -> None:
@@ -101,14 +101,14 @@ class ScheduleLoop(VirtualTimeLoop):
 
 
 def schedule_loop() -> ScheduleLoop:
-    """The running loop, of a run."""
+    """Return the running loop, which is that of a run."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, ScheduleLoop)  # noqa: S101 -- no other loop can stop a process
     return loop
 
 
 def _who(handle: asyncio.Handle) -> str:
-    """The process to which a callback belongs."""
+    """Return the process to which a callback belongs."""
     context: Context = getattr(handle, "_context")  # noqa: B009 -- an event loop must look into its handles
     return context.get(WHO, "")
 

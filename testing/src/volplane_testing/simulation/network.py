@@ -160,7 +160,7 @@ class Network(KillableTransport):
         return Response(answer.status, _lower(answer.headers), answer.body)
 
     def _name(self, method: str, path: str) -> str:
-        """A name for this call that does not change when other objects do: which process, what, how often before."""
+        """Return a name for this call that does not depend on other objects: process, request, and how often before."""
         parts = path.split("/")
         spelled = "/".join(self._view.spell(part) for part in parts[3:])
         name = f"{self._who} {method} {spelled}"
@@ -193,7 +193,7 @@ class Network(KillableTransport):
         return fault
 
     async def _travel(self, call: _Call, seconds: float) -> None:
-        """A request that was sent may arrive although its sender died."""
+        """Let a request arrive, although its sender may have died since."""
         try:
             await asyncio.sleep(seconds)
         except asyncio.CancelledError:

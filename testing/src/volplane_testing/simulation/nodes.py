@@ -126,7 +126,7 @@ class Nodes:
         self._changed.set()
 
     def _due(self, running: RunningPod) -> float:
-        """Loop time at which the node has something to do about it."""
+        """Return the loop time at which the node has something to do about it."""
         return running.due
 
     def _committed(self, commit: Commit) -> None:
@@ -289,7 +289,7 @@ class Nodes:
         return found
 
     def _volume_of(self, claim: Json) -> Json | None:
-        """The volume, if the two are bound as a node wants to see it."""
+        """Return the volume if the two are bound as a node expects."""
         volume = self._view.volumes.get(claim["spec"].get("volumeName", ""))
         if volume is None or claim.get("status", {}).get("phase") != "Bound":
             return None
@@ -310,7 +310,7 @@ class Nodes:
 
 
 def _part_of(volume: Json, pod: Json) -> Json:
-    """What the pod's containers see of an inline volume: the part that their mounts name."""
+    """Return the part of an inline volume that the mounts of the pod's containers show."""
     mounts = [mount for container in pod["spec"]["containers"] for mount in container.get("volumeMounts") or ()]
     part = next((mount.get("subPath", "") for mount in mounts if mount["name"] == volume["name"]), "")
     return {
@@ -321,7 +321,7 @@ def _part_of(volume: Json, pod: Json) -> Json:
 
 
 def _places_of(volume: Json) -> list[Json]:
-    """The node affinity of a volume, which has at most one term here."""
+    """Return the node affinity of a volume, which has at most one term here."""
     terms = ((volume["spec"].get("nodeAffinity") or {}).get("required") or {}).get("nodeSelectorTerms") or ()
     return [need for term in terms for need in term.get("matchExpressions") or ()]
 

@@ -167,7 +167,7 @@ class Process:
         self._task = asyncio.get_running_loop().create_task(self._run(), context=self._context())
 
     def _context(self) -> contextvars.Context:
-        """For a task of this process."""
+        """Return the context for a task of this process."""
         context = contextvars.copy_context()
         context.run(WHO.set, self.name)
         return context
@@ -193,7 +193,7 @@ class Process:
         return self.leadership.may_begin()
 
     def at_rest(self, unending: AbstractSet[str]) -> bool:
-        """Whether nothing is in work, nothing is due later, no operation runs or waits, and no hook runs.
+        """Tell whether nothing is in work or due later, no operation runs or waits, and no hook runs.
 
         unending: uids of claims for which something is tried again without end.
         """
@@ -205,7 +205,7 @@ class Process:
         return all(runner.idle and runner.next_due is None for runner in plane.runners)
 
     def reasons(self) -> dict[str, str]:
-        """Why keys wait, by runner and key."""
+        """Return why keys wait, by runner and key."""
         return {} if self.plane is None else reasons_of(self.plane)
 
     def record(self, event: EventRecord) -> None:

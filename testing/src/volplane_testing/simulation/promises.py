@@ -27,7 +27,7 @@ class Promises:
         view.listeners.append(self._committed)
 
     def bind(self, volume: Json) -> bool:
-        """Whether the volume may not lose its contents, because the claim it was reserved for never had it.
+        """Tell whether the volume must keep its contents, because the claim it was reserved for never had it.
 
         A process that let that claim go without having seen the reservation could not know: the answer to the write was
         lost, and no watch has brought the volume since.
@@ -58,5 +58,5 @@ class Promises:
 
 
 def _let_go(old: Json, new: Json | None) -> bool:
-    """Whether a claim is no longer kept by its protection."""
+    """Tell whether the protection of a claim no longer keeps it."""
     return CLAIM_PROTECTION in finalizers_of(old) and (new is None or CLAIM_PROTECTION not in finalizers_of(new))

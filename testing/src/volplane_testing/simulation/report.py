@@ -43,7 +43,7 @@ class SeedReport:
         return self.violation is None
 
     def __str__(self) -> str:
-        """The text for a failed test: violation, trace, and how to replay."""
+        """Return the text for a failed test: violation, trace, and how to replay."""
         result = str(self.violation) if self.violation is not None else "every invariant held"
         replay = (f"replay: --only {','.join(self.kept)}",) if self.violation is not None else ()
         return "\n".join((f"seed {self.seed} ({self.scenario}): {result}", *self.trace, *replay))
@@ -95,7 +95,7 @@ def judge_seed(
 
 
 def trial_of(seed: int, scenario: str, only: Collection[str] | None) -> Trial:
-    """The trial of a seed, or of a part of it."""
+    """Return the trial of a seed, or of a part of it."""
     schedule = generate(seed, scenario)
     if only is None:
         return Trial(schedule)

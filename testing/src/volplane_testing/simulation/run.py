@@ -293,7 +293,7 @@ class _Simulation:
             heir.lead_again(self._election.take(heir.name))
 
     def _working(self) -> list[Process]:
-        """The processes that live, are not stopped, and reach the API server."""
+        """Return the processes that live, are not stopped, and reach the API server."""
         return [each for each in self._living if each.name not in self._stops.stalled and not each.network.apart]
 
     def _start_if_none(self) -> None:

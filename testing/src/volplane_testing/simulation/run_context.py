@@ -42,7 +42,7 @@ class RunContext:
     def create(
         cls, seed: int, *, faults: Collection[str] | None = None, without_bookmarks: frozenset[str] = frozenset()
     ) -> Self:
-        """An empty API server and the observers of it. faults: marks of those that may happen, None = any.
+        """Make an empty API server and its observers. faults: marks of those that may happen, None = any.
 
         without_bookmarks: see `ApiServer`.
         """

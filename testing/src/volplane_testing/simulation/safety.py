@@ -40,18 +40,18 @@ def _now() -> float:
 
 
 def _scrubs(claim: Json) -> bool:
-    """Whether this is the claim by which a scrubber pod has a volume; a reference or metadata."""
+    """Tell whether a scrubber pod has a volume through this claim; a reference or metadata."""
     return str(claim.get("name", "")).startswith(_SCRUB_PREFIX)
 
 
 def recycles(volume: Json) -> bool:
-    """Whether a release of the volume must lead to a scrub."""
+    """Tell whether a release of the volume must lead to a scrub."""
     policy = volume["spec"].get("persistentVolumeReclaimPolicy")
     return policy == "Recycle" or (policy == "Delete" and annotations_of(volume).get(names.ON_RELEASE) == "recycle")
 
 
 def _offered(volume: Json | None) -> bool:
-    """Whether nothing keeps a claim from taking it."""
+    """Tell whether a claim may take it."""
     if volume is None or "deletionTimestamp" in volume["metadata"]:
         return False
     return not reference_of(volume).get("uid") and names.INTENT not in annotations_of(volume)
@@ -93,7 +93,7 @@ class Safety:
         view.listeners.append(self._committed)
 
     def restored(self) -> None:
-        """The server went back to a backup: what was known of objects that were written since counts no more."""
+        """Forget the objects that were written since the backup: the server was restored from it."""
         self._policies.clear()
         self._last.clear()
         self.touched |= {volume["metadata"]["uid"] for volume in self._view.volumes.values()}
@@ -120,7 +120,7 @@ class Safety:
                 self._check_gate(commit.old, commit.new)
 
     def excused(self) -> bool:
-        """Whether what takes effect now was begun while two processes led."""
+        """Tell whether what takes effect now started while two processes led."""
         return self.overlap or BEGAN.get() <= self.overlap_ended
 
     def _forget_class(self, name: str) -> None:
@@ -160,7 +160,7 @@ class Safety:
                 self._policies[uid] = _now()
 
     def saving(self, volume: Mapping[str, Any], believed: Callable[[str], Claim | None]) -> None:
-        """A controller is about to create a volume. believed: what it knows about a claim."""
+        """Check a controller that is about to create a volume. believed: what it knows about a claim."""
         reference = volume["spec"].get("claimRef") or {}
         claim = believed(f"{reference.get('namespace')}/{reference.get('name')}")
         if claim is None or claim.uid != reference.get("uid") or not claim.terminating:
@@ -190,7 +190,7 @@ class Safety:
             self._violations.report("unscrubbed", f"volume {commit.name} is given away with the data of {_all(data)}")
 
     def _check_kept(self, name: str, old: Json, new: Json | None) -> None:
-        """A volume that its living claim names is not changed; one that the policy keeps is not deleted."""
+        """Check that a living claim keeps its volume's data, and a volume under Retain is not deleted."""
         asked = (
             new is not None and "deletionTimestamp" in new["metadata"] and "deletionTimestamp" not in old["metadata"]
         )
@@ -241,7 +241,7 @@ class Safety:
             self._violations.report("one-claim-per-volume", text)
 
     def _check_gate(self, old: Json, new: Json) -> None:
-        """The gate of a scrubber pod is removed only while the volume's intent names the pod."""
+        """Check that the gate of a scrubber pod is removed only while the volume's intent names the pod."""
         if not _gated(old) or _gated(new):
             return
         volume = self._view.volumes.get(annotations_of(new).get(_SCRUB_VOLUME, ""))
@@ -257,7 +257,7 @@ class Safety:
     # --- effects ------------------------------------------------------------------------------------------------
 
     def made(self, driver: str, key: str, owner: Ownership | None, *, again: bool = False) -> Disk:
-        """An asset came to be. key: `source_key`. owner: None for one that a user made.
+        """Note that an asset was made. key: `source_key`. owner: None for one that a user made.
 
         again: this storage makes what it made and destroyed before once more, for a late request too.
         """
@@ -291,7 +291,7 @@ class Safety:
         return disk
 
     def unmade(self, key: str) -> None:
-        """An asset is destroyed, with what is on it."""
+        """Check an asset that is destroyed, with its data."""
         disk = self._disks.by_key.pop(key, None)
         if disk is None:
             return
@@ -299,7 +299,7 @@ class Safety:
         self._check_policy(key)
 
     def _check_policy(self, key: str) -> None:
-        """A deletion requires a live read of the policy shortly before."""
+        """Check that a deletion follows a live read of the policy shortly before."""
         began = BEGAN.get()
         for volume in [*self._volumes_on(key), *self._last_on(key)]:
             changed = self._policies.get(volume["metadata"]["uid"])
@@ -312,7 +312,7 @@ class Safety:
                 )
 
     def _last_on(self, key: str) -> list[Json]:
-        """The volume that stood for it last, if a claim was ever bound to it: otherwise it has no data to lose.
+        """Return its last volume, if a claim was ever bound to it: otherwise it has no data to lose.
 
         A volume whose reference a user took away tells nothing about that.
         """
@@ -324,7 +324,7 @@ class Safety:
         return [] if last is None or never_bound else [last]
 
     def erased(self, key: str) -> None:
-        """An asset's contents are erased, by its backend or by a scrubber pod."""
+        """Check an asset that is erased, by its backend or by a scrubber pod."""
         disk = self._disks.by_key.get(key)
         if disk is None:
             return
@@ -332,7 +332,7 @@ class Safety:
         disk.data.clear()
 
     def seen(self, disk: Disk, claim_uid: str, pod: str) -> None:
-        """A pod of the claim reads and writes the asset."""
+        """Check a pod of the claim that reads and writes the asset."""
         if data := disk.foreign_data(claim_uid):
             self._violations.report("unscrubbed", f"pod {pod} sees on {disk.key} the data of {_all(data)}")
         disk.data.add(claim_uid)
@@ -360,14 +360,14 @@ class Safety:
                 self._violations.report("asset-in-use", f"{disk.key} is deleted while volume {name} exists")
 
     def _check_used(self, disk: Disk, what: str) -> None:
-        """The data of a static volume is not destroyed for a claim that never had it."""
+        """Check that the data of a static volume is not destroyed for a claim that never had it."""
         for volume in self._volumes_on(disk.key):
             if self.promises.bind(volume) and volume["metadata"]["uid"] not in self.touched:
                 name = self._view.spell(volume["metadata"]["name"])
                 self._violations.report("never-used", f"{disk.key} is {what}, and no claim ever had volume {name}")
 
     def _saved_meanwhile(self, volume: Json) -> bool:
-        """Whether another leader saved it for a claim that never had it, while this one looked for what to discard."""
+        """Tell whether another leader saved it for a claim that never had it, while this one decided to discard it."""
         overlapped = self.overlap or BEGAN.get() <= self.overlap_ended
         return overlapped and self._born.get(volume["metadata"]["uid"], 0.0) >= BEGAN.get() - FRESH
 
@@ -376,7 +376,7 @@ class Safety:
 
 
 def _deleted_early(volume: Json) -> bool:
-    """Whether a user deleted the volume before any binder wrote its phase: its claim gets another one."""
+    """Tell whether a user deleted the volume before a binder wrote its phase: its claim gets another one."""
     return "deletionTimestamp" in volume["metadata"] and volume.get("status", {}).get("phase") != "Bound"
 
 

@@ -56,7 +56,7 @@ class Schedule:
 
 
 def generate(seed: int, scenario: str = "any") -> Schedule:
-    """The schedule of a seed. Raises KeyError.
+    """Make the schedule of a seed. Raises KeyError.
 
     scenario: a name in SCENARIOS, or "any": the seed chooses among those that are not for themselves.
     """
@@ -149,7 +149,7 @@ class _Writer:
         )
 
     def _write_attached(self, claim: str) -> None:
-        """A claim whose pods come one after the other, now and then before the one before has gone."""
+        """Add a claim whose pods come one after the other, sometimes before the last one has gone."""
         random, at = self._random, self._gap()
         self._do(at, "create_claim", name=claim, storage_class=random.choice(self._scenario.classes), size=1, volume="")
         for number in range(random.randint(1, 4)):
@@ -165,7 +165,7 @@ class _Writer:
                 self._do(at + self._gap(), "delete_pod", name=f"p-{claim}-{number}")
 
     def _write_nodes(self, end: float) -> None:
-        """Nodes are lost; they return, or a person acts. Claims change."""
+        """Lose nodes, which return or not, and change claims."""
         random = self._random
         for _ in range(random.choice((0, 1, 1, 2))):
             node, at = random.choice(NODES), random.uniform(0.0, end)
@@ -184,7 +184,7 @@ class _Writer:
         self._actions.append(Action(len(self._actions) + 1, at, what, detail))
 
     def _gap(self) -> float:
-        """Seconds between two actions of a sequence: often shorter than a request, seldom long."""
+        """Return the seconds between two actions of a sequence: often shorter than a request, rarely long."""
         draw = self._random.random()
         if draw < 0.4:
             return self._random.uniform(0.0, 0.06)
@@ -207,7 +207,7 @@ class _Writer:
                 self._switch_class(name, at)
 
     def _switch_class(self, name: str, at: float) -> None:
-        """The class names another driver, and soon its own again; watches bring the one or the other late."""
+        """Let the class name another driver, and soon its own again; watches bring both late."""
         driver = CLASSES[name]["provisioner"]
         other = "zonal" if driver == ALPHA else "fast"
         if self._sometimes(0.5):
@@ -273,7 +273,7 @@ class _Writer:
             at += self._gap() if self._sometimes(0.7) else 0.0
 
     def _write_pod(self, claim: str, at: float) -> float:
-        """A pod that uses the claim, from a little before or after its creation; returns the time of its deletion."""
+        """Add a pod that uses the claim, from about its creation; return the time of the pod's deletion."""
         pod = f"p-{claim}-{len(self._actions)}"
         begun = max(0.0, at + self._random.choice((-0.01, 0.0, self._gap())))
         lifetime = round(self._random.uniform(0.1, 5.0), 2) if self._sometimes(0.3) else 0.0

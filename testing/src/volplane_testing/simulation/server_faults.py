@@ -82,7 +82,7 @@ class ServerFaults:
             listener()
 
     def recover(self) -> None:
-        """An administrator applies the classes again that a restore has lost: without them assets are not found."""
+        """Apply the classes that a restore has lost: without them assets are not found."""
         for name, lost in self._lost_classes.items():
             body = {**lost, "metadata": {"name": name}}
             self._view.send("user", "POST", STORAGE_CLASSES.path(), json.dumps(body).encode())
@@ -91,22 +91,22 @@ class ServerFaults:
     # --- what clients meet --------------------------------------------------------------------------------------
 
     def credentials(self) -> Credentials:
-        """Those of a process that starts now."""
+        """Return those of a process that starts now."""
         return Credentials(self, self._identity())
 
     async def read(self, *, refused: bool) -> Identity:
-        """The identity that lies on the disk of every client (`volplane.kube.credentials.Source`)."""
+        """Return the identity on the disk of every client (`volplane.kube.credentials.Source`)."""
         return self._identity()
 
     def refusal(self, identity: Identity) -> int:
-        """The status with which a request is refused; 0: it is not."""
+        """Return the status with which a request is refused; 0: it is not."""
         if asyncio.get_running_loop().time() < self._until and not self._chance.calm.is_set():
             self._trace.happened[f"server: answers {self._refuses}"] += 1
             return self._refuses
         return 0 if identity.mark == self._accepted else 401
 
     async def answered(self, credentials: Credentials, exchange: Callable[[], Awaitable[Response]]) -> Response:
-        """An exchange by a client with these credentials, if the server does not refuse it."""
+        """Return the exchange of a client with these credentials, if the server does not refuse it."""
 
         async def with_identity(identity: Identity) -> Response:
             status = self.refusal(identity)

@@ -20,7 +20,7 @@ Item = int | str
 def shrink(
     result: TrialResult, *, trials: int = MOST_TRIALS, run: Callable[[Trial], TrialResult] = simulate
 ) -> TrialResult:
-    """The shortest failing run found. Raises ValueError for one that did not fail."""
+    """Return the shortest failing run found. Raises ValueError for one that did not fail."""
     if result.violation is None:
         raise ValueError(f"seed {result.trial.schedule.seed} did not fail")
     return _Shrinker(result, result.violation.invariant, trials, run).shrink()
@@ -64,7 +64,7 @@ class _Shrinker:
         return items, dropped
 
     def _remaining(self, kept: Sequence[Item]) -> list[Item]:
-        """The kept items that happened in the shorter run."""
+        """Return the kept items that happened in the shorter run."""
         happened = {*self._best.done, *self._best.fired}
         return [item for item in kept if item in happened]
 

@@ -58,7 +58,7 @@ class Storages:
                 self._trouble.enter_context(external.subject.trouble(Random(f"{schedule.seed} {external.role}")))  # noqa: S311
 
     def drivers(self) -> list[Driver]:
-        """For one process: instances of real backends are its own."""
+        """Return the drivers of one process. Instances of real backends are its own."""
         return [*(external.build(self._extensions) for external in self.externals.values()), *self._shared]
 
     def calm(self) -> None:

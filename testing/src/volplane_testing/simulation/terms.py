@@ -56,7 +56,7 @@ class Terms:
         return before in self._present()
 
     def _present(self) -> list[Fence]:
-        """The terms that the Leases name now."""
+        """Return the terms that the Leases name now."""
         leases = [stored.decode() for stored in self._view.server.store.all(_LEASES)]
         specs = [(lease["metadata"]["uid"], lease["spec"]) for lease in leases]
         return [Fence(spec["leaseTransitions"], spec["holderIdentity"], uid) for uid, spec in specs]
@@ -67,7 +67,7 @@ def _record_of(obj: Json | None) -> str:
 
 
 def _term_in(text: str) -> Fence | None:
-    """The term that a record names; None if there is none."""
+    """Return the term that a record names; None if there is none."""
     try:
         record = msgspec.json.decode(text, type=_Record)
     except (msgspec.MsgspecError, UnicodeError):

@@ -43,7 +43,7 @@ class Trace:
         return map(str, self.entries)
 
     def digest(self) -> str:
-        """A hash of the trace: equal for equal schedules."""
+        """Return a hash of the trace, which is equal for equal schedules."""
         mark = blake2b(digest_size=8)
         for line in self.lines():
             mark.update(line.encode())
