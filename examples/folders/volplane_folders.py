@@ -147,7 +147,7 @@ class FoldersBackend(BackendSpec):
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """One call at a time, in all processes; the kernel frees the lock of a process that dies."""
+        """Lock out other calls in all processes. The kernel frees the lock of a process that dies."""
         try:
             lock = (self.root / "lock").open("w")
         except FileNotFoundError:
@@ -172,7 +172,7 @@ class FoldersBackend(BackendSpec):
         return marks
 
     def _write(self, name: str, marks: Marks) -> None:
-        """All or nothing, whenever the machine stops."""
+        """Write all or nothing, even if the machine stops."""
         new = self.marks / f".{name}.new"
         with new.open("w") as file:
             json.dump(marks, file)
@@ -181,7 +181,7 @@ class FoldersBackend(BackendSpec):
         new.replace(self._marks_of(name))
 
     def _made(self, name: str, marks: Marks) -> Asset:
-        """The asset of these marks; its folder may be missing if a crash came between."""
+        """Return the asset of these marks; its folder may be missing if a crash came between."""
         self._folder(name).mkdir(exist_ok=True)
         source = VolumeSource(kind="hostPath", fields={"path": str(self._folder(name)), "type": "Directory"})
         return Asset(handle=name, source=source, capacity_bytes=marks["capacity_bytes"])

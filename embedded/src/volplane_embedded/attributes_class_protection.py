@@ -81,7 +81,7 @@ class AttributesClassProtection:
         return Patch(kind=VOLUME_ATTRIBUTES_CLASSES, target=found, body=body, why=why)
 
     def _user(self, name: str) -> str:
-        """A claim or volume that names the class; "" if there is none."""
+        """Return a claim or volume that names the class; "" if there is none."""
         for claim in self._informers.claims.values():
             if name in _named_by_claim(claim):
                 return f"claim {claim.key}"
@@ -92,7 +92,7 @@ class AttributesClassProtection:
 
 
 def _named_by_claim(claim: Claim | None) -> set[str]:
-    """What it asks for, has, and is being changed to."""
+    """Return the classes that the claim asks for, has, and is being changed to."""
     if claim is None:
         return set()
     changing = claim.status.modify_volume_status

@@ -83,8 +83,9 @@ class EphemeralVolumes:
                 self._claims.enqueue(f"{old.namespace}/{_claim_name(old, volume)}")
 
     def _claim_changed(self, old: Claim | None, new: Claim | None) -> None:
-        """A claim that somebody deleted is made again, or for the first time if it was a stranger's; one whose pod went
-        before it was seen is deleted.
+        """Queue the claim and its pods.
+
+        A deleted claim is made again, also in place of another owner's. A claim is deleted if its pod went unseen.
         """
         claim = new or old
         if claim is None:
@@ -164,7 +165,7 @@ def _claim_body(pod: Pod, volume: PodVolume, name: str) -> dict[str, Any]:
 
 
 def _owner(claim: Claim) -> OwnerReference | None:
-    """The pod that controls the claim."""
+    """Return the pod that controls the claim."""
     for owner in claim.metadata.owner_references or ():
         if owner.controller and owner.kind == "Pod":
             return owner

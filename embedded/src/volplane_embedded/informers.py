@@ -74,7 +74,7 @@ class Informers:
         return {cache.kind.plural: cache for cache in listed}
 
     def pending(self) -> list[Pod]:
-        """Pods that wait for a node."""
+        """Return the pods that wait for a node."""
         return self.pods.by_index("pending", "yes")
 
     def on_node(self, node: str) -> list[Pod]:
@@ -85,11 +85,11 @@ class Informers:
         return self.pods.by_index("claim", claim_key)
 
     def candidates(self, claim: Claim) -> list[Volume]:
-        """Volumes with the class and volume mode that the claim asks for."""
+        """Return the volumes with the class and volume mode that the claim asks for."""
         return self.volumes.by_index("candidates", repr(place_of(claim)))
 
     def reserved(self, claim_key: str) -> list[Volume]:
-        """Volumes whose reference names this claim."""
+        """Return the volumes with a reference to this claim."""
         return self.volumes.by_index("claim", claim_key)
 
     def room(self, storage_class: str) -> list[CsiStorageCapacity]:

@@ -15,12 +15,12 @@ __all__ = ["in_topology", "pod_allows", "preference", "selector_matches", "untol
 
 
 def selector_matches(selector: NodeSelector, node: Node) -> bool:
-    """Whether one of the terms matches. A selector without terms matches no node."""
+    """Tell whether one of the terms matches. A selector without terms matches no node."""
     return any(_term_matches(term, node) for term in selector.node_selector_terms or ())
 
 
 def _term_matches(term: NodeSelectorTerm, node: Node) -> bool:
-    """Whether all expressions and fields match. An empty term matches no node."""
+    """Tell whether all expressions and fields match. An empty term matches no node."""
     if not term.match_expressions and not term.match_fields:
         return False
     labels = node.metadata.labels or {}
@@ -54,13 +54,13 @@ def _compares(label: str | None, values: list[str], *, greater: bool) -> bool:
 
 
 def volume_allows(volume: Volume, node: Node) -> bool:
-    """Whether the node meets the volume's node affinity. A volume without affinity can be used on every node."""
+    """Tell whether the node meets the volume's node affinity. A volume without affinity can be used on every node."""
     affinity = volume.spec.node_affinity
     return affinity is None or affinity.required is None or selector_matches(affinity.required, node)
 
 
 def pod_allows(pod: Pod, node: Node) -> bool:
-    """Whether the node meets the pod's nodeSelector and required node affinity."""
+    """Tell whether the node meets the pod's nodeSelector and required node affinity."""
     labels = node.metadata.labels or {}
     if any(labels.get(key) != value for key, value in (pod.spec.node_selector or {}).items()):
         return False
@@ -77,7 +77,7 @@ def preference(pod: Pod, node: Node) -> int:
 
 
 def untolerated(tolerations: Iterable[Toleration], taints: Iterable[Taint]) -> Taint | None:
-    """The first NoSchedule or NoExecute taint that is not tolerated, None if there is none."""
+    """Return the first NoSchedule or NoExecute taint that is not tolerated, None if there is none."""
     held = list(tolerations)
     for taint in taints:
         if taint.effect in {"NoSchedule", "NoExecute"} and not any(_tolerates(one, taint) for one in held):
@@ -96,7 +96,10 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 
 def in_topology(terms: Iterable[TopologyTerm], node: Node) -> bool:
-    """Whether the node meets a class's allowedTopologies: one term with all its keys. No terms allow every node."""
+    """Tell whether the node meets a class's allowedTopologies: one term with all its keys.
+
+    No terms allow every node.
+    """
     listed = list(terms)
     if not listed:
         return True

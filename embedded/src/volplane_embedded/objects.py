@@ -219,12 +219,12 @@ CONFIG_MAPS = Kind("v1", "ConfigMap", "configmaps", True, ConfigMap)
 
 
 def is_finished(pod: Pod) -> bool:
-    """Whether all containers have ended and none is started again."""
+    """Tell whether all containers have ended and none is started again."""
     return pod.status.phase in {"Succeeded", "Failed"}
 
 
 def needs_node(pod: Pod) -> bool:
-    """Whether the scheduler `default-scheduler` has to find a node for the pod."""
+    """Tell whether the scheduler `default-scheduler` has to find a node for the pod."""
     return (
         not pod.spec.node_name
         and not pod.terminating
@@ -234,7 +234,7 @@ def needs_node(pod: Pod) -> bool:
 
 
 def claim_names(pod: Pod) -> list[str]:
-    """Names of the claims that a pod uses, in the order of its volumes, with the claims made for ephemeral volumes."""
+    """Return the names of the claims of a pod, in the order of its volumes, with those of ephemeral volumes."""
     names: list[str] = []
     for volume in pod.spec.volumes or ():
         if volume.persistent_volume_claim is not None:
@@ -251,19 +251,19 @@ Now = Callable[[], datetime]
 
 
 def timestamp(moment: datetime) -> str:
-    """The form of times in the API: RFC 3339, UTC, whole seconds."""
+    """Return the form of times in the API: RFC 3339, UTC, whole seconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def condition_of(conditions: Iterable[Condition] | None, kind: str) -> Condition:
-    """The condition of this type; empty if there is none."""
+    """Return the condition of this type; empty if there is none."""
     return next((entry for entry in conditions or () if entry.get("type") == kind), {})
 
 
 def with_condition(
     conditions: Iterable[Condition] | None, kind: str, *, status: bool, now: str, reason: str = "", message: str = ""
 ) -> list[Condition]:
-    """The list with this condition set. lastTransitionTime changes only with the status; an equal list means no change.
+    """Return the list with this condition set. lastTransitionTime changes only with the status.
 
     now: RFC 3339.
     """

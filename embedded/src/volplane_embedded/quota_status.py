@@ -54,7 +54,7 @@ class QuotaStatus:
                     self._queue.done(key)
 
     def _quota_changed(self, old: ResourceQuota | None, new: ResourceQuota | None) -> None:
-        """What the admission charged needs no look: only what somebody made or edited."""
+        """Queue a quota that a person made or edited. What the admission charged needs no check."""
         if new is not None and (old is None or new.uid != old.uid or new.spec != old.spec or _is_odd(new)):
             self._queue.add(new.key)
 
@@ -92,13 +92,13 @@ class QuotaStatus:
 
 
 def _is_odd(quota: ResourceQuota) -> bool:
-    """Whether somebody wrote a status that no measuring gives."""
+    """Tell whether somebody wrote a status that no measuring gives."""
     hard, used = quota.status.get("hard") or {}, quota.status.get("used") or {}
     return hard.keys() != used.keys() or not hard.items() <= (quota.spec.get("hard") or {}).items()
 
 
 def _what_counts(claim: Claim) -> tuple[Any, ...]:
-    """All of a claim that its use and its scopes depend on."""
+    """Return all of a claim that its use and its scopes depend on."""
     changing = claim.status.modify_volume_status
     return (
         claim.spec.resources,
@@ -111,11 +111,11 @@ def _what_counts(claim: Claim) -> tuple[Any, ...]:
 
 
 def _decoded(found: ResourceQuota | MeasuredClaim) -> dict[str, Any]:
-    """The parts that the evaluator reads, as JSON has them."""
+    """Return the parts that the evaluator reads, as JSON has them."""
     metadata = {"name": found.name, "annotations": found.metadata.annotations or {}}
     return {"metadata": metadata, "spec": found.spec, "status": found.status}
 
 
 def _replacing(old: dict[str, str] | None, new: dict[str, str]) -> dict[str, str | None]:
-    """The merge patch that turns one map into another."""
+    """Return the merge patch that turns one map into another."""
     return {**dict.fromkeys(old or {}), **new}

@@ -34,14 +34,14 @@ class Api:
         self._server = server
 
     def get(self, resource: str, name: str, namespace: str = "default") -> Json | None:
-        """One object, None if there is none."""
+        """Return one object, None if there is none."""
         try:
             return self._send("GET", _path(resource, name, namespace))
         except ApiNotFound:
             return None
 
     def all(self, resource: str, namespace: str = "", *, labels: str = "", fields: str = "") -> list[Json]:
-        """All objects of a resource, of one namespace or of all. labels, fields: selectors."""
+        """Return all objects of a resource, of one namespace or of all. labels, fields: selectors."""
         kind = _kind(resource)
         query = {"labelSelector": labels, "fieldSelector": fields}
         answer = self._send("GET", kind.path(namespace), query={key: value for key, value in query.items() if value})
@@ -77,7 +77,7 @@ class Api:
         return sorted(found, key=lambda event: int(event["metadata"]["resourceVersion"]))
 
     def __contains__(self, about: Mapping[str, Any]) -> bool:
-        """Whether the object with this kind, name and uid exists."""
+        """Tell whether the object with this kind, name and uid exists."""
         kind = next(kind for kind in _KINDS.values() if kind.kind == about["kind"])
         metadata = about["metadata"]
         there = self.get(kind.plural, metadata["name"], metadata.get("namespace", ""))

@@ -49,7 +49,7 @@ def run(main: Coroutine[Any, Any, T], *, seed: int | None = None, limit: float =
 
 
 def now() -> datetime:
-    """The wall time that belongs to the running loop's time: loop second 0 is 2026-01-01T00:00:00Z."""
+    """Return the wall time that belongs to the running loop's time: loop second 0 is 2026-01-01T00:00:00Z."""
     return _EPOCH + timedelta(seconds=asyncio.get_running_loop().time())
 
 
@@ -64,7 +64,7 @@ class LoopClock:
         return now() + timedelta(seconds=self.offset)
 
     def monotonic(self) -> float:
-        """Loop time in seconds."""
+        """Return the loop time in seconds."""
         return asyncio.get_running_loop().time()
 
 
@@ -171,7 +171,7 @@ class _JumpingSelector(selectors.BaseSelector):
 
 
 def _awaited(awaitable: Any) -> Iterator[str]:
-    """The line of a suspended coroutine, and of every coroutine that it awaits."""
+    """Return the line of a suspended coroutine, and of every coroutine that it awaits."""
     while (frame := getattr(awaitable, "cr_frame", None)) is not None:
         yield f"{frame.f_code.co_qualname}, line {frame.f_lineno}"
         awaitable = awaitable.cr_await

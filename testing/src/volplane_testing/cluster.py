@@ -183,7 +183,7 @@ class Cluster:
         return self.api.create("persistentvolumes", body)
 
     async def wait_bound(self, claim: Mapping[str, Any], seconds: float = 600.0) -> Json:
-        """The volume to which the claim is bound. TimeoutError says why it is not after so long."""
+        """Return the volume to which the claim is bound. TimeoutError says why it is not after so long."""
         name, namespace = claim["metadata"]["name"], claim["metadata"]["namespace"]
 
         def bound() -> Json | None:
@@ -319,7 +319,7 @@ class Cluster:
 
 
 def _storage_of(kind: Kind[Any]) -> str:
-    """The key of a kind in the server's store."""
+    """Return the key of a kind in the server's store."""
     group = kind.api_version.rpartition("/")[0]
     return f"{kind.plural}.{group}" if group else kind.plural
 

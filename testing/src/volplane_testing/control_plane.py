@@ -43,7 +43,7 @@ async def run_plane(plane: ControlPlane, started: Callable[[], object] = lambda:
 
 
 def reasons_of(plane: ControlPlane) -> dict[str, str]:
-    """Why objects wait: "claims default/data" -> reason."""
+    """Explain why objects wait: "claims default/data" -> reason."""
     return {
         f"{runner} {key}": reason
         for runner, waiting in plane.reasons().items()

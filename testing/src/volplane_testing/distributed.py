@@ -72,7 +72,7 @@ class NodeDisk(MemoryBackend):
 
     @hookimpl
     def describe(self, request: DescribeRequest) -> DriverInfo:
-        """One access mode, no attaching."""
+        """Describe a driver with one access mode that needs no attaching."""
         modes = frozenset({AccessMode.READ_WRITE_ONCE, AccessMode.READ_WRITE_ONCE_POD})
         return DriverInfo(
             version="1",
@@ -82,11 +82,11 @@ class NodeDisk(MemoryBackend):
         )
 
     def handle_of(self, name: str) -> str:
-        """The disk has an identity, as the root of a file system has."""
+        """Return the disk's identity, as the root of a file system has one."""
         return f"{self.identity}-{self.storage.made}-{name}"
 
     def source_of(self, asset: MemoryAsset) -> VolumeSource:
-        """A local path."""
+        """Return the source, a local path."""
         return VolumeSource(kind="local", fields={"path": f"/disks/{asset.handle}"})
 
     def _make(self, request: ProvisionRequest) -> MemoryAsset:
@@ -158,13 +158,13 @@ class DistributedCluster:
     # --- objects -------------------------------------------------------------------------------------------------
 
     def create_node(self, name: str, *, ready: bool = True, **labels: str) -> Json:
-        """A node, with a new disk unless there is one of its name."""
+        """Create a node, with a new disk unless there is one of its name."""
         self.disks.setdefault(name, MemoryStorage(capacity_bytes=self._capacity, zones=(name,), clock=_now))
         self.api.create("nodes", {"metadata": {"name": name, "labels": {ZONE: name, **labels}}})
         return self.set_ready(name, ready=ready)
 
     def set_ready(self, name: str, *, ready: bool) -> Json:
-        """What the kubelet says, or the node lifecycle controller for it, with the taint of the latter."""
+        """Set the condition as the kubelet or the node lifecycle controller does, with the latter's taint."""
         taint = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
         self.api.patch("nodes", name, {"spec": {"taints": [] if ready else [taint]}})
         condition = {"type": "Ready", "status": "True" if ready else "Unknown", "reason": "Test"}
@@ -173,7 +173,7 @@ class DistributedCluster:
     def create_class(
         self, name: str, *, late: bool = False, parameters: Mapping[str, str] | None = None, **fields: Any
     ) -> Json:
-        """A class of the driver. late: it binds once a pod is scheduled."""
+        """Return a class of the driver. late: it binds once a pod is scheduled."""
         mode = "WaitForFirstConsumer" if late else "Immediate"
         body = {
             "metadata": {"name": name},
@@ -184,7 +184,7 @@ class DistributedCluster:
         return self.api.create("storageclasses", {**body, **fields})
 
     def create_claim(self, name: str, storage_class: str, capacity: str = "1Gi", *, node: str = "") -> Json:
-        """A claim. node: as the scheduler, or somebody else, selects it."""
+        """Return a claim. node: as the scheduler, or somebody else, selects it."""
         annotations = {names.SELECTED_NODE: node} if node else {}
         spec = {
             "accessModes": ["ReadWriteOnce"],
@@ -196,19 +196,19 @@ class DistributedCluster:
         )
 
     def claim(self, name: str) -> Json:
-        """The claim as it is now. KeyError if it is gone."""
+        """Return the claim as it is now. KeyError if it is gone."""
         found = self.api.get("persistentvolumeclaims", name)
         if found is None:
             raise KeyError(name)
         return found
 
     def volume(self, claim: str) -> Json | None:
-        """The volume that the claim is bound to."""
+        """Return the volume that the claim is bound to."""
         name = self.claim(claim)["spec"].get("volumeName", "")
         return self.api.get("persistentvolumes", name) if name else None
 
     def node_of(self, claim: str) -> str:
-        """The node on which the claim's volume is, by its affinity; "" without one."""
+        """Return the node on which the claim's volume is, by its affinity; "" without one."""
         volume = self.volume(claim)
         if volume is None:
             return ""
@@ -223,7 +223,7 @@ class DistributedCluster:
     # --- processes -----------------------------------------------------------------------------------------------
 
     def plane(self, name: str) -> ControlPlane:
-        """Of the process of a node, or of `CENTRAL`."""
+        """Return the control plane of the process of a node, or of `CENTRAL`."""
         return self._running[name][0].plane
 
     async def start(self, name: str, *, twin: bool = False) -> None:
@@ -276,7 +276,7 @@ class DistributedCluster:
         return driver.call(request)
 
     def _identity(self, disk: MemoryStorage) -> int:
-        """A number that no other disk has, and the same in each run."""
+        """Return a number that no other disk has, and the same in each run."""
         if not any(each is disk for each in self._served):
             self._served.append(disk)
         return next(number for number, each in enumerate(self._served) if each is disk)
@@ -287,7 +287,7 @@ class DistributedCluster:
         await process.kill()
 
     def why(self, name: str) -> list[str]:
-        """What the processes say of a claim of namespace default, or of a volume, of this name."""
+        """Return the reasons that the processes give for a claim of namespace default, or a volume, of this name."""
         return [
             f"{process}: {runner}: {reason}"
             for process, (running, _) in self._running.items()

@@ -184,7 +184,7 @@ class FaultyBackend:
         self._released.set()
 
     def errors(self, hook: str) -> list[BaseException]:
-        """The errors of the calls of a hook, in order."""
+        """Return the errors of the calls of a hook, in order."""
         return [call.error for call in self.calls if call.hook == hook and call.error is not None]
 
     def plan(self, hook: str) -> tuple[float, float]:
@@ -238,11 +238,11 @@ class FaultyBackend:
 
 
 def _no_pause(_seconds: float) -> None:
-    """The executor makes the delay."""
+    """Do not wait: the executor makes the delay."""
 
 
 def _task() -> object:
-    """The calling task, or the thread if no loop runs in it."""
+    """Return the calling task, or the thread if no loop runs in it."""
     try:
         task = asyncio.current_task()
     except RuntimeError:

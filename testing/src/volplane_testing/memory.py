@@ -75,16 +75,16 @@ class MemoryBackend(BackendSpec):
         self.storage = storage if storage is not None else MemoryStorage()
 
     def handle_of(self, name: str) -> str:
-        """The handle of a new asset that is called `name`."""
+        """Return the handle of a new asset that is called `name`."""
         return f"memory-{self.storage.made}"
 
     def source_of(self, asset: MemoryAsset) -> VolumeSource:
-        """Where volumes of this asset find it."""
+        """Return where volumes of this asset find it."""
         return VolumeSource(kind="csi", fields={"driver": DRIVER, "volumeHandle": asset.handle})
 
     @hookimpl
     def describe(self, request: DescribeRequest) -> DriverInfo:
-        """One text parameter, `colour`; every mode of the contract."""
+        """Describe a driver with one text parameter, `colour`, and every mode of the contract."""
         return DriverInfo(
             version="1",
             parameters=ParameterSchema(parameters=(Parameter(name="colour", doc="Kept with the asset."),)),
@@ -193,7 +193,7 @@ class MemoryBackend(BackendSpec):
             return InProgress(retry_after=asset.deleting_until - now, state={"handle": asset.handle})
 
     def _asset_of(self, volume: VolumeIdentity) -> MemoryAsset | None:
-        """The volume's asset; raises AlreadyExists for another's."""
+        """Return the volume's asset; raises AlreadyExists for another's."""
         asset = self.storage.by_handle(volume.handle)
         if asset is not None and asset.owner != volume.owner:
             raise AlreadyExists(f"{asset.handle} carries the marks of claim {_claim_of(asset)}")
@@ -219,7 +219,7 @@ class MemoryBackend(BackendSpec):
 
     @hookimpl
     def owns(self, request: OwnsRequest) -> bool:
-        """Volumes of our CSI driver with a handle."""
+        """Own volumes of our CSI driver with a handle."""
         fields = request.source.fields
         handle = fields.get("volumeHandle")
         return (
@@ -257,7 +257,7 @@ class MemoryBackend(BackendSpec):
 
     @hookimpl
     def attach(self, request: AttachRequest) -> Attachment:
-        """To one node, or to many where an access mode allows that."""
+        """Attach to one node, or to many where an access mode allows that."""
         with self.storage.lock:
             asset, node = self._there(request.volume), request.node.name
             if node not in self.storage.nodes:
@@ -276,7 +276,7 @@ class MemoryBackend(BackendSpec):
 
     @hookimpl
     def detach(self, request: DetachRequest) -> Done:
-        """From that node only."""
+        """Detach from that node only."""
         with self.storage.lock:
             asset = self.storage.by_handle(request.volume.handle)
             if asset is not None and request.node.name in asset.attached_to:
@@ -285,7 +285,7 @@ class MemoryBackend(BackendSpec):
 
     @hookimpl
     def list_assets(self, request: ListRequest) -> AssetPage:
-        """In the order of names; a page token is the last name of the page before."""
+        """List in the order of names. A page token is the last name of the page before."""
         with self.storage.lock:
             self.storage.sweep()
             names = sorted(name for name in self.storage.assets if request.page is None or name > request.page)
@@ -295,7 +295,7 @@ class MemoryBackend(BackendSpec):
 
     @hookimpl
     def get_capacity(self, request: CapacityRequest) -> Capacity:
-        """One pool for all zones."""
+        """Return the capacity of one pool for all zones."""
         zone = (request.segment or {}).get(ZONE)
         if self.storage.zones and zone is not None and zone not in self.storage.zones:
             return Capacity(available_bytes=0)
@@ -305,7 +305,7 @@ class MemoryBackend(BackendSpec):
 
     @hookimpl
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
-        """Of the size that the asset has now."""
+        """Make a snapshot of the present size of the asset."""
         with self.storage.lock:
             asset = self._there(request.volume)
             for handle, (name, source, size) in self.storage.snapshots.items():

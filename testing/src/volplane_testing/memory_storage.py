@@ -54,7 +54,7 @@ class MemoryStorage:
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
     def by_handle(self, handle: str) -> MemoryAsset | None:
-        """The asset with this handle."""
+        """Return the asset with this handle."""
         return next((asset for asset in self.assets.values() if asset.handle == handle), None)
 
     def room(self) -> int:

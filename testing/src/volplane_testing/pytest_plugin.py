@@ -52,7 +52,7 @@ _PROPERTY = "volplane-conformance"
 
 @pytest.fixture(scope="class")
 def conformance_statuses() -> Iterator[dict[str, RuleStatus]]:
-    """The statuses of the rules of one `BackendConformance` class so far."""
+    """Return the statuses of the rules of one `BackendConformance` class so far."""
     statuses: dict[str, RuleStatus] = {}
     yield statuses
     statuses.clear()
@@ -74,7 +74,10 @@ def coroutine_runner(request: pytest.FixtureRequest) -> Iterator[CoroutineRunner
 
 @pytest.fixture
 def virtual_time(coroutine_runner: CoroutineRunner) -> VirtualTimeLoop:
-    """The loop of this test, whose `time()` starts at 0 and never waits. Raises TypeError in a `real_time` test."""
+    """Return the loop of this test, whose `time()` starts at 0 and never waits.
+
+    Raises TypeError in a `real_time` test.
+    """
     from volplane_testing.clock import VirtualTimeLoop  # noqa: PLC0415
 
     loop = coroutine_runner.loop
@@ -91,7 +94,7 @@ def cluster_options() -> dict[str, Any]:
 
 @pytest.fixture
 async def cluster(cluster_options: dict[str, Any]) -> AsyncIterator[Cluster]:
-    """A running `Cluster(**cluster_options)` in the time of the test."""
+    """Return a running `Cluster(**cluster_options)` in the time of the test."""
     from volplane_testing.cluster import Cluster  # noqa: PLC0415
 
     async with Cluster(**cluster_options) as running:

@@ -133,7 +133,7 @@ class FaultScript:
         return fault
 
     def take(self, call: ApiCall) -> Behaviour | None:
-        """The behaviour for this call, counted as used; None: the server answers."""
+        """Return the behaviour for this call, counted as used; None: the server answers."""
         for fault in self.faults:
             if fault.times > 0 and fault.matches(call):
                 if fault.skip > 0:
@@ -154,7 +154,7 @@ def requests(verb: str = "*", resource: str = "*", name: str = "*") -> Callable[
 
 
 def refusal(status: int, message: str, *, reason: str = "", headers: Mapping[str, str] | None = None) -> Response:
-    """The answer with which an API server refuses. reason: "" = the usual one of the status."""
+    """Return the answer with which an API server refuses. reason: "" = the usual one of the status."""
     body = {
         "kind": "Status",
         "apiVersion": "v1",
@@ -178,13 +178,13 @@ def refuse(status: int, message: str = "", *, reason: str = "", after: bool = Fa
 
 
 async def unanswered(call: ApiCall, _ask: Ask) -> Response:
-    """A `Behaviour`: the request is lost on its way to the server."""
+    """Return a `Behaviour`: the request is lost on its way to the server."""
     await asyncio.sleep(0)
     raise ApiUnavailable(f"{call.request.method} {call.request.path}: the answer was lost", status=0)
 
 
 async def answer_lost(call: ApiCall, ask: Ask) -> Response:
-    """A `Behaviour`: the server performs the request, and its answer is lost."""
+    """Return a `Behaviour`: the server performs the request, and its answer is lost."""
     await ask()
     raise ApiUnavailable(f"{call.request.method} {call.request.path}: the answer was lost", status=0)
 
@@ -210,7 +210,7 @@ class KillableTransport:
         self.inner = inner
 
     async def close(self) -> None:
-        """As of `Transport`."""
+        """Close as `Transport` does."""
         await self.inner.close()
 
     async def unless_dead(self) -> None:
@@ -228,7 +228,7 @@ class FaultTransport(KillableTransport):
         self.script = FaultScript() if script is None else script
 
     async def send(self, request: Request) -> Response:
-        """As of `Transport`."""
+        """Send as `Transport` does."""
         await self.unless_dead()
         call = ApiCall(*target_of(request.method, request.path, request.body), request)
 
@@ -245,7 +245,7 @@ class FaultTransport(KillableTransport):
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[LineStream]:
-        """As of `Transport`. A behaviour that refuses a watch makes it unavailable."""
+        """Open a watch as `Transport` does. A behaviour that refuses it makes it unavailable."""
         await self.unless_dead()
         call = ApiCall(*target_of("GET", request.path, None)._replace(verb="watch"), request)
         answer = await self._answer(call, _opened)
@@ -305,7 +305,7 @@ class RefusedLines:
         return self._answer.headers
 
     async def read(self) -> bytes:
-        """The Status."""
+        """Return the Status."""
         return self._answer.body
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -330,7 +330,7 @@ class WrappedLines:
         return self._lines.headers
 
     async def read(self) -> bytes:
-        """The rest of the answer, as it is."""
+        """Return the rest of the answer, as it is."""
         return await self._lines.read()
 
 

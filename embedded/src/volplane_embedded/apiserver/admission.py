@@ -61,7 +61,7 @@ class Admission:
             webhook(f"{resource.plural}/{subresource}" if subresource else resource.plural, new, old)
 
     def forbid_update(self, resource: Resource, new: Json, old: Json, subresource: str) -> str:
-        """Why a valid update is refused with 403, or ""."""
+        """Explain why a valid update is refused with 403; "": it is not."""
         if not self._resize or subresource or resource.plural != "persistentvolumeclaims":
             return ""
         if new["spec"].get("resources") == old["spec"].get("resources"):

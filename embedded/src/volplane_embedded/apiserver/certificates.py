@@ -123,7 +123,7 @@ def _read(path: Path) -> Certificate | None:
 
 
 def _hosts_of(kept: Certificate) -> set[str]:
-    """Names and addresses that the certificate is for; none if it cannot be read."""
+    """Return the names and addresses of the certificate; none if it cannot be read."""
     try:
         certificate = x509.load_pem_x509_certificate(kept.certificate.encode())
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

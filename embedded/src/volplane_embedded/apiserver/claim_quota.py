@@ -41,18 +41,18 @@ class Charge:
 
 
 def storage_resources() -> Sequence[str]:
-    """The resources of claims that may also be limited for each storage class."""
+    """Return the resources of claims that may also be limited for each storage class."""
     return _CLAIMS, _STORAGE
 
 
 def evaluated(names: Iterable[str]) -> list[str]:
-    """Those of the resource names of a quota that claims use."""
+    """Return those of the resource names of a quota that claims use."""
     suffixes = tuple(f"{_OF_CLASS}{name}" for name in storage_resources())
     return [name for name in names if name in {_CLAIMS, _STORAGE, _COUNT} or name.endswith(suffixes)]
 
 
 def usage(claim: Json) -> dict[str, Quantity]:
-    """What a claim uses, by resource.
+    """Return the resources that a claim uses.
 
     While the volume has been given more than the claim asks for (a growth that failed and was taken back), that counts.
     """
@@ -70,7 +70,7 @@ def usage(claim: Json) -> dict[str, Quantity]:
 
 
 def measured(quota: Json, claims: Iterable[Json]) -> dict[str, dict[str, str]]:
-    """The status of a quota by the claims of its namespace: what of `spec.hard` is evaluated, and its use."""
+    """Return the status of a quota by the claims of its namespace: what of `spec.hard` is evaluated, and its use."""
     asked = quota["spec"].get("hard") or {}
     hard = {name: str(asked[name]) for name in sorted(evaluated(asked))}
     used = dict.fromkeys(hard, _NONE)
@@ -107,7 +107,7 @@ def charge(quotas: Iterable[Json], new: Json, old: Json | None, subresource: str
 
 
 def _more(quota: Json, new: Json, old: Json | None, names: Sequence[str]) -> Amounts:
-    """What the write adds to the use of a quota. What it takes away, the quota controller finds."""
+    """Return what the write adds to the use of a quota. The quota controller finds what it takes away."""
     before = usage(old) if old is not None and _in_scope(quota, old) else {}
     added = {name: _minus(amount, before.get(name, _NONE)) for name, amount in usage(new).items() if name in names}
     return {name: amount for name, amount in added.items() if amount.nanos > 0}
@@ -136,7 +136,7 @@ def _in_scope(quota: Json, claim: Json) -> bool:
 
 
 def _matches(scope: Json, claim: Json) -> bool:
-    """Whether a claim is in a scope. One that is changed between two classes counts for both."""
+    """Tell whether a claim is in a scope. One that is changed between two classes counts for both."""
     if scope["scopeName"] != ATTRIBUTES_CLASS:
         return False
     named, values = _attributes_classes(claim), set(scope.get("values") or ())
@@ -151,7 +151,7 @@ def _matches(scope: Json, claim: Json) -> bool:
 
 
 def _attributes_classes(claim: Json) -> set[str]:
-    """What it asks for, has, and is being changed to."""
+    """Return the classes that the claim asks for, has, and is being changed to."""
     status = claim.get("status") or {}
     target = (status.get("modifyVolumeStatus") or {}).get("targetVolumeAttributesClassName")
     named = (claim["spec"].get("volumeAttributesClassName"), status.get("currentVolumeAttributesClassName"), target)
@@ -166,7 +166,7 @@ def _sum(first: Amounts, second: Amounts) -> dict[str, Quantity]:
 
 
 def _plus(first: Quantity, second: Quantity) -> Quantity:
-    """In the notation of the first, unless it is nothing."""
+    """Add the second to the first, in the notation of the first unless that is nothing."""
     return Quantity(first.nanos + second.nanos, (first or second).format)
 
 

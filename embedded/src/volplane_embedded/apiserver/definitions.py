@@ -54,7 +54,7 @@ class Type:
     refers: str = ""
 
     def go(self) -> str:
-        """The name of the Go type, for messages about wrong types."""
+        """Return the name of the Go type, for messages about wrong types."""
         if self.shape == "object":
             return f"v1.{self.refers.rpartition('.')[2]}"
         if self.element is not None:
@@ -120,7 +120,7 @@ def names() -> tuple[str, ...]:
 
 @functools.cache
 def definition(name: str) -> Definition:
-    """The definition of that full name. Raises KeyError."""
+    """Return the definition of that full name. Raises KeyError."""
     stored = _schemas()[name]
     required = frozenset(stored.get("required", ()))
     fields = {key: _field(notation, required=key in required) for key, notation in stored["fields"].items()}
@@ -129,7 +129,7 @@ def definition(name: str) -> Definition:
 
 @functools.cache
 def definition_of(group: str, kind: str) -> Definition:
-    """The definition of a served kind. Raises KeyError."""
+    """Return the definition of a served kind. Raises KeyError."""
     return definition(f"{_PACKAGES[group]}.{kind}")
 
 

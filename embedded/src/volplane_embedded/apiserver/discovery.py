@@ -69,7 +69,7 @@ class Discovery:
         self._address = address
 
     def document(self, path: str, accept: str = "") -> tuple[Json, str] | None:
-        """The document at a path and its content type, None for an unknown path."""
+        """Return the document at a path and its content type, None for an unknown path."""
         parts = path.strip("/").split("/")
         if path.rstrip("/") in {"/api", "/apis"} and (version := _aggregated_version(accept)):
             return self._aggregated(core=parts[0] == "api", version=version), AGGREGATED.format(version=version)
@@ -129,7 +129,7 @@ class Discovery:
 
 
 def _aggregated_version(accept: str) -> str:
-    """The version of aggregated discovery that the client prefers, "" if it prefers plain documents."""
+    """Return the version of aggregated discovery that the client prefers, "" if it prefers plain documents."""
     for choice in accept.split(","):
         media_type, *parameters = (part.strip() for part in choice.split(";"))
         named = dict(part.partition("=")[::2] for part in parameters)
@@ -161,7 +161,7 @@ def _lines(resource: Resource) -> Iterable[_Served]:
 
 
 def _storage_hash(resource: Resource) -> str:
-    """The storageVersionHash: equal for resources with the same storage."""
+    """Return the storageVersionHash: equal for resources with the same storage."""
     group = "" if resource.storage and "." not in resource.storage else resource.group
     digest = hashlib.sha256(f"{group}/{resource.version}/{resource.kind}".encode()).digest()
     return base64.b64encode(digest[:8]).decode()

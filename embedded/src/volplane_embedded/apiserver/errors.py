@@ -91,7 +91,7 @@ class StatusError(Exception):
         return f"{self.code} {self.reason}: {self.message}"
 
     def body(self) -> dict[str, Any]:
-        """The `Status` object of the response."""
+        """Return the `Status` object of the response."""
         status: dict[str, Any] = {
             "kind": "Status",
             "apiVersion": "v1",
@@ -163,7 +163,7 @@ def invalid(kind: str, group: str, name: str, causes: list[Cause]) -> StatusErro
 
 
 def denied(webhook: str, why: str, code: int = 0, reason: str = "") -> StatusError:
-    """What the server answers if a webhook does not allow a request. code: 0 = it gave none, which becomes 400.
+    """Return the answer if a webhook does not allow a request. code: 0 = it gave none, which becomes 400.
 
     Source: staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook/errors of Kubernetes.
     """
@@ -172,5 +172,5 @@ def denied(webhook: str, why: str, code: int = 0, reason: str = "") -> StatusErr
 
 
 def webhook_failed(webhook: str, why: str) -> StatusError:
-    """What the server answers if a webhook of failurePolicy Fail gives no usable answer."""
+    """Return the answer if a webhook of failurePolicy Fail gives no usable answer."""
     return StatusError(500, "InternalError", f'Internal error occurred: failed calling webhook "{webhook}": {why}')

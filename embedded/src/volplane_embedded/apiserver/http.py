@@ -105,7 +105,7 @@ class _Server(web.Server):
 
 
 def _is_text(request: web.BaseRequest) -> bool:
-    """Whether path, query and headers are text. Bytes that are none were decoded to lone surrogates."""
+    """Tell whether path, query and headers are text. Bytes that are none were decoded to lone surrogates."""
     try:
         request.path_qs.encode()
         for name, value in request.headers.items():
@@ -127,7 +127,7 @@ class HttpHandler:
         self._token = token.encode()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """The handler of an aiohttp low-level server."""
+        """Return the handler of an aiohttp low-level server."""
         if not _is_text(request):
             return _response(error_answer(bad_request("path, query or headers hold bytes that are no text")))
         path = request.path

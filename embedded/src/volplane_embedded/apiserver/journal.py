@@ -56,7 +56,7 @@ class SqliteJournal:
         self._failed = False
 
     def load(self) -> tuple[int, Iterable[tuple[str, Stored]]]:
-        """The version counter and every object."""
+        """Return the version counter and every object."""
         (version,) = self._connection.execute("SELECT value FROM counters WHERE name = 'version'").fetchone()
         rows = self._connection.execute("SELECT storage, key, version, data FROM objects ORDER BY storage, key")
         return version, ((storage, Stored(key, at, data)) for storage, key, at, data in rows)
@@ -127,7 +127,7 @@ class SqliteJournal:
 
 
 def _lock(directory: Path) -> int:
-    """A descriptor that holds the directory's lock. The kernel releases it when the process ends."""
+    """Return a descriptor that holds the directory's lock. The kernel releases it when the process ends."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     _make_private(directory)
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -17,7 +17,7 @@ _TOKEN_BYTES: Final = 32
 
 
 def ensure_token(directory: Path | None) -> str:
-    """The token kept in the data directory. A new one if there is none, or no directory."""
+    """Return the token kept in the data directory. A new one if there is none, or no directory."""
     if directory is None:
         return secrets.token_urlsafe(_TOKEN_BYTES)
     path = directory / "token"

@@ -50,7 +50,7 @@ class Lists:
     objects: ObjectStorage
 
     def get(self, request: Request) -> bytes:
-        """The stored bytes of an object. Raises StatusError (404, 500, 504)."""
+        """Return the stored bytes of an object. Raises StatusError (404, 500, 504)."""
         version = parse_version(request.query.text("resourceVersion"))
         if version:
             self._not_newer(version)
@@ -76,7 +76,7 @@ class Lists:
         return page.rows, metadata
 
     def _snapshot(self, options: ListOptions) -> tuple[int, str]:
-        """The version to list at (0 = now) and the key to start after."""
+        """Return the version to list at (0 = now) and the key to start after."""
         if options.token:
             if options.version:
                 raise bad_request("specifying resource version is not allowed when using continue")
@@ -112,7 +112,7 @@ class Lists:
             raise expired from None
 
     def _named(self, request: Request, selection: Selection, after: str) -> Page:
-        """The list of one object, read by its name."""
+        """Return the list of one object, read by its name."""
         key = key_of(request.namespace, selection.name)
         stored = self.objects.store.get(storage_of(request.resource), key)
         matches = stored is not None and key > after and selection.matches(stored.decode())

@@ -90,7 +90,7 @@ def _is_zero_grace(key: str, value: object) -> bool:
 
 
 def generate_name(prefix: str, source: random.Random) -> str:
-    """`prefix` and five random characters, at most 63 together."""
+    """Return `prefix` and five random characters, at most 63 together."""
     suffix = "".join(source.choices(_SUFFIX_LETTERS, k=_SUFFIX_LENGTH))
     return prefix[: _NAME_LENGTH - _SUFFIX_LENGTH] + suffix
 

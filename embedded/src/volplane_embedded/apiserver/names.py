@@ -88,19 +88,19 @@ def _faults(value: str, limit: int, pattern: re.Pattern[str], mismatch: str) -> 
 
 @functools.lru_cache(maxsize=8192)
 def subdomain(name: str) -> tuple[str, ...]:
-    """An RFC 1123 subdomain of at most 253 characters: the name of most objects."""
+    """Check an RFC 1123 subdomain of at most 253 characters: the name of most objects."""
     return _faults(name, 253, _subdomain, _NOT_SUBDOMAIN)
 
 
 @functools.lru_cache(maxsize=1024)
 def dns_label(name: str) -> tuple[str, ...]:
-    """An RFC 1123 label of at most 63 characters: namespaces, containers, volumes of a pod."""
+    """Check an RFC 1123 label of at most 63 characters: namespaces, containers, volumes of a pod."""
     return _faults(name, 63, _label, "must not contain dots" if _subdomain.fullmatch(name) else _NOT_LABEL)
 
 
 @functools.lru_cache(maxsize=4096)
 def qualified_name(key: str) -> tuple[str, ...]:
-    """The key of a label or annotation: an optional subdomain, a slash, a name of at most 63 characters."""
+    """Check the key of a label or annotation: an optional subdomain, a slash, a name of at most 63 characters."""
     return tuple(_qualified_name_faults(key))
 
 
@@ -123,12 +123,12 @@ def _qualified_name_faults(key: str) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=4096)
 def label_value(value: str) -> tuple[str, ...]:
-    """The value of a label: at most 63 characters, may be empty."""
+    """Check the value of a label: at most 63 characters, may be empty."""
     return _faults(value, 63, _value, _NOT_VALUE)
 
 
 def config_key(key: str) -> tuple[str, ...]:
-    """A key of a config map or secret: a file name of at most 253 characters."""
+    """Check a key of a config map or secret: a file name of at most 253 characters."""
     faults = _faults(key, 253, _key, _NOT_KEY)
     if key in {".", ".."}:
         return (*faults, f"must not be '{key}'")
@@ -136,7 +136,7 @@ def config_key(key: str) -> tuple[str, ...]:
 
 
 def path_segment(name: str) -> tuple[str, ...]:
-    """A name that is one segment of a path: the least that every name must be."""
+    """Check that a name is one segment of a path, as every name must be."""
     if name in {".", ".."}:
         return (f"may not be '{name}'",)
     return tuple(f"may not contain '{sign}'" for sign in "/%" if sign in name)

@@ -65,7 +65,7 @@ class NamespaceLifecycle:
             raise forbidden(_PLURAL, "", name, "this namespace may not be deleted")
 
     def is_held(self, resource: Resource, obj: Json) -> bool:
-        """Whether the object is a namespace whose content is not deleted yet."""
+        """Tell whether the object is a namespace whose content is not deleted yet."""
         return resource is self._namespaces and bool(obj.get("spec", {}).get("finalizers"))
 
     def terminate(self, obj: Json) -> None:

@@ -51,7 +51,7 @@ _FIXED: Final = (
 
 
 def validate(meta: Json, rule: names.Rule = names.path_segment) -> Iterator[Cause]:
-    """What the generic registry checks of every object. rule: of its name."""
+    """Check what the generic registry checks of every object. rule: of its name."""
     if prefix := meta.get("generateName"):
         masked = f"{prefix[:-2]}a" if len(prefix) > 1 and prefix.endswith("-") else prefix
         yield from _refused("metadata.generateName", prefix, rule(masked))
@@ -71,13 +71,13 @@ def validate(meta: Json, rule: names.Rule = names.path_segment) -> Iterator[Caus
 
 
 def validate_of_kind(meta: Json, rule: names.Rule = names.subdomain) -> Iterator[Cause]:
-    """What the rules of most kinds check: as `validate`, and finalizers, which must be standard or qualified."""
+    """Check what the rules of most kinds check: as `validate`, and that finalizers are standard or qualified."""
     yield from validate(meta, rule)
     yield from _finalizers(meta.get("finalizers", ()))
 
 
 def validate_update(new: Json, old: Json) -> Iterator[Cause]:
-    """What is refused of a change of metadata."""
+    """Check a change of metadata."""
     if "deletionTimestamp" in old:
         added = sorted(set(new.get("finalizers", ())) - set(old.get("finalizers", ())))
         if added:
@@ -93,7 +93,7 @@ def validate_update(new: Json, old: Json) -> Iterator[Cause]:
 
 
 def validate_update_of_kind(new: Json, old: Json) -> Iterator[Cause]:
-    """What the rules of most kinds refuse of a change: as `validate_update`, and finalizers."""
+    """Check a change as most kinds do: as `validate_update`, and finalizers."""
     yield from validate_update(new, old)
     yield from _finalizers(new.get("finalizers", ()))
 
@@ -105,7 +105,7 @@ def _finalizers(finalizers: Iterable[str]) -> Iterator[Cause]:
 
 
 def validate_template(meta: Json, where: str) -> Iterator[Cause]:
-    """What is checked of the metadata of a template, which may hold labels and annotations only."""
+    """Check the metadata of a template, which may hold labels and annotations only."""
     yield from _annotations(meta.get("annotations") or {}, f"{where}.annotations")
     yield from validate_labels(meta.get("labels") or {}, f"{where}.labels")
     for field in _NOT_OF_TEMPLATES:

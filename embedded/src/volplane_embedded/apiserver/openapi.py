@@ -48,7 +48,10 @@ _STATUS: Final = "io.k8s.apimachinery.pkg.apis.meta.v1.Status"
 
 
 def _paths(resources: Iterable[Resource], prefix: str) -> Json:
-    """The path items of the resources. prefix: of references to schemas; it determines the version of OpenAPI."""
+    """Return the path items of the resources.
+
+    prefix: of references to schemas; it determines the version of OpenAPI.
+    """
     found: Json = {}
     for resource in resources:
         found.update(_paths_of(resource, prefix))
@@ -187,8 +190,9 @@ class OpenApi:
         self._made: dict[str, bytes] = {}
 
     def document(self, path: str, accept: str = "") -> tuple[bytes, str] | None:
-        """The text at a path and its content type; None where there is none. It is JSON; version 2 is in protocol
-        buffers for who asks for these.
+        """Return the text at a path and its content type; None for other paths.
+
+        It is JSON; version 2 is also served in protocol buffers.
 
         Raises StatusError (406) for clients that accept neither.
         """

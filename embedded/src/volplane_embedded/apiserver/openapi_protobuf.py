@@ -24,12 +24,12 @@ _PLACES: Final = {"query": 3, "path": 4}
 
 
 def wants_protobuf(accept: str) -> bool:
-    """Whether a client asks for the document in this form."""
+    """Tell whether a client asks for the document in this form."""
     return PROTOBUF in accept or _FORMER in accept
 
 
 def encode_document(document: Json) -> bytes:
-    """The message `Document` of a document of Swagger 2.0."""
+    """Return the message `Document` of a document of Swagger 2.0."""
     info = _text(1, document["info"]["title"]) + _text(2, document["info"]["version"])
     paths = _named(2, document["paths"], _path_item)
     definitions = _named(1, document["definitions"], _schema)
@@ -83,13 +83,13 @@ def _schema(schema: Json) -> bytes:
 
 
 def _extensions(number: int, owner: Json) -> bytes:
-    """The fields `x-…`, each as a text of YAML, which JSON is too."""
+    """Return the fields `x-…`, each as a text of YAML, which JSON is too."""
     found: Iterable[tuple[str, Any]] = ((key, value) for key, value in owner.items() if key.startswith(_EXTENSION))
     return b"".join(_field(number, _text(1, key) + _field(2, _text(2, json.dumps(value)))) for key, value in found)
 
 
 def _named(number: int, items: Json, encode: Callable[[Any], bytes]) -> bytes:
-    """A map, which is a repeated message of name and value."""
+    """Return a map, which is a repeated message of name and value."""
     return b"".join(_field(number, _text(1, name) + _field(2, encode(value))) for name, value in items.items())
 
 

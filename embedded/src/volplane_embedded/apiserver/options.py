@@ -155,7 +155,10 @@ def _propagation_causes(policy: str | None, orphan: bool | None) -> Iterator[Cau
 
 
 def _grace(asked: int | None) -> int | None:
-    """A negative period means one second, as in a stock server. A huge one is cut, so that its end has a date."""
+    """Return the grace period. A negative one means one second, as in a stock server.
+
+    A huge one is cut, so that its end has a date.
+    """
     if asked is None:
         return None
     return 1 if asked < 0 else min(asked, _MAX_GRACE_SECONDS)
@@ -168,7 +171,10 @@ _VERSION_DIGITS: Final = len(str(_LAST_VERSION))
 
 
 def parse_version(text: str) -> int | None:
-    """The resourceVersion of a get or watch, None if it is not given. Raises StatusError (500, as a stock server)."""
+    """Return the resourceVersion of a get or watch, None if it is not given.
+
+    Raises StatusError (500, as a stock server).
+    """
     if not text:
         return None
     if not (text.isascii() and text.isdigit()):
@@ -181,7 +187,7 @@ def parse_version(text: str) -> int | None:
 
 
 def _version_of_list(text: str) -> int | None:
-    """The resourceVersion of a list. Raises StatusError (400)."""
+    """Return the resourceVersion of a list. Raises StatusError (400)."""
     try:
         return parse_version(text)
     except StatusError as why:

@@ -20,7 +20,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """`target` with `patch` merged in; null removes. Changes `target` in place where it is an object."""
+    """Merge `patch` into `target`; null removes. Changes `target` in place where it is an object."""
     if not isinstance(patch, dict):
         return patch
     if not isinstance(target, dict):
@@ -36,7 +36,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def json_patch(target: Json, operations: object) -> Json:
-    """`target` after the operations; `target` is changed in place.
+    """Apply the operations to `target`, which is changed in place.
 
     Raises StatusError: 400 for what is no JSON patch, 422 when an operation cannot be done or a test fails.
     """

@@ -91,7 +91,7 @@ def _flag(value: _Value) -> bool:
 
 
 def _time(value: _Value) -> str | None:
-    """`Time` as RFC 3339, None for its zero value."""
+    """Return a `Time` as RFC 3339, None for its zero value."""
     parts = dict(_fields(_raw(value)))
     seconds = _number(parts.get(1, 0))
     if not parts:
@@ -108,7 +108,7 @@ def _message(fields: _Message) -> _Read:
 
 
 def _object(data: bytes, fields: _Message) -> Json:
-    """The JSON form of a message. Unknown fields are ignored, as by an older server."""
+    """Return the JSON form of a message. Unknown fields are ignored, as by an older server."""
     found: Json = {}
     for number, value in _fields(data):
         field = fields.get(number)
@@ -125,7 +125,7 @@ def _object(data: bytes, fields: _Message) -> Json:
 
 
 def _texts(*names: str) -> _Message:
-    """Text fields numbered from 1."""
+    """Number text fields from 1."""
     return {number: _Field(name, _text) for number, name in enumerate(names, 1)}
 
 
@@ -207,7 +207,7 @@ _TYPE: Final = _texts("apiVersion", "kind")
 
 
 def decode_protobuf(body: bytes) -> Json | None:
-    """The object in an envelope, with its kind and apiVersion; None for a kind that is not supported in this form.
+    """Return the object in an envelope, with kind and apiVersion; None for a kind without this form.
 
     Raises StatusError (400) if the body is not such an envelope.
     """

@@ -36,7 +36,7 @@ class Query:
         return self._values.get(name, "")
 
     def flag(self, name: str) -> bool:
-        """True unless the parameter is absent, "false" or "0", as in Go's query conversion."""
+        """Return True unless the parameter is absent, "false" or "0", as in Go's query conversion."""
         value = self._values.get(name)
         return value is not None and value.lower() not in ("false", "0")
 
@@ -81,7 +81,7 @@ def wrong_method() -> StatusError:
 
 
 def is_watch(path: str, query: Query) -> bool:
-    """Whether a GET opens a watch: by the query, or by an old path (/api/v1/watch/..., /apis/GROUP/V/watch/...)."""
+    """Tell whether a GET opens a watch: by the query, or by an old path (/apis/GROUP/V/watch/...)."""
     parts = path.split("/", 5)
     return query.flag("watch") or "watch" in (parts[3:4] if parts[1:2] == ["api"] else parts[4:5])
 

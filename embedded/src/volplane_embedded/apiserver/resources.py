@@ -56,26 +56,26 @@ class Strategy:
         """Clear what a client may not set at creation (status), set initial status."""
 
     def validate_create(self, obj: Json) -> Sequence[Cause]:
-        """The causes for which the object is refused."""
+        """Return the causes for which the object is refused."""
         return ()
 
     def prepare_update(self, new: Json, old: Json, subresource: str) -> None:
         """Restore what this endpoint does not write: status for "", everything but status and metadata for "status"."""
 
     def validate_update(self, new: Json, old: Json, subresource: str) -> Sequence[Cause]:
-        """The causes for which the change is refused."""
+        """Return the causes for which the change is refused."""
         return ()
 
     def warnings(self, obj: Json) -> Sequence[str]:
-        """What the client is told about an object that it has written (rest.WarningsOnCreate, WarningsOnUpdate)."""
+        """Return the warnings about an object that the client has written (rest.WarningsOnCreate, WarningsOnUpdate)."""
         return ()
 
     def forbid_update(self, new: Json, old: Json, subresource: str) -> str:
-        """Why an otherwise valid update is refused with 403 (admission), or ""."""
+        """Explain why an otherwise valid update is refused with 403 (admission), or ""."""
         return ""
 
     def validate_binding(self, binding: Json) -> Sequence[Cause]:
-        """The causes for which a `Binding` is refused."""
+        """Return the causes for which a `Binding` is refused."""
         return ()
 
     def bind(self, obj: Json, binding: Json) -> str:

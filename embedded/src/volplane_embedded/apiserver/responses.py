@@ -48,7 +48,7 @@ PLAIN: Final = Form("object")
 
 @functools.lru_cache(maxsize=256)
 def negotiate(accept: str) -> Form:
-    """The first supported choice of an Accept header. Raises StatusError (406) if none is supported."""
+    """Return the first supported choice of an Accept header. Raises StatusError (406) if none is supported."""
     if not accept:
         return PLAIN
     for choice in accept.split(","):
@@ -85,7 +85,7 @@ def text_answer(status: int, text: str) -> Answer:
 
 
 def error_answer(failure: StatusError) -> Answer:
-    """The Status response of a refused request."""
+    """Return the Status response of a refused request."""
     headers = {}
     if "retryAfterSeconds" in failure.details:
         headers["Retry-After"] = str(failure.details["retryAfterSeconds"])
@@ -98,14 +98,14 @@ def _prefix(kind: str, api_version: str) -> bytes:
 
 
 def plain(resource: Resource, data: bytes) -> bytes:
-    """The response bytes of a stored object: kind and apiVersion are inserted."""
+    """Return the response bytes of a stored object: kind and apiVersion are inserted."""
     if resource.from_stored is not None:
         data = _encode(resource.from_stored(_decode(data)))
     return _prefix(resource.kind, resource.api_version) + b"," + data[1:]
 
 
 def served(resource: Resource, obj: Json) -> Json:
-    """A decoded stored object in the form of the resource, without kind and apiVersion."""
+    """Return a decoded stored object in the form of the resource, without kind and apiVersion."""
     return obj if resource.from_stored is None else resource.from_stored(obj)
 
 
@@ -116,7 +116,7 @@ class Renderer:
         self._tabulate = tabulate
 
     def one(self, resource: Resource, data: bytes, form: Form, include: str = "") -> bytes:
-        """A single object."""
+        """Return a single object."""
         if form.shape == "object":
             return plain(resource, data)
         if form.shape == "metadata":
@@ -126,7 +126,7 @@ class Renderer:
         return _encode(self._table(resource, [obj], version, form, include))
 
     def many(self, resource: Resource, rows: Iterable[bytes], metadata: Json, form: Form, include: str = "") -> bytes:
-        """A list; `metadata` is its ListMeta."""
+        """Return a list; `metadata` is its ListMeta."""
         if form.shape == "table":
             objects = [self._whole(resource, row) for row in rows]
             return _encode(self._table(resource, objects, metadata, form, include))
@@ -140,7 +140,7 @@ class Renderer:
         return b'%b,"metadata":%b,"items":[%b]}' % (head, _encode(metadata), b",".join(items))
 
     def event(self, resource: Resource, kind: str, data: bytes, form: Form, include: str, *, first: bool) -> bytes:
-        """A line of a watch. Only the first Table of a watch has column definitions."""
+        """Return a line of a watch. Only the first Table of a watch has column definitions."""
         if form.shape == "table":
             obj = self._whole(resource, data)
             version = {"resourceVersion": obj["metadata"].get("resourceVersion", "")}
@@ -170,7 +170,7 @@ class Renderer:
 
 
 def warning_header(texts: Sequence[str]) -> str:
-    """The Warning header (RFC 7234): the first 4096 characters of the texts, of each 256 if all are longer than that.
+    """Return the Warning header (RFC 7234): 4096 characters of the texts at most, 256 of each if they are longer.
 
     Source: KEP-1693. A client refuses headers that are much longer.
     """
@@ -187,6 +187,6 @@ def warning_header(texts: Sequence[str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Text as a quoted-string of RFC 7234. Control characters, which no header may have, are left out."""
+    """Return a quoted-string of RFC 7234, without control characters, which no header may have."""
     shown = "".join(each for each in text if each.isprintable())
     return shown.replace("\\", "\\\\").replace('"', '\\"')

@@ -81,7 +81,7 @@ def _moment(value: str, layout: str) -> datetime:
 
 
 def read_time(value: Any) -> Any:
-    """A `metav1.Time`: RFC 3339, stored in UTC and whole seconds."""
+    """Read a `metav1.Time`: RFC 3339, stored in UTC and whole seconds."""
     if type(value) is not str:
         raise TypeError
     return _read_time(value)
@@ -96,7 +96,7 @@ def _read_time(value: str) -> str:
 
 
 def read_micro_time(value: Any) -> Any:
-    """A `metav1.MicroTime`: RFC 3339 with six decimals, stored in UTC."""
+    """Read a `metav1.MicroTime`: RFC 3339 with six decimals, stored in UTC."""
     if type(value) is not str:
         raise TypeError
     if _MICRO_TIME.fullmatch(value) is None:

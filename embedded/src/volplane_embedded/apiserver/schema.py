@@ -32,7 +32,7 @@ class SchemaReport:
     problems: tuple[str, ...] = ()
 
     def refusal(self, resource: Resource) -> str:
-        """The message of the 400 for `error`, else that of fieldValidation=Strict; "" where all is well."""
+        """Return the message of the 400 for `error`, else that of fieldValidation=Strict; "" where all is well."""
         why = self.error or (f"strict decoding error: {', '.join(self.problems)}" if self.problems else "")
         if not why:
             return ""

@@ -62,7 +62,7 @@ class _Tokens:
         self._next = 0
 
     def peek(self) -> tuple[str, bool]:
-        """The token and whether it is a word; ("", False) at the end."""
+        """Return the token and whether it is a word; ("", False) at the end."""
         return self._tokens[self._next] if self._next < len(self._tokens) else ("", False)
 
     def take(self) -> tuple[str, bool]:
@@ -83,7 +83,7 @@ class _Tokens:
 
 
 def parse_labels(text: str) -> Sequence[Requirement]:
-    """The requirements of a label selector; empty selects everything. Raises StatusError (400)."""
+    """Return the requirements of a label selector; empty selects everything. Raises StatusError (400)."""
     tokens = _Tokens(text)
     requirements: list[Requirement] = []
     while tokens.peek()[0]:
@@ -210,7 +210,7 @@ class Selection:
         return all((read(obj) == term.value) == term.equal for read, term in self.fields)
 
     def keeps(self, data: bytes) -> bool:
-        """`matches` for an encoded object. If only labels are selected, only they are decoded."""
+        """Return `matches` for an encoded object. If only labels are selected, only they are decoded."""
         if self.fields:
             return self.matches(_decode(data))
         labels = _decode_labels(data).metadata.labels

@@ -123,7 +123,7 @@ class ApiServer:
     async def answer(
         self, method: str, path: str, query: Parameters, headers: Mapping[str, str], body: bytes
     ) -> Answer:
-        """As `handle`, but writes of the same turn of the event loop share one sync to disk."""
+        """Answer as `handle` does, but writes of the same turn of the event loop share one sync to disk."""
         answer = self._answered(method, path, query, headers, body)
         try:
             await self.store.settled()

@@ -33,7 +33,7 @@ class ObjectStorage:
     resources: tuple[Resource, ...]
 
     def find(self, request: Request) -> Stored:
-        """The object a request names. Raises StatusError (404)."""
+        """Return the object that a request names. Raises StatusError (404)."""
         key = key_of(request.namespace, request.name)
         stored = self.store.get(storage_of(request.resource), key)
         if stored is None:
@@ -59,5 +59,5 @@ class ObjectStorage:
 
 
 def unwritable(why: OSError) -> StatusError:
-    """The error for a client whose write could not be written to disk."""
+    """Return the error for a client whose write could not be written to disk."""
     return StatusError(500, "InternalError", f"Internal error occurred: the store cannot be written: {why}")

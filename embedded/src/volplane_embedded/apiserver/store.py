@@ -33,7 +33,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 def key_of(namespace: str, name: str) -> str:
-    """Key of an object: sorts as etcd sorts."""
+    """Return the key of an object: sorts as etcd sorts."""
     return f"{namespace}/{name}" if namespace else name
 
 
@@ -55,7 +55,7 @@ class Stored:
     data: bytes
 
     def decode(self) -> Json:
-        """A fresh, own copy of the object."""
+        """Return a fresh, own copy of the object."""
         obj: Json = _decode(self.data)
         return obj
 
@@ -81,13 +81,13 @@ class Change:
     _old: Json | None = field(default=None, repr=False)
 
     def new(self) -> Json:
-        """The decoded `data`. It is shared: callers must not change it."""
+        """Return the decoded `data`. It is shared: callers must not change it."""
         if self._new is None:
             self._new = _decode(self.data)
         return self._new
 
     def old(self) -> Json | None:
-        """The decoded `before`, shared in the same way."""
+        """Return the decoded `before`, shared in the same way."""
         if self._old is None and self.before is not None:
             self._old = _decode(self.before)
         return self._old
@@ -175,7 +175,7 @@ class Store:
         return found
 
     def all(self, storage: str, namespace: str = "") -> list[Stored]:
-        """Every object of a namespace ("" = all) in key order."""
+        """Return every object of a namespace ("" = all) in key order."""
         collection = self._collection(storage)
         low, high = collection.span(namespace)
         values = collection.objects.values()
@@ -186,7 +186,7 @@ class Store:
         return high - low
 
     def storages(self) -> Sequence[str]:
-        """The storage keys in use."""
+        """Return the storage keys in use."""
         return tuple(self._collections)
 
     def page(
@@ -199,7 +199,7 @@ class Store:
         limit: int = 0,
         keep: Callable[[bytes], bool] | None = None,
     ) -> Page:
-        """At most `limit` (0 = all) objects that `keep` accepts, in their states at `version` (0 = now).
+        """Return at most `limit` (0 = all) objects that `keep` accepts, in their states at `version` (0 = now).
 
         `remaining` is the number of objects after the page; 0 with `keep`, where it is unknown. Raises Compacted.
         """
@@ -226,7 +226,7 @@ class Store:
         return Page(found, "", 0)
 
     def _undone(self, collection: _Collection, version: int, namespace: str, after: str) -> dict[str, bytes | None]:
-        """The states at an older version (None: absent) of the keys that changed since."""
+        """Return the states at an older version (None: absent) of the keys that changed since."""
         if version < collection.compacted:
             raise Compacted(version, collection.compacted)
         prefix = f"{namespace}/" if namespace else ""
@@ -239,11 +239,11 @@ class Store:
         return undone
 
     def oldest(self, storage: str) -> int:
-        """The version after which all changes are kept."""
+        """Return the version after which all changes are kept."""
         return self._collection(storage).compacted
 
     def changes_since(self, storage: str, version: int) -> list[Change]:
-        """All changes after `version`, oldest first. Raises Compacted if some are not kept any more."""
+        """Return all changes after `version`, oldest first. Raises Compacted if some are not kept any more."""
         collection = self._collection(storage)
         if version < collection.compacted:
             raise Compacted(version, collection.compacted)
@@ -311,7 +311,7 @@ class Store:
             self._commits.flush()
 
     async def settled(self) -> None:
-        """As `flush`, but sharing one sync to disk with other writers.
+        """Wait as `flush` does, but share one sync to disk with other writers.
 
         What was read before can be sent to clients afterwards: no crash undoes it.
         """
@@ -339,7 +339,7 @@ class Store:
         return lambda: subscribers.remove(subscriber)
 
     def snapshot(self) -> Snapshot:
-        """A backup: everything as it is now."""
+        """Return a backup: everything as it is now."""
         rows = {name: tuple(collection.objects.values()) for name, collection in self._collections.items()}
         return Snapshot(self._version, rows)
 

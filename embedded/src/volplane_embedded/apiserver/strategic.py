@@ -19,7 +19,7 @@ _DELETE: Final = "$deleteFromPrimitiveList/"
 
 
 def strategic_merge(resource: Resource, original: Json, patch: Json) -> Json:
-    """`original` with `patch` merged in; neither is changed.
+    """Return `original` with `patch` merged in; neither is changed.
 
     Raises StatusError: 400 for a malformed directive, 422 for one that cannot be applied to the object.
     """
@@ -88,7 +88,7 @@ def _merge_value(original: Any, patch: Any, field: Field | None, *, deletes: boo
 
 
 def _inner(field: Field | None) -> Definition | None:
-    """The definition of an object field, or of a list's elements."""
+    """Return the definition of an object field, or of a list's elements."""
     if field is None:
         return None
     kind = field.type.element if field.type.shape == "list" else field.type
@@ -196,7 +196,7 @@ def _places(items: list[Any], key: str) -> dict[Any, int]:
 
 
 def _plain(value: Any) -> Any:
-    """The value of a patch without its directives and nulls."""
+    """Return the value of a patch without its directives and nulls."""
     if isinstance(value, dict):
         if value.get(_PATCH) == "delete":
             return {}

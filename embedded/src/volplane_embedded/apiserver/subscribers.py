@@ -17,10 +17,10 @@ class Changed(Protocol):
     """A change of one object."""
 
     def new(self) -> dict[str, Any]:
-        """The object after it; its last state if it was deleted."""
+        """Return the object after it; its last state if it was deleted."""
 
     def old(self) -> dict[str, Any] | None:
-        """The object before it; None if there was none."""
+        """Return the object before it; None if there was none."""
 
 
 ChangeT = TypeVar("ChangeT", bound=Changed)
@@ -81,7 +81,7 @@ class Subscribers(Generic[ChangeT]):
             del self._routed[subscriber.route.label]
 
     def concerned_by(self, change: ChangeT) -> Iterable[Subscriber[ChangeT]]:
-        """Those whose route the object is on, or was on before the change."""
+        """Return those whose route the object is on, or was on before the change."""
         if not self._routed:
             return tuple(self._of_all)
         found = dict(self._of_all)

@@ -19,7 +19,7 @@ def table(
     *,
     now: datetime,
 ) -> Json:
-    """The Table of some objects of a resource, which are in the shape the resource shows.
+    """Return the Table of some objects of a resource, which are in the shape the resource shows.
 
     `include_object` is the query parameter includeObject: each row carries "None" of its object, its "Metadata", or the
     "Object" itself.
@@ -75,7 +75,7 @@ def _cell(value: Any, now: datetime) -> Any:
 
 
 def human_duration(seconds: float) -> str:
-    """A duration in two units at most, as kubectl shows ages (`k8s.io/apimachinery/pkg/util/duration`)."""
+    """Return a duration in two units at most, as kubectl shows ages (`k8s.io/apimachinery/pkg/util/duration`)."""
     total = int(seconds)
     if total < -1:
         return "<invalid>"

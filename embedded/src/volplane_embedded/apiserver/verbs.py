@@ -150,7 +150,7 @@ class Verbs:
         return Written(data, [*warnings, *told])
 
     def _write(self, request: Request, stored: Stored, old: Json, new: Json, *, dry_run: bool) -> bytes:
-        """The common part of update and patch. new: cleaned and in its stored form."""
+        """Do the common part of update and patch. new: cleaned and in its stored form."""
         resource, strategy = request.resource, request.resource.strategy
         meta, before = new["metadata"], old["metadata"]
         version = meta.get("resourceVersion", "0")

@@ -138,7 +138,7 @@ class Watch:
             await self._wake.wait()
 
     async def chunk(self) -> bytes:
-        """All lines that wait, up to about 64 KiB, joined; b"" at the end of the watch."""
+        """Return all lines that wait, up to about 64 KiB, joined; b"" at the end of the watch."""
         try:
             lines = [await anext(self)]
         except StopAsyncIteration:
@@ -196,7 +196,7 @@ class _Filter:
 
 
 def _last_state(change: Change) -> bytes:
-    """The last state that matched, with the version of the change."""
+    """Return the last state that matched, with the version of the change."""
     if change.type == "DELETED" or change.before is None:
         return change.data
     obj: Json = _decode(change.before)

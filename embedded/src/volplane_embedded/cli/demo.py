@@ -96,7 +96,7 @@ async def _run(console: Console, stop: asyncio.Event, backend: Backend) -> None:
 
 
 def _cloud(console: Console, parts: ExitStack, directory: Path) -> DemoCloud | None:
-    """The mocked cloud, None where its distributions are not installed."""
+    """Return the mocked cloud, None where its distributions are not installed."""
     place = directory / "cloud"
     place.mkdir()
     try:

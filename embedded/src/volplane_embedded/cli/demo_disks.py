@@ -32,7 +32,7 @@ class DemoCloud:
     _fake: Any
 
     def add_machine(self) -> tuple[str, Mapping[str, Any]]:
-        """A new instance: its id, and what makes a Node that instance (a merge patch)."""
+        """Add an instance. Returns its id, and the merge patch that makes a Node that instance."""
         instance = self._fake.add_instance(_ZONE)
         labels = {"topology.kubernetes.io/zone": _ZONE}
         return instance.id, {"spec": {"providerID": f"aws:///{_ZONE}/{instance.id}"}, "metadata": {"labels": labels}}
@@ -44,7 +44,7 @@ class DemoCloud:
 
 @contextmanager
 def demo_cloud(directory: Path) -> Iterator[DemoCloud]:
-    """The cloud, for as long as the block runs. directory: an empty one. Raises NotInstalled."""
+    """Return the cloud, for as long as the block runs. directory: an empty one. Raises NotInstalled."""
     try:
         ec2 = importlib.import_module("volplane_aws_ebs.testing")
         disks = importlib.import_module("volplane_testing.disks")

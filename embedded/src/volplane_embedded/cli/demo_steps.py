@@ -226,7 +226,7 @@ class Demo:
     # --- watching -----------------------------------------------------------------------------------------------
 
     def _follow(self, word: str) -> Callable[[Any, Any], None]:
-        """A cache listener that prints each object's phase when it changes."""
+        """Return a cache listener that prints each object's phase when it changes."""
 
         def changed(old: KubeObject | None, new: KubeObject | None) -> None:
             self._changed.set()

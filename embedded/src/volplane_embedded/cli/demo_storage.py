@@ -35,14 +35,14 @@ class DemoStorage:
     scrubber: str = "a sandboxed pod"
 
     def directory_of(self, volume: Volume) -> Path | None:
-        """The directory of a volume on this machine."""
+        """Return the directory of a volume on this machine."""
         if self.export is not None and volume.spec.nfs is not None:
             return self.root / str(volume.spec.nfs["path"]).removeprefix(self.export.path).lstrip("/")
         source = volume.spec.local or volume.spec.host_path
         return Path(source["path"]) if source is not None else None
 
     def static_source(self, directory: Path) -> Mapping[str, Any]:
-        """The source of a volume that a person makes for a directory in the root."""
+        """Return the source of a volume that a person makes for a directory in the root."""
         if self.export is None:
             return {"hostPath": {"path": str(directory), "type": "Directory"}}
         return {"nfs": {"server": self.export.server, "path": f"{self.export.path}/{directory.name}"}}
@@ -50,7 +50,7 @@ class DemoStorage:
 
 @contextmanager
 def demo_storage(backend: Literal["hostpath", "nfs"], directory: Path, volumes: Path) -> Iterator[DemoStorage]:
-    """The storage, for as long as the block runs. directory: an empty one. volumes: of the default driver.
+    """Return the storage, for as long as the block runs. directory: an empty one. volumes: of the default driver.
 
     Raises ConfigurationError if it cannot be had here.
     """

@@ -65,7 +65,7 @@ class DevelopmentCluster:
 def with_default_driver(
     configuration: Configuration, directories: Directories, nodes: int, *, distributed: bool = False
 ) -> Configuration:
-    """Without `drivers` in the configuration: one hostpath driver in `directories.volumes`, if hostpath is installed.
+    """Without `drivers` in the configuration, add one hostpath driver in `directories.volumes`, if installed.
 
     All nodes of a development cluster are this machine: with several, its volumes are shared by them, unless the driver
     is distributed. Raises ConfigurationError for distributed drivers of the file: they would share one root.
@@ -91,7 +91,7 @@ def with_default_driver(
 
 
 def _of_node(configuration: Configuration, root: Path) -> Configuration:
-    """The same, with the root of one node: on machines of their own all would have the same path."""
+    """Return the same, with the root of one node: on machines of their own all would have the same path."""
     drivers = tuple(
         replace(driver, options={**driver.options, "root": str(root)}) for driver in configuration.drivers or ()
     )
@@ -166,7 +166,7 @@ async def development_cluster(
 
 
 async def _register_plugins(local: LocalNodes, process: ControllerProcess) -> None:
-    """The nodes can use the disks of the drivers that attach; each has its node plugin there, once it works."""
+    """Register the node plugin of each attaching driver on the nodes, once the driver works."""
     registered: list[NodePlugin] = []
     while True:
         drivers = process.plane.drivers.ready() if process.plane is not None else ()

@@ -66,14 +66,17 @@ class EmbeddedServer:
     kubeconfig: Path
 
     def kubectl(self, arguments: str) -> str:
-        """A command line to print."""
+        """Return a command line to print."""
         return f"kubectl --kubeconfig {shlex.quote(str(self.kubeconfig))} {arguments}"
 
 
 def server_settings(
     *, data: Path | None, memory: bool, host: str, port: int, kubeconfig_out: Path | None
 ) -> ServerSettings:
-    """The settings from the options of a command. Raises ConfigurationError for options that exclude each other."""
+    """Return the settings from the options of a command.
+
+    Raises ConfigurationError for options that exclude each other.
+    """
     if memory and data is not None:
         raise ConfigurationError("--memory and --data exclude each other: give one of them")
     beside = Path("volplane.kubeconfig") if data is None else data / "kubeconfig"
@@ -81,7 +84,7 @@ def server_settings(
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
+    """Tell whether only this machine can reach the address."""
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"
@@ -169,7 +172,7 @@ def _opened(settings: ServerSettings, disabled_admission: frozenset[str], histor
 
 @contextmanager
 def _files(settings: ServerSettings) -> Iterator[Path]:
-    """A directory that only this user can read, for the certificate."""
+    """Return a directory that only this user can read, for the certificate."""
     if settings.data is not None:
         yield settings.data
         return

@@ -14,7 +14,7 @@ __all__ = ["undone_unless_started"]
 
 @contextmanager
 def undone_unless_started(files: Iterable[Path], directories: Iterable[Path]) -> Iterator[Callable[[], None]]:
-    """If the block ends before it has called what is yielded, put files and directories back as they were.
+    """Put files and directories back as they were if the block ends before it has called the yielded function.
 
     Absent ones are absent again, with the directories above them that were absent. An empty directory is empty again; a
     file has its former content. A directory that held anything stays as the block left it.

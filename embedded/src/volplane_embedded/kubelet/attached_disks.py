@@ -40,17 +40,17 @@ class NodeFull(NotAttached):
 
 
 def disk_path(disks: Path, node_id: str, handle: str) -> Path:
-    """Where a disk shows while it is attached to the node that its cloud knows as `node_id`."""
+    """Return where a disk shows while it is attached to the node that its cloud knows as `node_id`."""
     return disks / _NODES / _file_name(node_id) / _file_name(handle)
 
 
 def device_path(contents: Path) -> Path:
-    """The file that stands for the device of a disk. contents: the directory that is the disk."""
+    """Return the file that stands for the device of a disk. contents: the directory that is the disk."""
     return contents.with_name(f"{contents.name}.device")
 
 
 def _file_name(name: str) -> str:
-    """A name that is no path, whatever the text: handles come from objects that people write."""
+    """Return a name that is no path, whatever the text: handles come from objects that people write."""
     return hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
@@ -62,7 +62,7 @@ class AttachedDisks:
         self._disks = disks
 
     async def find(self, volume: Volume, node: str, *, block: bool) -> Path:
-        """The directory that is the disk, or the file that stands for its device.
+        """Return the directory that is the disk, or the file that stands for its device.
 
         The volume must have been reported as in use. Raises NotAttached, MountError if no cloud shows it, ApiError.
         """
@@ -88,7 +88,7 @@ class AttachedDisks:
         return await asyncio.to_thread(_device, device_path(contents), size)
 
     async def _attached_to(self, volume: Volume, driver: str, handle: str, node: str) -> str:
-        """The node as the cloud knows it. Raises NotAttached."""
+        """Return the node as the cloud knows it. Raises NotAttached."""
         known = await self._client.find(CSI_DRIVERS, driver)
         if known is not None and not known.spec.attach_required:
             return node
@@ -116,7 +116,7 @@ def _is_full(attachment: VolumeAttachment | None) -> bool:
 
 
 def _device(path: Path, size: int) -> Path:
-    """The file, of at least this many bytes. Raises MountError."""
+    """Return the file, of at least this many bytes. Raises MountError."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o660)
         try:

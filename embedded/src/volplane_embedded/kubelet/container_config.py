@@ -84,7 +84,7 @@ class ContainerPaths:
 
 
 def config_error(pod: Pod) -> ContainerConfigError | None:
-    """The error that every start of one of the pod's containers would raise, None if there is none."""
+    """Return the error that every start of one of the pod's containers would raise, None if there is none."""
     try:
         for container in [*(pod.spec.init_containers or ()), *pod.spec.containers]:
             _check(container)
@@ -151,7 +151,7 @@ def _target(path: str) -> str:
 
 
 def _refuse_nul(who: str, spec: Spec) -> None:
-    """No program can be given a text with a NUL byte, which JSON can hold."""
+    """Refuse a text with a NUL byte, which JSON can hold and no program can get."""
     paths = [text for bind in spec.binds for text in (bind.target, bind.sub_path)]
     texts = {"command": spec.argv, "environment": [*spec.env, *spec.env.values()], "working directory": [spec.cwd]}
     for what, found in {**texts, "volume mounts": paths}.items():
@@ -169,8 +169,9 @@ def sandbox_spec(
     hidden: Sequence[Path] = (),
     memory: int = 2 * 2**30,
 ) -> Spec:
-    """The sandbox of a container. sources: its mounted volumes, by name. memory: bytes, if it names no limit; it gets
-    twice as much at most.
+    """Return the sandbox of a container.
+
+    sources: its mounted volumes, by name. memory: bytes if it names no limit; it gets at most twice as much.
 
     Raises ContainerConfigError.
     """
@@ -206,7 +207,7 @@ def sandbox_spec(
 
 
 def _memory(container: Container) -> int:
-    """The limit in bytes; 0 if there is none."""
+    """Return the limit in bytes; 0 if there is none."""
     text = ((container.resources.limits if container.resources is not None else None) or {}).get("memory")
     return 0 if text is None else parse(text).as_bytes()
 
@@ -246,7 +247,7 @@ def _bind(mount: VolumeMount, source: MountedVolume, env: Mapping[str, str]) -> 
 
 
 def _expanded(sub_path: str, env: Mapping[str, str]) -> str:
-    """A `subPathExpr` with its variables. One without a value would mount another part of the volume than is meant.
+    """Return a `subPathExpr` with its variables. One without a value would mount another part of the volume.
 
     Raises ContainerConfigError. Source: pkg/kubelet/container/helpers.go (ExpandContainerVolumeMounts).
     """

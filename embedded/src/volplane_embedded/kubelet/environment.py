@@ -38,7 +38,7 @@ class ConfigObjects:
     secrets: dict[str, Secret | None] = field(default_factory=dict)
 
     def config_map(self, name: str, *, optional: bool) -> Mapping[str, bytes]:
-        """Its data. Raises Missing, unless it is optional."""
+        """Return its data. Raises Missing, unless it is optional."""
         found = self.config_maps.get(name)
         if found is None:
             if optional:
@@ -51,7 +51,7 @@ class ConfigObjects:
         }
 
     def secret(self, name: str, *, optional: bool) -> Mapping[str, bytes]:
-        """Its data. Raises Missing, unless it is optional."""
+        """Return its data. Raises Missing, unless it is optional."""
         found = self.secrets.get(name)
         if found is None:
             if optional:
@@ -68,7 +68,7 @@ def _decoded(text: str, whose: str) -> bytes:
 
 
 def config_references(container: Container) -> tuple[set[str], set[str]]:
-    """Names of the ConfigMaps and of the Secrets that the environment is taken from."""
+    """Return the names of the ConfigMaps and of the Secrets that the environment is taken from."""
     maps: set[str] = set()
     secrets: set[str] = set()
     sources = [*(container.env_from or ()), *(var.value_from or {} for var in container.env or ())]
@@ -85,7 +85,7 @@ def config_references(container: Container) -> tuple[set[str], set[str]]:
 
 
 def make_environment(pod: Pod, container: Container, configuration: ConfigObjects) -> dict[str, str]:
-    """All environment variables of a container. Raises Missing."""
+    """Return all environment variables of a container. Raises Missing."""
     hostname = pod.spec.hostname or pod.name
     env = {"PATH": _PATH, "HOSTNAME": hostname, "HOME": "/tmp"}  # noqa: S108 - the only directory that it can write to
     for source in container.env_from or ():
@@ -129,7 +129,7 @@ def _value_from(pod: Pod, name: str, source: Mapping[str, Any], configuration: C
 
 
 def field_value(pod: Pod, path: str) -> str:
-    """The value of a field of the downward API, by its path. Raises Missing."""
+    """Return the value of a field of the downward API, by its path. Raises Missing."""
     meta, spec = pod.metadata, pod.spec
     plain = {
         "metadata.name": pod.name,
@@ -168,7 +168,7 @@ def expand(text: str, env: Mapping[str, str]) -> str:
 
 
 def references(text: str) -> list[str]:
-    """The names of the variables that `expand` would replace."""
+    """Return the names of the variables that `expand` would replace."""
     return [match[1] for match in _REFERENCE.finditer(text) if match[1] is not None]
 
 

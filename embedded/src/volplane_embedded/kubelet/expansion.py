@@ -18,7 +18,7 @@ _PENDING: Final = frozenset({"NodeResizePending", "NodeResizeInProgress"})
 
 
 def awaits_node(claim: Claim) -> bool:
-    """Whether the asset has grown and its file system has not."""
+    """Tell whether the asset has grown and its file system has not."""
     return (claim.status.allocated_resource_statuses or {}).get("storage") in _PENDING
 
 

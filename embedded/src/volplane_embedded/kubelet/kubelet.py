@@ -70,7 +70,7 @@ class Kubelet:
                 await asyncio.Event().wait()
 
     def worker(self, pod: Pod) -> PodWorker | None:
-        """The worker of the pod, None if it has none."""
+        """Return the worker of the pod, None if it has none."""
         return self._workers.get(pod.uid)
 
     async def _recovered(self) -> set[str]:
@@ -141,7 +141,7 @@ class Kubelet:
             self._spawn(self._expand(new, pod), pod)
 
     def _running_user(self, claim: str) -> Pod | None:
-        """A pod here that has the volume of the claim `namespace/name` mounted."""
+        """Return a pod here that has the volume of the claim `namespace/name` mounted."""
         for pod in self._deps.informers.users(claim):
             worker = self._workers.get(pod.uid)
             if worker is not None and worker.record.prepared and not worker.record.torn_down:
@@ -178,7 +178,7 @@ class Kubelet:
             _LOG.warning("the device of volume %s keeps its size until it is used anew: %s", volume.name, error)
 
     def _attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> None:
-        """A pod may wait for it."""
+        """Wake the pods that may wait for the attachment."""
         attachment = new or old
         name = attachment.spec.source.persistent_volume_name if attachment is not None else None
         volume = self._deps.informers.volumes.get(name) if name else None
@@ -186,7 +186,7 @@ class Kubelet:
             self._poke_users(f"{reference.namespace}/{reference.name}")
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
-        """What is attached to it may be what a pod waits for."""
+        """Wake the pods that may wait for a volume in the node's list of attached ones."""
         if new is not None and new.name in self._starts and self._deps.volumes.in_use.is_stale(new):
             self._run(self._correct(new.name), f"volumes-in-use-{new.name}")
         if old is None or new is None or old.status.volumes_attached == new.status.volumes_attached:

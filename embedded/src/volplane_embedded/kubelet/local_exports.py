@@ -35,7 +35,7 @@ class LocalExport:
 
 
 def local_directory(exports: Iterable[LocalExport], server: str, path: str) -> Path | None:
-    """The directory of an nfs source, None if it is in no export of this machine.
+    """Return the directory of an nfs source, None if it is in no export of this machine.
 
     Raises MountError if it does not exist, or if a symbolic link is on the way to it.
     """

@@ -78,7 +78,7 @@ def parse_lines(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def filter_lines(lines: Iterable[tuple[str, bytes]], wanted: LogOptions) -> list[bytes]:
-    """The lines that the options select. `limit` is not applied."""
+    """Return the lines that the options select. `limit` is not applied."""
     shown = (f"{time} ".encode() + text if wanted.timestamps else text for time, text in lines if time >= wanted.since)
     return list(shown) if wanted.tail is None else list(deque(shown, maxlen=wanted.tail))
 
@@ -126,7 +126,7 @@ class _Position:
         self._offset = 0
 
     def read_all(self) -> bytes:
-        """Everything that was written so far, in whole lines. Blocks."""
+        """Return all that was written so far, in whole lines. Blocks."""
         with suppress(FileNotFoundError), self._log.open("rb") as file:
             self._inode = _inode(file)
             older = b""
@@ -137,7 +137,7 @@ class _Position:
         return self._old.read_bytes() if self._old.exists() else b""
 
     def read_on(self) -> bytes:
-        """A part of what was written after the last read, in whole lines. Blocks."""
+        """Return a part of what was written after the last read, in whole lines. Blocks."""
         # There is no log for a moment: it is renamed before a new one is made.
         with suppress(FileNotFoundError), self._log.open("rb") as file:
             rest = b""

@@ -35,7 +35,7 @@ class NodePlugin:
 
 
 def entries(node: Node, listed: Sequence[CsiNodeDriver], plugins: Sequence[NodePlugin]) -> list[CsiNodeDriver]:
-    """What the CSINode of the node lists next. Entries of others stay.
+    """Return the next entries of the node's CSINode. Entries of others stay.
 
     The API server lets nothing but `allocatable` of an entry change: one that is about another machine is left out
     first, and made anew by the next call.

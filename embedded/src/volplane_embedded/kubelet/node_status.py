@@ -49,7 +49,7 @@ _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def node_names(count: int) -> list[str]:
-    """Names of `count` nodes: `node-1`, `node-2`, ..."""
+    """Return the names of `count` nodes: `node-1`, `node-2`, ..."""
     return [f"node-{number}" for number in range(1, count + 1)]
 
 
@@ -66,7 +66,7 @@ def node_labels(name: str, position: int) -> dict[str, str]:
 
 
 def node_status(node: Node, now: str) -> dict[str, Any]:
-    """The status of a node that is Ready. now: RFC 3339."""
+    """Return the status of a node that is Ready. now: RFC 3339."""
     room = {"cpu": str(os.cpu_count() or 1), "memory": f"{_memory_kib()}Ki", "pods": str(_PODS)}
     message = "the node agent of volplane dev runs pods as local processes"
     return {
@@ -88,7 +88,7 @@ def node_status(node: Node, now: str) -> dict[str, Any]:
 
 
 def taint_removal(node: Node) -> list[dict[str, str]] | None:
-    """The JSON patch that removes the not-ready taint, None if the node does not have it."""
+    """Return the JSON patch that removes the not-ready taint, None if the node does not have it."""
     for position, taint in enumerate(node.spec.taints or ()):
         if taint.key == _NOT_READY:
             path = f"/spec/taints/{position}"

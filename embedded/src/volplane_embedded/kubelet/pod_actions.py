@@ -100,7 +100,7 @@ def compute_pod_action(pod: Pod, record: PodRecord, *, mono: float, wall: dateti
 
 
 def _deadline(pod: Pod, record: PodRecord, wall: datetime) -> float | None:
-    """Seconds left of activeDeadlineSeconds, None without it."""
+    """Return the seconds left of activeDeadlineSeconds, None without it."""
     seconds = pod.spec.active_deadline_seconds
     return None if seconds is None else (record.begun + timedelta(seconds=seconds) - wall).total_seconds()
 
@@ -146,7 +146,7 @@ def _start(container: ContainerRecord, mono: float) -> PodAction:
 
 
 def should_restart(pod: Pod, container: ContainerRecord) -> bool:
-    """Whether a container that has ended is started again (restartPolicy)."""
+    """Tell whether a container that has ended is started again (restartPolicy)."""
     policy = pod.spec.restart_policy
     if policy == "Never":
         return False
@@ -158,7 +158,7 @@ def _is_over(pod: Pod, record: PodRecord) -> bool:
 
 
 def pod_phase(pod: Pod, record: PodRecord) -> Phase:
-    """The phase of the pod, computed from the states of its containers."""
+    """Return the phase of the pod, computed from the states of its containers."""
     if record.failure is not None:
         return "Failed" if not record.active else _phase_while_active(record)
     if pod.terminating and not record.active:

@@ -88,13 +88,13 @@ class PodDirectory:
 
 
 def attempt_of(path: Path) -> int:
-    """The number of the start that a file is about; -1 if it is not one of ours."""
+    """Return the number of the start that a file is about; -1 if it is not one of ours."""
     number = path.name.partition(".")[0]
     return int(number) if number.isascii() and number.isdigit() and len(number) < _LONGEST_NUMBER else -1
 
 
 def terminated_state(report: Report, places: ContainerPaths, *, policy: str) -> Terminated:
-    """How a container ended, with its termination message. policy: terminationMessagePolicy."""
+    """Describe how a container ended, with its termination message. policy: terminationMessagePolicy."""
     message = report.message or _read(places.termination_message, _MESSAGE_BYTES)
     if not message and policy == "FallbackToLogsOnError" and report.code != 0:
         message = _tail(places.log)
@@ -129,7 +129,7 @@ def _content(path: Path, most: int) -> bytes:
 
 
 def _tail(log: Path) -> str:
-    """The last lines that the container wrote, without their times."""
+    """Return the last lines that the container wrote, without their times."""
     lines = _read(log, 1 << 20)[-2 * _TAIL_BYTES :].splitlines()[-80:]
     return "\n".join(line.split(" ", 3)[-1] for line in lines)[-_TAIL_BYTES:]
 
@@ -228,5 +228,5 @@ def _is_alive(pid: int, ticks: int) -> bool:
 
 
 def left_directories(root: Path) -> set[str]:
-    """Names, which are uids of pods, of what is in the pods' directory."""
+    """Return the names in the pods' directory, which are uids of pods."""
     return {entry.name for entry in root.iterdir()} if root.is_dir() else set()

@@ -130,7 +130,7 @@ class PodRecord:
 
 
 def new_record(pod: Pod, begun: datetime) -> PodRecord:
-    """The record of a pod of which nothing ran yet."""
+    """Return the record of a pod of which nothing ran yet."""
     return PodRecord(
         uid=pod.uid,
         begun=begun,

@@ -83,7 +83,7 @@ class ClaimUse:
 
 
 def claim_error(claim: Claim, volume: Volume | None, *, ran: bool) -> str:
-    """Why the pod may not use the claim, or "". ran: its containers ran before a restart of the kubelet.
+    """Explain why the pod may not use the claim, or "". ran: its containers ran before a restart of the kubelet.
 
     A claim or volume that is being deleted can be used only by pods that used it before.
     """
@@ -103,7 +103,7 @@ def claim_error(claim: Claim, volume: Volume | None, *, ran: bool) -> str:
 
 
 async def populate(client: Client, pod: Pod, *, ran: bool) -> Desired:
-    """The volumes that containers of the pod use. ran: see `claim_error`. Raises ApiError."""
+    """Return the volumes that containers of the pod use. ran: see `claim_error`. Raises ApiError."""
     mounted, devices = _used(pod)
     desired = Desired()
     for volume in pod.spec.volumes or ():
@@ -146,7 +146,7 @@ async def _resolve(client: Client, pod: Pod, wanted: DesiredVolume, *, ran: bool
 
 
 def _used(pod: Pod) -> tuple[set[str], set[str]]:
-    """Names of the volumes that containers mount, and of the volumes that they use as devices."""
+    """Return the names of the volumes that containers mount, and of the volumes that they use as devices."""
     containers = [*(pod.spec.init_containers or ()), *pod.spec.containers]
     mounted = {mount.name for container in containers for mount in container.volume_mounts or ()}
     return mounted, {device.name for container in containers for device in container.volume_devices or ()}

@@ -29,14 +29,14 @@ class File:
 
 
 def is_projection(volume: PodVolume) -> bool:
-    """Whether the volume has content from objects."""
+    """Tell whether the volume has content from objects."""
     return any(
         source is not None for source in (volume.config_map, volume.secret, volume.downward_api, volume.projected)
     )
 
 
 def _sources(volume: PodVolume) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    """Each (kind, source) in the form that `projected` has. `name` is the name of the object."""
+    """Yield each (kind, source) in the form that `projected` has. `name` is the name of the object."""
     if volume.config_map is not None:
         yield "configMap", volume.config_map
     if volume.secret is not None:
@@ -49,7 +49,7 @@ def _sources(volume: PodVolume) -> Iterable[tuple[str, Mapping[str, Any]]]:
 
 
 def referenced_objects(volume: PodVolume) -> tuple[set[str], set[str]]:
-    """Names of the ConfigMaps and of the Secrets that the volume refers to."""
+    """Return the names of the ConfigMaps and of the Secrets that the volume refers to."""
     found = list(_sources(volume))
     return (
         {source.get("name", "") for kind, source in found if kind == "configMap"},
@@ -58,7 +58,7 @@ def referenced_objects(volume: PodVolume) -> tuple[set[str], set[str]]:
 
 
 def projected_files(pod: Pod, volume: PodVolume, configuration: ConfigObjects) -> list[File]:
-    """The content of the volume. Raises Missing."""
+    """Return the content of the volume. Raises Missing."""
     whole = volume.config_map or volume.secret or volume.downward_api or volume.projected or {}
     mode = int(whole.get("defaultMode", _MODE))
     files: list[File] = []

@@ -193,7 +193,7 @@ class Sandboxes:
 
 
 def _environment() -> dict[str, str]:
-    """The environment of this process, with the path of this package first: the spawner must be of the same version."""
+    """Return the environment of this process, with the path of this package first, for a spawner of this version."""
     root = str(Path(volplane_embedded.__file__).parent.parent)
     former = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{former}" if former else root}

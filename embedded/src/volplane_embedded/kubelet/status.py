@@ -19,7 +19,7 @@ HOST = "127.0.0.1"
 
 
 def generate_pod_status(pod: Pod, record: PodRecord, *, mono: float, now: str) -> dict[str, Any]:
-    """The merge patch of `status`. mono: loop time, which decides on CrashLoopBackOff. now: RFC 3339."""
+    """Return the merge patch of `status`. mono: loop time, which decides on CrashLoopBackOff. now: RFC 3339."""
     phase = pod_phase(pod, record)
     reason, message = record.failure or ("", "")
     status: dict[str, Any] = {

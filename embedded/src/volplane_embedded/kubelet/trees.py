@@ -97,7 +97,7 @@ def visit_tree(directory: Path, visit: Callable[[str, int], None], *, unlock: bo
 
 
 def _opened(name: str, parent: int, *, unlock: bool) -> int | None:
-    """A descriptor, if it is a directory that can be read."""
+    """Return a descriptor, if it is a directory that can be read."""
     if unlock and os.geteuid() != 0:
         _unlock(name, parent)
     try:

@@ -47,7 +47,7 @@ def write_volume_data(volumes: Path, data: VolumeData) -> None:
 
 
 def read_volume_data(root: Path, pod_uid: str = "") -> list[VolumeData]:
-    """What pods, or one pod, used under this process or a former one. root: the pods' directories.
+    """Return what pods, or one pod, used under this process or a former one. root: the pods' directories.
 
     What cannot be read is passed over; it goes with the directory of its pod.
     """

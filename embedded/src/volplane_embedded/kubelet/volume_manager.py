@@ -62,7 +62,7 @@ class VolumesNotReady(Exception):
         return self.text(self.cause or "; ".join(each.message for each in self.failed))
 
     def text(self, cause: str) -> str:
-        """As the event of the kubelet says it."""
+        """Return the text of the kubelet's event."""
         lists = (
             ("unmounted volumes", self.unmounted),
             ("unattached volumes", self.unattached),
@@ -157,7 +157,7 @@ class VolumeManager:
             await self._give_size(volume, node)
 
     async def _give_size(self, volume: Volume, node: str) -> None:
-        """A real device grows by itself, the file that stands for one does not."""
+        """Grow the file that stands for a device. A real device grows by itself."""
         if volume.spec.csi is not None and volume.spec.volume_mode == "Block":
             await self._plugins.disks.find(volume, node, block=True)
 

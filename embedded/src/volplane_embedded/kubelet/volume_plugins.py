@@ -117,7 +117,7 @@ class VolumePlugins:
 
 
 def volume_gid(volume: Volume) -> int | None:
-    """The group of a volume's files, which containers get in addition to theirs; None without a valid annotation.
+    """Return the group of a volume's files, in addition to the container's; None without a valid annotation.
 
     Source: pkg/kubelet/volumemanager (getExtraSupplementalGid).
     """

@@ -63,7 +63,7 @@ class VolumesInUse:
         return {uid for volumes in self._users.values() for users in volumes.values() for uid in users}
 
     def is_stale(self, node: Node) -> bool:
-        """Whether the node says something else: it was made anew, or somebody edited it."""
+        """Tell whether the node says something else: it was made anew, or somebody edited it."""
         said = sorted(node.status.volumes_in_use or ())
         return node.name in self._begun and said != self.on(node.name)
 

@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _fork() -> int:
-    """As os.fork, but -1 if no process can be made; the connection is then closed, which the kubelet sees."""
+    """Fork; return -1 if no process can be made. The connection is then closed, which the kubelet sees."""
     try:
         return os.fork()
     except OSError:

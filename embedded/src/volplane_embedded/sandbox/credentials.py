@@ -64,7 +64,7 @@ def _write_maps(process: Path, spec: Spec) -> None:
 
 
 def _every_id(name: str) -> str:
-    """The map of every id that exists in this namespace to itself."""
+    """Return the map of every id that exists in this namespace to itself."""
     lines = (line.split() for line in Path("/proc/self", name).read_text().splitlines())
     return "".join(f"{inside} {inside} {count}\n" for inside, _, count in lines)
 

@@ -112,7 +112,7 @@ def _show(source: Path, target: Path) -> None:
 
 
 def _is_shown(path: str) -> bool:
-    """Whether a link to this path of the host leads to something that the command sees too."""
+    """Tell whether a link to this path of the host leads to something that the command sees too."""
     parts = Path(os.path.normpath(path)).parts[1:]
     if not parts:
         return False

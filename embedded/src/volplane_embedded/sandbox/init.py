@@ -83,7 +83,7 @@ def run(spec: Spec, *, output: int, messages: int) -> NoReturn:
 
 
 def _is_orphan(messages: int) -> bool:
-    """Whether the monitor ended before `die_with_parent` was in effect."""
+    """Tell whether the monitor ended before `die_with_parent` was in effect."""
     poll = select.poll()
     poll.register(messages, 0)
     return bool(poll.poll(0))

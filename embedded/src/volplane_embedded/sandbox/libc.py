@@ -181,7 +181,7 @@ def restrict_mount(path: str, *, read_only: bool = True, devices: bool = False, 
 
 
 def open_in_root(root: int, path: str) -> int:
-    """A descriptor (O_PATH) of `path` as seen by who has the directory `root` as /: no symlink leads out of it."""
+    """Return a descriptor (O_PATH) of `path` below the directory `root`: no symlink leads out of it."""
     how = _OpenHow(os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
     size = ctypes.c_size_t(ctypes.sizeof(how))
     return _syscall(_SYS_OPENAT2, path, ctypes.c_int(root), path.encode(), ctypes.byref(how), size)
@@ -204,7 +204,7 @@ def forbid_inspection() -> None:
 
 
 def forbid_new_privileges() -> None:
-    """No program started from here on gains anything by its set-user-id bit or file capabilities."""
+    """Let no program started from here on gain anything by a set-user-id bit or file capabilities."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
@@ -226,7 +226,7 @@ def bring_up_loopback() -> None:
 
 
 def limit_capabilities(kept: set[int]) -> None:
-    """No program started from here on can hold other capabilities than these."""
+    """Let no program started from here on hold other capabilities than these."""
     for number in range(64):
         if number in kept:
             continue

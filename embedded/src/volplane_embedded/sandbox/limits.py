@@ -31,7 +31,7 @@ def own_cgroup(text: str | None = None) -> str:
 
 
 def why_no_cgroup(root: Path = _ROOT, own: str | None = None) -> str:
-    """Why no cgroup can be made for a command, or "". Changes nothing."""
+    """Explain why no cgroup can be made for a command, or "". Changes nothing."""
     path = own_cgroup() if own is None else own
     here = root / path.lstrip("/")
     if not (root / "cgroup.controllers").exists():
@@ -102,7 +102,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def default_memory() -> int:
-    """Bytes for a container that names no limit: half of this machine's."""
+    """Return the bytes for a container that names no limit: half of this machine's."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 

@@ -48,7 +48,7 @@ def run(control: socket.socket) -> NoReturn:
 
 
 def _first_line(control: socket.socket) -> tuple[bytes, bytes]:
-    """The line with the spec, and the orders that were received with it."""
+    """Return the line with the spec, and the orders that were received with it."""
     received = bytearray()
     while b"\n" not in received:
         chunk = control.recv(65536)
@@ -191,7 +191,7 @@ class _Monitor:
 
 
 def _hint(euid: int) -> str:
-    """The kernel setting that forbids namespaces to this user, or ""."""
+    """Return the kernel setting that forbids namespaces to this user, or ""."""
     for path, bad, hint in _SWITCHES:
         try:
             value = Path(path).read_text().strip()

@@ -82,7 +82,7 @@ def _is_directory(fd: int) -> bool:
 
 
 def _fd_path(fd: int) -> str:
-    """The path of an open descriptor, for system calls that take a path."""
+    """Return the path of an open descriptor, for system calls that take a path."""
     return f"/new/proc/self/fd/{fd}"
 
 
@@ -178,7 +178,7 @@ def _hide(root: int, hidden: list[str]) -> None:
 
 
 def _restrict(root: int, path: str, *, read_only: bool, devices: bool, recursive: bool = False) -> None:
-    """As `libc.restrict_mount`. Opens the path anew: a descriptor from before the mount leads below it."""
+    """Call `libc.restrict_mount`. Opens the path again: a descriptor from before the mount leads below it."""
     top = libc.open_in_root(root, path)
     libc.restrict_mount(_fd_path(top), read_only=read_only, devices=devices, recursive=recursive)
     os.close(top)
@@ -210,7 +210,7 @@ def _make_mount_points(root: int, wanted: list[tuple[Bind, bool]]) -> None:
 
 
 def _deepest(root: int, target: PurePosixPath) -> tuple[int, str]:
-    """A descriptor of the deepest existing directory on the path to `target`, and the rest of the path."""
+    """Return a descriptor of the deepest existing directory on the path to `target`, and the rest of the path."""
     parts = target.parts[1:]
     for length in range(len(parts), -1, -1):
         with contextlib.suppress(FileNotFoundError):
@@ -249,7 +249,7 @@ def _make_place(path: Path, *, is_directory: bool) -> None:
 
 
 def _mounts_below(path: str) -> Iterator[str]:
-    """The topmost mounts strictly below `path`, as paths within the new root: an overlay would cover them."""
+    """Return the topmost mounts strictly below `path`, as paths within the new root: an overlay would cover them."""
     lines = Path("/new/proc/self/mountinfo").read_bytes().splitlines()
     points = sorted(_unescaped(line.split()[4]) for line in lines)
     last = ""

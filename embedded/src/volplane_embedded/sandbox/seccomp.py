@@ -161,7 +161,7 @@ def _program(machine: _Machine) -> Iterator[_Instruction]:
 
 
 def _rule(name: str) -> Iterator[_Instruction]:
-    """What is done with a call of this name; ends the program."""
+    """Yield the filter for a call of this name, which ends the program."""
     refuse = _failing(errno.EPERM)
     if name in _UNREADABLE:
         yield from _failing(errno.ENOSYS)

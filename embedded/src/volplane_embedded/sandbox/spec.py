@@ -85,7 +85,7 @@ _REPORT = msgspec.json.Decoder(Report)
 
 
 def encode(message: Spec | Report) -> bytes:
-    """One line of JSON, with its newline."""
+    """Return one line of JSON, with its newline."""
     return msgspec.json.encode(message) + b"\n"
 
 

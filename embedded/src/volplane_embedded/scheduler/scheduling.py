@@ -72,7 +72,7 @@ class SchedulerState:
 
 
 def decide(pod: Pod, state: SchedulerState) -> Placement:
-    """The next step towards a node for the pod."""
+    """Return the next step towards a node for the pod."""
     if not needs_node(pod):
         return Placement(Settled())
     if pod.spec.scheduling_gates:
@@ -119,7 +119,7 @@ def _next_step(pod: Pod, choice: _Choice) -> Placement:
 
 
 def _choose(pod: Pod, wanted: PodVolumeClaims, state: SchedulerState) -> _Choice | Unschedulable:
-    """The best node, and the volumes for its unbound claims there.
+    """Return the best node, and the volumes for its unbound claims there.
 
     Order: the node chosen before, the pod's preference, fewest volumes to provision, fewest pods, name.
     """
@@ -155,7 +155,7 @@ def _load(pod: Pod, state: SchedulerState) -> Counter[str]:
 
 
 def _unfit(pod: Pod, node: Node, load: int) -> str:
-    """Why the pod cannot run on the node, claims aside, or ""."""
+    """Explain why the pod cannot run on the node, claims aside, or ""."""
     tolerations = pod.spec.tolerations or ()
     if node.spec.unschedulable and untolerated(tolerations, [_CORDON]):
         return "node(s) were unschedulable"
@@ -169,7 +169,7 @@ def _unfit(pod: Pod, node: Node, load: int) -> str:
 
 
 def _in_use(pod: Pod, claims: Iterable[Claim], state: SchedulerState) -> bool:
-    """Whether another pod with a node uses a ReadWriteOncePod claim of this pod."""
+    """Tell whether another pod with a node uses a ReadWriteOncePod claim of this pod."""
     return any(
         other.key != pod.key and not is_finished(other) and bool(other.spec.node_name or other.key in state.assumed)
         for claim in claims

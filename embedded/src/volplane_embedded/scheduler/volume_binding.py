@@ -108,7 +108,7 @@ def pod_volume_claims(pod: Pod, storage: StorageState) -> PodVolumeClaims | Unsc
 
 
 def is_bound(claim: Claim) -> bool:
-    """Whether binding is complete: volume name, annotation and phase."""
+    """Tell whether binding is complete: volume name, annotation and phase."""
     return (
         bool(claim.spec.volume_name)
         and claim.annotation(names.BIND_COMPLETED) is not None
@@ -140,7 +140,7 @@ def _is_delayed(claim: Claim, storage: StorageState) -> bool:
 
 
 def conflict(bound: Iterable[Claim], node: Node, storage: StorageState) -> str:
-    """Why the volumes of bound claims cannot be used on this node, or ""."""
+    """Explain why the volumes of bound claims cannot be used on this node, or ""."""
     for claim in bound:
         volume = storage.volumes(claim.spec.volume_name)
         if volume is None or volume.terminating:
@@ -151,7 +151,7 @@ def conflict(bound: Iterable[Claim], node: Node, storage: StorageState) -> str:
 
 
 def match_claims(unbound: Iterable[Claim], node: Node, storage: StorageState) -> list[ClaimBinding] | Unschedulable:
-    """How each claim would get its volume on this node. The smallest claim chooses first."""
+    """Describe how each claim would get its volume on this node. The smallest claim chooses first."""
     matches: list[ClaimBinding] = []
     for claim in sorted(unbound, key=lambda one: (request_of(one), one.name)):
         match = _match(claim, node, storage, {found.volume.name for found in matches if found.volume is not None})
@@ -177,7 +177,7 @@ def _match(claim: Claim, node: Node, storage: StorageState, taken: set[str]) -> 
 
 
 def _best_volume(claim: Claim, node: Node, storage: StorageState, taken: set[str]) -> Volume | None:
-    """The smallest free volume that the claim accepts and that can be used on the node."""
+    """Return the smallest free volume that the claim accepts and that can be used on the node."""
     demand = demand_of(claim)
     fitting = (
         volume
@@ -211,7 +211,7 @@ def _can_provision(claim: Claim, node: Node, storage: StorageState) -> bool:
 
 
 def _has_room(claim: Claim, node: Node, storage: StorageState) -> bool:
-    """Whether room for the claim is published for the node, if its driver says that it publishes any at all.
+    """Tell whether room for the claim is published for the node, if its driver says that it publishes any at all.
 
     Source: hasEnoughCapacity, capacitySufficient and nodeHasAccess of binder.go.
     """
@@ -227,7 +227,7 @@ def _has_room(claim: Claim, node: Node, storage: StorageState) -> bool:
 
 
 def _largest(room: CsiStorageCapacity) -> int:
-    """The largest volume that can be made, in nanos of a byte; what is no quantity is none."""
+    """Return the largest volume that can be made, in nanos of a byte; what is no quantity is none."""
     limit = room.maximum_volume_size if room.maximum_volume_size is not None else room.capacity
     try:
         return parse(limit).nanos if limit is not None else -1
@@ -236,7 +236,7 @@ def _largest(room: CsiStorageCapacity) -> int:
 
 
 def bind_patch(match: ClaimBinding, node: Node) -> Patch | None:
-    """The write with which the binder or provisioner can go on, None if it was written before."""
+    """Return the write with which the binder or provisioner can go on, None if it was written before."""
     if match.volume is None:
         return _select_node(match.claim, node)
     return _reserve(match.volume, match.claim)

@@ -32,7 +32,10 @@ class LimitState:
 def full_nodes(
     pod: Pod, pods: Iterable[Pod], assumed: Mapping[str, str], storage: StorageState, limits: LimitState
 ) -> frozenset[str]:
-    """Names of the nodes that cannot take all volumes of the pod. assumed: nodes of pods that are not bound yet."""
+    """Return the names of the nodes that cannot take all volumes of the pod.
+
+    assumed: nodes of pods that are not bound yet.
+    """
     wanted = dict(_volumes(pod, storage))
     limited = {node: counts for node in storage.nodes if (counts := _limits(limits.csi_nodes(node)))} if wanted else {}
     if not limited:
@@ -62,7 +65,7 @@ def _limits(node: CsiNode | None) -> dict[str, int]:
 
 
 def _volumes(pod: Pod, storage: StorageState) -> Iterator[tuple[str, str]]:
-    """(unique name, driver) of the volumes that have to be attached; a claim without a volume counts by its class."""
+    """Return (unique name, driver) of the volumes to attach. A claim without a volume counts by its class."""
     for name in claim_names(pod):
         claim = storage.claims(f"{pod.namespace}/{name}")
         if claim is None:

@@ -118,7 +118,7 @@ class LoopFilesBackend(BackendSpec):
 
     @hookimpl
     def probe(self, request: ProbeRequest) -> Done:
-        """The root exists and can be locked."""
+        """Check that the root exists and can be locked."""
         with self._images.locked("lock the root"):
             return Done()
 
@@ -150,7 +150,7 @@ class LoopFilesBackend(BackendSpec):
             raise InvalidArgument(f"capacity {request.capacity_bytes} is above {LARGEST} bytes, the largest image")
 
     def _undo(self, name: str, error: OSError) -> None:
-        """The file system has no blocks for a new image: remove everything."""
+        """Remove everything: the file system has no blocks for a new image."""
         self._release(name)
         self._images.remove(name)
         self._images.remove_marks(name)
@@ -215,7 +215,7 @@ class LoopFilesBackend(BackendSpec):
 
     @hookimpl
     def list_assets(self, request: ListRequest) -> AssetPage:
-        """Volumes, and images without marks, by name. The page token is the last name."""
+        """List volumes, and images without marks, by name. The page token is the last name."""
         with self._images.locked("list the images"):
             images_without_marks = set(self._images.images_without_marks())
             names = [

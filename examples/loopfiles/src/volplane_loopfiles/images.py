@@ -77,17 +77,17 @@ class Images:
     # --- marks --------------------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """Names of volumes with marks, sorted."""
+        """Return the names of volumes with marks, sorted."""
         return sorted(path.name.removesuffix(".json") for path in self._marks.glob("[!.]*.json"))
 
     def images_without_marks(self) -> list[str]:
-        """Names of images without marks, sorted."""
+        """Return the names of images without marks, sorted."""
         known = set(self.names())
         found = (path.name.removesuffix(".img") for path in self._images.glob("*.img"))
         return sorted(name for name in found if name not in known)
 
     def read(self, name: str) -> Marks | None:
-        """The marks of a volume, None if it has none."""
+        """Return the marks of a volume, None if it has none."""
         try:
             fields = json.loads(self._file(self._marks, f"{name}.json").read_text("utf-8"))
         except FileNotFoundError:
@@ -152,7 +152,7 @@ class Images:
     # --- room ---------------------------------------------------------------------------------------------------
 
     def room(self) -> int:
-        """Bytes for new volumes: free, not reserved, and not needed for blocks that images still lack."""
+        """Return the bytes for new volumes: free, not reserved, and not needed for blocks that images still lack."""
         figures = os.statvfs(self.root)
         promised = 0
         for name in self.names():
@@ -180,7 +180,10 @@ class Images:
             return 0
 
     def _file(self, directory: Path, name: str) -> Path:
-        """A file in the directory. A name can come from any PersistentVolume, so it must not leave the directory."""
+        """Return a file in the directory.
+
+        A name can come from any PersistentVolume, so it must not leave the directory.
+        """
         if "/" in name or "\0" in name or name.startswith("."):
             raise InvalidArgument(f"{name!r} is no name of a volume of this backend")
         return directory / name

@@ -23,7 +23,7 @@ _TRIES: Final = 16
 
 
 def attached_to(image: Path) -> list[Path]:
-    """Every loop device backed by this file."""
+    """Return every loop device backed by this file."""
     wanted = str(image.resolve())
     found = []
     for backing in sorted(Path("/sys/block").glob("loop*/loop/backing_file")):
@@ -37,12 +37,12 @@ def attached_to(image: Path) -> list[Path]:
 
 
 def device_of(image: Path) -> Path | None:
-    """The loop device of this file, if it has one."""
+    """Return the loop device of this file, if it has one."""
     return next(iter(attached_to(image)), None)
 
 
 def attach_image(image: Path) -> Path:
-    """A loop device backed by the file: an existing one, else a new one."""
+    """Return a loop device backed by the file: an existing one, else a new one."""
     known = device_of(image)
     if known is not None:
         return known

@@ -182,7 +182,7 @@ def _judged(console: Console, chosen: Chosen, rules: tuple[Rule, ...]) -> Report
 
 
 def _show(console: Console, report: Report, *, verbose: bool) -> None:
-    """What is kept, if asked for; then each violation; then what was not judged, and the count."""
+    """Print what is kept, if asked for; then each violation; then what was not judged, and the count."""
     for result in report.results:
         if verbose and result.status is RuleStatus.KEPT:
             console.done(result.rule.name)
@@ -199,9 +199,7 @@ def _show(console: Console, report: Report, *, verbose: bool) -> None:
 
 
 def _show_others(console: Console, report: Report, *, verbose: bool) -> None:
-    """What was neither kept nor violated. Many that were not judged for one reason are a line, so that what failed
-    stays in sight.
-    """
+    """Print the rules that were neither kept nor violated, in one line for each reason."""
     statuses = (RuleStatus.WAIVED, RuleStatus.NOT_JUDGED, *((RuleStatus.NOT_APPLICABLE,) if verbose else ()))
     names: dict[tuple[RuleStatus, str], list[str]] = {}
     for result in sorted(report.results, key=lambda each: list(RuleStatus).index(each.status)):

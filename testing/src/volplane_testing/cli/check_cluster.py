@@ -71,7 +71,7 @@ PrintRbac = Annotated[
 
 
 def chosen_sections(names: Sequence[str]) -> tuple[str, ...]:
-    """The names. Raises ConfigurationError for one that is no section."""
+    """Return the names. Raises ConfigurationError for one that is no section."""
     known = [section.name for section in SECTIONS]
     for name in names:
         if name not in known:

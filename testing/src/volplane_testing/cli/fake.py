@@ -66,7 +66,7 @@ async def _until_stopped(stop: asyncio.Event) -> None:
 
 
 def _serve_function(backend: str) -> Any:
-    """The function `serve` of the backend's fake. Raises ConfigurationError."""
+    """Return the function `serve` of the backend's fake. Raises ConfigurationError."""
     points = importlib.metadata.entry_points(group=GROUP)
     found = next(iter(points.select(name=backend)), None)
     if found is None:
@@ -112,7 +112,7 @@ def _print_introduction(console: Console, backend: str, served: ServedFake, disk
 
 
 def _print_machines(console: Console, served: ServedFake, disks: Path | None) -> None:
-    """A patch makes a node one of them. The nodes of `volplane dev` write their labels anew at each start."""
+    """Print the patches that make nodes machines. `volplane dev` writes the labels of its nodes at each start."""
     labels = "".join(f" --node-label {key}={value}" for key, value in served.labels.items())
     shown = f" --disks {shlex.quote(str(disks))}" if disks is not None else ""
     if labels or shown:

@@ -83,7 +83,7 @@ def _write(place: Path, files: Mapping[str, str]) -> None:
 
 
 def distribution_files(name: str) -> dict[str, str]:
-    """The files of a new distribution, by path. Raises ConfigurationError for a name that cannot be one."""
+    """Return the files of a new distribution, by path. Raises ConfigurationError for a name that cannot be one."""
     if not _NAME.fullmatch(name) or len(name) > _LONGEST:
         raise ConfigurationError(
             f"backend name {name!r} must be lower-case letters, digits and single '_' or '-', from a letter on, "

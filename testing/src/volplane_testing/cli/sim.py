@@ -103,7 +103,7 @@ _subjects: Final[dict[str, Subject | MakeSubject]] = {}
 
 
 def _subject(chosen: Chosen) -> Subject | MakeSubject:
-    """What was chosen, loaded once a process."""
+    """Return the chosen subject, loaded once a process."""
     key = repr(chosen)
     if key not in _subjects:
         _subjects[key] = chosen.subject()
@@ -188,7 +188,7 @@ def _items(text: str | None) -> tuple[str, ...] | None:
 
 
 def _run(console: Console, job: _Job, seeds: range, jobs: int, failures: int, *, coverage: bool) -> int:
-    """How many seeds failed."""
+    """Describe how many seeds failed."""
     finished, counted, failed, slowest, spent = 0, Coverage(backends=bool(job.backends)), [], 0.0, 0.0
     with _quiet(), _reports(job, seeds, jobs) as reports, console.progress("seeds", len(seeds)) as bar:
         for report in reports:
@@ -283,7 +283,7 @@ def _tidy() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The controllers complain in their logs, rightly; shown only where `--debug` asks for it."""
+    """Silence the controllers' warnings, which are expected here; they are shown only where `--debug` asks for it."""
     level = logging.root.manager.disable
     if not logging.getLogger("volplane").isEnabledFor(logging.DEBUG):
         logging.disable(logging.CRITICAL)
@@ -309,7 +309,7 @@ def _show_failure(console: Console, report: SeedReport, job: _Job) -> None:
 
 
 def _about(backends: tuple[Chosen, ...]) -> Iterator[str]:
-    """The words that choose them again."""
+    """Return the words that choose them again."""
     for chosen in backends:
         yield from ("--backend", chosen.backend)
         for key, value in chosen.options.items():

@@ -110,7 +110,7 @@ class Chosen:
 
 
 def _imported(text: str) -> Any:
-    """What MODULE:NAME names; modules of the working directory are found too."""
+    """Return the object of MODULE:NAME, also from modules of the working directory."""
     module, _, name = text.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -129,7 +129,7 @@ def _imported(text: str) -> Any:
 
 
 def _within_the_deadline(make: Callable[[], object], what: str) -> object:
-    """In a thread, which is left behind if it does not return. Raises what it raises, PluginError if it is late."""
+    """Call in a thread, which is left behind if it does not return. PluginError if it is late."""
     try:
         return call_in_thread(make, IMPORT_DEADLINE, what)
     except HungCall as hang:
@@ -144,7 +144,7 @@ def _public(found: object) -> list[str]:
 
 
 def options_of(texts: Iterable[str] | None) -> dict[str, object]:
-    """What `Options` were given. Raises ConfigurationError."""
+    """Return the values of the given `Options`. Raises ConfigurationError."""
     options: dict[str, object] = {}
     for text in texts or ():
         if "=" in text and not Path(text).is_file():

@@ -58,7 +58,7 @@ class FakeCloud(ABC):
         """Do it. Raises CloudFailure."""
 
     def failure(self, fault: Fault) -> CloudFailure:
-        """The error response of a scripted fault."""
+        """Return the error response of a scripted fault."""
         return CloudFailure(fault.code, fault.message, 500 if fault.status is None else fault.status)
 
     # --- requests -----------------------------------------------------------------------------------------------
@@ -118,12 +118,12 @@ class FakeCloud(ABC):
 
     @contextmanager
     def settled(self) -> Iterator[None]:
-        """Every event that is due has run; requests of other threads wait until the block ends."""
+        """Run every event that is due. Requests of other threads wait until the block ends."""
         with self._lock:
             self.timeline.run_due_events()
             yield
 
     def next_change(self) -> float | None:
-        """Seconds of the clock at which the next state changes; None if none will."""
+        """Return the seconds of the clock at which the next state changes; None if none will."""
         with self.settled():
             return self.timeline.next_due

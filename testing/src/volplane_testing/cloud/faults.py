@@ -82,7 +82,7 @@ class Script:
         return tuple(self._faults)
 
     def match(self, action: str, params: Mapping[str, Any]) -> Fault | None:
-        """The fault of this call, if any; counts it down."""
+        """Return the fault of this call, if any; counts it down."""
         for fault in self._faults:
             if fault.action != action or not fault.when(params):
                 continue

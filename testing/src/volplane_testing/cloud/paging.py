@@ -16,7 +16,7 @@ N = TypeVar("N")
 def page_of(
     items: Iterable[N], place: Callable[[N], int | str], *, size: int | None, token: str | None = None
 ) -> tuple[list[N], str | None]:
-    """One page in the order of `place`, and the token of the next; None on the last page.
+    """Return one page in the order of `place`, and the token of the next; None on the last page.
 
     An item that exists during the whole listing is in it. size: None = all. Raises ValueError for a token that no page
     had.

@@ -68,5 +68,5 @@ class Former(Generic[V]):
     at: float
 
     def shown(self, present: V, now: float, lag: float) -> V:
-        """The present value once `lag` seconds are over, until then the former one."""
+        """Return the present value once `lag` seconds are over, until then the former one."""
         return present if now >= self.at + lag else self.value

@@ -27,7 +27,7 @@ class Assets:
 
     @classmethod
     def of(cls, configuration: Path, cluster_id: str) -> Assets:
-        """Of the only driver in a configuration file. Blocks. Raises ConfigurationError if it is not usable."""
+        """Return the storage of the only driver in a configuration file. Blocks. Raises ConfigurationError."""
         loaded = load_drivers(read_configuration(configuration), InstalledPlugins())
         if loaded.broken:
             raise ConfigurationError(loaded.broken[0].error)
@@ -54,12 +54,12 @@ class Assets:
         return self._driver.supports("attach") and self._driver.view.info.attach_required
 
     async def names(self) -> frozenset[str] | None:
-        """Names of all assets that it lists; None if the backend cannot list. Raises BackendError."""
+        """Return the names of all assets that it lists; None if the backend cannot list. Raises BackendError."""
         listed = await self.listed()
         return frozenset(listed) if listed is not None else None
 
     async def listed(self) -> Mapping[str, ListedAsset] | None:
-        """All assets that it lists, by name; None if the backend cannot list. Raises BackendError."""
+        """Return all assets that it lists, by name; None if the backend cannot list. Raises BackendError."""
         if not self._driver.supports("list_assets"):
             return None
         return await asyncio.to_thread(self._listed)

@@ -22,7 +22,7 @@ NO_MACHINE: Final = 5
 
 
 async def attach(site: Site) -> Measured:
-    """A volume is attached to one node, refused to a second one, kept while it is attached, and detached.
+    """Attach a volume to one node, refuse it to a second one, keep it while it is attached, and detach it.
 
     The attachments are made by hand, so that nodes need no node plugin; where they have one, pods use the volume too.
     """
@@ -58,7 +58,7 @@ async def attach(site: Site) -> Measured:
 
 
 async def _made_for(site: Site, claim: str, storage_class: str, node: str) -> Volume:
-    """The volume of a new claim, where this node can use it: what a scheduler asks for."""
+    """Return the volume of a new claim, where this node can use it: what a scheduler asks for."""
     await site.make_claim(claim, storage_class)
     body = {"metadata": {"annotations": {SELECTED_NODE: node}}}
     await site.client.patch(CLAIMS, f"{site.run}/{claim}", body)
@@ -67,7 +67,7 @@ async def _made_for(site: Site, claim: str, storage_class: str, node: str) -> Vo
 
 
 async def _fitting(site: Site, volume: Volume) -> list[str]:
-    """Two of the nodes that are Ready and can use the volume, at most."""
+    """Return at most two of the nodes that are Ready and can use the volume."""
     nodes = {node.name: node for node in (await site.client.list(NODES)).items}
     return [name for name in site.facts.nodes if name in nodes and volume_allows(volume, nodes[name])][:2]
 
@@ -99,7 +99,7 @@ async def _known_nodes(site: Site, volume: Volume, names: Sequence[str]) -> list
 
 
 async def _answered(site: Site, node: str, *, final: bool) -> VolumeAttachment | None:
-    """The attachment once it is attached, or has an error; final: one that says that the node is not known."""
+    """Return the attachment once it is attached, or has an error; final: one that says the node is not known."""
     found: VolumeAttachment | None = await site.get(ATTACHMENTS, _name(site, node))
     if found is None or found.status.attached:
         return found
@@ -118,7 +118,7 @@ async def _attached(site: Site, node: str) -> None:
 
 
 async def _refused(site: Site, node: str) -> None:
-    """A second node gets nothing, and the attachment says why."""
+    """Check that a second node gets nothing, and that the attachment says why."""
     await asyncio.sleep(WATCHED_SECONDS)
     found = await site.get(ATTACHMENTS, _name(site, node))
     if found is None or found.status.attached:
@@ -133,5 +133,5 @@ async def _detached(site: Site, node: str) -> float:
 
 
 def _name(site: Site, node: str) -> str:
-    """Not of the form that attach-detach controllers use: those leave it alone."""
+    """Return a name unlike those of attach-detach controllers, which leave it alone."""
     return f"{site.run}-{node}"[:200]

@@ -18,7 +18,7 @@ NOT_YET_SECONDS = 2.0
 
 
 async def static(site: Site) -> Measured:
-    """A volume found by size, one that is reserved for a claim, one that a claim names; then their release."""
+    """Bind a volume found by size, one reserved for a claim, and one that a claim names; then release them."""
     if site.whole:
         await site.controllers.need()
     reference = {"namespace": site.run, "name": "static-reserved"}
@@ -49,7 +49,7 @@ async def static(site: Site) -> Measured:
 
 
 async def dynamic(site: Site) -> Measured:
-    """Claims at once; then two pods one after the other, where pods can be had."""
+    """Bind claims at once; then through two pods one after the other, if pods can run."""
     await site.controllers.need()
     storage_class = await site.make_class("dynamic")
     names = [f"dynamic-{number}" for number in range(CLAIMS_AT_ONCE)]

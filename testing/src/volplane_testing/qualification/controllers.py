@@ -76,16 +76,16 @@ class Replica:
             os.kill(self._process.pid, number)
 
     async def leads(self) -> bool:
-        """Whether it leads and its caches are synced."""
+        """Tell whether it leads and its caches are synced."""
         status = await self._page("/status")
         return isinstance(status, dict) and bool(status.get("leads")) and await self._page("/readyz") is not None
 
     async def ready(self) -> bool:
-        """Whether it leads, or waits for the lease."""
+        """Tell whether it leads, or waits for the lease."""
         return await self._page("/readyz") is not None
 
     async def _page(self, path: str) -> Any | None:
-        """The JSON or text of a page; None while it is not there or answers with an error."""
+        """Return the JSON or text of a page; None while it is not there or answers with an error."""
         timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
         try:
             async with (
@@ -99,7 +99,7 @@ class Replica:
             return None
 
     def last_words(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         with contextlib.suppress(OSError):
             return " | ".join(self.log.read_text("utf-8", errors="replace").splitlines()[-LAST_LINES:])
         return ""
@@ -126,7 +126,7 @@ class Controllers:
         return await self.leader(START_SECONDS)
 
     async def start(self) -> Replica:
-        """One more."""
+        """Start one more replica."""
         self._started += 1
         elect = "--leader-elect" if self._elects else "--no-leader-elect"
         replica = await Replica.start([*self._arguments, elect], self._logs / f"run-{self._started}.log")
@@ -134,7 +134,7 @@ class Controllers:
         return replica
 
     async def leader(self, seconds: float) -> Replica:
-        """The replica that leads, once one does."""
+        """Return the replica that leads, once one does."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while True:
@@ -183,7 +183,7 @@ class Controllers:
 
 
 def _end_with_parent() -> None:
-    """In the child: ask for SIGTERM when the suite is gone, however it ended. Source: prctl(2)."""
+    """Ask, in the child, for SIGTERM when the suite is gone. Source: prctl(2)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 

@@ -25,7 +25,7 @@ CLAIMS_BEFORE = 3
 
 
 async def kills(site: Site) -> Measured:
-    """Claims come and go while the only replica is killed at random moments; in the end nothing is amiss."""
+    """Kill the only replica at random moments while claims come and go; in the end nothing is amiss."""
     # Without an election: a lease would outlive each kill for longer than the next process lives.
     await site.controllers.need(leader_elect=False)
     churn = _Churn(site, await site.make_class("kills"))
@@ -90,7 +90,7 @@ class _Churn:
             await self._site.delete(CLAIMS, name)
 
     async def settled(self) -> bool:
-        """Whether exactly those that were not deleted are there, and bound."""
+        """Tell whether exactly those that were not deleted are there, and bound."""
         claims = await self._site.claims()
         return claims.keys() == set(self.alive) and all(c.status.phase == "Bound" for c in claims.values())
 
@@ -111,7 +111,7 @@ async def _kill_at_random(site: Site) -> int:
 
 
 async def leader(site: Site) -> Measured:
-    """Of two replicas the one that leads is killed, then the next one stopped; another serves claims made meanwhile."""
+    """Kill the leader of two replicas, then stop the next one; another one serves new claims."""
     leading = await site.controllers.need(2)
     storage_class = await site.make_class("leader")
     names = [f"leader-{number}" for number in range(CLAIMS_BEFORE)]

@@ -14,9 +14,7 @@ __all__ = ["expand"]
 
 
 async def expand(site: Site) -> Measured:
-    """A claim grows while a pod uses it, where pods can be had; it does not shrink, nor grow where its class forbids
-    that.
-    """
+    """Grow a claim while a pod uses it, if pods can run. It must not shrink, nor grow where its class forbids that."""
     if not site.assets.can_expand:
         raise NotPossible("volumes of this backend cannot grow: it has no hook `expand`")
     await site.controllers.need()
@@ -48,7 +46,7 @@ async def expand(site: Site) -> Measured:
 
 
 async def _grown(site: Site, size: int) -> str:
-    """What the claim says once its volume has the size; "" before."""
+    """Return what the claim shows once its volume has the size; "" before."""
     claim, volume = (await site.claims())["grown"], await site.volume_of("grown")
     if parse((volume.spec.capacity or {})["storage"]).as_bytes() < size:
         return ""

@@ -16,7 +16,7 @@ DRAIN_SECONDS = 120.0
 
 
 async def drain(site: Site) -> Measured:
-    """`volplane drain --delete` with the controllers at work, `--release` without them."""
+    """Run `volplane drain --delete` with the controllers at work, and `--release` without them."""
     loop = asyncio.get_running_loop()
     leading = await site.controllers.need()
     storage_class = await site.make_class("drain")

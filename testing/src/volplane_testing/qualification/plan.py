@@ -95,5 +95,5 @@ class Plan:
     run: str = field(default_factory=lambda: f"volplane-check-{secrets.token_hex(3)}")
 
     def chosen(self) -> tuple[Section, ...]:
-        """The sections to run."""
+        """Return the sections to run."""
         return tuple(section for section in SECTIONS if not self.sections or section.name in self.sections)

@@ -33,14 +33,14 @@ async def look(client: Client, server: str) -> Facts:
 
 
 async def make_namespaces(site: Site) -> None:
-    """The two of the run. Pods in them mount directories of the node: scrubber pods, and those of sections."""
+    """Make the two namespaces of the run. Their pods, scrubbers included, mount directories of the node."""
     labels = {LABEL: site.run, "pod-security.kubernetes.io/enforce": "privileged"}
     for name in (site.run, site.system):
         await site.client.create(NAMESPACES, NAMESPACES.body(metadata={"name": name, "labels": labels}))
 
 
 async def somebody_binds(site: Site) -> bool:
-    """Whether somebody else is the binder."""
+    """Tell whether somebody else is the binder."""
     return await _offered_within(site, BINDER_SECONDS)
 
 
@@ -54,7 +54,7 @@ async def nobody_binds(site: Site) -> None:
 
 
 async def _offered_within(site: Site, seconds: float) -> bool:
-    """Whether somebody makes a new volume Available, which only a binder does."""
+    """Tell whether somebody makes a new volume Available, which only a binder does."""
     name = f"{site.run}-probe"
     await site.make_volume("probe", Path(f"/var/empty/{site.run}/probe"), "Retain")
     try:
@@ -69,7 +69,7 @@ async def _offered_within(site: Site, seconds: float) -> bool:
 
 
 async def pods_see(site: Site) -> str:
-    """Why pods cannot run, or do not see the volumes; "" if they do."""
+    """Explain why pods cannot run, or do not see the volumes; "" if they do."""
     if not site.facts.nodes:
         return "no node of the cluster is Ready"
     script, volumes, mounts = "true", [], []

@@ -14,7 +14,7 @@ WATCHED_SECONDS = 3.0
 
 
 async def protection(site: Site) -> Measured:
-    """A claim that a pod uses and the volume of that claim stay; without the pod both go."""
+    """Delete a claim that a pod uses, and its volume: both stay until the pod is gone."""
     await site.controllers.need()
     storage_class = await site.make_class("protection")
     await site.make_claim("used", storage_class)

@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 
 def manifest(controllers: str) -> str:
-    """An account in a namespace of its own, and its rights, as YAML. Raises VolplaneError."""
+    """Write an account in a namespace of its own, and its rights, as YAML. Raises VolplaneError."""
     metadata = {"name": NAME}
     subject = {"kind": "ServiceAccount", "name": NAME, "namespace": NAME}
     documents = [
@@ -68,7 +68,7 @@ def rules(controllers: str) -> list[Json]:
 
 
 def _of_controllers(controllers: str) -> Iterator[Json]:
-    """What `volplane manifests` gives them. Those of their own namespace are needed in one that has no name yet."""
+    """Return the rights of `volplane manifests`. Those of their own namespace are needed before it has a name."""
     command = [sys.executable, "-m", "volplane", "manifests", "--controllers", controllers]
     ended = subprocess.run(  # noqa: S603 - no shell, and parsed by the option's own rules
         command, capture_output=True, text=True, check=False, timeout=60

@@ -32,7 +32,7 @@ async def delete(site: Site) -> Measured:
 
 
 async def recycle(site: Site) -> Measured:
-    """A warm pool, of disks too; as the whole control plane also a static volume of policy Recycle."""
+    """Recycle a warm pool, of disks too, and for a whole control plane a static volume of policy Recycle."""
     if not site.assets.can_recycle:
         raise NotPossible("the backend cannot erase volumes: it has no hook `recycle`")
     await site.controllers.need()

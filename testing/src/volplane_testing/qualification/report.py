@@ -41,7 +41,7 @@ class SectionResult:
     measured: Measured = field(default_factory=dict)
 
     def line(self) -> str:
-        """What was measured, or the reason."""
+        """Return the measured value, or the reason."""
         if self.reason:
             return self.reason
         shown = (f"{name.replace('_', ' ')} {_number(value)}" for name, value in self.measured.items())
@@ -81,7 +81,7 @@ class SuiteReport:
     logs: str = ""
 
     def named(self, status: SectionStatus) -> tuple[str, ...]:
-        """Names of the sections with this status."""
+        """Return the names of the sections with this status."""
         return tuple(result.name for result in self.results if result.status is status)
 
     @property
@@ -91,12 +91,12 @@ class SuiteReport:
         return bool(self.named(SectionStatus.PASSED)) and not failed and not self.left
 
     def summary(self) -> str:
-        """How many sections have each status, in one line."""
+        """Describe how many sections have each status, in one line."""
         counts = [(len(self.named(status)), status) for status in SectionStatus]
         return ", ".join(f"{count} {status}" for count, status in counts if count)
 
     def document(self) -> dict[str, Any]:
-        """The report as JSON."""
+        """Return the report as JSON."""
         return {
             "run": self.run,
             "passed": self.passed,

@@ -65,7 +65,7 @@ class Site:
     # --- making things ------------------------------------------------------------------------------------------
 
     async def make_class(self, name: str, *, parameters: dict[str, str] | None = None, **fields: Any) -> str:
-        """A class of our driver; returns its name in the cluster."""
+        """Create a class of our driver. Returns its name in the cluster."""
         full = f"{self.run}-{name}"
         body = STORAGE_CLASSES.body(
             metadata={"name": full, "labels": {LABEL: self.run}},
@@ -85,7 +85,7 @@ class Site:
         return claim
 
     async def make_volume(self, name: str, directory: Path, policy: str, **spec: Any) -> Volume:
-        """A static volume. Nothing needs to be in the directory unless a pod mounts it."""
+        """Create a static volume. Nothing needs to be in the directory unless a pod mounts it."""
         body = VOLUMES.body(
             metadata={"name": f"{self.run}-{name}", "labels": {LABEL: self.run}},
             spec={
@@ -100,7 +100,10 @@ class Site:
         return await self.client.create(VOLUMES, body)
 
     async def make_pod(self, name: str, script: str, claim: str = "", *, block: bool = False, **spec: Any) -> Pod:
-        """A pod that runs a shell script, with the claim mounted at /data. block: as the device /dev/data instead."""
+        """Create a pod that runs a shell script, with the claim mounted at /data.
+
+        block: as the device /dev/data instead.
+        """
         container: Json = {
             "name": "main",
             "image": self.image,
@@ -134,25 +137,25 @@ class Site:
         return f"{self.run}/{name}" if kind.namespaced else name
 
     async def get(self, kind: Kind[Any], name: str) -> Any | None:
-        """The object; None if it is not there."""
+        """Return the object; None if it is not there."""
         return await self.client.find(kind, self._key(kind, name))
 
     async def claims(self) -> dict[str, Claim]:
-        """All claims of the run, by name."""
+        """Return all claims of the run, by name."""
         return {claim.name: claim for claim in (await self.client.list(CLAIMS, namespace=self.run)).items}
 
     async def volumes(self) -> list[Volume]:
-        """All volumes of the run: those of its classes."""
+        """Return all volumes of the run: those of its classes."""
         everything = (await self.client.list(VOLUMES)).items
         return [volume for volume in everything if volume.spec.storage_class_name.startswith(f"{self.run}-")]
 
     async def attachments(self) -> list[str]:
-        """Names of the attachments that sections of the run made."""
+        """Return the names of the attachments that sections of the run made."""
         listed = await self.client.list(ATTACHMENTS, label_selector=f"{LABEL}={self.run}")
         return [attachment.name for attachment in listed.items]
 
     async def volume_of(self, claim: str) -> Volume:
-        """The volume of a bound claim. Raises `Failed` if there is none."""
+        """Return the volume of a bound claim. Raises `Failed` if there is none."""
         found = await self.get(CLAIMS, claim)
         volume = await self.get(VOLUMES, found.spec.volume_name) if found is not None else None
         if not isinstance(volume, Volume):
@@ -160,7 +163,7 @@ class Site:
         return volume
 
     async def has_node_plugin(self, volume: Volume, nodes: Iterable[str]) -> bool:
-        """Whether pods on each of these nodes can mount the volume: one with a csi source needs its plugin there."""
+        """Tell whether pods on each of these nodes can mount the volume: a csi source needs its plugin there."""
         driver = str((volume.spec.csi or {}).get("driver", ""))
         for node in nodes if driver else ():
             found = await self.get(CSI_NODES, node)
@@ -186,7 +189,7 @@ class Site:
             return
 
     async def until(self, what: str, reached: Callable[[], Awaitable[T | None]], seconds: float | None = None) -> T:
-        """What `reached` gives, once it gives something true. Raises `Failed` after `seconds` (default: `patience`)."""
+        """Wait for a true result of `reached`. Raises `Failed` after `seconds` (default: `patience`)."""
         limit = self.patience if seconds is None else seconds
         loop = asyncio.get_running_loop()
         end, pause = loop.time() + limit, PAUSE
@@ -248,7 +251,7 @@ class Site:
         await self.until(f"the assets of {_listed(names)} gone", none)
 
     async def _warnings(self) -> str:
-        """The newest warnings about claims, pods and volumes of the run."""
+        """Return the newest warnings about claims, pods and volumes of the run."""
         found: list[tuple[str, str]] = []
         for namespace in (self.run, self.system, "default"):
             try:
@@ -266,7 +269,7 @@ class Site:
 
 
 def _last_words(pod: Pod) -> str:
-    """What the kubelet, or the container at its end, told of a failure."""
+    """Return the message of the kubelet, or of the container at its end, about a failure."""
     texts = [pod.status.reason, pod.status.message]
     for status in pod.status.container_statuses or ():
         ended = (status.state.terminated if status.state is not None else None) or {}

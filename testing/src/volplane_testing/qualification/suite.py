@@ -88,7 +88,7 @@ async def run_suite(plan: Plan, stop: asyncio.Event, *, observe: Observe = lambd
 
 @asynccontextmanager
 async def _opened(plan: Plan) -> AsyncIterator[tuple[Client, str, Path]]:
-    """The client, the address of its server, and the run's own directory on this machine."""
+    """Return the client, the address of its server, and the run's own directory on this machine."""
     transport = await HttpTransport.connect(plan.kubeconfig)
     client = Client(transport)
     try:
@@ -146,7 +146,7 @@ async def _site(plan: Plan, client: Client, server: str, work: Path) -> Site:
 
 
 async def _facts(site: Site) -> Facts:
-    """What only trying tells. Raises ConfigurationError for controllers that do not fit the cluster."""
+    """Find what only a trial tells. Raises ConfigurationError for controllers that do not fit the cluster."""
     binder = False
     if site.whole:
         await preflight.nobody_binds(site)
@@ -158,7 +158,7 @@ async def _facts(site: Site) -> Facts:
 
 
 def _without(section: Section, missing: Sequence[str]) -> SectionResult:
-    """Of a section whose work none of the controllers of this run does."""
+    """Return the reason to skip a section for whose work this run has no controller."""
     why = f"--controllers does not name {', '.join(missing)}"
     return SectionResult(name=section.name, status=SectionStatus.NOT_POSSIBLE, reason=why, seconds=0.0)
 
@@ -201,6 +201,6 @@ async def _judged(section: Section, site: Site, stop: asyncio.Event) -> SectionR
 
 
 def _why(failures: BaseExceptionGroup[Exception]) -> str:
-    """The leaves' texts."""
+    """Return the leaves' texts."""
     texts = (_why(each) if isinstance(each, BaseExceptionGroup) else str(each) for each in failures.exceptions)
     return "; ".join(dict.fromkeys(texts))

@@ -30,7 +30,7 @@ __all__ = ["RESOURCES", "resources"]
 
 
 def resources(now: Clock) -> tuple[Resource, ...]:
-    """The served resources, with strategies that read wall time from `now`."""
+    """Return the served resources, with strategies that read wall time from `now`."""
     return (
         configmaps.RESOURCE,
         events.CORE,

@@ -114,7 +114,7 @@ class NodeStrategy(Strategy):
 
 
 def _fixed(driver: Json) -> Json:
-    """What of a node's driver may not change."""
+    """Return the parts of a node's driver that may not change."""
     return {key: value for key, value in driver.items() if key != "allocatable" and value}
 
 

@@ -37,12 +37,12 @@ def _fill(event: Json) -> None:
 
 
 def _to_core(event: Json) -> Json:
-    """An events.k8s.io/v1 event as core/v1 event."""
+    """Return an events.k8s.io/v1 event as core/v1 event."""
     return {_NEW_TO_CORE.get(key, key): value for key, value in event.items()}
 
 
 def _from_core(event: Json) -> Json:
-    """A core/v1 event as events.k8s.io/v1 event."""
+    """Return a core/v1 event as events.k8s.io/v1 event."""
     shown: Json = {}
     for key, value in event.items():
         name = _CORE_TO_NEW.get(key, key)

@@ -60,7 +60,7 @@ def _validate(namespace: Json) -> list[Cause]:
 
 
 def validate_finalizer(finalizer: str, where: str, causes: list[Cause]) -> None:
-    """A finalizer of a namespace's spec."""
+    """Check a finalizer of a namespace's spec."""
     refused(names.qualified_name(finalizer), finalizer, where, causes)
     if "/" not in finalizer and finalizer not in object_meta.STANDARD_FINALIZERS:
         causes.append(Cause.invalid(where, finalizer, object_meta.UNQUALIFIED))

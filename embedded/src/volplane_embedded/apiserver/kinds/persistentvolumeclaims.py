@@ -104,7 +104,7 @@ def _prepare_sources(spec: Json, before: Json) -> None:
 
 
 def requested(claim: Json) -> str:
-    """The storage a claim asks for, "0" where it asks for none."""
+    """Return the storage that a claim requests, "0" if it requests none."""
     return str((claim["spec"].get("resources", {}).get("requests") or {}).get("storage", "0"))
 
 
@@ -191,7 +191,7 @@ def _without_storage(resources: Json) -> Json:
 
 
 def _upgrades_annotation(new: Json, old: Json) -> bool:
-    """Whether the class moves from the beta annotation into the field, which may then lose the annotation."""
+    """Tell whether the class moves from the beta annotation into the field, which may then lose the annotation."""
     before = (old["metadata"].get("annotations") or {}).get(BETA_CLASS)
     after = (new["metadata"].get("annotations") or {}).get(BETA_CLASS)
     unset = old["spec"].get("storageClassName") is None
@@ -228,7 +228,7 @@ def _validate_status(status: Json, causes: list[Cause]) -> None:
 
 
 def _is_storage(name: str, where: str, causes: list[Cause]) -> bool:
-    """Whether a resource may be allocated to a claim: storage, or one that Kubernetes does not define."""
+    """Tell whether a resource may be allocated to a claim: storage, or one that Kubernetes does not define."""
     faults = names.qualified_name(name)
     refused(faults, name, where, causes)
     if faults or name == "storage" or not is_native_resource(name):

@@ -96,7 +96,7 @@ def _validate(volume: Json) -> list[Cause]:
 
 
 def _mount_options(volume: Json) -> list[Cause]:
-    """The beta annotation of mount options, which some sources do not allow."""
+    """Check the beta annotation of mount options, which some sources do not allow."""
     if _MOUNT_OPTIONS not in volume["metadata"].get("annotations", {}) or _WITH_OPTIONS & volume["spec"].keys():
         return []
     why = "may not specify mount options for this volume type"
@@ -119,7 +119,7 @@ def _validate_change(after: Json, before: Json) -> list[Cause]:
 
 
 def validate_inline(spec: Json, where: str, causes: list[Cause]) -> None:
-    """A volume spec inside a VolumeAttachment: only a CSI source and what mounts it."""
+    """Check a volume spec inside a VolumeAttachment: only a CSI source and its mount options."""
     why = "in the context of inline volumes"
     forbidden = f"may not be specified {why}"
     causes.extend(Cause.forbidden(f"{where}.{key}", forbidden) for key in ("claimRef", "capacity") if spec.get(key))
@@ -165,7 +165,7 @@ def _validate_spec(spec: Json, name: str, causes: list[Cause]) -> None:
 
 
 def _same_affinity(after: Any, before: Any) -> bool:
-    """Whether affinities are equal, or became so by a label's key that is not beta any more."""
+    """Tell whether affinities are equal, or became so by a label's key that is not beta any more."""
     if isinstance(after, dict) and isinstance(before, dict):
         if "operator" in after and _GA_LABELS.get(before.get("key", ""), "") == after.get("key"):
             before = {**before, "key": after["key"]}

@@ -74,7 +74,7 @@ def validate_containers(spec: Json, volumes: Mapping[str, Json], causes: list[Ca
 
 
 def validate_images(spec: Json, causes: list[Cause]) -> None:
-    """What only pods are refused for, not templates of pods."""
+    """Check what a stock server checks of pods, but not of templates of pods."""
     for key in ("containers", "initContainers"):
         for index, container in enumerate(spec.get(key) or ()):
             image = container.get("image") or ""
@@ -141,7 +141,7 @@ def _check_variable_name(name: str, path: str, causes: list[Cause]) -> None:
 
 
 def _check_key(reference: Json, path: str, causes: list[Cause]) -> None:
-    """A key of a config map or secret."""
+    """Check a key of a config map or secret."""
     name, key = reference.get("name") or "", reference.get("key") or ""
     refused(names.subdomain(name), name, f"{path}.name", causes)
     if key:
@@ -151,7 +151,7 @@ def _check_key(reference: Json, path: str, causes: list[Cause]) -> None:
 
 
 def _validate_variables(source: Json, path: str, index: int, causes: list[Cause]) -> None:
-    """An `EnvFromSource`."""
+    """Check an `EnvFromSource`."""
     if source.get("prefix"):
         _check_variable_name(source["prefix"], f"{path}[{index}].prefix", causes)
     present = [key for key in ("configMapRef", "secretRef") if source.get(key) is not None]
@@ -239,7 +239,7 @@ def _check_resource_name(name: str, where: str, causes: list[Cause]) -> None:
 
 
 def check_id(context: Json, key: str, path: str, causes: list[Cause]) -> None:
-    """A user or group of a security context."""
+    """Check a user or group of a security context."""
     value = context.get(key)
     if value is not None and not 0 <= value <= _LARGEST_ID:
         causes.append(Cause.invalid(f"{path}.{key}", value, f"must be between 0 and {_LARGEST_ID}, inclusive"))

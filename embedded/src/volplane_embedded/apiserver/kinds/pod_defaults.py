@@ -20,7 +20,7 @@ _FILE_MODE: Final = 0o644
 
 
 def containers(spec: Json, *lists: str) -> Iterator[tuple[str, Json]]:
-    """The containers of the named lists (default: all) with their paths below spec."""
+    """Return the containers of the named lists (default: all) with their paths below spec."""
     for name in lists or CONTAINER_LISTS:
         for index, container in enumerate(spec.get(name) or ()):
             yield f"{name}[{index}]", container

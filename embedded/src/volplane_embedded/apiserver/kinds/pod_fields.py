@@ -38,7 +38,7 @@ _RESOURCES: Final = frozenset(
 
 
 def check_field(reference: Json, allowed: frozenset[str], where: str, causes: list[Cause]) -> None:
-    """An `ObjectFieldSelector`."""
+    """Check an `ObjectFieldSelector`."""
     path = reference.get("fieldPath") or ""
     if not path:
         causes.append(Cause.required(f"{where}.fieldPath"))
@@ -59,7 +59,7 @@ def check_field(reference: Json, allowed: frozenset[str], where: str, causes: li
 
 
 def check_resource_field(reference: Json, where: str, causes: list[Cause], *, of_file: bool) -> None:
-    """A `ResourceFieldSelector`. of_file: of a volume's file, which must name the container."""
+    """Check a `ResourceFieldSelector`. of_file: of a volume's file, which must name the container."""
     resource = reference.get("resource") or ""
     if of_file and not reference.get("containerName"):
         causes.append(Cause.required(f"{where}.containerName"))
@@ -70,7 +70,7 @@ def check_resource_field(reference: Json, where: str, causes: list[Cause], *, of
 
 
 def check_downward_file(item: Json, where: str, causes: list[Cause]) -> None:
-    """A `DownwardAPIVolumeFile`."""
+    """Check a `DownwardAPIVolumeFile`."""
     if not item.get("path"):
         causes.append(Cause.required(f"{where}.path"))
     check_local_path(item.get("path") or "", f"{where}.path", causes)

@@ -54,7 +54,7 @@ def _check_place(where: str, key: str, place: str, taken: set[str], causes: list
 
 
 def _check_sub_paths(mount: Json, where: str, index: int, causes: list[Cause]) -> None:
-    """A stock server names the list, not the mount, for what is wrong with these paths."""
+    """Check these paths. A stock server names the list, not the mount, in its messages."""
     plain, expression = mount.get("subPath") or "", mount.get("subPathExpr") or ""
     _check_descending(plain, f"{where}.subPath", causes)
     if plain and expression:

@@ -66,7 +66,7 @@ def _same_number(after: Sequence[Json], before: Sequence[Json], where: str, caus
 
 
 def _validate_deadline(new: int | None, old: int | None, causes: list[Cause]) -> bool:
-    """Whether the rest of the pod is to be checked."""
+    """Tell whether the rest of the pod is to be checked."""
     where = "spec.activeDeadlineSeconds"
     if new is None:
         if old is not None:
@@ -96,7 +96,7 @@ def _same_toleration(one: Json, other: Json) -> bool:
 
 
 def _validate_narrowing(after: Json, before: Json, causes: list[Cause]) -> None:
-    """A gated pod may narrow its choice of nodes."""
+    """Check that a gated pod only narrows its choice of nodes."""
     kept, wanted = before.get("nodeSelector") or {}, after.get("nodeSelector") or {}
     if any(wanted.get(label) != value for label, value in kept.items()):
         why = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
@@ -119,7 +119,10 @@ def _terms(spec: Json) -> list[Json]:
 
 
 def _only_gains(after: Json, before: Json) -> bool:
-    """Whether a term only gained expressions, after those that it had. An empty one selects nothing and stays empty."""
+    """Tell whether a term only gained expressions, after those that it had.
+
+    An empty one selects nothing and stays empty.
+    """
     had = {key: before.get(key) or [] for key in ("matchExpressions", "matchFields")}
     has = {key: after.get(key) or [] for key in had}
     if not any(had.values()):
@@ -140,7 +143,7 @@ def _may_change(key: str, after: Json, before: Json) -> bool:
 
 
 def _rest(spec: Json) -> Json:
-    """The affinities of a pod besides those to nodes."""
+    """Return the affinities of a pod besides those to nodes."""
     return {key: value for key, value in (spec.get("affinity") or {}).items() if key != "nodeAffinity"}
 
 
@@ -170,7 +173,7 @@ def validate_status(new: Json, old: Json) -> list[Cause]:
 
 
 def _validate_containers(after: Json, before: Json, spec: Json, causes: list[Cause]) -> None:
-    """A container that ended for good may not run again."""
+    """Check that a container that ended for good does not run again."""
     policy = spec.get("restartPolicy")
     if policy == "Always":
         return

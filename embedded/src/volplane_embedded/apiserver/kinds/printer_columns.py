@@ -31,7 +31,7 @@ _SHORT_MODES: Final[Mapping[str, str]] = {
 
 
 def path(*keys: str, absent: Any = "") -> Callable[[Json], Any]:
-    """A cell with the value at a path, `absent` if there is none."""
+    """Return a cell with the value at a path, `absent` if there is none."""
 
     def cell(obj: Json) -> Any:
         found: Any = obj
@@ -43,7 +43,7 @@ def path(*keys: str, absent: Any = "") -> Callable[[Json], Any]:
 
 
 def field_text(*keys: str) -> Callable[[Json], str]:
-    """The text that a field selector compares: booleans in lower case, "" if absent."""
+    """Return the text that a field selector compares: booleans in lower case, "" if absent."""
     read = path(*keys)
 
     def value(obj: Json) -> str:
@@ -73,7 +73,7 @@ class _Summary:
 
 
 def _ended(state: Json) -> str:
-    """Why a terminated container ended."""
+    """Explain why a terminated container ended."""
     if state.get("reason"):
         return str(state["reason"])
     if state.get("signal"):
@@ -189,7 +189,7 @@ def _gates(pod: Json) -> str:
 
 
 def pod_row_conditions(pod: Json) -> list[Json]:
-    """The conditions of the row of a finished pod, by which clients can hide it."""
+    """Return the conditions of the row of a finished pod, by which clients can hide it."""
     phase = (pod.get("status") or {}).get("phase")
     if phase == "Succeeded":
         message = "The pod has completed successfully."

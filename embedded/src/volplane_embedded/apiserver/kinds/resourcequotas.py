@@ -69,7 +69,7 @@ class QuotaStrategy(StatusStrategy):
         return causes
 
     def warnings(self, obj: Json) -> Sequence[str]:
-        """A quota of other kinds' objects is stored, as manifests have it, but nothing measures them here."""
+        """Warn of a quota of other kinds' objects: it is stored, but not measured here."""
         hard = obj["spec"].get("hard") or {}
         ignored = sorted(hard.keys() - set(evaluated(hard)))
         return [f"spec.hard: {', '.join(ignored)} not enforced: {_NOT_ENFORCED}"] if ignored else []
@@ -108,7 +108,7 @@ def _is_quota_resource(name: str) -> bool:
 
 
 def _unsuitable(scope: str, hard: Mapping[str, Any], where: str, value: object) -> Iterator[Cause]:
-    """A cause for each standard resource that a quota with this scope may not limit."""
+    """Return a cause for each standard resource that a quota with this scope may not limit."""
     suitable = _SCOPES.get(scope)
     if suitable is not None:
         unsuitable = sum(_is_quota_resource(name) and name not in suitable for name in hard)
@@ -142,13 +142,13 @@ def _validate_selector(requirements: Sequence[Json], spec: Json) -> Iterator[Cau
 
 
 def _go_selector(requirements: Sequence[Json]) -> Json:
-    """The selector as stock messages show it: with the names of Go's fields."""
+    """Return the selector as stock messages show it: with the names of Go's fields."""
     keys = {"ScopeName": "scopeName", "Operator": "operator", "Values": "values"}
     return {"MatchExpressions": [{shown: each.get(key) for shown, key in keys.items()} for each in requirements]}
 
 
 def _amounts(*, limits: bool) -> Callable[[Json], str]:
-    """The cell with used and hard amounts of the resources that are limits, or of the others."""
+    """Return the cell with used and hard amounts of the resources that are limits, or of the others."""
 
     def cell(quota: Json) -> str:
         status = quota.get("status") or {}

@@ -30,7 +30,7 @@ _PARAMETER_BYTES: Final = 256 * 1024
 
 
 def is_default(storage_class: Json) -> bool:
-    """Whether a StorageClass is marked as a default class."""
+    """Tell whether a StorageClass is marked as a default class."""
     annotations = storage_class["metadata"].get("annotations") or {}
     return any(annotations.get(key) == "true" for key in DEFAULT_CLASS_ANNOTATIONS)
 

@@ -86,7 +86,7 @@ def refused(faults: Iterable[str], value: object, path: str, causes: list[Cause]
 
 
 def named(value: str, path: str, causes: list[Cause]) -> None:
-    """A reference to an object whose name is a subdomain."""
+    """Check a reference to an object whose name is a subdomain."""
     refused(names.subdomain(value), value, path, causes)
 
 
@@ -107,7 +107,7 @@ def nonnegative_quantity(value: Any, path: str, causes: list[Cause]) -> None:
 
 
 def basic_quantity(value: Any, path: str, causes: list[Cause]) -> bool:
-    """A quantity that is not negative. Returns whether it is none."""
+    """Check a quantity that must not be negative. Returns whether it is none."""
     if parse(value).nanos >= 0:
         return False
     causes.append(Cause.invalid(path, math.ceil(parse(value).nanos / 10**9), "must be a valid resource quantity"))
@@ -115,19 +115,19 @@ def basic_quantity(value: Any, path: str, causes: list[Cause]) -> bool:
 
 
 def resource_quantity(name: str, value: Any, path: str, causes: list[Cause]) -> None:
-    """The amount of a resource: not negative, and whole where the resource is counted in integers."""
+    """Check the amount of a resource: not negative, and whole where the resource is counted in integers."""
     nonnegative_quantity(value, path, causes)
     if is_integer_resource(name) and parse(value).nanos % 10**9:
         causes.append(Cause.invalid(path, value, "must be an integer"))
 
 
 def is_integer_resource(name: str) -> bool:
-    """Whether amounts of a resource are whole: pods, storage objects, and extended resources."""
+    """Tell whether amounts of a resource are whole: pods, storage objects, and extended resources."""
     return name in INTEGER_RESOURCES or not (is_native_resource(name) or name.startswith("requests."))
 
 
 def is_native_resource(name: str) -> bool:
-    """Whether Kubernetes defines the resource."""
+    """Tell whether Kubernetes defines the resource."""
     return "/" not in name or "kubernetes.io/" in name
 
 
@@ -141,7 +141,7 @@ def access_modes(modes: Iterable[str], path: str, causes: list[Cause]) -> None:
 
 
 def label_selector(selector: Json, path: str, causes: list[Cause]) -> None:
-    """A `LabelSelector`."""
+    """Check a `LabelSelector`."""
     causes.extend(object_meta.validate_labels(selector.get("matchLabels") or {}, f"{path}.matchLabels"))
     for index, term in enumerate(selector.get("matchExpressions") or ()):
         where = f"{path}.matchExpressions[{index}]"
@@ -149,7 +149,7 @@ def label_selector(selector: Json, path: str, causes: list[Cause]) -> None:
 
 
 def node_selector(selector: Json, path: str, causes: list[Cause]) -> None:
-    """A `NodeSelector`, as in a volume's node affinity."""
+    """Check a `NodeSelector`, as in a volume's node affinity."""
     terms = selector.get("nodeSelectorTerms") or []
     if not terms:
         causes.append(Cause.required(f"{path}.nodeSelectorTerms", "must have at least one node selector term"))
@@ -158,7 +158,7 @@ def node_selector(selector: Json, path: str, causes: list[Cause]) -> None:
 
 
 def node_selector_term(term: Json, path: str, causes: list[Cause], *, any_value: bool = False) -> None:
-    """One term of a node selector. any_value: values of labels are not checked."""
+    """Check one term of a node selector. any_value: values of labels are not checked."""
     for index, expression in enumerate(term.get("matchExpressions") or ()):
         _expression(expression, f"{path}.matchExpressions[{index}]", _NODE_OPERATORS, causes, any_value=any_value)
     for index, expression in enumerate(term.get("matchFields") or ()):

@@ -120,7 +120,7 @@ def check_backsteps(value: str, where: str, causes: list[Cause]) -> None:
 
 
 def check_local_path(value: str, where: str, causes: list[Cause]) -> None:
-    """The path of a file below a volume's root: relative, without ".."."""
+    """Check the path of a file below a volume's root: relative, without ".."."""
     if value.startswith("/"):
         causes.append(Cause.invalid(where, value, "must be a relative path"))
     check_backsteps(value, where, causes)
@@ -129,7 +129,7 @@ def check_local_path(value: str, where: str, causes: list[Cause]) -> None:
 
 
 def check_mode(owner: Json, key: str, where: str, causes: list[Cause]) -> None:
-    """The permission bits of files."""
+    """Check the permission bits of files."""
     mode = owner.get(key)
     if mode is not None and not 0 <= mode <= 0o777:
         why = "must be a number between 0 and 0777 (octal), both inclusive"
@@ -146,7 +146,7 @@ def check_host_path(source: Json, where: str, causes: list[Cause]) -> None:
 
 
 def driver_name(value: str, where: str, causes: list[Cause]) -> None:
-    """The name of a CSI driver."""
+    """Check the name of a CSI driver."""
     if not value:
         causes.append(Cause.required(where))
         return
