@@ -62,7 +62,7 @@ def remember_intents_only(stack: ExitStack) -> None:
     settled = record.settle
 
     def forgetful(claim: Claim, world: ClusterState) -> Any:
-        progress = world.progress.claim(claim.uid)
+        progress = world.progress.claims.get(claim.uid)
         known = isinstance(progress.step, Made | Pending | Full) or progress.attempted is not None
         return settled(claim, world) if known or not claim.terminating else _end(claim)
 
@@ -122,7 +122,7 @@ def save_a_volume_for_a_dying_claim(stack: ExitStack) -> None:
     settled = record.settle
 
     def finishing(claim: Claim, world: ClusterState) -> Any:
-        step = world.progress.claim(claim.uid).step
+        step = world.progress.claims.get(claim.uid).step
         intent = world.intent_of(claim)
         storage_class = world.classes.get(claim.spec.storage_class_name or "")
         if not claim.terminating or not isinstance(step, Made | Discarding) or intent is None or storage_class is None:

@@ -73,7 +73,7 @@ def _hold(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: Cl
 
 def _doubtful(attachment: VolumeAttachment, cluster: ClusterState) -> bool:
     """Whether what the status says may not hold any more: the backend shows otherwise, or the machine is another."""
-    progress = cluster.progress.attachment(attachment.uid)
+    progress = cluster.progress.attachments.get(attachment.uid)
     if progress.lost or _moved(attachment, cluster):
         return True
     step = progress.step
@@ -188,7 +188,7 @@ def declared(volume: Volume, node: Node, attacher: str, cluster: ClusterState) -
 
 
 def _attach(attachment: VolumeAttachment, cluster: ClusterState) -> Action:
-    progress = cluster.progress.attachment(attachment.uid)
+    progress = cluster.progress.attachments.get(attachment.uid)
     record = record_of(attachment)
     assert record is not None  # noqa: S101 -- _declare wrote it
     if (shown := _unreported(attachment, "attach", cluster)) is not None:
@@ -229,7 +229,7 @@ def _leave(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: C
         return shown
     if not driver.info.attach_required:
         return _detached(attachment, finalizer)
-    match cluster.progress.attachment(attachment.uid).step:
+    match cluster.progress.attachments.get(attachment.uid).step:
         case Detached():
             return _detached(attachment, finalizer)
         case Detaching() as pending:
@@ -303,20 +303,20 @@ def _go_on(
     """A long call: keep the state that the driver returned, then wait until the hook is to be called again."""
     hook = "attach" if isinstance(pending, Attaching) else "detach"
     recorded = recorded_state(record, hook)
-    if (pending.state or recorded) and pending.to_record(recorded):
+    resume = pending.resume(recorded, cluster.monotonic())
+    if resume.write:
         kept = replace(record, hook=hook, state=dict(pending.state))
         annotations = {names.INTENT: write_intent(kept)}
         why = "keep the driver's state"
         return Patch(kind=ATTACHMENTS, target=attachment, body={"metadata": {"annotations": annotations}}, why=why)
-    left = pending.due - cluster.monotonic()
-    if left <= 0:
+    if not resume.seconds:
         return None
-    return Wait(reason=f'driver "{record.driver}" is {hook}ing it', seconds=left)
+    return Wait(reason=f'driver "{record.driver}" is {hook}ing it', seconds=resume.seconds)
 
 
 def _unreported(attachment: VolumeAttachment, hook: str, cluster: ClusterState) -> Patch | None:
     """Show the failure of the last call; None if there is none, or the status shows it already."""
-    failure = cluster.progress.attachment(attachment.uid).unreported
+    failure = cluster.progress.attachments.get(attachment.uid).unreported
     if failure is None or failure.hook != hook:
         return None
     shown = attachment.status.attach_error if hook == "attach" else attachment.status.detach_error

@@ -30,7 +30,7 @@ from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Node, Volume, VolumeAttachment
 from volplane.leaks.listing import assets_of
-from volplane.state.progress import Leftover
+from volplane.state.progress import UnrecordedAttachment
 from volplane.state.records import AttachmentIntent
 
 __all__ = ["INTERVAL", "AttachmentComparison"]
@@ -157,7 +157,7 @@ class AttachmentComparison:
         node = attachment.spec.node_name
         text = f"the backend does not show it attached to {node}; attaching it again"
         self._warn(attachment.spec.source.persistent_volume_name or "", "AttachmentLost", text)
-        self._cluster.progress.track_attachment(attachment.uid).missed()
+        self._cluster.progress.attachments.track(attachment.uid).missed()
         self._wake(attachment.name)
 
     # --- what is attached without an attachment ------------------------------------------------------------------
@@ -167,7 +167,7 @@ class AttachmentComparison:
     ) -> None:
         """stood: by handle, the attachments from before the listing, which may be gone since."""
         seen, found = self._unexpected.get(driver, set()), set()
-        leftovers = self._cluster.progress.leftovers
+        leftovers = self._cluster.progress.unrecorded
         for name in [name for name, each in leftovers.items() if each.driver == driver]:
             del leftovers[name]
         for each in self._unaccounted(driver, listed, stood):
@@ -214,7 +214,7 @@ class AttachmentComparison:
     def _left_over(self, volume: Volume, node: Node, driver: str) -> None:
         if name := leftover_name(volume, node.name, driver, self._cluster):
             log.info("%s is attached to %s without a VolumeAttachment: putting it back", volume.name, node.name)
-            self._cluster.progress.leftovers[name] = Leftover(
+            self._cluster.progress.unrecorded[name] = UnrecordedAttachment(
                 volume=volume.name,
                 uid=volume.uid,
                 driver=driver,

@@ -42,13 +42,13 @@ class AttacherHandlers:
     def attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> None:
         progress = self._cluster.progress
         if (present := new or old) is not None:
-            progress.leftovers.pop(present.name, None)
+            progress.unrecorded.pop(present.name, None)
         if new is None:
             if old is not None:
-                progress.forget_attachment(old.uid)
+                progress.attachments.forget(old.uid)
             return
         if old is not None and old.status != new.status:
-            known = progress.attachment(new.uid)
+            known = progress.attachments.get(new.uid)
             error = new.status.detach_error if new.terminating else new.status.attach_error
             if known.unreported is not None and error is not None and error.message:
                 known.reported()

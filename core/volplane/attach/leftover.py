@@ -19,7 +19,7 @@ from volplane.kube import names
 from volplane.kube.kinds import ATTACHMENTS, NODES
 from volplane.kube.objects import Node, Volume
 from volplane.state.cluster_state import ClusterState
-from volplane.state.progress import Leftover
+from volplane.state.progress import UnrecordedAttachment
 
 __all__ = ["VALID", "leftover_name", "put_back"]
 
@@ -38,7 +38,7 @@ def put_back(name: str, cluster: ClusterState, reads: LiveReads) -> Action:
 
     The Node is read live: what its kubelet uses, or may begin to use, is left to those who look after it.
     """
-    leftover = cluster.progress.leftovers.get(name)
+    leftover = cluster.progress.unrecorded.get(name)
     volume = _volume_of(leftover, cluster) if leftover is not None else None
     if leftover is None or volume is None:
         return Settled()
@@ -52,7 +52,7 @@ def put_back(name: str, cluster: ClusterState, reads: LiveReads) -> Action:
     return _create(name, volume, node, leftover, cluster)
 
 
-def _volume_of(leftover: Leftover, cluster: ClusterState) -> Volume | None:
+def _volume_of(leftover: UnrecordedAttachment, cluster: ClusterState) -> Volume | None:
     """The volume, if what was seen is not too old, and no attachment of any name is there for it by now."""
     volume = cluster.volumes.get(leftover.volume)
     if volume is None or volume.uid != leftover.uid or cluster.monotonic() - leftover.seen > VALID:
@@ -60,7 +60,7 @@ def _volume_of(leftover: Leftover, cluster: ClusterState) -> Volume | None:
     return None if leftover.node in cluster.attached_to(volume) else volume
 
 
-def _create(name: str, volume: Volume, node: Node, leftover: Leftover, cluster: ClusterState) -> Action:
+def _create(name: str, volume: Volume, node: Node, leftover: UnrecordedAttachment, cluster: ClusterState) -> Action:
     driver, (attacher, _) = cluster.drivers.get(leftover.driver), csi_parts(unique_name(volume))
     if driver is None:
         return Wait(reason=cluster.drivers.broken(leftover.driver) or f"driver {leftover.driver} is not usable")

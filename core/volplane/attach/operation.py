@@ -83,7 +83,7 @@ class AttachOperation(_AttachmentOperation):
         volume, node = cluster.volumes.get(record.volume), node_identity(cluster.nodes.get(attachment.spec.node_name))
         if volume is None or node is None:
             raise OperationError(f"{run.name} was not started: its volume or node is gone")
-        progress = cluster.progress.track_attachment(run.uid)
+        progress = cluster.progress.attachments.track(run.uid)
         identity = volume_to_attach(volume, driver, cluster.settings.cluster_id)
         read_only = bool((volume.spec.csi or {}).get("readOnly"))
         given = recorded_state(record, self.hook)
@@ -134,7 +134,7 @@ class AttachOperation(_AttachmentOperation):
         if run.node and all(shares_nodes(each) for each in same if each is not None):
             return
         for other in cluster.attachments_of(volume):
-            step = cluster.progress.attachment(other.uid).step
+            step = cluster.progress.attachments.get(other.uid).step
             attached = other.status.attached or isinstance(step, Attached | Attaching)
             if other.spec.node_name != attachment.spec.node_name and attached and not isinstance(step, Detached):
                 node = other.spec.node_name
@@ -149,7 +149,7 @@ class DetachOperation(_AttachmentOperation):
 
     def __call__(self, run: Run) -> Work:
         attachment, record = self._found(run)
-        driver, progress = self._deps.driver(run), self._deps.cluster.progress.track_attachment(run.uid)
+        driver, progress = self._deps.driver(run), self._deps.cluster.progress.attachments.track(run.uid)
         return lambda: self._detach(run, attachment, record, driver, progress)
 
     async def _detach(

@@ -62,11 +62,11 @@ def go_on(
     former: of `ChangeIntent`.
     """
     recorded = recorded_state(volume.annotation(annotation), step.target)
-    if (step.state or recorded) and step.to_record(recorded):
+    resume = step.resume(recorded, cluster.monotonic())
+    if resume.write:
         begun = ChangeIntent(v=INTENT_VERSION, target=step.target, state=dict(step.state), former=former)
         return record_change(volume, annotation, begun, why="keep the driver's state")
-    left = step.due - cluster.monotonic()
-    return Wait(reason=doing, seconds=left) if left > 0 else None
+    return Wait(reason=doing, seconds=resume.seconds) if resume.seconds else None
 
 
 def recorded_state(saved: str | None, target: str) -> dict[str, Any] | None:

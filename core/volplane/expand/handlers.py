@@ -52,8 +52,8 @@ class ExpandHandlers:
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
         if new is None:
             if old is not None:
-                self._cluster.progress.forget_change(old.uid, EXPAND)
-                self._cluster.progress.forget_change(old.uid, MODIFY)
+                self._cluster.progress.changes.forget((old.uid, EXPAND))
+                self._cluster.progress.changes.forget((old.uid, MODIFY))
             return
         reference = new.spec.claim_ref
         if reference is None or not reference.uid:
@@ -67,7 +67,7 @@ class ExpandHandlers:
     def _over(self, claim: Claim, verb: str) -> None:
         volume = self._cluster.volumes.get(claim.spec.volume_name)
         if volume is not None:
-            self._cluster.progress.forget_change(volume.uid, verb)
+            self._cluster.progress.changes.forget((volume.uid, verb))
 
 
 def _asked(claim: Claim) -> dict[str, str] | None:

@@ -134,7 +134,7 @@ def _class_missing(wanted: str, claim: Claim, cluster: ClusterState) -> Action:
 def _towards(wanted: str, claim: Claim, asset: BoundAsset, cluster: ClusterState) -> Action:
     """The next step towards a class whose parameters the driver shall apply."""
     volume, driver = asset
-    step = cluster.progress.change(volume.uid, MODIFY).for_target(wanted)
+    step = cluster.progress.changes.get((volume.uid, MODIFY)).for_target(wanted)
     if isinstance(step, Changed):
         return _finish(wanted, claim, volume, cluster)
     if isinstance(step, Refused) and _status(claim) != INFEASIBLE:

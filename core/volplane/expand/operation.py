@@ -100,7 +100,7 @@ class ExpandOperation(_ChangeOperation):
         if size is None or recorded_target(claim) != size:
             raise deps.not_justified()
         target = str(size)
-        progress = deps.cluster.progress.track_change(volume.uid, EXPAND)
+        progress = deps.cluster.progress.changes.track((volume.uid, EXPAND))
         identity = self._identity(volume)
         given = recorded_state(volume.annotation(names.EXPANSION), target)
         request = ExpandRequest(
@@ -141,7 +141,7 @@ class ModifyOperation(_ChangeOperation):
             attributes = await deps.client.get(VOLUME_ATTRIBUTES_CLASSES, target)
         except ApiNotFound:
             raise deps.not_justified() from None
-        progress = deps.cluster.progress.track_change(volume.uid, MODIFY)
+        progress = deps.cluster.progress.changes.track((volume.uid, MODIFY))
         identity = self._identity(volume)
         given = recorded_state(volume.annotation(names.MODIFICATION), target)
         request = ModifyRequest(

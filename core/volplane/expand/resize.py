@@ -65,7 +65,7 @@ def decide_resize(key: str, cluster: ClusterState) -> Action:
     asset = bound_asset(claim, cluster, otherwise="it cannot grow")
     if not isinstance(asset, BoundAsset):
         return _without_driver(asset, claim, cluster)
-    step = cluster.progress.change(asset.volume.uid, EXPAND).step
+    step = cluster.progress.changes.get((asset.volume.uid, EXPAND)).step
     untouched = isinstance(step, Untouched) and step.target == str(_allocated(claim))
     target = expansion_target(claim, asset.volume, untouched=untouched)
     if target is None:
@@ -179,7 +179,7 @@ def _node_pending(claim: Claim, cluster: ClusterState) -> dict[str, Any]:
 def _towards(target: int, claim: Claim, asset: BoundAsset, cluster: ClusterState) -> Action:
     """The next step towards a size that the driver shall give the asset."""
     volume, driver = asset
-    step = cluster.progress.change(volume.uid, EXPAND).for_target(str(target))
+    step = cluster.progress.changes.get((volume.uid, EXPAND)).for_target(str(target))
     if recorded_target(claim) != target:
         # Also what was done or refused earlier: nodes grow file systems to the size that is declared.
         return _begin(target, claim, volume, cluster)

@@ -31,7 +31,7 @@ class DiscardOperation:
 
     def __call__(self, run: Run) -> Work:
         claim, driver = self._deps.claim(run), self._deps.driver(run)
-        progress = self._cluster.progress.track_claim(run.uid)
+        progress = self._cluster.progress.claims.track(run.uid)
         return lambda: self._discard(claim, driver, progress)
 
     async def _discard(self, claim: Claim, driver: DriverView, progress: ClaimProgress) -> None:

@@ -199,7 +199,7 @@ def settle(claim: Claim, cluster: ClusterState) -> Action | None:
     held = made is not None and holds_asset(made, claim, name)
     if made is not None and cluster.settings.node_name and has_newer_intent(made, claim, cluster.sealer):
         used = held = False  # The claim went to another node, and the first one came back with a volume after all.
-    if used or held or isinstance(cluster.progress.claim(claim.uid).step, Discarded):
+    if used or held or isinstance(cluster.progress.claims.get(claim.uid).step, Discarded):
         return _end_intent(claim)
     if (wait := claim_conflict(claim, name, cluster)) is not None:
         return wait
@@ -225,7 +225,7 @@ def _end_intent(claim: Claim) -> Patch:
 
 def discard_begun(claim: Claim, cluster: ClusterState) -> bool:
     """Whether the asset of the claim's intent is being deleted: from then on nothing but its absence ends that."""
-    step = cluster.progress.claim(claim.uid).step
+    step = cluster.progress.claims.get(claim.uid).step
     if isinstance(step, Discarding | Discarded):
         return isinstance(step, Discarding)
     intent = cluster.intent_of(claim)
@@ -244,18 +244,21 @@ def discard(claim: Claim, name: str, cluster: ClusterState) -> Action:
             f"or remove the finalizer {names.PROVISIONING_FINALIZER} to accept a leak"
         )
         return not_provisioned(claim, message)
-    step, intent = cluster.progress.claim(claim.uid).step, cluster.intent_of(claim)
+    step, intent = cluster.progress.claims.get(claim.uid).step, cluster.intent_of(claim)
     known = intent if intent is not None and intent.driver == name else None
-    if isinstance(step, Pending) and known is not None and step.to_record(known.state):
+    now = cluster.monotonic()
+    if isinstance(step, Pending) and known is not None and step.resume(known.state, now).write:
         # Until the job has ended `find` proves nothing; whoever goes on after a crash must know of it.
         kept = replace(known, v=INTENT_VERSION, state=dict(step.state))
         return record_intent(claim, kept, cluster, why="keep the driver's state")
     if isinstance(step, Discarding) and step.call is not None:
-        if known is not None and step.call.to_record(known.discard):
+        resume = step.call.resume(known.discard if known is not None else None, now)
+        if known is not None and resume.write:
             kept = replace(known, v=INTENT_VERSION, discard=dict(step.call.state))
             return record_intent(claim, kept, cluster, why="keep the driver's state of the deletion")
-        if (left := step.call.due - cluster.monotonic()) > 0:
-            return Wait(reason=f'driver "{name}" is deleting an asset that is not wanted any more', seconds=left)
+        if resume.seconds:
+            reason = f'driver "{name}" is deleting an asset that is not wanted any more'
+            return Wait(reason=reason, seconds=resume.seconds)
     asset = volume_name_of(claim)
     return Run(verb="discard", key=claim.key, uid=claim.uid, driver=driver.name, asset=asset, group="discard")
 

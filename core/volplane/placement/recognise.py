@@ -29,7 +29,7 @@ def decide_recognition(volume: Volume, cluster: ClusterState) -> Action | None:
     driver = cluster.drivers.get(volume.annotation(names.PROVISIONED_BY) or "")
     if node is None or driver is None or uid in (None, node.uid) or not on_node(volume, node):
         return None
-    known = cluster.progress.volume(volume.uid)
+    known = cluster.progress.volumes.get(volume.uid)
     if known.found_on == node.uid:
         body = {"metadata": {"annotations": {names.NODE_UID: node.uid}}}
         message = f"the storage of node {node.name} has it, though the node was made again"
@@ -50,7 +50,7 @@ class RecogniseOperation:
     def __call__(self, run: Run) -> Work:
         volume, driver = self._deps.volume(run), self._deps.driver(run)
         cluster = self._deps.cluster
-        progress = cluster.progress.track_volume(run.uid)
+        progress = cluster.progress.volumes.track(run.uid)
 
         async def recognise() -> None:
             node = cluster.nodes.get(cluster.settings.node_name)

@@ -67,7 +67,7 @@ def decide_provision(claim: Claim, storage_class: StorageClass, cluster: Cluster
             return step
         # Whatever an earlier, legal demand left behind stays under the intent until the claim is settled.
         return not_provisioned(claim, obstacle)
-    discarded = isinstance(cluster.progress.claim(claim.uid).step, Discarded)
+    discarded = isinstance(cluster.progress.claims.get(claim.uid).step, Discarded)
     if known is not None and known.driver != driver.name and not discarded:
         return discard(claim, known.driver, cluster)
     intent = cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
@@ -217,15 +217,16 @@ def _give_back_lost_node(
 def _after_hook(
     claim: Claim, storage_class: StorageClass, driver: DriverView, intent: ClaimIntent, cluster: ClusterState
 ) -> Action:
-    match cluster.progress.claim(claim.uid).step:
+    match cluster.progress.claims.get(claim.uid).step:
         case Made(asset=asset):
             return _save(claim, volume_body(claim, storage_class, driver, intent, asset), driver, cluster)
         case Pending() as pending:
-            if pending.to_record(intent.state):
+            resume = pending.resume(intent.state, cluster.monotonic())
+            if resume.write:
                 kept = replace(intent, v=INTENT_VERSION, state=dict(pending.state))
                 return record_intent(claim, kept, cluster, why="keep the driver's state")
-            if (left := pending.due - cluster.monotonic()) > 0:
-                return Wait(reason=f'driver "{driver.name}" is making the volume', seconds=left)
+            if resume.seconds:
+                return Wait(reason=f'driver "{driver.name}" is making the volume', seconds=resume.seconds)
         case Full():
             return _reschedule(claim, intent, cluster)
     return run_provision(claim, storage_class, driver)

@@ -37,7 +37,7 @@ class ProvisionOperation:
 
     def __call__(self, run: Run) -> Work:
         storage_class, driver = self._deps.storage_class(run), self._deps.driver(run)
-        progress = self._cluster.progress.track_claim(run.uid)
+        progress = self._cluster.progress.claims.track(run.uid)
         return lambda: self._provision(run, storage_class, driver, progress)
 
     async def _provision(

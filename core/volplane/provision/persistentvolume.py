@@ -66,7 +66,7 @@ def restore_annotations(claim: Claim, cluster: ClusterState) -> Patch | Run | No
     Only while the record on the claim stands. A process that does not know what was made asks the driver first. None if
     nothing is missing.
     """
-    step, intent = cluster.progress.claim(claim.uid).step, cluster.intent_of(claim)
+    step, intent = cluster.progress.claims.get(claim.uid).step, cluster.intent_of(claim)
     volume = cluster.volumes.get(volume_name_of(claim))
     if volume is None or intent is None or not settled_metadata(claim) or not refers_to(volume, claim):
         return None

@@ -31,7 +31,7 @@ def decide_delete(volume: Volume, cluster: ClusterState) -> Action:
     driver = owner.driver
     if driver is None:
         return _without_deleter(volume, owner.reason)
-    progress = cluster.progress.volume(volume.uid)
+    progress = cluster.progress.volumes.get(volume.uid)
     if not isinstance(progress.step, Deleting | Deleted) and (why := shared_with(volume, cluster)):
         return _kept(volume, why, cluster)
     if not volume.terminating:
@@ -61,7 +61,7 @@ def once_proven(volume: Volume, action: Action, cluster: ClusterState, reads: Li
         case Run() | Settled() | Wait(events=()):
             return action
     reference = volume.spec.claim_ref
-    if reference is None or not reference.uid or isinstance(cluster.progress.volume(volume.uid).step, Deleted):
+    if reference is None or not reference.uid or isinstance(cluster.progress.volumes.get(volume.uid).step, Deleted):
         return action
     key = f"{reference.namespace}/{reference.name}"
     if not reads.has(CLAIMS, key):
@@ -114,13 +114,13 @@ def _go_on(volume: Volume, driver: DriverView, pending: Deleting, cluster: Clust
     """A long deletion: the state that the driver returned is kept on the volume, then the hook is called again."""
     known = read_delete_intent(volume.annotation(names.INTENT))
     recorded = known.delete_state if known is not None else None
-    if (pending.state or recorded) and pending.to_record(recorded):
+    resume = pending.resume(recorded, cluster.monotonic())
+    if resume.write:
         kept = write_intent(DeleteIntent(v=INTENT_VERSION, delete_state=dict(pending.state)))
         body = {"metadata": {"annotations": {names.INTENT: kept}}}
         return Patch(kind=VOLUMES, target=volume, body=body, why="keep the driver's state")
-    left = pending.due - cluster.monotonic()
-    if left > 0:
-        return Wait(reason=f'driver "{driver.name}" is deleting the asset', seconds=left)
+    if resume.seconds:
+        return Wait(reason=f'driver "{driver.name}" is deleting the asset', seconds=resume.seconds)
     return run_on_asset("delete", volume, driver)
 
 

@@ -76,7 +76,7 @@ class DeleteOperation(_VolumeOperation):
 
     def __call__(self, run: Run) -> Work:
         volume, driver = self._deps.volume(run), self._deps.driver(run)
-        progress = self._deps.cluster.progress.track_volume(run.uid)
+        progress = self._deps.cluster.progress.volumes.track(run.uid)
         answered = self._deps.cluster.monotonic() if run.live else -math.inf
         return lambda: self._delete(run, volume, driver, progress, answered)
 
@@ -115,7 +115,7 @@ class RecycleOperation(_VolumeOperation):
     def __call__(self, run: Run) -> Work:
         volume, driver = self._deps.volume(run), self._deps.driver(run)
         # A scrub that begins anew has a new record: an answer to this one is lost then.
-        progress = self._deps.cluster.progress.track_volume(run.uid)
+        progress = self._deps.cluster.progress.volumes.track(run.uid)
         return lambda: self._recycle(run, volume, driver, progress)
 
     async def _recycle(self, run: Run, volume: Volume, driver: DriverView, progress: VolumeProgress) -> None:

@@ -109,7 +109,7 @@ def end_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action
     until then nobody may get the volume.
     """
     intent = read_recycle_intent(volume.annotation(names.INTENT))
-    progress = cluster.progress.volume(volume.uid)
+    progress = cluster.progress.volumes.get(volume.uid)
     begun = intent is not None and (progress.recycling or job_erases(intent, progress))
     if intent is None or not begun or intent.erased or intent.failed or _pod_of(volume, cluster) is not None:
         return abandon_scrub(volume, cluster, reads)
@@ -224,21 +224,29 @@ def _scrub(
         return _record(volume, replace(intent, failed="recycler pod was deleted"), why="the scrub failed")
     if intent.held_by:  # The driver has said how, or the volume could not refer to a claim of ours.
         return _by_claim(volume, intent, cluster, reads)
-    progress = cluster.progress.volume(volume.uid)
+    progress = cluster.progress.volumes.get(volume.uid)
     if (why := progress.unreported_failure) and (step := _failed_step(volume, why, cluster)) is not None:
         return step
     match progress.step:
         case BackendErased():
             return _record(volume, replace(intent, erased=True), why="the backend erased it")
-        case Erasing() as pending if (pending.state or intent.state) and pending.to_record(intent.state):
-            return _record(volume, replace(intent, state=dict(pending.state) or None), why="keep the driver's state")
-        case Erasing(due=due) if due > cluster.monotonic():
-            left = due - cluster.monotonic()
-            return Wait(reason=f'driver "{driver.name}" is erasing the contents', seconds=left)
+        case Erasing() as pending:
+            return _resume_erasing(volume, intent, pending, driver, cluster)
         case ScrubPlan(volume=None) if needs_claim(volume):
             return _by_claim(volume, intent, cluster, reads)
         case ScrubPlan() as plan:
             return _create_pod(volume, intent, plan, cluster, reads)
+    return run_on_asset("recycle", volume, driver)
+
+
+def _resume_erasing(
+    volume: Volume, intent: RecycleIntent, pending: Erasing, driver: DriverView, cluster: ClusterState
+) -> Action:
+    resume = pending.resume(intent.state, cluster.monotonic())
+    if resume.write:
+        return _record(volume, replace(intent, state=dict(pending.state)), why="keep the driver's state")
+    if resume.seconds:
+        return Wait(reason=f'driver "{driver.name}" is erasing the contents', seconds=resume.seconds)
     return run_on_asset("recycle", volume, driver)
 
 

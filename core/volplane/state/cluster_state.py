@@ -202,7 +202,7 @@ class ClusterState:
     def intent_of(self, claim: Claim) -> ClaimIntent | None:
         """What is being made for the claim: its sealed record; if that is damaged, what this process last began."""
         written = self.sealer.open(claim.uid, claim.annotation(names.INTENT))
-        return written if written is not None else self.progress.claim(claim.uid).intent
+        return written if written is not None else self.progress.claims.get(claim.uid).intent
 
     def sealed(self, claim: Claim, intent: ClaimIntent) -> str:
         """The record of an intent that is worked on in our term, as an annotation of the claim."""

@@ -100,17 +100,17 @@ class EventHandlers:
             self._intent_changed(new)
         if new is None:
             self._cluster.waiting.discard(present.key)
-            self._cluster.progress.forget_claim(present.uid)
+            self._cluster.progress.claims.forget(present.uid)
         elif old is not None and old.has_finalizer(_HELD) and not new.has_finalizer(_HELD):
-            self._cluster.progress.forget_claim(new.uid)
+            self._cluster.progress.claims.forget(new.uid)
         elif new.annotation(names.SELECTED_NODE) is None:
-            self._cluster.progress.claim(new.uid).node_cleared()
+            self._cluster.progress.claims.get(new.uid).node_cleared()
 
     def _intent_changed(self, claim: Claim) -> None:
         if (name := volume_name_of(claim)) in self._cluster.volumes:
             self._volumes.enqueue(name)
         if (intent := self._cluster.sealer.open(claim.uid, _record(claim))) is not None:
-            self._cluster.progress.track_claim(claim.uid).intent_seen(intent)
+            self._cluster.progress.claims.track(claim.uid).intent_seen(intent)
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
         newly_offered = self._cluster.free.changed(old, new)
@@ -150,16 +150,16 @@ class EventHandlers:
         progress = self._cluster.progress
         if new is None:
             if old is not None:
-                progress.forget_volume(old.uid)
+                progress.volumes.forget(old.uid)
             return
-        progress.volume(new.uid).status_seen(new.status.message)
+        progress.volumes.get(new.uid).status_seen(new.status.message)
         if new.name.startswith("pvc-"):
-            progress.claim(new.name.removeprefix("pvc-")).volume_seen(complete=shows_asset(new))
+            progress.claims.get(new.name.removeprefix("pvc-")).volume_seen(complete=shows_asset(new))
         if old is None or (before := _record(old)) is None or before == (now := _record(new)):
             return
         begun = read_recycle_intent(before)
         if now is None or (begun is not None and not begun.same_scrub(read_recycle_intent(now))):
-            progress.forget_volume(new.uid)
+            progress.volumes.forget(new.uid)
 
     def class_changed(self, old: StorageClass | None, new: StorageClass | None) -> None:
         present = new or old

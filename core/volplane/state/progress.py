@@ -1,15 +1,15 @@
-"""What hooks returned and no object holds yet: one record for each claim, volume and attachment in work.
+"""What hooks returned and no object holds yet: one record for each claim, volume, change and attachment in work.
 
 Losing a record costs a repeated, idempotent call, never correctness: what the contract of the hooks promises over a
-restart is written to the object. Records are created, changed and forgotten here only. Decisions read them. The handler
-of an operation takes the record in the turn of the decision and keeps it: if the record is forgotten meanwhile, what
-the operation still writes to it is lost.
+restart is written to the object. Only this module creates, changes and drops records; decisions read them. The handler
+of an operation gets the record in the same turn of the loop as the decision, and keeps it: what it writes after the
+record was dropped is lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -35,42 +35,52 @@ __all__ = [
     "Discarding",
     "Erasing",
     "Full",
-    "Leftover",
     "LongCall",
     "Made",
     "Pending",
     "Progress",
     "Refused",
+    "Resume",
     "ScrubPlan",
+    "UnrecordedAttachment",
     "Untouched",
     "VolumeProgress",
 ]
 
 
-class LongCall(msgspec.Struct, frozen=True):
-    """A hook answered `InProgress`: it is called again at `due` (loop time) with `state`.
+class Resume(NamedTuple):
+    """What comes before a hook that answered `InProgress` is called again; nothing, if both are empty."""
 
-    given: the recorded state that the call was made with; None = there was none.
-    """
+    write: bool
+    """The state must be recorded on the object first."""
+    seconds: float
+    """Time until the call is due."""
+
+
+class LongCall(msgspec.Struct, frozen=True):
+    """A hook answered `InProgress`: it is called again at `due` (loop time) with `state`."""
 
     state: Mapping[str, Any]
     due: float
     given: Mapping[str, Any] | None = None
+    """The recorded state that the call was made with; None = there was none."""
 
-    def to_record(self, recorded: Mapping[str, Any] | None) -> bool:
-        """Whether the state is to be written over the recorded one.
+    def resume(self, recorded: Mapping[str, Any] | None, now: float) -> Resume:
+        """Return the next step. recorded: the state on the object, None if there is none. now: loop time.
 
-        Where that has changed since the call was made, another process has called the hook later: its state counts.
+        An empty state is recorded too: that there is a record tells the next process that the backend is at work.
         """
-        return recorded == self.given and recorded != self.state
+        # If the record has changed since the call was made, another process called the hook later: its state counts.
+        write = recorded == self.given and recorded != self.state
+        return Resume(write, max(self.due - now, 0.0))
 
 
 class Pending(LongCall, frozen=True):
-    """Of `provision`."""
+    """`provision` goes on."""
 
 
 class Made(msgspec.Struct, frozen=True):
-    """`provision` made this asset; no volume stands for it yet, or one without our annotations."""
+    """`provision` made this asset; its volume does not exist yet, or lacks our annotations."""
 
     asset: Asset
 
@@ -80,10 +90,11 @@ class Full(msgspec.Struct, frozen=True):
 
 
 class Discarding(msgspec.Struct, frozen=True):
-    """The unwanted asset is being deleted. call: of `delete`, which goes on; None = it was not called yet."""
+    """The unwanted asset is being deleted."""
 
     asset: Asset
     call: LongCall | None = None
+    """The `delete` that goes on; None = it has not been called yet."""
 
 
 class Discarded(msgspec.Struct, frozen=True):
@@ -91,88 +102,86 @@ class Discarded(msgspec.Struct, frozen=True):
 
 
 class ClaimProgress(msgspec.Struct):
-    """Of one claim.
-
-    step: how far the asset is. intent: the last sealed record that was seen on the claim, whatever a tenant does to it
-    since. attempted: loop time of the end of the last `provision`, or of the first look since; `find` proves absence
-    only `settle_seconds` after that. None while a call may still be under way.
-    """
+    """The record of one claim."""
 
     step: Pending | Made | Full | Discarding | Discarded | None = None
+    """How far the asset is."""
     intent: ClaimIntent | None = None
+    """The last sealed record that was seen on the claim, whatever a tenant has done to it since."""
     attempted: float | None = None
+    """Loop time of the end of the last `provision`, or of the first `find` since; None while a call may be running.
+    `find` proves absence only `settle_seconds` after that."""
 
     def intent_seen(self, intent: ClaimIntent) -> None:
-        """The claim carries this record. After a discard one of another generation is about another asset.
-
-        Where the term is another one, another leader has worked on it since: what was known counts no more.
-        """
+        """Take over the record that the claim carries now."""
         if self.intent is not None and intent.fence != self.intent.fence:
+            # Another leader has worked on the claim since.
             self.step, self.attempted = None, None
         if isinstance(self.step, Discarded) and not intent.same_asset(self.intent):
             self.step = None
         self.intent = intent
 
     def provision_began(self) -> None:
+        """Note that `provision` is being called."""
         if isinstance(self.step, Discarded):
             self.step = None
         self.attempted = None
 
     def provision_made(self, asset: Asset, now: float) -> None:
+        """Note the asset that `provision` or `find` returned."""
         self.step, self.attempted = Made(asset), now
 
     def provision_pending(
         self, state: Mapping[str, Any], due: float, now: float, *, given: Mapping[str, Any] | None = None
     ) -> None:
-        """given: see `LongCall`."""
+        """Note that `provision` goes on. given: see `LongCall`."""
         self.step, self.attempted = Pending(dict(state), due, given), now
 
     def provision_failed(self, error: BackendError, now: float) -> None:
-        """A call whose outcome is unknown may still be under way, so its end cannot be dated."""
+        """Note the end of a call that failed. If the outcome is unknown the call may be running: no end is noted."""
         if isinstance(error, AlreadyDeleted):
             self.discarded()
         elif not isinstance(error, OutcomeUnknown):
             self.attempted = now
 
     def segment_full(self) -> None:
+        """Note that the segment has no room."""
         self.step = Full()
 
     def node_cleared(self) -> None:
-        """The claim has no selected node any more."""
+        """Note that the claim has no selected node any more."""
         if isinstance(self.step, Full):
             self.step = None
 
     def volume_seen(self, *, complete: bool) -> None:
-        """The claim's own volume exists: it holds the asset.
-
-        complete: whether it shows what was made; else that is still known here alone.
-        """
+        """Note that the claim's own volume exists and holds the asset. complete: it has our annotations, too."""
         if complete or not isinstance(self.step, Made):
             self.step = None
 
     def absence_seen(self, now: float) -> float:
-        """`find` answered `Absent`. Returns since when: the end of the last attempt, else the first look."""
+        """Note that `find` returned `Absent`. Return the end of the last attempt, else the time of the first look."""
         if self.attempted is None:
             self.attempted = now
         return self.attempted
 
     def discard_began(self, asset: Asset) -> None:
-        """This asset is deleted from now on."""
+        """Note that the asset is being deleted."""
         if not isinstance(self.step, Discarding):
             self.step = Discarding(asset)
 
     def discard_pending(
         self, asset: Asset, state: Mapping[str, Any], due: float, *, given: Mapping[str, Any] | None = None
     ) -> None:
-        """given: see `LongCall`."""
+        """Note that `delete` goes on. given: see `LongCall`."""
         self.step = Discarding(asset, LongCall(dict(state), due, given))
 
     def discarded(self) -> None:
+        """Note that no asset is left."""
         self.step, self.attempted = Discarded(), None
 
 
 class Deleting(LongCall, frozen=True):
-    """Of `delete`."""
+    """`delete` goes on."""
 
 
 class Deleted(msgspec.Struct, frozen=True):
@@ -180,16 +189,16 @@ class Deleted(msgspec.Struct, frozen=True):
 
 
 class ScrubPlan(msgspec.Struct, frozen=True):
-    """The backend wants a scrubber pod; volume: the pod volume to mount instead of the usual one; sub_path: the part
-    of it to erase.
-    """
+    """The backend wants a scrubber pod."""
 
     volume: Mapping[str, Any] | None
+    """The pod volume to mount instead of the usual one."""
     sub_path: str = ""
+    """The part of it to erase."""
 
 
 class Erasing(LongCall, frozen=True):
-    """Of `recycle`."""
+    """`recycle` goes on."""
 
 
 class BackendErased(msgspec.Struct, frozen=True):
@@ -197,20 +206,20 @@ class BackendErased(msgspec.Struct, frozen=True):
 
 
 class VolumeProgress(msgspec.Struct):
-    """Of one volume.
-
-    step: how far its deletion or scrub is. recycling: a call of `recycle` has begun, and is not known to have ended.
-    failure: why the last `delete` or `recycle` failed; unreported: no write has shown that yet. Each failure is shown
-    once: another leader may have others to show. found_on, missing_on: uid of the Node, made again since, on whose
-    storage the asset is, or is not.
-    """
+    """The record of one volume."""
 
     step: Deleting | Deleted | ScrubPlan | Erasing | BackendErased | None = None
+    """How far its deletion or scrub is."""
     recycling: bool = False
+    """A call of `recycle` was started, and is not known to have ended."""
     failure: str = ""
+    """Why the last `delete` or `recycle` failed."""
     unreported: bool = False
+    """No write has shown `failure` yet. Each failure is shown once: another leader may have others to show."""
     found_on: str = ""
+    """Uid of the Node, created again since, on whose storage the asset is."""
     missing_on: str = ""
+    """Uid of the Node, created again since, on whose storage the asset is not."""
 
     @property
     def unreported_failure(self) -> str:
@@ -218,33 +227,35 @@ class VolumeProgress(msgspec.Struct):
         return self.failure if self.unreported else ""
 
     def succeeded(self, step: Deleting | Deleted | ScrubPlan | Erasing | BackendErased) -> None:
-        """`delete` or `recycle` answered."""
+        """Note the answer of `delete` or `recycle`."""
         self.step, self.recycling, self.failure, self.unreported = step, False, "", False
 
     def failed(self, message: str) -> None:
+        """Note why the hook failed."""
         self.failure, self.unreported = message, True
 
     def status_seen(self, message: str) -> None:
-        """The volume's status has this message."""
+        """Note the message in the volume's status."""
         if message == self.failure:
             self.unreported = False
 
 
 class Changing(LongCall, frozen=True, kw_only=True):
-    """Of `expand` or `modify`."""
+    """`expand` or `modify` goes on."""
 
     target: str
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """`expand` or `modify` is done. capacity_bytes: the size of the asset, after `expand`."""
+    """`expand` or `modify` is done."""
 
     target: str
     capacity_bytes: int = 0
+    """The size of the asset, after `expand`."""
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """The backend refused the target and did nothing: a person may ask for another one. message: why."""
+    """The backend refused the target and did nothing: the user may ask for another one. message: why."""
 
     target: str
     message: str
@@ -256,18 +267,22 @@ class Untouched(msgspec.Struct, frozen=True):
     target: str
 
 
+ChangeStep = Changing | Changed | Refused | Untouched
+
+
 class ChangeProgress(msgspec.Struct):
-    """Of one `expand` or `modify` of one volume. step: how far it is; its target says for what."""
+    """The record of one `expand` or `modify` of one volume."""
 
-    step: Changing | Changed | Refused | Untouched | None = None
+    step: ChangeStep | None = None
+    """How far it is; the target of the step says towards what."""
 
-    def for_target(self, target: str) -> Changing | Changed | Refused | Untouched | None:
-        """The step, unless it is about another target."""
+    def for_target(self, target: str) -> ChangeStep | None:
+        """Return the step, unless it is about another target."""
         return self.step if self.step is not None and self.step.target == target else None
 
 
 class Attaching(LongCall, frozen=True):
-    """Of `attach`."""
+    """`attach` goes on."""
 
 
 class Attached(msgspec.Struct, frozen=True):
@@ -277,7 +292,7 @@ class Attached(msgspec.Struct, frozen=True):
 
 
 class Detaching(LongCall, frozen=True):
-    """Of `detach`."""
+    """`detach` goes on."""
 
 
 class Detached(msgspec.Struct, frozen=True):
@@ -285,116 +300,99 @@ class Detached(msgspec.Struct, frozen=True):
 
 
 class AttachmentFailure(msgspec.Struct, frozen=True):
-    """Why the last call failed. hook: "attach" or "detach". code: of gRPC, as a number."""
+    """Why the last call failed."""
 
     hook: str
+    """"attach" or "detach"."""
     message: str
     code: int | None = None
+    """The gRPC code."""
 
 
 class AttachmentProgress(msgspec.Struct):
-    """Of one attachment.
-
-    step: how far it is. unreported: the failure that its status does not show yet. lost: the backend does not show what
-    the status shows, so `attach` is called again.
-    """
+    """The record of one attachment."""
 
     step: Attaching | Attached | Detaching | Detached | None = None
+    """How far it is."""
     unreported: AttachmentFailure | None = None
+    """The failure that its status does not show yet."""
     lost: bool = False
+    """The status says attached and the backend does not, so `attach` is called again."""
 
     def succeeded(self, step: Attaching | Attached | Detaching | Detached) -> None:
-        """The hook answered."""
+        """Note the answer of the hook."""
         self.step, self.unreported = step, None
         if isinstance(step, Attached):
             self.lost = False
 
     def failed(self, failure: AttachmentFailure) -> None:
+        """Note why the hook failed."""
         self.unreported = failure
 
     def missed(self) -> None:
-        """The backend does not show it as attached, though the status does."""
+        """Note that the backend does not show it as attached, though the status does."""
         self.step, self.lost = None, True
 
     def reported(self) -> None:
-        """The status shows what happened last."""
+        """Note that the status shows what happened last."""
         self.unreported = None
 
 
-class Leftover(msgspec.Struct, frozen=True):
-    """A volume that its backend showed twice at a node of ours without an attachment.
-
-    volume, uid: of the PersistentVolume. driver: whose marks the asset carries. node, node_uid: of the Node. seen: loop
-    time of the second look.
-    """
+class UnrecordedAttachment(msgspec.Struct, frozen=True):
+    """A volume that its backend listed twice at a node of ours for which there is no VolumeAttachment."""
 
     volume: str
+    """Name of the PersistentVolume."""
     uid: str
     driver: str
+    """The driver whose marks the asset carries."""
     node: str
     node_uid: str
     seen: float
+    """Loop time of the second listing."""
+
+
+K = TypeVar("K", bound=Hashable)
+R = TypeVar("R")
+
+
+class ProgressTable(Generic[K, R]):
+    """Records of one kind by key, the uid of their object."""
+
+    def __init__(self, empty: Callable[[], R]) -> None:
+        self._empty = empty
+        self._records: dict[K, R] = {}
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def get(self, key: K) -> R:
+        """Return what is known; if that is nothing, an empty record that is not kept."""
+        return self._records.get(key) or self._empty()
+
+    def track(self, key: K) -> R:
+        """Return the record, created if there is none. The cache must hold its object, whose deletion drops it."""
+        record = self._records.get(key)
+        if record is None:
+            record = self._records[key] = self._empty()
+        return record
+
+    def forget(self, key: K) -> None:
+        """Drop the record: its object is gone, or shows what the record says."""
+        self._records.pop(key, None)
 
 
 class Progress:
-    """The records of all claims and volumes, by uid."""
+    """The records of all objects."""
 
     def __init__(self) -> None:
-        self._claims: dict[str, ClaimProgress] = {}
-        self._volumes: dict[str, VolumeProgress] = {}
-        self._attachments: dict[str, AttachmentProgress] = {}
-        self._changes: dict[tuple[str, str], ChangeProgress] = {}
+        self.claims: ProgressTable[str, ClaimProgress] = ProgressTable(ClaimProgress)
+        self.volumes: ProgressTable[str, VolumeProgress] = ProgressTable(VolumeProgress)
+        self.attachments: ProgressTable[str, AttachmentProgress] = ProgressTable(AttachmentProgress)
+        self.changes: ProgressTable[tuple[str, str], ChangeProgress] = ProgressTable(ChangeProgress)
         """By uid of the volume and verb."""
-        self.leftovers: dict[str, Leftover] = {}
+        self.unrecorded: dict[str, UnrecordedAttachment] = {}
         """By name of the attachment that each should have."""
 
     def __len__(self) -> int:
-        return len(self._claims) + len(self._volumes) + len(self._changes) + len(self._attachments)
-
-    def claim(self, uid: str) -> ClaimProgress:
-        """What is known; an empty record, which is not kept, if that is nothing."""
-        return self._claims.get(uid) or ClaimProgress()
-
-    def volume(self, uid: str) -> VolumeProgress:
-        """What is known; an empty record, which is not kept, if that is nothing."""
-        return self._volumes.get(uid) or VolumeProgress()
-
-    def change(self, uid: str, verb: str) -> ChangeProgress:
-        """What is known of this `expand` or `modify` of the volume; an empty record, not kept, if that is nothing."""
-        return self._changes.get((uid, verb)) or ChangeProgress()
-
-    def track_change(self, uid: str, verb: str) -> ChangeProgress:
-        """The record, made if there is none. The volume must be in the cache: its deletion drops the record."""
-        return self._changes.setdefault((uid, verb), ChangeProgress())
-
-    def track_claim(self, uid: str) -> ClaimProgress:
-        """The record, made if there is none. The claim must be in the cache: its deletion drops the record."""
-        return self._claims.setdefault(uid, ClaimProgress())
-
-    def track_volume(self, uid: str) -> VolumeProgress:
-        """The record, made if there is none. The volume must be in the cache: its deletion drops the record."""
-        return self._volumes.setdefault(uid, VolumeProgress())
-
-    def forget_change(self, uid: str, verb: str) -> None:
-        """The volume is gone, or its objects show the change."""
-        self._changes.pop((uid, verb), None)
-
-    def attachment(self, uid: str) -> AttachmentProgress:
-        """What is known; an empty record, which is not kept, if that is nothing."""
-        return self._attachments.get(uid) or AttachmentProgress()
-
-    def track_attachment(self, uid: str) -> AttachmentProgress:
-        """The record, made if there is none. The attachment must be in the cache: its deletion drops the record."""
-        return self._attachments.setdefault(uid, AttachmentProgress())
-
-    def forget_attachment(self, uid: str) -> None:
-        """The attachment is gone."""
-        self._attachments.pop(uid, None)
-
-    def forget_claim(self, uid: str) -> None:
-        """The claim is gone, or its intent has ended."""
-        self._claims.pop(uid, None)
-
-    def forget_volume(self, uid: str) -> None:
-        """The volume is gone, its intent has ended, or it is scrubbed anew."""
-        self._volumes.pop(uid, None)
+        return len(self.claims) + len(self.volumes) + len(self.changes) + len(self.attachments)

@@ -79,7 +79,7 @@ def test_hooks_for_different_nodes_exclude_each_other_only_where_one_node_is_all
 def test_what_the_hook_returned_becomes_the_status() -> None:
     subject = recorded(error="earlier")
     state = world(subject, *bound(), node())
-    state.progress.track_attachment(subject.uid).succeeded(Attached({"devicePath": "/dev/xvdba"}))
+    state.progress.attachments.track(subject.uid).succeeded(Attached({"devicePath": "/dev/xvdba"}))
     expected = {"attached": True, "attachError": None, "attachmentMetadata": {"devicePath": "/dev/xvdba"}}
     assert status(decide_attachment(subject.key, state, LiveReads())) == expected
 
@@ -87,7 +87,7 @@ def test_what_the_hook_returned_becomes_the_status() -> None:
 def test_a_long_attach_keeps_the_state_and_waits() -> None:
     subject = recorded()
     state = world(subject, *bound(), node())
-    state.progress.track_attachment(subject.uid).succeeded(Attaching({"job": "7"}, state.monotonic() + 5.0))
+    state.progress.attachments.track(subject.uid).succeeded(Attaching({"job": "7"}, state.monotonic() + 5.0))
     kept = decide_attachment(subject.key, state, LiveReads())
     assert isinstance(kept, Patch)
     record = msgspec.json.decode(kept.body["metadata"]["annotations"][names.INTENT])
@@ -99,7 +99,7 @@ def test_a_state_that_another_process_wrote_meanwhile_stays() -> None:
     known = {names.INTENT: write_intent(record), names.NODE_ID: "aws:///z/node-a"}
     subject = attachment(annotations=known, finalizers=[FINALIZER])
     state = world(subject, *bound(), node())
-    state.progress.track_attachment(subject.uid).succeeded(Attaching({"job": "7"}, state.monotonic() + 5.0))
+    state.progress.attachments.track(subject.uid).succeeded(Attaching({"job": "7"}, state.monotonic() + 5.0))
     step = decide_attachment(subject.key, state, LiveReads())
     assert isinstance(step, Wait)
     assert step.seconds == 5.0
@@ -108,7 +108,7 @@ def test_a_state_that_another_process_wrote_meanwhile_stays() -> None:
 def test_a_failure_is_shown_with_its_time_and_then_tried_again() -> None:
     subject = recorded()
     state = world(subject, *bound(), node())
-    state.progress.track_attachment(subject.uid).failed(AttachmentFailure("attach", "é" * 800, 8))
+    state.progress.attachments.track(subject.uid).failed(AttachmentFailure("attach", "é" * 800, 8))
     error = status(decide_attachment(subject.key, state, LiveReads()))["attachError"]
     assert (error["time"], error["errorCode"]) == ("2026-01-01T00:00:00Z", 8)
     assert len(error["message"].encode()) <= 1024
@@ -161,7 +161,7 @@ def test_an_attachment_that_the_backend_lost_is_attached_again() -> None:
     subject = recorded(attached=True)
     state = world(subject, *bound(), node())
     assert decide_attachment(subject.key, state, LiveReads()) == Settled()
-    state.progress.track_attachment(subject.uid).missed()
+    state.progress.attachments.track(subject.uid).missed()
     action = decide_attachment(subject.key, state, LiveReads())
     assert isinstance(action, Run)
     assert action.verb == "attach"
@@ -220,7 +220,7 @@ def test_what_nobody_knows_any_more_says_what_a_person_must_do() -> None:
 def test_the_finalizer_goes_once_nothing_is_attached() -> None:
     subject = recorded(attached=True, deleted=True)
     state = world(subject)
-    state.progress.track_attachment(subject.uid).succeeded(Detached())
+    state.progress.attachments.track(subject.uid).succeeded(Detached())
     action = decide_attachment(subject.key, state, LiveReads())
     assert isinstance(action, Patch)
     assert action.body == {"metadata": {"finalizers": None}}
@@ -229,14 +229,14 @@ def test_the_finalizer_goes_once_nothing_is_attached() -> None:
 def test_where_others_hold_the_object_the_status_goes_first() -> None:
     subject = recorded(attached=True, deleted=True, others=["other"])
     state = world(subject)
-    state.progress.track_attachment(subject.uid).succeeded(Detached())
+    state.progress.attachments.track(subject.uid).succeeded(Detached())
     assert status(decide_attachment(subject.key, state, LiveReads()))["attached"] is False
 
 
 def test_a_result_of_attach_does_not_end_a_detach() -> None:
     subject = recorded(attached=True, deleted=True)
     state = world(subject)
-    state.progress.track_attachment(subject.uid).succeeded(Attached({}))
+    state.progress.attachments.track(subject.uid).succeeded(Attached({}))
     assert isinstance(decide_attachment(subject.key, state, LiveReads()), Run)
 
 

@@ -18,18 +18,21 @@ from volplane.kube import names
 from volplane.kube.kinds import NODES
 from volplane.kube.objects import KubeObject, Node
 from volplane.state.cluster_state import ClusterState
-from volplane.state.progress import Leftover
+from volplane.state.progress import UnrecordedAttachment
 
 NAME = attachment_name(CSI, "h-1", "node-a")
 
 
 def world(*objects: KubeObject, **more: Any) -> ClusterState:
-    """The backend has just shown volume `v` at node-a for the second time. more: fields of the `Leftover`."""
+    """Return a cluster whose backend has just shown volume `v` at node-a for the second time.
+
+    more: fields of the `UnrecordedAttachment`.
+    """
     state = state_with(*bound(), node(), *objects, drivers=(attaching(),))
     volume = state.volumes.get("v")
     assert volume is not None
     fields = {"volume": "v", "uid": volume.uid, "driver": CSI, "node": "node-a", "node_uid": "uid-node-a"}
-    state.progress.leftovers[NAME] = Leftover(**{**fields, "seen": state.monotonic(), **more})
+    state.progress.unrecorded[NAME] = UnrecordedAttachment(**{**fields, "seen": state.monotonic(), **more})
     return state
 
 
@@ -97,7 +100,7 @@ def test_nothing_is_put_back_for_another_machine_of_that_name() -> None:
 
 def test_nothing_is_put_back_unless_the_backend_showed_it() -> None:
     state = world()
-    state.progress.leftovers.clear()
+    state.progress.unrecorded.clear()
     assert decide_attachment(NAME, state, read(NODES, "node-a", node())) == Settled()
 
 

@@ -88,6 +88,7 @@ WAITS = Wait(reason="it is growing", seconds=5.0)
     ("answer", "item"),
     [
         (step({"job": 1}), record(None)),
+        (step({}), record(None)),
         (step({"job": 2}, given={"job": 1}), record({"job": 1})),
         (step({}, given={"job": 1}), record({"job": 1})),
         (step({"job": 1}), record({"job": 9}, target="another size")),
@@ -105,7 +106,7 @@ def test_what_the_driver_said_is_kept_where_the_next_process_finds_it(answer: Ch
 @pytest.mark.parametrize(
     ("answer", "item"),
     [
-        (step({}), record(None)),
+        (step({}), record({})),
         (step({"job": 1}, given={"job": 1}), record({"job": 1})),
         (step({"job": 2}, given={"job": 1}), record({"job": 3})),
     ],
@@ -116,8 +117,8 @@ def test_what_is_nothing_new_is_not_written(answer: Changing, item: Volume) -> N
 
 
 def test_the_hook_is_called_again_once_it_is_due() -> None:
-    assert next_step(step({}, due=1000.5), record(None)) == Wait(reason="it is growing", seconds=0.5)
-    assert next_step(step({}, due=1000.0), record(None)) is None
+    assert next_step(step({}, due=1000.5), record({})) == Wait(reason="it is growing", seconds=0.5)
+    assert next_step(step({}, due=1000.0), record({})) is None
 
 
 # --- conditions --------------------------------------------------------------------------------------------------

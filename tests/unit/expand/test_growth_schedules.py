@@ -77,7 +77,7 @@ class Schedule:
         item, held = msgspec.convert(self.claim, Claim), msgspec.convert(self.volume, Volume)
         state = state_with(item, held, drivers=(self.driver,))
         if self.step is not None:
-            state.progress.track_change(held.uid, "expand").step = self.step
+            state.progress.changes.track((held.uid, "expand")).step = self.step
         action = decide_resize(item.key, state)
         if isinstance(action, Patch):
             target = self.volume if action.kind is VOLUMES else self.claim

@@ -77,7 +77,7 @@ def test_only_bound_living_claims_that_ask_for_more_grow(item: Claim, wanted: bo
 def decided(item: Claim, held: Volume, step: Any = None, driver: Any = GROWING) -> Any:
     state = state_with(item, held, drivers=(driver,))
     if step is not None:
-        state.progress.track_change(held.uid, "expand").step = step
+        state.progress.changes.track((held.uid, "expand")).step = step
     return decide_resize(item.key, state)
 
 

@@ -105,7 +105,7 @@ ASSET = Asset(handle="h", source=VolumeSource(kind="hostPath", fields={"path": "
 
 def test_the_asset_becomes_a_volume_that_is_reserved_for_the_claim() -> None:
     made = prepared()
-    made.progress.track_claim("uid-c").step = Made(ASSET)
+    made.progress.claims.track("uid-c").step = Made(ASSET)
     step = next_step(made)
     assert isinstance(step, Create)
     meta, spec = step.body["metadata"], step.body["spec"]
@@ -133,7 +133,7 @@ def test_a_volume_of_an_in_tree_name_looks_as_stock_tools_know_it(handle: str, n
     sealed = made.sealer.seal(item.uid, ClaimIntent(v=INTENT_VERSION, driver=name))
     marks = {"volume.kubernetes.io/storage-provisioner": name, INTENT: sealed}
     made.claims.observe(fast(annotations=marks, finalizers=[HELD]))
-    made.progress.track_claim("uid-c").step = Made(Asset(handle=handle, source=ASSET.source, capacity_bytes=2**30))
+    made.progress.claims.track("uid-c").step = Made(Asset(handle=handle, source=ASSET.source, capacity_bytes=2**30))
     step = next_step(made)
     assert step.body["metadata"]["finalizers"] == ["kubernetes.io/pv-controller"]
     assert step.body["metadata"]["annotations"] == {
@@ -145,28 +145,28 @@ def test_a_volume_of_an_in_tree_name_looks_as_stock_tools_know_it(handle: str, n
 
 def test_long_work_is_written_down_and_waited_for() -> None:
     made = prepared()
-    made.progress.track_claim("uid-c").step = Pending({"job": 1}, due=1005.0)
+    made.progress.claims.track("uid-c").step = Pending({"job": 1}, due=1005.0)
     kept = next_step(made)
     assert isinstance(kept, Patch)
     assert json.loads(kept.body["metadata"]["annotations"][INTENT])["intent"]["state"] == {"job": 1}
     noted = prepared(state={"job": 1})
-    noted.progress.track_claim("uid-c").step = Pending({"job": 1}, due=1005.0)
+    noted.progress.claims.track("uid-c").step = Pending({"job": 1}, due=1005.0)
     assert next_step(noted).seconds == 5.0
-    noted.progress.track_claim("uid-c").step = Pending({"job": 1}, due=999.0)
+    noted.progress.claims.track("uid-c").step = Pending({"job": 1}, due=999.0)
     assert next_step(noted) == PROVISION
 
 
 def test_a_discard_that_was_begun_is_written_down_and_goes_on() -> None:
     """Though the class asks for the very driver that made the asset, no volume is made for it any more."""
     made = prepared()
-    made.progress.track_claim("uid-c").discard_pending(ASSET, {"job": 1}, 1005.0)
+    made.progress.claims.track("uid-c").discard_pending(ASSET, {"job": 1}, 1005.0)
     kept = next_step(made)
     assert isinstance(kept, Patch)
     assert json.loads(kept.body["metadata"]["annotations"][INTENT])["intent"]["discard"] == {"job": 1}
     noted = prepared(discard={"job": 1})
-    noted.progress.track_claim("uid-c").discard_pending(ASSET, {"job": 1}, 1005.0)
+    noted.progress.claims.track("uid-c").discard_pending(ASSET, {"job": 1}, 1005.0)
     assert next_step(noted).seconds == 5.0
-    noted.progress.track_claim("uid-c").discard_pending(ASSET, {"job": 1}, 999.0)
+    noted.progress.claims.track("uid-c").discard_pending(ASSET, {"job": 1}, 999.0)
     assert next_step(noted) == DISCARD
     assert next_step(prepared(discard={"job": 1})) == DISCARD, "another process goes on with it"
 
@@ -174,16 +174,16 @@ def test_a_discard_that_was_begun_is_written_down_and_goes_on() -> None:
 def test_a_state_that_another_process_wrote_meanwhile_stays_and_goes_into_the_next_call() -> None:
     """Found by the simulation: two leaders wrote their states over each other's, forty times a second."""
     made = prepared(state={"step": 2})
-    made.progress.track_claim("uid-c").provision_pending({"step": 1}, 1005.0, 1000.0, given=None)
+    made.progress.claims.track("uid-c").provision_pending({"step": 1}, 1005.0, 1000.0, given=None)
     assert next_step(made).seconds == 5.0
     gone = prepared(discard={"step": 2})
-    gone.progress.track_claim("uid-c").discard_pending(ASSET, {"step": 1}, 1005.0, given={})
+    gone.progress.claims.track("uid-c").discard_pending(ASSET, {"step": 1}, 1005.0, given={})
     assert next_step(gone).seconds == 5.0
 
 
 def test_after_a_discard_the_next_asset_is_another_one() -> None:
     made = prepared(discard={"job": 1}, generation=2)
-    made.progress.track_claim("uid-c").discarded()
+    made.progress.claims.track("uid-c").discarded()
     step = next_step(made)
     intent = made.sealer.open("uid-c", step.body["metadata"]["annotations"][INTENT])
     assert intent == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=3)
@@ -191,7 +191,7 @@ def test_after_a_discard_the_next_asset_is_another_one() -> None:
 
 def test_a_full_place_gives_the_claim_back_and_forgets_the_place() -> None:
     made = prepared(item=fast(annotations={SELECTED: "n"}), segment={"zone": "a"})
-    made.progress.track_claim("uid-c").step = Full()
+    made.progress.claims.track("uid-c").step = Full()
     step = next_step(made)
     annotations = step.body["metadata"]["annotations"]
     assert annotations[SELECTED] is None
@@ -289,10 +289,10 @@ def test_a_volume_of_that_name_that_belongs_to_somebody_else_is_in_the_way() -> 
 
 def test_a_dying_claim_never_gets_a_volume_its_asset_goes_first() -> None:
     made = prepared(item=fast(deletionTimestamp=DYING))
-    made.progress.track_claim("uid-c").step = Made(ASSET)
+    made.progress.claims.track("uid-c").step = Made(ASSET)
     run = next_step(made)
     assert run == DISCARD
-    made.progress.track_claim("uid-c").discarded()
+    made.progress.claims.track("uid-c").discarded()
     freed = next_step(made)
     assert freed.body["metadata"] == {"annotations": {INTENT: None}, "finalizers": None}
 
@@ -301,14 +301,14 @@ def test_a_damaged_record_of_a_dying_claim_is_restored_before_its_asset_goes() -
     """Found by the simulation: after a crash nobody knew any more in which place the asset was."""
     made = state_with(storage_class(), drivers=(disk(),))
     item = with_intent(made, fast(deletionTimestamp=DYING))
-    made.progress.track_claim(item.uid).intent = ClaimIntent(v=INTENT_VERSION, driver=DRIVER, segment={"zone": "a"})
+    made.progress.claims.track(item.uid).intent = ClaimIntent(v=INTENT_VERSION, driver=DRIVER, segment={"zone": "a"})
     item.metadata.annotations = {**(item.metadata.annotations or {}), INTENT: "not an intent"}
     made.claims.observe(item)
     step = next_step(made)
     assert isinstance(step, Patch)
     assert list(step.body["metadata"]) == ["annotations"]
     restored = made.sealer.open(item.uid, step.body["metadata"]["annotations"][INTENT])
-    assert restored == made.progress.claim(item.uid).intent
+    assert restored == made.progress.claims.get(item.uid).intent
 
 
 def test_a_record_that_nobody_knows_is_presumed_once_and_written_before_its_asset_is_looked_for() -> None:
@@ -389,7 +389,7 @@ def after_create(
     made = state_with(storage_class(), item, **more)
     made.claims.observe(with_intent(made, fast()))
     if asset is not None:
-        made.progress.track_claim("uid-c").provision_made(asset, 1000.0)
+        made.progress.claims.track("uid-c").provision_made(asset, 1000.0)
     return made, item
 
 
@@ -448,7 +448,7 @@ def test_nothing_is_put_on_a_volume_where(annotations: dict[str, str] | None, mo
 def test_nothing_is_put_on_a_volume_once_the_record_of_its_making_is_ended() -> None:
     """Whoever takes annotations off later may want that."""
     made, _ = after_create(None, binder=False)
-    made.progress.track_claim("uid-c").intent_seen(ClaimIntent(v=INTENT_VERSION, driver=DRIVER))
+    made.progress.claims.track("uid-c").intent_seen(ClaimIntent(v=INTENT_VERSION, driver=DRIVER))
     assert about_volumes(made)
     made.claims.observe(fast(volumeName="pvc-uid-c", annotations=DONE, resourceVersion="3"))
     assert not about_volumes(made)
@@ -498,7 +498,7 @@ def test_the_driver_is_not_asked_for_what_a_volume_stands_for_where(
 
 def test_the_driver_is_asked_once_for_what_a_volume_stands_for() -> None:
     made, _ = after_create(None, asset=None, binder=False)
-    made.progress.track_claim("uid-c").discarded()
+    made.progress.claims.track("uid-c").discarded()
     step = decide_claim("default/c", made, LiveReads())
     assert isinstance(step, Patch)
     assert step.body["metadata"]["finalizers"] is None, "nothing is there: nothing is left to be remembered"

@@ -300,7 +300,7 @@ def test_an_intent_without_a_place_gets_one_where_the_driver_has_places() -> Non
 def test_what_another_driver_began_is_discarded_before_this_one_begins() -> None:
     made = cluster(drivers=(disk(), disk(OTHER)))
     assert step(made, begun(made, driver=OTHER)) == ELSEWHERE
-    made.progress.track_claim("uid-c").discarded()
+    made.progress.claims.track("uid-c").discarded()
     again = declared(made, step(made, begun(made, driver=OTHER, generation=4)))
     assert again == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=5)
 
@@ -308,7 +308,7 @@ def test_what_another_driver_began_is_discarded_before_this_one_begins() -> None
 def test_a_discard_that_has_begun_goes_on_with_its_driver_whatever_the_class_says() -> None:
     made = cluster(drivers=(disk(), disk(OTHER)))
     assert step(made, begun(made, driver=OTHER, discard={})) == ELSEWHERE
-    made.progress.track_claim("uid-c").discard_began(ASSET)
+    made.progress.claims.track("uid-c").discard_began(ASSET)
     assert step(made, fast()) == DISCARD, "the record is lost"
 
 
@@ -327,7 +327,7 @@ def test_a_record_of_the_version_before_is_written_as_one_of_this_version() -> N
 def test_a_record_that_is_lost_is_written_as_this_process_knows_it() -> None:
     made = cluster()
     known = ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=2, state={"job": 1})
-    made.progress.track_claim("uid-c").intent = known
+    made.progress.claims.track("uid-c").intent = known
     assert declared(made, step(made, fast(finalizers=[HELD]))) == known
 
 
@@ -350,7 +350,7 @@ def test_a_claim_whose_node_is_gone_asks_for_another_one() -> None:
 
 def test_so_does_one_whose_record_is_lost_and_has_no_place() -> None:
     made = cluster(drivers=(ZONED,))
-    made.progress.track_claim("uid-c").intent = ClaimIntent(v=INTENT_VERSION, driver=DRIVER)
+    made.progress.claims.track("uid-c").intent = ClaimIntent(v=INTENT_VERSION, driver=DRIVER)
     lost = fast(annotations={**asked(), SELECTED: "n"}, finalizers=[HELD])
     assert step(made, lost) == Read(NODES, "n", "does the selected node exist?")
 
@@ -388,7 +388,7 @@ def test_a_node_is_looked_for_only_where_the_place_depends_on_it(
     item = begun(made, annotations=marks, segment=segment)
     assert step(made, item) == PROVISION
     unsealed = fast(annotations={**asked(), **marks}, finalizers=[HELD])
-    made.progress.track_claim("uid-c").intent = ClaimIntent(v=INTENT_VERSION, driver=DRIVER, segment=segment)
+    made.progress.claims.track("uid-c").intent = ClaimIntent(v=INTENT_VERSION, driver=DRIVER, segment=segment)
     assert declared(made, step(made, unsealed)).segment == segment
 
 
@@ -396,7 +396,7 @@ def test_a_node_is_looked_for_only_where_the_place_depends_on_it(
 
 
 def made_volume(made: ClusterState, item: Claim) -> Any:
-    made.progress.track_claim("uid-c").step = Made(ASSET)
+    made.progress.claims.track("uid-c").step = Made(ASSET)
     return step(made, item)
 
 
@@ -428,7 +428,7 @@ def test_an_asset_gets_its_volume_and_the_claim_hears_of_it() -> None:
 def test_beside_another_binder_only_a_volume_of_a_warm_pool_is_marked_as_chosen(recycled: bool) -> None:
     made = cluster(binder=False)
     parameters = {"volplane.dev/on-release": "recycle"} if recycled else {}
-    made.progress.track_claim("uid-c").step = Made(ASSET)
+    made.progress.claims.track("uid-c").step = Made(ASSET)
     body = step(made, begun(made), storage_class(parameters=parameters)).body
     assert (BY_CONTROLLER in body["metadata"]["annotations"]) is recycled
 
@@ -444,7 +444,7 @@ def test_a_process_of_one_node_says_on_the_volume_whose_it_is() -> None:
 def test_a_state_of_the_driver_replaces_the_one_before() -> None:
     made = cluster()
     item = begun(made, v=INTENT_VERSION - 1, state={"job": 1}, generation=2)
-    made.progress.track_claim("uid-c").provision_pending({"job": 2}, 1005.0, 1000.0, given={"job": 1})
+    made.progress.claims.track("uid-c").provision_pending({"job": 2}, 1005.0, 1000.0, given={"job": 1})
     kept = step(made, item)
     assert declared(made, kept) == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=2, state={"job": 2})
     assert kept.target is item
@@ -453,7 +453,7 @@ def test_a_state_of_the_driver_replaces_the_one_before() -> None:
 @pytest.mark.parametrize(("due", "waits"), [(1005.0, True), (1000.5, True), (1000.0, False), (999.0, False)])
 def test_the_driver_is_called_again_when_it_is_due(due: float, waits: bool) -> None:
     made = cluster()
-    made.progress.track_claim("uid-c").step = Pending({"job": 1}, due, {"job": 1})
+    made.progress.claims.track("uid-c").step = Pending({"job": 1}, due, {"job": 1})
     waiting = Wait(reason=f'driver "{DRIVER}" is making the volume', seconds=due - 1000.0)
     assert step(made, begun(made, state={"job": 1})) == (waiting if waits else PROVISION)
 
@@ -461,7 +461,7 @@ def test_the_driver_is_called_again_when_it_is_due(due: float, waits: bool) -> N
 def test_a_full_place_is_forgotten_and_the_claim_given_back() -> None:
     made = cluster(drivers=(ZONED,))
     item = begun(made, segment={"zone": "a"}, generation=2, annotations={SELECTED: "n"})
-    made.progress.track_claim("uid-c").step = Full()
+    made.progress.claims.track("uid-c").step = Full()
     action = step(made, item)
     assert action.why == "ask for another node"
     assert action.body["metadata"]["annotations"][SELECTED] is None
@@ -471,7 +471,7 @@ def test_a_full_place_is_forgotten_and_the_claim_given_back() -> None:
 def test_a_full_node_leaves_nothing_on_the_claim_that_its_process_would_have_to_end() -> None:
     made = cluster(node(zone="a"), drivers=(ZONED,), node_name="n", binder=False)
     item = begun(made, segment={"zone": "a"}, annotations={SELECTED: "n"})
-    made.progress.track_claim("uid-c").step = Full()
+    made.progress.claims.track("uid-c").step = Full()
     annotations = {"volplane.dev/node-uid": None, SELECTED: None, INTENT: None}
     metadata = {"labels": {"volplane.dev/node": None}, "annotations": annotations, "finalizers": None}
     expected = Patch(kind=CLAIMS, target=item, body={"metadata": metadata}, why="ask for another node")
@@ -481,7 +481,7 @@ def test_a_full_node_leaves_nothing_on_the_claim_that_its_process_would_have_to_
 def test_a_full_node_leaves_to_the_assigner_what_an_earlier_node_may_still_have() -> None:
     made = cluster(node(zone="a"), drivers=(ZONED,), node_name="n", binder=False)
     item = begun(made, segment={"zone": "a"}, generation=2, annotations={SELECTED: "n"})
-    made.progress.track_claim("uid-c").step = Full()
+    made.progress.claims.track("uid-c").step = Full()
     action = step(made, item)
     assert declared(made, action) == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=2)
     metadata = action.body["metadata"]
@@ -495,7 +495,7 @@ def test_a_full_node_that_competes_for_its_claims_leaves_nothing_for_an_assigner
     made = cluster(node(zone="a"), drivers=(ZONED,), node_name="n", binder=False)
     made.race = RaceTimes("n", 20.0, 60.0, lambda: 0.0)
     item = begun(made, segment={"zone": "a"}, generation=2, annotations={SELECTED: "n"})
-    made.progress.track_claim("uid-c").step = Full()
+    made.progress.claims.track("uid-c").step = Full()
     metadata = step(made, item).body["metadata"]
     assert metadata["annotations"] == {"volplane.dev/node-uid": None, SELECTED: None, INTENT: None}
     assert metadata["finalizers"] is None

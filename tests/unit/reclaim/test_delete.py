@@ -23,6 +23,8 @@ DISK = disk()
 HELD = ["volplane.dev/reclaim"]
 PROTECTED = "kubernetes.io/pv-protection"
 DYING = "2026-01-01T00:00:00Z"
+STATELESS = {"volplane.dev/intent": '{"deleteState":{},"v":1}'}
+"""The record of a deletion that goes on, and needs no state."""
 
 
 def released(**fields: Any) -> Volume:
@@ -94,7 +96,7 @@ def test_the_object_that_was_decided_on_is_deleted_and_no_newer_one() -> None:
 def test_a_long_deletion_is_written_down_waited_for_and_gone_on_with() -> None:
     item = released()
     made = state_with(drivers=(DISK,))
-    made.progress.track_volume(item.uid).succeeded(Deleting({"job": "j-1"}, 1030.0))
+    made.progress.volumes.track(item.uid).succeeded(Deleting({"job": "j-1"}, 1030.0))
     kept = decided(item, made)
     assert isinstance(kept, Patch)
     assert kept.target is item
@@ -102,9 +104,9 @@ def test_a_long_deletion_is_written_down_waited_for_and_gone_on_with() -> None:
     assert (name, "j-1" in intent) == ("volplane.dev/intent", True)
     recorded = released(annotations={name: intent})
     assert decided(recorded, made) == Wait(reason='driver "disk.example.com" is deleting the asset', seconds=30.0)
-    made.progress.track_volume(item.uid).succeeded(Deleting({"job": "j-2"}, 1030.0, {"job": "j-1"}))
+    made.progress.volumes.track(item.uid).succeeded(Deleting({"job": "j-2"}, 1030.0, {"job": "j-1"}))
     assert isinstance(decided(recorded, made), Patch)
-    made.progress.track_volume(item.uid).succeeded(Deleting({"job": "j-1"}, 1000.0))
+    made.progress.volumes.track(item.uid).succeeded(Deleting({"job": "j-1"}, 1000.0))
     again = decided(recorded, made)
     assert isinstance(again, Run)
     assert again.verb == "delete"
@@ -113,23 +115,26 @@ def test_a_long_deletion_is_written_down_waited_for_and_gone_on_with() -> None:
 def test_a_state_that_the_driver_gives_up_is_taken_off_the_volume() -> None:
     made = state_with(drivers=(DISK,))
     recorded = released(annotations={"volplane.dev/intent": '{"v":1,"deleteState":{"job":"j-1"}}'})
-    made.progress.track_volume(recorded.uid).succeeded(Deleting({}, 1030.0, {"job": "j-1"}))
+    made.progress.volumes.track(recorded.uid).succeeded(Deleting({}, 1030.0, {"job": "j-1"}))
     action = decided(recorded, made)
     assert isinstance(action, Patch)
     assert "j-1" not in action.body["metadata"]["annotations"]["volplane.dev/intent"]
 
 
-def test_a_long_deletion_without_a_state_writes_nothing_and_is_waited_for_to_the_end() -> None:
-    item = released()
+def test_a_long_deletion_without_a_state_is_recorded_too_and_waited_for_to_the_end() -> None:
     made = state_with(drivers=(DISK,))
-    made.progress.track_volume(item.uid).succeeded(Deleting({}, 1000.5))
-    assert decided(item, made) == Wait(reason='driver "disk.example.com" is deleting the asset', seconds=0.5)
+    made.progress.volumes.track(released().uid).succeeded(Deleting({}, 1000.5))
+    action = decided(released(), made)
+    assert isinstance(action, Patch)
+    assert action.body["metadata"]["annotations"] == STATELESS
+    recorded = decided(released(annotations=STATELESS), made)
+    assert recorded == Wait(reason='driver "disk.example.com" is deleting the asset', seconds=0.5)
 
 
 def test_once_the_asset_is_gone_others_may_still_hold_the_object() -> None:
     theirs = released(finalizers=["example.com/theirs"])
     made = state_with(drivers=(DISK,))
-    made.progress.track_volume(theirs.uid).succeeded(Deleted())
+    made.progress.volumes.track(theirs.uid).succeeded(Deleted())
     assert decided(theirs, made) == Wait(reason="its asset is gone; others hold the object by their finalizers")
 
 
@@ -149,7 +154,7 @@ def test_the_write_that_lets_the_object_go_ends_its_protection_where_that_is_our
     made_here = {"annotations": {"pv.kubernetes.io/provisioned-by": DISK.name}}
     item = released(finalizers=[*HELD, PROTECTED, "example.com/theirs"], **{**made_here, **fields})
     made = state_with(drivers=(DISK,), **settings)
-    made.progress.track_volume(item.uid).succeeded(Deleted())
+    made.progress.volumes.track(item.uid).succeeded(Deleted())
     action = decided(item, made)
     assert isinstance(action, Patch)
     assert action.body == {"metadata": {"finalizers": kept}}
@@ -159,7 +164,7 @@ def test_whoever_protects_the_volume_lets_it_go_first_where_that_is_another_proc
     """Both writes are due when the object is deleted: the second one would be refused."""
     made = state_with(drivers=(DISK,), protection=False)
     protected = released(finalizers=[*HELD, PROTECTED])
-    made.progress.track_volume(protected.uid).succeeded(Deleted())
+    made.progress.volumes.track(protected.uid).succeeded(Deleted())
     assert decided(protected, made) == Wait(reason="its asset is gone; another process takes its protection away")
     last = decided(released(finalizers=HELD), made)
     assert isinstance(last, Patch)
@@ -186,15 +191,15 @@ def test_what_lies_on_the_storage_of_another_volume_is_kept_and_says_so(*, binde
 def test_what_is_deleted_already_lets_its_object_go_though_another_volume_came_to_lie_there() -> None:
     item = released(hostPath={"path": "/data"})
     made = state_with(volume("other", hostPath={"path": "/data/below"}), drivers=(DISK,))
-    made.progress.track_volume(item.uid).succeeded(Deleted())
+    made.progress.volumes.track(item.uid).succeeded(Deleted())
     assert decided(item, made).body == {"metadata": {"finalizers": None}}
 
 
 def test_whether_a_deletion_in_several_steps_may_go_on_is_asked_right_before_each_step() -> None:
     """By the operation, of the live objects; the decision does not call it failed."""
-    item = released(hostPath={"path": "/data"})
+    item = released(hostPath={"path": "/data"}, annotations=STATELESS)
     made = state_with(volume("other", hostPath={"path": "/data/below"}), drivers=(DISK,))
-    made.progress.track_volume(item.uid).succeeded(Deleting({}, 0.0))
+    made.progress.volumes.track(item.uid).succeeded(Deleting({}, 0.0))
     assert isinstance(decided(item, made), Run)
 
 
@@ -202,7 +207,7 @@ def test_whether_a_deletion_in_several_steps_may_go_on_is_asked_right_before_eac
 def test_a_failure_is_written_on_the_volume_before_the_next_try(*, binder: bool) -> None:
     item = released()
     made = state_with(drivers=(DISK,), binder=binder)
-    made.progress.track_volume(item.uid).failed("the disk is busy")
+    made.progress.volumes.track(item.uid).failed("the disk is busy")
     action = decided(item, made)
     if not binder:
         assert isinstance(action, Run)

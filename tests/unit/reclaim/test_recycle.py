@@ -52,20 +52,20 @@ def test_first_the_driver_says_how() -> None:
 
 def test_a_long_scrub_is_written_down_and_waited_for() -> None:
     made = state_with(drivers=(DISK,))
-    made.progress.track_volume("uid-v").succeeded(Erasing({"part": 1}, due=1005.0))
+    made.progress.volumes.track("uid-v").succeeded(Erasing({"part": 1}, due=1005.0))
     assert noted(decided(dirty(), made=made)).state == {"part": 1}
     again = state_with(drivers=(DISK,))
-    again.progress.track_volume("uid-v").succeeded(Erasing({"part": 1}, due=1005.0))
+    again.progress.volumes.track("uid-v").succeeded(Erasing({"part": 1}, due=1005.0))
     assert decided(dirty(state={"part": 1}), made=again).seconds == 5.0
     assert decided(dirty(state={"part": 1})) == RECYCLE, "another process goes on with it"
     other = state_with(drivers=(DISK,))
-    other.progress.track_volume("uid-v").succeeded(Erasing({"part": 1}, 1005.0, None))
+    other.progress.volumes.track("uid-v").succeeded(Erasing({"part": 1}, 1005.0, None))
     assert decided(dirty(state={"part": 2}), made=other).seconds == 5.0, "another process wrote its state meanwhile"
 
 
 def planned() -> ClusterState:
     made = state_with(drivers=(DISK,))
-    made.progress.track_volume("uid-v").step = ScrubPlan(PodScrub().volume)
+    made.progress.volumes.track("uid-v").step = ScrubPlan(PodScrub().volume)
     return made
 
 

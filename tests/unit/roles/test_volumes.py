@@ -147,7 +147,7 @@ def test_what_looks_at_the_claim_itself_or_finds_nothing_left_to_lose_is_precede
     )
     state = state_with(dying, drivers=(DISK,))
     assert isinstance(decide_volume("v", state, LiveReads()), Run)
-    state.progress.track_volume(dying.uid).succeeded(Deleted())
+    state.progress.volumes.track(dying.uid).succeeded(Deleted())
     assert decide_volume("v", state, LiveReads()).body == {"metadata": {"finalizers": None}}
 
 
@@ -239,7 +239,7 @@ def test_delete_goes_by_finalizer_object_hook_and_finalizer() -> None:
         group=f"delete {item.spec.storage_class_name}",
     )
     after = state_with(item, drivers=(DISK,))
-    after.progress.track_volume(item.uid).succeeded(Deleted())
+    after.progress.volumes.track(item.uid).succeeded(Deleted())
     freed = decide_volume("v", after, read(CLAIMS, "default/gone"))
     assert freed.body == {"metadata": {"finalizers": None}}
 

@@ -416,8 +416,8 @@ def test_outcomes_of_what_is_gone_are_forgotten() -> None:
     bench = Bench()
     item, made = volume(), claim()
     put(bench.world, item, made)
-    bench.world.progress.track_volume(item.uid).failed("broken")
-    bench.world.progress.track_claim(made.uid).attempted = 1.0
+    bench.world.progress.volumes.track(item.uid).failed("broken")
+    bench.world.progress.claims.track(made.uid).attempted = 1.0
     bench.delete(item)
     bench.delete(made)
     assert len(bench.world.progress) == 0

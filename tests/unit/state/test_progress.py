@@ -22,6 +22,7 @@ from volplane.state.progress import (
     Made,
     Pending,
     Progress,
+    Resume,
     ScrubPlan,
     VolumeProgress,
 )
@@ -191,25 +192,25 @@ def test_a_failure_is_to_be_reported_until_the_status_shows_it() -> None:
 
 def test_what_is_not_tracked_reads_as_nothing_and_is_not_kept() -> None:
     progress = Progress()
-    progress.claim("c").segment_full()
-    progress.volume("v").failed("disk on fire")
-    assert (progress.claim("c"), progress.volume("v")) == (ClaimProgress(), VolumeProgress())
+    progress.claims.get("c").segment_full()
+    progress.volumes.get("v").failed("disk on fire")
+    assert (progress.claims.get("c"), progress.volumes.get("v")) == (ClaimProgress(), VolumeProgress())
     assert len(progress) == 0
 
 
 def test_what_is_tracked_is_kept_until_it_is_forgotten() -> None:
     progress = Progress()
-    record = progress.track_claim("c")
+    record = progress.claims.track("c")
     record.segment_full()
-    progress.track_volume("v").failed("disk on fire")
-    assert progress.track_claim("c") is record
-    assert progress.claim("c").step == Full()
-    assert progress.volume("v").unreported_failure == "disk on fire"
-    progress.forget_claim("c")
-    progress.forget_volume("v")
+    progress.volumes.track("v").failed("disk on fire")
+    assert progress.claims.track("c") is record
+    assert progress.claims.get("c").step == Full()
+    assert progress.volumes.get("v").unreported_failure == "disk on fire"
+    progress.claims.forget("c")
+    progress.volumes.forget("v")
     record.discarded()
     assert len(progress) == 0, "what an operation still writes is seen by nobody"
-    assert progress.claim("c") == ClaimProgress()
+    assert progress.claims.get("c") == ClaimProgress()
 
 
 RECORDED: dict[str, tuple[dict[str, int] | None, dict[str, int] | None, bool]] = {
@@ -224,4 +225,17 @@ RECORDED: dict[str, tuple[dict[str, int] | None, dict[str, int] | None, bool]] =
 @pytest.mark.parametrize("row", RECORDED)
 def test_a_state_is_written_over_the_one_that_its_call_was_made_with(row: str) -> None:
     given, recorded, expected = RECORDED[row]
-    assert LongCall(JOB, 5.0, given).to_record(recorded) is expected
+    assert LongCall(JOB, 5.0, given).resume(recorded, 0.0) == Resume(expected, 5.0)
+
+
+def test_an_empty_state_is_written_because_the_record_itself_says_that_the_backend_is_at_work() -> None:
+    """By it the next process knows that `Absent` proves nothing yet, and that a scrub may not be abandoned."""
+    first = LongCall({}, 5.0)
+    assert first.resume(None, 0.0).write
+    assert not first.resume({}, 0.0).write, "it is recorded"
+    assert not LongCall({}, 5.0, {}).resume({}, 0.0).write, "the next call had it"
+
+
+@pytest.mark.parametrize(("now", "seconds"), [(3.0, 2.0), (5.0, 0.0), (9.0, 0.0)])
+def test_a_recorded_call_waits_until_it_is_due(now: float, seconds: float) -> None:
+    assert LongCall(JOB, 5.0).resume(JOB, now) == Resume(write=False, seconds=seconds)
