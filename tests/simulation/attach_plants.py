@@ -13,7 +13,7 @@ from volplane.attach.attach_detach import Decision
 from volplane.attach.comparison import AttachmentComparison
 from volplane.attach.operation import AttachOperation
 from volplane.controller.actions import Wait
-from volplane.state.progress import Detached, Progress
+from volplane.state.progress import AttachmentProgress, Detached, ProgressTable
 
 
 def detach_what_is_in_use(stack: ExitStack) -> None:
@@ -34,17 +34,18 @@ def attach_to_two_nodes(stack: ExitStack) -> None:
 
 def forget_to_detach(stack: ExitStack) -> None:
     """Let a deleted attachment go without a call of the backend."""
-    known = Progress.attachment
+    known = ProgressTable.get
 
-    def done(self: Progress, uid: str) -> Any:
-        progress = known(self, uid)
-        progress.step = Detached()
+    def done(self: ProgressTable[Any, Any], key: Any) -> Any:
+        progress = known(self, key)
+        if isinstance(progress, AttachmentProgress):
+            progress.step = Detached()
         return progress
 
     leave = attacher._leave
 
     def hasty(*arguments: Any) -> Any:
-        with patch.object(Progress, "attachment", done):
+        with patch.object(ProgressTable, "get", done):
             return leave(*arguments)
 
     replace(stack, attacher, "_leave", hasty)

@@ -39,6 +39,7 @@ __all__ = [
     "Made",
     "Pending",
     "Progress",
+    "ProgressTable",
     "Refused",
     "Resume",
     "ScrubPlan",
