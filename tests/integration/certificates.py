@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-__all__ = ["Authority", "Guarded", "guarded"]
+__all__ = ["Authority", "Guarded", "guarded", "verify_strictly"]
 
 _DAY = timedelta(days=1)
 
@@ -48,6 +50,18 @@ class Authority:
         made = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key.public_key())
         made = made.serial_number(x509.random_serial_number())
         return made.not_valid_before(now - _DAY).not_valid_after(now + _DAY)
+
+
+def verify_strictly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the default TLS context of clients be strict, as it is from Python 3.13 on."""
+    default: Callable[..., ssl.SSLContext] = ssl.create_default_context
+
+    def strict(*arguments: Any, **options: Any) -> ssl.SSLContext:
+        context = default(*arguments, **options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
 
 
 class Guarded:

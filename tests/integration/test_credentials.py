@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from integration.certificates import Authority, guarded
+from integration.certificates import Authority, guarded, verify_strictly
 from volplane.errors import ApiUnavailable, ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.http.transport import HttpTransport
@@ -154,15 +153,7 @@ async def test_a_plugin_that_hands_out_certificates_is_asked_for_the_next_when_o
 async def test_an_authority_without_key_identifier_is_trusted_where_python_is_strict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python 3.13 is; before, the test makes it so."""
-    lenient: Callable[..., ssl.SSLContext] = ssl.create_default_context
-
-    def strict(*arguments: Any, **options: Any) -> ssl.SSLContext:
-        context = lenient(*arguments, **options)
-        context.verify_flags |= ssl.VERIFY_X509_STRICT
-        return context
-
-    monkeypatch.setattr(ssl, "create_default_context", strict)
+    verify_strictly(monkeypatch)
     authority = Authority(tmp_path)
     async with guarded(authority) as server:
         server.accepts = {"Bearer a"}

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from integration.certificates import Authority, guarded
+from integration.certificates import Authority, guarded, verify_strictly
 from integration.test_credentials import kubeconfig, trusting
 from volplane.errors import ApiUnavailable, ConfigurationError
 from volplane.kube.http import pool as http_pool
@@ -414,6 +414,7 @@ def test_a_server_is_reached_through_a_tunnel_of_its_proxy(loop: str, user: str,
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_the_way_to_the_proxy_may_have_tls_too(loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verify_strictly(monkeypatch)
     authority, proxy = Authority(tmp_path), Proxy()
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -23,6 +23,7 @@ from volplane._messages import why_unusable
 from volplane.errors import ConfigurationError
 from volplane.kube.credentials import Identity
 from volplane.kube.exec_plugin import ExecCredential, run_plugin
+from volplane.kube.http.route import client_context
 from volplane.kube.kubeconfig_shape import flaw
 
 __all__ = ["ServerSettings", "connection_settings"]
@@ -121,9 +122,7 @@ class _Reader:
 
     def _context(self, authority: bytes, pair: tuple[bytes, bytes], *, verify: bool) -> ssl.SSLContext:
         try:
-            context = ssl.create_default_context(cadata=authority.decode() if authority else None)
-            # Python 3.13 refuses authorities without a key identifier, which private ones often are; Go's TLS does not.
-            context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+            context = client_context(authority.decode() if authority else None)
             if not verify:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE

@@ -16,7 +16,7 @@ import aiohappyeyeballs
 from volplane.errors import ConfigurationError
 from volplane.kube.http.connection import Connection
 
-__all__ = ["CONNECT_SECONDS", "Address", "ConnectTimeoutError", "ProxyError", "Route", "Tls"]
+__all__ = ["CONNECT_SECONDS", "Address", "ConnectTimeoutError", "ProxyError", "Route", "Tls", "client_context"]
 
 CONNECT_SECONDS: Final = 10.0
 _NEXT_ADDRESS_SECONDS: Final = 0.25
@@ -26,6 +26,17 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 Tls = ssl.SSLContext | bool
 """How to speak TLS, for https; a truth value for http, which has none."""
+
+
+def client_context(authority: str | None = None) -> ssl.SSLContext:
+    """Return the TLS settings of a client that trusts `authority` (PEM), or the authorities of the system.
+
+    Raises ssl.SSLError and ValueError for what is no certificate.
+    """
+    context = ssl.create_default_context(cadata=authority)
+    # Python 3.13 refuses authorities without a key identifier, which private ones often are; Go's TLS does not.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
 
 
 class ProxyError(OSError):
@@ -97,7 +108,7 @@ class Route:
 
     async def _tunnelled(self, proxy: Address, tls: Tls, lost: Callable[[Connection], None]) -> Connection:
         """A tunnel (RFC 9110, 9.3.6) with TLS in it, if the server has TLS."""
-        secured = {"ssl": True, "server_hostname": proxy.host} if proxy.scheme == "https" else {}
+        secured = {"ssl": client_context(), "server_hostname": proxy.host} if proxy.scheme == "https" else {}
         target = f"{self.server.authority.removesuffix(f':{self.server.port}')}:{self.server.port}"
         lines = [f"CONNECT {target} HTTP/1.1", f"host: {target}"]
         if proxy.user:
