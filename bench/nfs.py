@@ -39,7 +39,7 @@ from volplane import (
 from volplane_nfs import NfsBackend
 from volplane_nfs.ganesha.bus import DBus
 from volplane_nfs.ganesha.export_manager import ExportManager
-from volplane_nfs.options import OPTIONS, PARAMETERS
+from volplane_nfs.parameters import PARAMETERS
 from volplane_nfs.testing import GaneshaServer, why_no_ganesha
 from volplane_nfs.testing.subjects import export_options
 
@@ -49,7 +49,7 @@ WORKERS: Final = 8
 
 
 def started(server: GaneshaServer, **options: Any) -> NfsBackend:
-    values = {each.name: each.default for each in OPTIONS.parameters}
+    values = {each.name: each.default for each in NfsBackend.options_schema.parameters}
     backend = NfsBackend({**values, "shares": (server.share,), "timeout": 60.0, **options})
     backend.start(StartRequest(context=CONTEXT))
     return backend

@@ -15,7 +15,7 @@ SUBJECT = Name(Subject.__module__, Subject.__name__)
 KITS = {
     "testing.md": "volplane_testing",
     "cloud.md": "volplane.cloud",
-    "path_template.md": "volplane.path_template",
+    "directory.md": "volplane.directory",
     "cloud_testing.md": "volplane_testing.cloud",
     "hostpath_testing.md": "volplane_hostpath.testing",
     "aws_ebs_testing.md": "volplane_aws_ebs.testing",
@@ -26,7 +26,7 @@ KITS = {
 TITLES = {
     "testing.md": "Testing kit",
     "cloud.md": "For authors of cloud backends",
-    "path_template.md": "For authors of backends whose volumes are directories",
+    "directory.md": "For authors of backends whose volumes are directories",
     "cloud_testing.md": "Testing kit for clouds: the frame of a fake cloud",
     "hostpath_testing.md": "Testing kit of hostpath",
     "aws_ebs_testing.md": "Testing kit of aws_ebs: a mocked EC2",
@@ -38,7 +38,7 @@ HOW_TO = {
     "testing.md": "[How to use it](../how-to/test-a-backend.md). "
     "The rules, and `Subject`, are in [conformance.md](conformance.md).",
     "cloud.md": "[How to use it](../how-to/write-a-cloud-backend.md).",
-    "path_template.md": "hostpath and nfs use it for their parameter `pathTemplate`.",
+    "directory.md": "hostpath and nfs are built on it.",
     "cloud_testing.md": "[How to use it](../how-to/write-a-cloud-backend.md).",
     "hostpath_testing.md": "`volplane check volplane_hostpath.testing:subject` judges the backend with it.",
     "aws_ebs_testing.md": "[How to use it](../how-to/test-against-a-mocked-ec2.md).",

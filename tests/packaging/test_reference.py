@@ -18,7 +18,7 @@ PAGES = {
     "volplane.errors": ("errors.md",),
     "volplane_testing": ("testing.md", "conformance.md"),
     "volplane.cloud": ("cloud.md",),
-    "volplane.path_template": ("path_template.md",),
+    "volplane.directory": ("directory.md",),
     "volplane_testing.cloud": ("cloud_testing.md",),
     "volplane_hostpath.testing": ("hostpath_testing.md",),
     "volplane_gce_pd.testing": ("gce_pd_testing.md",),

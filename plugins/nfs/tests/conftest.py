@@ -41,7 +41,7 @@ from volplane_nfs import NfsBackend
 from volplane_nfs.ganesha.bus import DBus, OpenBus
 from volplane_nfs.nfs4 import Address, Client, Dial, dial_tcp
 from volplane_nfs.nfs4.files import root_handle
-from volplane_nfs.options import PARAMETERS
+from volplane_nfs.parameters import PARAMETERS
 from volplane_nfs.testing import GaneshaServer, ModelServer, why_no_ganesha
 from volplane_nfs.testing.subjects import backend_through
 

@@ -644,13 +644,13 @@ def test_mount_options_that_contradict_the_volume_are_refused(site: Site, option
     ],
 )
 def test_a_wrong_option_is_named_with_what_would_be_right(options: dict[str, Any], says: str) -> None:
+
     from volplane_nfs import NfsBackend
-    from volplane_nfs.options import OPTIONS
 
     from .conftest import defaults
 
     with pytest.raises(InvalidArgument, match=says):
-        NfsBackend({**defaults(OPTIONS), "shares": (MODEL,), **options})
+        NfsBackend({**defaults(NfsBackend.options_schema), "shares": (MODEL,), **options})
 
 
 def test_block_volumes_and_copies_are_unsupported(site: Site) -> None:

@@ -12,7 +12,6 @@ from volplane import (
     Absent,
     AccessMode,
     AdoptRequest,
-    AlreadyExists,
     Asset,
     AssetPage,
     BackendError,
@@ -44,8 +43,9 @@ from volplane import (
     VolumeIdentity,
     VolumeMode,
     hookimpl,
+    read_parameters,
 )
-from volplane.path_template import PathTemplate
+from volplane.directory import CONTROL, CorruptMarker, Handle, check_demand, check_name, name_of, static_key
 from volplane_hostpath.delete import (
     delete_marked,
     delete_static,
@@ -55,7 +55,6 @@ from volplane_hostpath.delete import (
     refuse_not_static,
     remove_empty_marker,
     remove_leftovers,
-    static_key,
 )
 from volplane_hostpath.dirfd import NotADirectory, closing, entry_exists, open_path
 from volplane_hostpath.disk_waits import DiskWaits
@@ -63,19 +62,17 @@ from volplane_hostpath.errors import storage_errors
 from volplane_hostpath.index import VolumeIndex, read_volume_marker
 from volplane_hostpath.listing import list_page
 from volplane_hostpath.locks import Deadline, Locks
-from volplane_hostpath.markers import CorruptMarker, Handle, VolumeMarker, check_name, marker_file
+from volplane_hostpath.markers import VolumeMarker, marker_file
 from volplane_hostpath.mounts import MountTable
 from volplane_hostpath.provision import (
     NodeTopology,
     asset_of,
     discard_staged,
     finish_volume,
-    new_marker,
-    refuse_other_demand,
     stage_volume,
 )
-from volplane_hostpath.root import CONTROL, INDEX, LOCKS, TRASH, VOLUMES, OpenRoots, Root, initialise
-from volplane_hostpath.settings import OPTIONS, PARAMETERS, ClassParameters, Settings
+from volplane_hostpath.root import INDEX, LOCKS, TRASH, VOLUMES, OpenRoots, Root, initialise
+from volplane_hostpath.settings import PARAMETERS, ClassParameters, Settings
 from volplane_hostpath.static_volumes import path_below_root, root_spellings, static_path
 from volplane_hostpath.update import adopt_marker, expand_marker
 
@@ -89,12 +86,12 @@ class HostPathBackend(BackendSpec):
     """Volumes as directories of one file system of a node, or of one that all nodes share."""
 
     default_driver_name: ClassVar[str] = "hostpath.volplane.dev"
-    options_schema: ClassVar[ParameterSchema] = OPTIONS
+    options_schema: ClassVar[ParameterSchema] = ParameterSchema.of(Settings)
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         """Check the options; raises `InvalidArgument`."""
         super().__init__(options)
-        self._settings = Settings.of(options)
+        self._settings = read_parameters(Settings, options)
         self._root_id = self._settings.root_id
         self._topology = NodeTopology("", self._settings.affinity_label, self._settings.node_value)
         self._access_modes = frozenset(AccessMode) if self._settings.shared else _ONE_NODE
@@ -145,7 +142,7 @@ class HostPathBackend(BackendSpec):
     @hookimpl
     def validate(self, request: ValidateRequest) -> Done:
         """Check the path template, and that the volume type suits the root."""
-        PathTemplate.parse(ClassParameters.of(request.parameters, self._settings).path_template)
+        ClassParameters.of(request.parameters, self._settings)
         return Done()
 
     @hookimpl
@@ -159,12 +156,15 @@ class HostPathBackend(BackendSpec):
             marker = _marker(root, request.name)
             staged = marker is None
             if marker is None:
-                marker = new_marker(
-                    request, parameters, {} if self._settings.shared else self._topology.segment(request)
+                segment = {} if self._settings.shared else self._topology.segment(request)
+                marker = VolumeMarker.new(
+                    request, parameters, volume_type=parameters.volume_type, segment=dict(segment)
                 )
                 stage_volume(root, self._index, self._waits, self._settings, marker=marker, context=context)
             else:
-                refuse_other_demand(marker, request, parameters)
+                # A field that the marker of an older version does not have is not compared.
+                demand = {key: asked for key, asked in parameters.demand(request).items() if key in marker.demand}
+                marker.refuse_other_demand(request, demand)
             finish_volume(root, self._index, self._waits, marker, context, make=True, staged=staged)
             return asset_of(root, marker)
 
@@ -180,7 +180,7 @@ class HostPathBackend(BackendSpec):
                 return Absent()
             if not marker.belongs_to(request.owner) or marker.owner.generation != request.owner.generation:
                 return Absent()
-            deleting = entry_exists(marker.key, root.directory(TRASH))
+            deleting = entry_exists(marker.entry, root.directory(TRASH))
             if not deleting and finish_volume(root, self._index, self._waits, marker, context, make=False):
                 return asset_of(root, marker)
             if not delete_marked(root, self._index, self._waits, marker, context):
@@ -196,7 +196,7 @@ class HostPathBackend(BackendSpec):
             with self._volume(static_key(volume), context, doing) as root:
                 finished = delete_static(root, self._index, self._waits, volume, context)
         else:
-            name = _name_of(volume)
+            name = name_of(volume)
             with self._volume(name, context, doing) as root:
                 _check_root(root, volume)
                 finished = self._delete_owned(root, name, volume, context)
@@ -241,7 +241,7 @@ class HostPathBackend(BackendSpec):
         volume, context = request.volume, request.context
         if volume.owner is None:
             raise Unsupported(f"{volume.name} was not made by this driver: nothing was promised to it")
-        name = _name_of(volume)
+        name = name_of(volume)
         with self._volume(name, context, f"grow {volume.name}") as root:
             _check_root(root, volume)
             marker = _owned_marker(root, name, volume)
@@ -266,7 +266,7 @@ class HostPathBackend(BackendSpec):
         volume, context = request.volume, request.context
         if volume.owner is None:
             raise Unsupported(f"{volume.name} was not made by this driver: it carries no marks")
-        name = _name_of(volume)
+        name = name_of(volume)
         with self._volume(name, context, f"take over {volume.name}") as root:
             _check_root(root, volume)
             adopt_marker(root, self._index, self._waits, _present_marker(root, name, volume), request)
@@ -301,29 +301,22 @@ class HostPathBackend(BackendSpec):
                 yield root
 
     def _check_demand(self, request: ProvisionRequest) -> None:
-        if request.volume_mode is not VolumeMode.FILESYSTEM:
-            raise Unsupported(f"volumeMode {request.volume_mode}: directories serve volumeMode Filesystem only")
+        check_demand(request)
         other = sorted(str(mode) for mode in set(request.access_modes) - self._access_modes)
         if other:
             served = ", ".join(sorted(str(mode) for mode in self._access_modes))
             raise Unsupported(
                 f"access mode {other[0]} needs a file system that every node sees (option shared); served are {served}"
             )
-        if request.source_snapshot is not None or request.source_volume is not None:
-            raise Unsupported("directories cannot be made from a snapshot or from another volume")
         if request.mount_options:
             raise InvalidArgument(f"mountOptions {list(request.mount_options)}: a directory has none; remove them")
-        if request.capacity_bytes < 1:
-            raise InvalidArgument(f"capacity {request.capacity_bytes} must be at least 1 byte")
-        if request.limit_bytes is not None and request.limit_bytes < request.capacity_bytes:
-            raise InvalidArgument(f"limit {request.limit_bytes} is less than the request {request.capacity_bytes}")
 
     def _delete_owned(self, root: Root, name: str, volume: VolumeIdentity, context: Context) -> bool:
         marker = _marker(root, name)
         if marker is None:
             delete_unmarked(root, self._index, name, volume, context)
             return True
-        _refuse_other_owner(root, marker, volume)
+        marker.refuse_other_owner(volume.owner, f"{root.path}/{marker.path}")
         handle = Handle.parse(volume.handle)
         if handle is not None and handle.generation != marker.owner.generation:
             return True  # The name belongs to another generation: this one is gone.
@@ -336,7 +329,7 @@ class HostPathBackend(BackendSpec):
                 refuse_not_static(root, self._index, path)
             return path
         _check_root(root, volume)
-        return _owned_marker(root, _name_of(volume), volume).path
+        return _owned_marker(root, name_of(volume), volume).path
 
 
 def _marker(root: Root, name: str) -> VolumeMarker | None:
@@ -357,31 +350,15 @@ def _present_marker(root: Root, name: str, volume: VolumeIdentity) -> VolumeMark
 
 def _owned_marker(root: Root, name: str, volume: VolumeIdentity) -> VolumeMarker:
     marker = _present_marker(root, name, volume)
-    _refuse_other_owner(root, marker, volume)
+    marker.refuse_other_owner(volume.owner, f"{root.path}/{marker.path}")
     return marker
-
-
-def _refuse_other_owner(root: Root, marker: VolumeMarker, volume: VolumeIdentity) -> None:
-    if volume.owner is None or not marker.belongs_to(volume.owner):
-        raise AlreadyExists(
-            f"{root.path}/{marker.path} belongs to claim {marker.owner.claim_uid} of cluster "
-            f"{marker.owner.cluster_id!r}, not to {volume.name}: it is not touched"
-        )
-
-
-def _name_of(volume: VolumeIdentity) -> str:
-    """The name under which the volume was made."""
-    handle = Handle.parse(volume.handle)
-    if handle is not None:
-        return check_name(handle.volume_name)
-    return check_name(volume.owner.volume_name if volume.owner else volume.name)
 
 
 def _check_root(root: Root, volume: VolumeIdentity) -> None:
     """Raise `Unavailable` for a volume of another root: it is not gone."""
     handle = Handle.parse(volume.handle)
-    if handle is not None and handle.root_id != root.id:
+    if handle is not None and handle.storage_id != root.id:
         raise Unavailable(
-            f"{handle.volume_name} lies on the root with id {handle.root_id}, at {root.path} is {root.id}: mount the "
-            "disk it lies on"
+            f"{handle.volume_name} lies on the root with id {handle.storage_id}, at {root.path} is {root.id}: mount "
+            "the disk it lies on"
         )

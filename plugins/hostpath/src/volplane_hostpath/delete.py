@@ -6,11 +6,11 @@ when the space is. The end of the module removes what crashed calls left in tmp 
 
 from __future__ import annotations
 
-import hashlib
 import os
 from contextlib import suppress
 
 from volplane import AlreadyExists, BackendError, Context, Unavailable, VolumeIdentity, VolumeInUse
+from volplane.directory import CONTROL, CorruptMarker, static_key
 from volplane_hostpath.dirfd import (
     ancestors,
     closing,
@@ -25,12 +25,12 @@ from volplane_hostpath.dirfd import (
 from volplane_hostpath.disk_waits import DiskWaits
 from volplane_hostpath.index import VolumeIndex, read_volume_marker
 from volplane_hostpath.locks import Deadline, Locks
-from volplane_hostpath.markers import CorruptMarker, VolumeMarker, marker_file
+from volplane_hostpath.markers import VolumeMarker, marker_file
 from volplane_hostpath.mounts import mounts_above, mounts_below, mounts_of
 from volplane_hostpath.parent_directories import forget_parents, remove_empty_parents, remove_stale_entries
 from volplane_hostpath.provision import discard_staged
 from volplane_hostpath.rmtree import empty_directory
-from volplane_hostpath.root import CONTROL, LOCKS, TMP, TRASH, VOLUMES, Root
+from volplane_hostpath.root import LOCKS, TMP, TRASH, VOLUMES, Root
 from volplane_hostpath.static_volumes import (
     path_below_root,
     refuse_marked,
@@ -52,16 +52,10 @@ __all__ = [
     "refuse_not_static",
     "remove_empty_marker",
     "remove_leftovers",
-    "static_key",
     "volume_of_entry",
 ]
 
 STATIC_PREFIX = "static-"
-
-
-def static_key(volume: VolumeIdentity) -> str:
-    """Name in the trash, and of the lock, of a static volume."""
-    return STATIC_PREFIX + hashlib.sha256(f"{volume.name}/{volume.uid}".encode()).hexdigest()[:32]
 
 
 def refuse_mounts_below(root: Root, fd: int, label: str) -> None:
@@ -82,17 +76,17 @@ def refuse_in_use(root: Root, fd: int, label: str) -> None:
 def delete_marked(root: Root, index: VolumeIndex, waits: DiskWaits, marker: VolumeMarker, context: Context) -> bool:
     """Delete a volume that has a marker; False = not finished, call again. Needs the volume's lock."""
     deadline = Deadline(context)
-    _take_away(root, marker.path, marker.key, context)
-    if entry_exists(marker.key, root.directory(TMP)):
+    _take_away(root, marker.path, marker.entry, context)
+    if entry_exists(marker.entry, root.directory(TMP)):
         # It was never moved into place.
-        _move_into_trash(root, marker.key, root.directory(TMP), marker.key)
+        _move_into_trash(root, marker.entry, root.directory(TMP), marker.entry)
     with index.open(root, deadline.remaining(), context.log):
         remove_empty_parents(root, marker.path)
     # First wait: the directory leaves its place before its marker and the entries of its parents go. Otherwise it would
     # come back after a power failure as a foreign one.
     above = [(root.fd, parent) for parent in ancestors(marker.path)]
-    waits.wait(root, [*above, (root.fd, ""), (root.directory(TRASH), ""), (root.directory(TRASH), marker.key)])
-    if not empty_trash(root, marker.key, deadline):
+    waits.wait(root, [*above, (root.fd, ""), (root.directory(TRASH), ""), (root.directory(TRASH), marker.entry)])
+    if not empty_trash(root, marker.entry, deadline):
         return False
     with index.open(root, deadline.remaining(), context.log):
         forget_parents(root, index, marker.path, counted=1)

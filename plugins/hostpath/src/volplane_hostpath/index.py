@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from volplane.directory import CorruptMarker
 from volplane_hostpath.capacity import Space, room, used_by_others
 from volplane_hostpath.dirfd import ancestors, create_file, names_in, read_file, remove_entry
 from volplane_hostpath.locks import locked, thread_lock
-from volplane_hostpath.markers import CorruptMarker, VolumeMarker, marker_file
+from volplane_hostpath.markers import VolumeMarker, marker_file
 from volplane_hostpath.root import INDEX, TMP, VOLUMES, Root
 
 __all__ = ["VolumeIndex", "read_volume_marker", "volume_names"]

@@ -6,15 +6,16 @@ import os
 from collections.abc import Iterator
 
 from volplane import AssetPage, BackendError, Context, ListedAsset
+from volplane.directory import CONTROL, CorruptMarker, Handle
 from volplane_hostpath.delete import volume_of_entry
 from volplane_hostpath.dirfd import closing, directory_exists, entry_exists, names_in, open_directory
 from volplane_hostpath.errors import printable
 from volplane_hostpath.index import VolumeIndex, read_volume_marker, volume_names
 from volplane_hostpath.locks import Deadline
-from volplane_hostpath.markers import CorruptMarker, Handle, VolumeMarker, marker_file
+from volplane_hostpath.markers import VolumeMarker, marker_file
 from volplane_hostpath.parent_directories import is_ours
 from volplane_hostpath.provision import asset_of
-from volplane_hostpath.root import CONTROL, TMP, TRASH, VOLUMES, Root
+from volplane_hostpath.root import TMP, TRASH, VOLUMES, Root
 
 __all__ = ["PAGE", "list_page"]
 
@@ -104,7 +105,7 @@ def _listed_volume(root: Root, name: str, context: Context) -> ListedAsset | Non
 
 
 def _directory_exists(root: Root, marker: VolumeMarker) -> bool:
-    if any(entry_exists(marker.key, root.directory(place)) for place in (TMP, TRASH)):
+    if any(entry_exists(marker.entry, root.directory(place)) for place in (TMP, TRASH)):
         return True
     try:
         return directory_exists(marker.path, root.fd, root.mount, label=root.path)

@@ -6,11 +6,11 @@ replace a volume in it by a symbolic link, and deleting it would delete both. Al
 
 from __future__ import annotations
 
-import hashlib
 import os
 from contextlib import suppress
 
 from volplane import AlreadyExists, Unavailable
+from volplane.directory import parent_key
 from volplane_hostpath.dirfd import (
     ancestors,
     closing,
@@ -42,13 +42,9 @@ __all__ = [
 _MODE = 0o711
 
 
-def _entry(path: str) -> str:
-    return hashlib.sha256(os.fsencode(path)).hexdigest()[:32]
-
-
 def is_ours(root: Root, path: str) -> bool:
     """Whether the driver made this directory to hold volumes."""
-    return entry_exists(_entry(path), root.directory(PARENTS))
+    return entry_exists(parent_key(os.fsencode(path)), root.directory(PARENTS))
 
 
 def refuse_foreign_parents(root: Root, path: str) -> list[str]:
@@ -70,13 +66,13 @@ def register_parents(root: Root, missing: list[str]) -> None:
     While the index has a volume below a parent, its entry is not removed.
     """
     for path in missing:
-        create_file(_entry(path), root.directory(PARENTS), path.encode(), durable=False)
+        create_file(parent_key(os.fsencode(path)), root.directory(PARENTS), path.encode(), durable=False)
 
 
 def entries_of(root: Root, path: str) -> list[Target]:
     """What must be on the disk before the parents of a path are made."""
     parents = root.directory(PARENTS)
-    return [(parents, ""), *((parents, _entry(above)) for above in ancestors(path))]
+    return [(parents, ""), *((parents, parent_key(os.fsencode(above))) for above in ancestors(path))]
 
 
 def make_parent_directories(root: Root, path: str) -> int:
@@ -137,7 +133,7 @@ def forget_parents(root: Root, index: VolumeIndex, path: str, *, counted: int) -
     """
     for above in ancestors(path):
         if index.volumes_below(above) <= counted and not directory_exists(above, root.fd, root.mount, label=root.path):
-            remove_entry(_entry(above), root.directory(PARENTS))
+            remove_entry(parent_key(os.fsencode(above)), root.directory(PARENTS))
 
 
 def remove_stale_entries(root: Root, index: VolumeIndex) -> None:
@@ -148,5 +144,5 @@ def remove_stale_entries(root: Root, index: VolumeIndex) -> None:
         if index.volumes_below(path):
             continue  # A volume is about to be moved into it.
         # An entry that a crash cut short names another path; its directory was never made.
-        if _entry(path) != entry or not directory_exists(path, root.fd, root.mount, label=root.path):
+        if parent_key(os.fsencode(path)) != entry or not directory_exists(path, root.fd, root.mount, label=root.path):
             remove_entry(entry, parents)

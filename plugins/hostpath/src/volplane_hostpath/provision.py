@@ -12,7 +12,6 @@ waits the marker is safe, and the directory in tmp, in place or lost: the second
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from volplane import (
     Unavailable,
     VolumeSource,
 )
-from volplane.path_template import PathTemplate
+from volplane.directory import Handle
 from volplane_hostpath.capacity import human
 from volplane_hostpath.dirfd import (
     ancestors,
@@ -47,7 +46,7 @@ from volplane_hostpath.disk_waits import DiskWaits, Target
 from volplane_hostpath.errors import to_backend_error
 from volplane_hostpath.index import VolumeIndex
 from volplane_hostpath.locks import Deadline
-from volplane_hostpath.markers import Handle, VolumeMarker, marker_file
+from volplane_hostpath.markers import VolumeMarker, marker_file
 from volplane_hostpath.parent_directories import (
     entries_of,
     forget_parents,
@@ -56,15 +55,13 @@ from volplane_hostpath.parent_directories import (
     register_parents,
 )
 from volplane_hostpath.root import TMP, TRASH, VOLUMES, Root
-from volplane_hostpath.settings import HOST_PATH, ClassParameters, Settings
+from volplane_hostpath.settings import HOST_PATH, Settings
 
 __all__ = [
     "NodeTopology",
     "asset_of",
     "discard_staged",
     "finish_volume",
-    "new_marker",
-    "refuse_other_demand",
     "stage_volume",
 ]
 
@@ -114,39 +111,6 @@ class NodeTopology:
         return NodeTopology(self.name, self.label, selected.labels.get(self.label, self.value))
 
 
-def _demand_of(request: ProvisionRequest, parameters: ClassParameters) -> dict[str, Any]:
-    """What was asked for, as JSON values: equal demands have equal ones."""
-    return {
-        "capacity_bytes": request.capacity_bytes,
-        "access_modes": sorted(str(mode) for mode in request.access_modes),
-        "mode": f"{parameters.mode:04o}",
-        "uid": parameters.uid,
-        "gid": parameters.gid,
-        "path_template": parameters.path_template,
-        "volume_type": parameters.volume_type,
-    }
-
-
-def refuse_other_demand(marker: VolumeMarker, request: ProvisionRequest, parameters: ClassParameters) -> None:
-    """Raise `AlreadyExists` unless the volume was made for this owner and an equal demand."""
-    name = request.name
-    demand = _demand_of(request, parameters)
-    if not marker.belongs_to(request.owner):
-        raise AlreadyExists(
-            f"{name} belongs to claim {marker.owner.claim_uid} of cluster {marker.owner.cluster_id!r}, not to claim "
-            f"{request.owner.claim_uid} of cluster {request.owner.cluster_id!r}"
-        )
-    if marker.owner.generation != request.owner.generation:
-        raise AlreadyExists(
-            f"{name} exists as generation {marker.owner.generation}, asked for was {request.owner.generation}"
-        )
-    for key, asked in demand.items():
-        # A field that the marker does not have is not compared.
-        made = marker.demand.get(key, asked)
-        if made != asked:
-            raise AlreadyExists(f"{name} exists and was made with {key} {made!r}, not {asked!r}")
-
-
 def asset_of(root: Root, marker: VolumeMarker) -> Asset:
     """The asset of a volume."""
     fields: dict[str, Any] = {"path": f"{root.path}/{marker.path}"}
@@ -159,23 +123,6 @@ def asset_of(root: Root, marker: VolumeMarker) -> Asset:
         capacity_bytes=marker.capacity_bytes,
         node_affinity=(dict(marker.segment),) if marker.segment else (),
         gid=marker.gid,
-    )
-
-
-def new_marker(request: ProvisionRequest, parameters: ClassParameters, segment: Mapping[str, str]) -> VolumeMarker:
-    """The marker of a new volume."""
-    path = PathTemplate.parse(parameters.path_template).render(request.claim, request.name)
-    return VolumeMarker(
-        name=request.name,
-        owner=request.owner,
-        path=path,
-        capacity_bytes=request.capacity_bytes,
-        demand=_demand_of(request, parameters),
-        volume_type=parameters.volume_type,
-        segment=dict(segment),
-        gid=parameters.gid,
-        claim=f"{request.claim.namespace}/{request.claim.name}",
-        created_at=time.time(),
     )
 
 
@@ -217,7 +164,7 @@ def finish_volume(
     make: make the directory if it is missing. staged: `stage_volume` has just made it. Returns False if it is missing
     and was not made.
     """
-    if entry_exists(marker.key, root.directory(TRASH)):
+    if entry_exists(marker.entry, root.directory(TRASH)):
         raise Unavailable(f"{marker.name} is being deleted; wait until it is gone")
     if staged:
         _rename_into_place(root, index, marker, context)
@@ -239,7 +186,7 @@ def _first_wait(root: Root, waits: DiskWaits, marker: VolumeMarker) -> None:
     They come before the directory in its place: without them it would count as foreign after a power failure, and no
     call would finish or remove it.
     """
-    staged = (root.directory(TMP), marker.key)
+    staged = (root.directory(TMP), marker.entry)
     waits.wait(root, [*_marker_targets(root, marker), staged, *entries_of(root, marker.path)])
 
 
@@ -250,10 +197,10 @@ def _marker_targets(root: Root, marker: VolumeMarker) -> list[Target]:
 
 def _stage_again(root: Root, index: VolumeIndex, marker: VolumeMarker, context: Context, *, make: bool) -> bool:
     """Prepare the directory in tmp of a volume whose marker an earlier call wrote; False if it is missing."""
-    if not entry_exists(marker.key, root.directory(TMP)):
+    if not entry_exists(marker.entry, root.directory(TMP)):
         if not make:
             return False
-        os.mkdir(marker.key, 0o700, dir_fd=root.directory(TMP))
+        os.mkdir(marker.entry, 0o700, dir_fd=root.directory(TMP))
     _set_owner_and_mode(root, marker)
     with index.open(root, Deadline(context).remaining(), context.log):
         try:
@@ -312,17 +259,17 @@ def _check_room_and_path(root: Root, index: VolumeIndex, settings: Settings, mar
 
 def _make_directory(root: Root, marker: VolumeMarker) -> None:
     try:
-        os.mkdir(marker.key, 0o700, dir_fd=root.directory(TMP))
+        os.mkdir(marker.entry, 0o700, dir_fd=root.directory(TMP))
     except FileExistsError:
         discard_staged(root, marker.name)
-        os.mkdir(marker.key, 0o700, dir_fd=root.directory(TMP))
+        os.mkdir(marker.entry, 0o700, dir_fd=root.directory(TMP))
     _set_owner_and_mode(root, marker)
 
 
 def _set_owner_and_mode(root: Root, marker: VolumeMarker) -> None:
     """Set owner and mode of the directory in tmp."""
     uid, gid = marker.demand.get("uid"), marker.demand.get("gid")
-    with closing(open_directory(marker.key, root.directory(TMP), root.mount, label=f"{root.path} (tmp)")) as fd:
+    with closing(open_directory(marker.entry, root.directory(TMP), root.mount, label=f"{root.path} (tmp)")) as fd:
         if uid is not None or gid is not None:
             os.fchown(fd, -1 if uid is None else uid, -1 if gid is None else gid)
         # After fchown, which clears the set-id bits.
@@ -340,4 +287,4 @@ def _rename_into_place(root: Root, index: VolumeIndex, marker: VolumeMarker, con
         with closing(parent):
             if entry_exists(name, parent):
                 raise Unavailable(f"{root.path}/{marker.path} appeared while the volume was made; it is not touched")
-            os.rename(marker.key, name, src_dir_fd=root.directory(TMP), dst_dir_fd=parent)
+            os.rename(marker.entry, name, src_dir_fd=root.directory(TMP), dst_dir_fd=parent)

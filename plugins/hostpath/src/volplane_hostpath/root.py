@@ -12,14 +12,14 @@ from types import TracebackType
 from typing import Self
 
 from volplane import Context, Unavailable
+from volplane.directory import CONTROL, CorruptMarker
 from volplane_hostpath.dirfd import create_file, names_in, open_directory, read_file, sync
 from volplane_hostpath.locks import Deadline, locked
-from volplane_hostpath.markers import CorruptMarker, RootMarker
+from volplane_hostpath.markers import RootMarker
 from volplane_hostpath.mounts import MountIdentity, MountTable, parse_fstab, read_mounts
 from volplane_hostpath.settings import Settings
 
 __all__ = [
-    "CONTROL",
     "INDEX",
     "LOCKS",
     "PARENTS",
@@ -35,7 +35,6 @@ __all__ = [
     "unmounted_above",
 ]
 
-CONTROL = ".volplane"
 ROOT_MARKER = "root.json"
 INDEX = "ledger"
 """Lock and counters of the index (index.py)."""

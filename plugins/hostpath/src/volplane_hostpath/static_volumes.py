@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterable
 
 from volplane import AlreadyExists, InvalidArgument, Unavailable, VolumeSource
+from volplane.directory import CONTROL, path_components
 from volplane_hostpath.dirfd import NotADirectory, ancestors, closing, entry_exists, open_path
 from volplane_hostpath.index import VolumeIndex
 from volplane_hostpath.parent_directories import is_ours
-from volplane_hostpath.root import CONTROL, ROOT_MARKER, Root
+from volplane_hostpath.root import ROOT_MARKER, Root
 from volplane_hostpath.settings import HOST_PATH, LOCAL
 
 __all__ = ["path_below_root", "refuse_marked", "refuse_other_root", "refuse_parent", "root_spellings", "static_path"]
@@ -22,28 +23,22 @@ def path_below_root(source: VolumeSource, roots: Iterable[str]) -> str | None:
 
     Purely lexical. None also for "..", the root itself and `.volplane`. roots: spellings of the root.
     """
-    path = source.fields.get("path")
-    if source.kind not in {LOCAL, HOST_PATH} or not isinstance(path, str) or not _is_path(path):
+    if source.kind not in {LOCAL, HOST_PATH}:
         return None
     if source.kind == HOST_PATH and (source.fields.get("type") or "") not in _DIRECTORY_TYPES:
         return None
-    parts = [part for part in path.split("/") if part not in {"", "."}]
-    if ".." in parts:
+    parts = path_components(source.fields.get("path"))
+    if parts is None:
+        return None
+    try:
+        os.fsencode("/".join(parts))  # Strings of JSON can be no path of the operating system.
+    except UnicodeEncodeError:
         return None
     for root in roots:
         above = [part for part in root.split("/") if part]
         if parts[: len(above)] == above and len(parts) > len(above) and parts[len(above)] != CONTROL:
             return "/".join(parts[len(above) :])
     return None
-
-
-def _is_path(text: str) -> bool:
-    """Whether it is an absolute path that the operating system accepts; JSON strings can hold others."""
-    try:
-        os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
-    return text.startswith("/") and "\0" not in text
 
 
 def root_spellings(root: str) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ import secrets
 import time
 from typing import Final
 
-from volplane_nfs.markers import VolumeMarker, dumped, loaded
+from volplane.directory import decode_fields, encode_fields
+from volplane_nfs.markers import VolumeMarker
 from volplane_nfs.nfs4 import Status, values_of
 from volplane_nfs.nfs4.files import (
     MISSING,
@@ -43,7 +44,7 @@ def archive_directory(share: Share, handles: Handles, marker: VolumeMarker) -> N
     now = time.time()
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     name = marker.key + f".{stamp}-{secrets.token_hex(4)}".encode()
-    kept = dumped(
+    kept = encode_fields(
         {
             "path": marker.path,
             "claim": marker.claim,
@@ -81,6 +82,6 @@ def remove_expired(share: Share, handles: Handles) -> None:
         content = None if container is None else read_link(share.client, container, _MARKER)
         if content is None:
             continue
-        expires_at = loaded(content).get("expires_at")
+        expires_at = decode_fields(content).get("expires_at")
         if isinstance(expires_at, int | float) and expires_at <= time.time():
             share.client.pipeline([rename(handles.archive, name, handles.trash, name)])

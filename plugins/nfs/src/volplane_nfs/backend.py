@@ -46,19 +46,21 @@ from volplane import (
     VolumeIdentity,
     VolumeMode,
     hookimpl,
+    read_parameters,
 )
-from volplane_nfs.delete import delete_owned, delete_unfinished, empty_trash, scrub, static_key, take_away
+from volplane.directory import Handle, check_demand, check_name, name_of, static_key
+from volplane_nfs.delete import delete_owned, delete_unfinished, empty_trash, scrub, take_away
 from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.ganesha.bus import DBus, OpenBus
 from volplane_nfs.listing import list_page, tidy_up
-from volplane_nfs.markers import Handle, VolumeMarker, check_name
+from volplane_nfs.markers import LONGEST_NAME, VolumeMarker
 from volplane_nfs.mount_options import refuse_mount_options
 from volplane_nfs.nfs4 import Dial, dial_tcp
 from volplane_nfs.nfs4.files import ANONYMOUS, Path, create_directory
 from volplane_nfs.nfs4.operations import PUTFH, REMOVE, SETATTR
-from volplane_nfs.options import OPTIONS, PARAMETERS
-from volplane_nfs.provision import check_sizes, provision_directory
-from volplane_nfs.settings import ClassParameters, Settings
+from volplane_nfs.parameters import PARAMETERS, ClassParameters
+from volplane_nfs.provision import provision_directory
+from volplane_nfs.settings import Settings
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.shares import Shares
 from volplane_nfs.sources import below_pseudo_path, path_below_share, static_path
@@ -70,7 +72,6 @@ from volplane_nfs.volumes import (
     is_unfinished,
     read_found,
     read_marker,
-    refuse_foreign_marks,
     replace_marker,
     text,
     wanted_attributes,
@@ -85,7 +86,7 @@ class NfsBackend(BackendSpec):
     """Volumes as directories of shares of NFSv4 servers, or as exports of NFS-Ganesha."""
 
     default_driver_name: ClassVar[str] = "nfs.volplane.dev"
-    options_schema: ClassVar[ParameterSchema] = OPTIONS
+    options_schema: ClassVar[ParameterSchema] = ParameterSchema.of(Settings)
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class NfsBackend(BackendSpec):
         seconds.
         """
         super().__init__(options)
-        self._settings = Settings.of(options)
+        self._settings = read_parameters(Settings, options)
         self._shares = Shares(self._settings, dial, now)
         self._last_class: tuple[Mapping[str, Any], ClassParameters] | None = None
         export = self._settings.export
@@ -159,9 +160,9 @@ class NfsBackend(BackendSpec):
     @hookimpl
     def provision(self, request: ProvisionRequest) -> Asset | InProgress:
         """Choose a share, then make the directory there, or finish and return that of an earlier call."""
-        check_name(request.name)
-        check_sizes(request)
-        _refuse_unsupported(request)
+        check_name(request.name, LONGEST_NAME)
+        check_demand(request)
+        refuse_mount_options(request.mount_options)
         parameters = self._class_parameters(request.parameters)
         candidates = self._shares.allowed(parameters)
         share = self._shares.chosen(request, candidates)
@@ -197,7 +198,7 @@ class NfsBackend(BackendSpec):
     @hookimpl
     def find(self, request: FindRequest) -> Asset | Absent:
         """A finished volume; what is not finished, or is being deleted, is removed."""
-        name = check_name(request.name)
+        name = check_name(request.name, LONGEST_NAME)
         for share in self._shares.all:
             found = share.work(f"look for {name}", lambda handles, share=share: self._find(share, handles, request))  # type: ignore[misc]
             if found is not None:
@@ -232,7 +233,7 @@ class NfsBackend(BackendSpec):
         if volume.owner is None:
             finished = share.work(doing, lambda handles: self._delete_static(share, handles, volume))
         else:
-            name = _name_of(volume)
+            name = name_of(volume, LONGEST_NAME)
             finished = share.work(
                 doing,
                 lambda handles: delete_owned(share, handles, name, volume, self._exports),
@@ -240,7 +241,7 @@ class NfsBackend(BackendSpec):
         return Done() if finished else InProgress(retry_after=_AGAIN)
 
     def _delete_static(self, share: Share, handles: Handles, volume: VolumeIdentity) -> bool:
-        path, key = self._static_path(share, handles, volume), static_key(volume)
+        path, key = self._static_path(share, handles, volume), static_key(volume).encode()
         take_away(share, handles, path, key)
         return empty_trash(share, handles, key, text(share, path))
 
@@ -260,7 +261,7 @@ class NfsBackend(BackendSpec):
         """A directory strictly below a share, or one of the driver's exports. Only the text is looked at."""
         source = request.source
         return below_pseudo_path(source, self._settings) or any(
-            path_below_share(source, share) is not None for share in self._settings.shares
+            path_below_share(source, share) is not None for share in self._settings.addresses
         )
 
     @hookimpl
@@ -273,14 +274,14 @@ class NfsBackend(BackendSpec):
     def _recycle(self, share: Share, handles: Handles, volume: VolumeIdentity) -> Erased | PodScrub | InProgress:
         marker: VolumeMarker | None = None
         if volume.owner is None:
-            path, key = self._static_path(share, handles, volume), static_key(volume)
+            path, key = self._static_path(share, handles, volume), static_key(volume).encode()
         else:
             marker = self._present(share, handles, volume)
             path, key = marker.components, marker.key
         directory = directory_attributes(share, handles, path)
         if directory is None:
             raise NotFound(f"{text(share, path)} of volume {volume.name} is gone: there is nothing to empty")
-        if self._settings.recycle_by_pod:
+        if self._settings.recycle == "pod":
             fields = volume.source.fields
             return PodScrub(volume={"nfs": {"server": fields.get("server"), "path": fields.get("path")}})
         if not scrub(share, handles, path, key):
@@ -341,7 +342,7 @@ class NfsBackend(BackendSpec):
         share = self._shares.holding(volume)
 
         def step(handles: Handles) -> None:
-            marker = read_marker(share, handles.volumes, _name_of(volume).encode())
+            marker = read_marker(share, handles.volumes, name_of(volume, LONGEST_NAME).encode())
             if marker is None:
                 raise NotFound(f"{volume.name} has no marker on {share}")
             if marker.owner == owner:
@@ -371,27 +372,14 @@ class NfsBackend(BackendSpec):
         """The marker of a volume of ours that exists. Raises `NotFound`, `AlreadyExists`, `Unsupported`."""
         if volume.owner is None:
             raise Unsupported(f"{volume.name} was not made by this driver: nothing was promised to it")
-        marker = read_marker(share, handles.volumes, _name_of(volume).encode())
+        marker = read_marker(share, handles.volumes, name_of(volume, LONGEST_NAME).encode())
         if marker is None:
             raise NotFound(f"{volume.name} has no marker on {share}: it is deleted")
-        refuse_foreign_marks(marker, volume.owner)
+        marker.refuse_other_owner(volume.owner, marker.name)
         handle = Handle.parse(volume.handle)
         if handle is not None and handle.generation != marker.owner.generation:
             raise NotFound(f"{volume.name} exists in another generation ({marker.owner.generation})")
         return marker
-
-
-def _name_of(volume: VolumeIdentity) -> str:
-    handle = Handle.parse(volume.handle)
-    return check_name(handle.volume_name if handle is not None else volume.name)
-
-
-def _refuse_unsupported(request: ProvisionRequest) -> None:
-    if request.volume_mode is not VolumeMode.FILESYSTEM:
-        raise Unsupported(f"volumeMode {request.volume_mode}: directories serve volumeMode Filesystem only")
-    if request.source_snapshot is not None or request.source_volume is not None:
-        raise Unsupported("directories cannot be made from a snapshot or from another volume")
-    refuse_mount_options(request.mount_options)
 
 
 def _write_something(share: Share, handles: Handles) -> None:

@@ -7,15 +7,15 @@ everything is one COMPOUND.
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import time
 from typing import Final
 
 from volplane import AlreadyExists, VolumeIdentity, VolumeInUse
+from volplane.directory import Handle
 from volplane_nfs.archive import archive_directory
 from volplane_nfs.exports import Exports, NoExports
-from volplane_nfs.markers import Handle, VolumeMarker, parent_key, parent_marker
+from volplane_nfs.markers import VolumeMarker, parent_file, parent_marker
 from volplane_nfs.nfs4 import Status, values_of
 from volplane_nfs.nfs4.attributes import NUMLINKS, mask_of
 from volplane_nfs.nfs4.files import (
@@ -29,7 +29,7 @@ from volplane_nfs.nfs4.files import (
     walk,
 )
 from volplane_nfs.nfs4.operations import GETATTR, PUTFH, REMOVE, RENAME, SAVEFH
-from volplane_nfs.options import ARCHIVE, DELETE, RETAIN
+from volplane_nfs.parameters import ARCHIVE, DELETE, RETAIN
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.sources import path_below_share
 from volplane_nfs.tree_removal import TreeRemoval
@@ -39,21 +39,15 @@ from volplane_nfs.volumes import (
     is_directory,
     ours,
     read_found,
-    refuse_foreign_marks,
     text,
 )
 
-__all__ = ["SLICE", "delete_owned", "delete_unfinished", "empty_trash", "finish_deletion", "scrub", "static_key"]
+__all__ = ["SLICE", "delete_owned", "delete_unfinished", "empty_trash", "finish_deletion", "scrub"]
 
 SLICE: Final = 0.5
 """Seconds of removal in one call."""
 _FULL: Final = frozenset({Status.NOTEMPTY, Status.EXIST})
 _MAXIMUM_ROUNDS: Final = 8
-
-
-def static_key(volume: VolumeIdentity) -> bytes:
-    """Name in the trash of the directory of a static volume."""
-    return b"static-" + hashlib.sha256(f"{volume.name}/{volume.uid}".encode()).hexdigest()[:32].encode()
 
 
 def delete_owned(
@@ -65,7 +59,7 @@ def delete_owned(
     found = read_found(share, handles, name, generation)
     for marker in (found.marker, found.deleting):
         if marker is not None:
-            refuse_foreign_marks(marker, volume.owner)
+            marker.refuse_other_owner(volume.owner, marker.name)
     marker = found.marker
     if marker is not None and marker.owner.generation != generation:
         marker = None  # the name belongs to another generation
@@ -249,7 +243,7 @@ def remove_empty_parents(share: Share, handles: Handles, path: Path) -> None:
     The directory goes before its marker. If another process made it again between the two, the marker is put back.
     """
     for parent in reversed(ancestors(path)):
-        key = parent_key(parent)
+        key = parent_file(parent)
         removal = [
             *ours(handles, [parent]),
             *walk(handles.root, parent[:-1]),

@@ -15,7 +15,7 @@ from volplane import (
     Unsupported,
     VolumeInUse,
 )
-from volplane_nfs.markers import CONTROL, CorruptMarker
+from volplane.directory import CONTROL, CorruptMarker
 from volplane_nfs.nfs4 import NfsError, NotAnNfsServer, Status, TransportError, name_of_status
 from volplane_nfs.nfs4.files import NotADirectory
 

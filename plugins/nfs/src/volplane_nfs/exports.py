@@ -12,7 +12,7 @@ from volplane_nfs.ganesha.export_block import file_of, remove_file, server_path,
 from volplane_nfs.ganesha.export_ids import allocate, release
 from volplane_nfs.ganesha.export_manager import ExportManager
 from volplane_nfs.markers import VolumeMarker
-from volplane_nfs.settings import ExportSettings
+from volplane_nfs.settings import Settings
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.volumes import read_marker
 
@@ -57,7 +57,7 @@ class NoExports:
 class Exports:
     """Mode export. The order of a deletion: the export ends, then its file goes, then the directory, then the id."""
 
-    def __init__(self, settings: ExportSettings, open_bus: OpenBus) -> None:
+    def __init__(self, settings: Settings, open_bus: OpenBus) -> None:
         self._settings = settings
         self._manager = ExportManager(open_bus(settings.bus, settings.bus_prefix))
 
@@ -85,9 +85,9 @@ class Exports:
             share,
             handles,
             _owner(marker),
-            first=settings.first_id,
-            last=settings.last_id,
-            quarantine=settings.quarantine,
+            first=settings.first_export_id,
+            last=settings.last_export_id,
+            quarantine=settings.export_id_quarantine,
         )
         return replace(marker, export_id=export_id)
 

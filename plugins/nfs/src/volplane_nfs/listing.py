@@ -7,16 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from volplane import AssetPage, BackendError, Context, ListedAsset
+from volplane.directory import CONTROL, CorruptMarker, Handle
 from volplane_nfs.archive import remove_expired
 from volplane_nfs.delete import SLICE, empty_trash
 from volplane_nfs.errors import printable
 from volplane_nfs.ganesha.export_ids import free_unused
-from volplane_nfs.markers import CONTROL, CorruptMarker, Handle, VolumeMarker, is_deleting, parent_key
+from volplane_nfs.markers import VolumeMarker, is_deleting, parent_file
 from volplane_nfs.nfs4 import NfsError, Status, values_of
 from volplane_nfs.nfs4.attributes import DIRECTORY, TIME_METADATA, TYPE, mask_of
 from volplane_nfs.nfs4.files import Path, batches, directory_handle, entries, names
 from volplane_nfs.nfs4.operations import LOOKUP, PUTFH, READLINK, REMOVE, Request
-from volplane_nfs.settings import ExportSettings
+from volplane_nfs.settings import Settings
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.volumes import asset_of
 
@@ -80,9 +81,7 @@ def _decoded(name: bytes, content: bytes) -> Named:
         return _volume_of(name), None
 
 
-def list_page(
-    share: Share, handles: Handles, page: str | None, context: Context, export: ExportSettings | None
-) -> AssetPage:
+def list_page(share: Share, handles: Handles, page: str | None, context: Context, export: Settings | None) -> AssetPage:
     """The page after the token, of one share.
 
     It lists volumes with a marker, then directories that the driver did not make. Keys are sorted, and the token is the
@@ -105,9 +104,7 @@ def list_page(
     return AssetPage(assets=foreign, next_page=following)
 
 
-def _marked_page(
-    share: Share, handles: Handles, after: bytes, context: Context, export: ExportSettings | None
-) -> AssetPage:
+def _marked_page(share: Share, handles: Handles, after: bytes, context: Context, export: Settings | None) -> AssetPage:
     """Volumes with a marker, of those whose keys are behind `after`."""
     end = time.monotonic() + _PAGE_SECONDS
     keys = sorted(name for name in names(share.client, handles.volumes) if name > after)
@@ -126,7 +123,7 @@ def _listed_volumes(
     handles: Handles,
     files: Sequence[bytes],
     context: Context,
-    export: ExportSettings | None,
+    export: Settings | None,
 ) -> Iterator[ListedAsset]:
     for deleting in (False, True):
         found = list(read_markers(share, handles, [file for file in files if is_deleting(file) == deleting]))
@@ -188,7 +185,7 @@ def _foreign(share: Share, handles: Handles, directory: bytes, above: Path, volu
             or path in {(CONTROL.encode(),), (b"lost+found",)}
         ):
             continue
-        (marked,) = share.client.pipeline([[PUTFH(handles.parents), LOOKUP(parent_key(path))]])
+        (marked,) = share.client.pipeline([[PUTFH(handles.parents), LOOKUP(parent_file(path))]])
         if marked.status:
             yield path
             continue

@@ -12,13 +12,12 @@ makes the directory looks for the marker afterwards, and removes the directory i
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Final
 
-from volplane import AlreadyExists, InvalidArgument, ProvisionRequest, ResourceExhausted, Unavailable
-from volplane.path_template import PathTemplate
+from volplane import AlreadyExists, ProvisionRequest, ResourceExhausted, Unavailable
 from volplane_nfs.delete import finish_deletion
 from volplane_nfs.exports import Exports, NoExports
-from volplane_nfs.markers import VolumeMarker, parent_key, parent_marker
+from volplane_nfs.markers import VolumeMarker, parent_file, parent_marker
 from volplane_nfs.nfs4 import NfsError, Status, values_of
 from volplane_nfs.nfs4.files import (
     ANONYMOUS,
@@ -31,7 +30,7 @@ from volplane_nfs.nfs4.files import (
     walk,
 )
 from volplane_nfs.nfs4.operations import CREATE, LOOKUP, PUTFH, REMOVE, SETATTR, Reply, Request
-from volplane_nfs.settings import ClassParameters
+from volplane_nfs.parameters import ClassParameters
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.space import free_space, space_request
 from volplane_nfs.volumes import (
@@ -41,63 +40,16 @@ from volplane_nfs.volumes import (
     is_unfinished,
     ours,
     read_marker,
-    refuse_foreign_marks,
     text,
     wanted_attributes,
 )
 
-__all__ = ["check_sizes", "make_parents", "provision_directory"]
+__all__ = ["make_parents", "provision_directory"]
 
 _PARENT_MODE: Final = 0o755
 _FINAL: Final = frozenset({Status.NAMETOOLONG, Status.BADNAME, Status.BADCHAR, Status.INVAL, Status.XDEV})
 """Errors that become such as prove that nothing was made: so nothing may be left."""
 _AGAIN: Final = 0.2
-
-
-def demand_of(request: ProvisionRequest, parameters: ClassParameters) -> dict[str, Any]:
-    """What was asked for, as JSON values: equal demands have equal ones."""
-    return {
-        "capacity_bytes": request.capacity_bytes,
-        "access_modes": sorted(str(mode) for mode in request.access_modes),
-        "mode": f"{parameters.mode:04o}",
-        "uid": parameters.uid,
-        "gid": parameters.gid,
-        "path_template": parameters.path_template,
-        "on_delete": parameters.on_delete,
-        "retention": parameters.retention,
-        "quota": parameters.quota,
-        **parameters.export,
-    }
-
-
-def new_marker(request: ProvisionRequest, parameters: ClassParameters) -> VolumeMarker:
-    """The marker of a volume that is to be made."""
-    path = PathTemplate.parse(parameters.path_template).render(request.claim, request.name)
-    return VolumeMarker(
-        name=request.name,
-        owner=request.owner,
-        path=path,
-        capacity_bytes=request.capacity_bytes,
-        demand=demand_of(request, parameters),
-        gid=parameters.gid,
-        claim=f"{request.claim.namespace}/{request.claim.name}",
-        created_at=round(time.time(), 3),
-    )
-
-
-def refuse_other_demand(marker: VolumeMarker, request: ProvisionRequest, parameters: ClassParameters) -> None:
-    """Raise `AlreadyExists` unless the volume was made for this owner and an equal demand."""
-    refuse_foreign_marks(marker, request.owner)
-    if marker.owner.generation != request.owner.generation:
-        raise AlreadyExists(
-            f"{request.name} exists in generation {marker.owner.generation}, asked for was {request.owner.generation}"
-        )
-    demand = demand_of(request, parameters)
-    for key, value in demand.items():
-        if marker.demand.get(key) != value:
-            raise AlreadyExists(
-                f"{request.name} was made with {key} {marker.demand.get(key)!r}, and {value!r} is asked for now"
-            )
 
 
 def provision_directory(
@@ -110,7 +62,7 @@ def provision_directory(
     exports: Exports | NoExports,
 ) -> VolumeMarker:
     """Make the volume's marker and directory, or finish those of an earlier call. The export is not made here."""
-    wanted = new_marker(request, parameters)
+    wanted = VolumeMarker.new(request, parameters)
     path = wanted.components
     first = [*space_request(handles), *ours(handles, ancestors(path))]
     (look,) = share.client.pipeline([[*first, *walk(handles.root, path)]])
@@ -124,7 +76,7 @@ def provision_directory(
     if too_large or not there.status:
         marker = read_marker(share, handles.volumes, wanted.file)
         if marker is not None:
-            refuse_other_demand(marker, request, parameters)
+            marker.refuse_other_demand(request, wanted.demand)
             finish_directory(share, handles, marker)
             return marker
     _refuse_what_is_there(share, handles, wanted, there, exports)
@@ -139,7 +91,7 @@ def provision_directory(
     marker = read_marker(share, handles.volumes, wanted.file)
     if marker is None:
         raise Unavailable(f"{request.name} was made and deleted meanwhile", retry_after=_AGAIN)
-    refuse_other_demand(marker, request, parameters)
+    marker.refuse_other_demand(request, wanted.demand)
     finish_directory(share, handles, marker)
     return marker
 
@@ -250,7 +202,7 @@ def make_parents(share: Share, handles: Handles, path: Path) -> None:
     Raises `AlreadyExists` for a directory that somebody else made: its users could exchange volumes in it.
     """
     for parent in ancestors(path):
-        key = parent_key(parent)
+        key = parent_file(parent)
         (there, marked) = share.client.pipeline([[*walk(handles.root, parent)], [PUTFH(handles.parents), LOOKUP(key)]])
         if not there.status and not marked.status:
             continue
@@ -277,11 +229,3 @@ def make_parents(share: Share, handles: Handles, path: Path) -> None:
 def _allow(reply: Reply, *allowed: int) -> None:
     if reply.status not in allowed:
         values_of(reply)
-
-
-def check_sizes(request: ProvisionRequest) -> None:
-    """Raise `InvalidArgument` for sizes that contradict each other."""
-    if request.capacity_bytes < 1:
-        raise InvalidArgument(f"capacity {request.capacity_bytes} must be at least 1 byte")
-    if request.limit_bytes is not None and request.limit_bytes < request.capacity_bytes:
-        raise InvalidArgument(f"limit {request.limit_bytes} is less than the request {request.capacity_bytes}")

@@ -1,30 +1,24 @@
-"""The driver's options and the parameters of classes, read and checked beyond their schemas."""
+"""The driver's options."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
-from typing import Any, Self
+from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from volplane import InvalidArgument, ParameterSchema
-from volplane.path_template import PathTemplate
+from volplane import InvalidArgument, Param
 from volplane_nfs.nfs4 import Address
-from volplane_nfs.options import ARCHIVE, DEFAULT_MODE, EXPORT, OPTIONS, PARAMETERS, SQUASHES
 
-__all__ = ["ClassParameters", "ExportSettings", "Settings", "ShareAddress"]
+__all__ = ["LARGEST_ID", "Settings", "ShareAddress", "is_host"]
+
+SUBDIRECTORY, EXPORT = "subdirectory", "export"
+LARGEST_ID = 2**32 - 2
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _PATH_NAME = re.compile(r"[^\0/\x01-\x1f\x7f]{1,255}")
-_OF_EXPORTS = ("clients", "squash", "protocols", "anonymousUid", "anonymousGid")
-
-
-def _with_defaults(schema: ParameterSchema, given: Mapping[str, Any]) -> dict[str, Any]:
-    return {each.name: given.get(each.name, each.default) for each in schema.parameters}
 
 
 @dataclass(frozen=True)
@@ -48,7 +42,7 @@ class ShareAddress:
             raise wrong(f"cannot be read ({error})") from None
         if url.scheme != "nfs" or url.query or url.fragment or url.username is not None:
             raise wrong("is no such address")
-        if not _is_host(host):
+        if not is_host(host):
             raise wrong(f"names no server ({host!r})")
         names = [name for name in url.path.split("/") if name]
         for name in names:
@@ -65,7 +59,8 @@ class ShareAddress:
         return f"{self.server}:{self.text}"
 
 
-def _is_host(host: str) -> bool:
+def is_host(host: str) -> bool:
+    """Return whether this is an address or a name of a host."""
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -73,178 +68,155 @@ def _is_host(host: str) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportSettings:
-    """How exports are made."""
-
-    server_path: str
-    pseudo_path: str
-    config_directory: str
-    bus: str
-    bus_prefix: str
-    first_id: int
-    last_id: int
-    quarantine: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The options of the driver, checked. export: None in mode subdirectory."""
+    """The options of a driver."""
 
-    shares: tuple[ShareAddress, ...]
-    uid: int
-    gid: int
-    timeout: float
-    connections: int
-    mark_shares: bool
-    check_free_space: bool
-    recycle_by_pod: bool
-    client: str
-    export: ExportSettings | None
+    shares: Annotated[
+        tuple[str, ...],
+        Param(
+            "Directories of NFSv4 servers that hold volumes, comma-separated: nfs://SERVER[:PORT]/PATH, as nodes "
+            "reach them too. With several, each volume goes to the one with most free space.",
+            pattern="nfs://[^/].*",
+        ),
+    ]
+    mode: Annotated[
+        str,
+        Param(
+            "`subdirectory`: a volume is a directory of a share. `export`: on NFS-Ganesha on this machine, it is "
+            "also an export of its own.",
+            choices=(SUBDIRECTORY, EXPORT),
+        ),
+    ] = SUBDIRECTORY
+    uid: Annotated[
+        int,
+        Param(
+            "User in the driver's calls (AUTH_SYS). Others than 0 can set `uid` and `gid` of classes to their own.",
+            minimum=0,
+            maximum=LARGEST_ID,
+        ),
+    ] = 0
+    gid: Annotated[int, Param("Group in the driver's calls.", minimum=0, maximum=LARGEST_ID)] = 0
+    timeout: Annotated[
+        float,
+        Param(
+            "How long a server may take for an answer. Then it is let alone for a while, and its volumes wait.",
+            minimum=0.1,
+            maximum=120.0,
+        ),
+    ] = 5.0
+    connections: Annotated[
+        int,
+        Param(
+            "TCP connections to a server, at most: so many calls are under way without waiting for each other.",
+            minimum=1,
+            maximum=16,
+        ),
+    ] = 8
+    mark_shares: Annotated[
+        bool,
+        Param(
+            "Mark a share at its first use. With false, only shares that are marked are used: a disk that is not "
+            "mounted on the server is then never taken for a new share."
+        ),
+    ] = True
+    check_free_space: Annotated[
+        bool, Param("Refuse a volume that is larger than the free space of every share. Nothing is reserved.")
+    ] = True
+    recycle: Annotated[
+        str,
+        Param(
+            "Who empties recycled volumes: `server`, the driver through its own client; `pod`, a scrubber pod that "
+            "mounts the volume.",
+            choices=("server", "pod"),
+        ),
+    ] = "server"
+    client: Annotated[
+        str,
+        Param(
+            "`volplane`: the client that is built in. `pynfs`: nfs4client of an importable checkout of pynfs "
+            "(GPL-2.0, not part of volplane).",
+            choices=("volplane", "pynfs"),
+        ),
+    ] = "volplane"
+    server_path: Annotated[
+        str,
+        Param("Mode export: where the directory of the share is on the server's own file system.", pattern="(/.+)?"),
+    ] = ""
+    pseudo_path: Annotated[
+        str,
+        Param(
+            "Mode export: exports are PSEUDO_PATH/VOLUME in the server's name space. No export may be above it.",
+            pattern="/[A-Za-z0-9._-]+",
+        ),
+    ] = "/pv"
+    config_directory: Annotated[
+        str,
+        Param(
+            "Mode export: a folder that the configuration of Ganesha includes by %dir; exports are written there.",
+            pattern="(/.+)?",
+        ),
+    ] = ""
+    bus: Annotated[
+        str,
+        Param(
+            "Mode export: address of the D-Bus of Ganesha, such as unix:path=/run/dbus/system_bus_socket; "
+            "default: the system's."
+        ),
+    ] = ""
+    bus_prefix: Annotated[
+        str,
+        Param(
+            "Mode export: Dbus_Name_Prefix in the configuration of Ganesha, if it has one.", pattern="[A-Za-z0-9._-]*"
+        ),
+    ] = ""
+    first_export_id: Annotated[
+        int, Param("Mode export: the lowest Export_Id that the driver gives.", minimum=1, maximum=65535)
+    ] = 1000
+    last_export_id: Annotated[int, Param("Mode export: the highest.", minimum=1, maximum=65535)] = 65535
+    export_id_quarantine: Annotated[
+        float,
+        Param(
+            "Mode export: how long an Export_Id is not given again, so that no old handle of a node leads into "
+            "another volume; longer than lease and grace period of the server.",
+            minimum=0.0,
+            maximum=86400.0,
+        ),
+    ] = 300.0
 
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Settings:
-        """Raises `InvalidArgument`."""
-        values = _with_defaults(OPTIONS, options)
-        shares = tuple(ShareAddress.parse(text) for text in values["shares"] or ())
-        if not shares:
+    def __post_init__(self) -> None:
+        """Raise `InvalidArgument` naming the key, the value and what would be right."""
+        if not self.shares:
             raise InvalidArgument("option shares: at least one share is needed, such as nfs://filer.example.com/export")
-        for number, share in enumerate(shares):
-            for other in shares[:number]:
+        for number, share in enumerate(self.addresses):
+            for other in self.addresses[:number]:
                 shorter, longer = sorted((share.path, other.path), key=len)
                 if share.server == other.server and longer[: len(shorter)] == shorter:
                     raise InvalidArgument(f"option shares: {share} and {other} overlap; name one of them")
-        return cls(
-            shares=shares,
-            uid=int(values["uid"]),
-            gid=int(values["gid"]),
-            timeout=float(values["timeout"]),
-            connections=int(values["connections"]),
-            mark_shares=bool(values["mark_shares"]),
-            check_free_space=bool(values["check_free_space"]),
-            recycle_by_pod=values["recycle"] == "pod",
-            client=str(values["client"]),
-            export=_export_settings(values, shares) if values["mode"] == EXPORT else None,
-        )
+        if self.mode == EXPORT:
+            self._check_export()
 
-
-def _export_settings(values: Mapping[str, Any], shares: tuple[ShareAddress, ...]) -> ExportSettings:
-    for key in ("server_path", "config_directory"):
-        if not values[key]:
-            raise InvalidArgument(f"option {key}: mode export needs it, an absolute path on the server")
-        if any(character in values[key] for character in '"\n\\;{}'):
+    def _check_export(self) -> None:
+        for key, value in (("server_path", self.server_path), ("config_directory", self.config_directory)):
+            if not value:
+                raise InvalidArgument(f"option {key}: mode export needs it, an absolute path on the server")
+            if any(character in value for character in '"\n\\;{}'):
+                raise InvalidArgument(f"option {key}: {value!r} has a character that no configuration of Ganesha takes")
+        if len(self.shares) != 1:
             raise InvalidArgument(
-                f"option {key}: {values[key]!r} has a character that no configuration of Ganesha takes"
+                "option shares: mode export works on one share of one server; configure a driver for each"
             )
-    if len(shares) != 1:
-        raise InvalidArgument(
-            "option shares: mode export works on one share of one server; configure a driver for each"
-        )
-    if values["first_export_id"] > values["last_export_id"]:
-        raise InvalidArgument(
-            f"option last_export_id: {values['last_export_id']} is below first_export_id {values['first_export_id']}"
-        )
-    return ExportSettings(
-        server_path=str(values["server_path"]).rstrip("/"),
-        pseudo_path=str(values["pseudo_path"]),
-        config_directory=str(values["config_directory"]),
-        bus=str(values["bus"]),
-        bus_prefix=str(values["bus_prefix"]),
-        first_id=int(values["first_export_id"]),
-        last_id=int(values["last_export_id"]),
-        quarantine=float(values["export_id_quarantine"]),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassParameters:
-    """What a class asks of its volumes. shares: those that it allows. export: of the EXPORT block, by parameter."""
-
-    mode: int
-    uid: int | None
-    gid: int | None
-    path_template: str
-    on_delete: str
-    retention: float | None
-    quota: str
-    shares: tuple[ShareAddress, ...]
-    export: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, parameters: Mapping[str, Any], settings: Settings) -> ClassParameters:
-        """Read class parameters that the schema has checked; raises `InvalidArgument` for what goes beyond it."""
-        values = _with_defaults(PARAMETERS, parameters)
-        mode = DEFAULT_MODE if values["mode"] is None else int(values["mode"])
-        if mode & 0o700 != 0o700 or mode > 0o7777:
-            raise InvalidArgument(f"parameter mode: {mode:04o} must be 07xx: the owner needs all rights, as in 0770")
-        PathTemplate.parse(str(values["pathTemplate"]))
-        if values["archiveRetention"] is not None and values["onDelete"] != ARCHIVE:
-            raise InvalidArgument("parameter archiveRetention: it says something only with onDelete archive")
-        if settings.export is None:
-            for name in _OF_EXPORTS:
-                if values[name] is not None:
-                    raise InvalidArgument(f"parameter {name}: it needs the driver option mode: export")
-        return cls(
-            mode=mode,
-            uid=None if values["uid"] is None else int(values["uid"]),
-            gid=None if values["gid"] is None else int(values["gid"]),
-            path_template=str(values["pathTemplate"]),
-            on_delete=str(values["onDelete"]),
-            retention=None if values["archiveRetention"] is None else float(values["archiveRetention"]),
-            quota=str(values["quota"]),
-            shares=_allowed(values, settings.shares),
-            export=_export_parameters(values) if settings.export is not None else {},
-        )
-
-
-def _allowed(values: Mapping[str, Any], shares: tuple[ShareAddress, ...]) -> tuple[ShareAddress, ...]:
-    server, path = values["server"], values["share"]
-    hosts = sorted({share.server.host for share in shares} | {str(share.server) for share in shares})
-    if server is not None and server.lower() not in {host.lower() for host in hosts}:
-        near = get_close_matches(server, hosts, n=1) or hosts
-        raise InvalidArgument(
-            f"parameter server: {server!r} is in no entry of the driver's option shares; use {near[0]!r}"
-        )
-    allowed = tuple(
-        share
-        for share in shares
-        if (server is None or server.lower() in {share.server.host.lower(), str(share.server).lower()})
-        and (path is None or path.rstrip("/") == share.text.rstrip("/"))
-    )
-    if not allowed:
-        known = [share.text for share in shares]
-        near = get_close_matches(path, known, n=1) or known
-        raise InvalidArgument(
-            f"parameter share: {path!r} is in no entry of the driver's option shares; use {near[0]!r}"
-        )
-    return allowed
-
-
-def _export_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
-    clients = tuple(values["clients"] or ())
-    for client in clients:
-        if not _is_client(client):
+        if self.first_export_id > self.last_export_id:
             raise InvalidArgument(
-                f"parameter clients: {client!r} is no address, network or name of a host, such as 10.0.0.0/8"
+                f"option last_export_id: {self.last_export_id} is below first_export_id {self.first_export_id}"
             )
-    protocols = tuple(values["protocols"] or ("4",))
-    for protocol in protocols:
-        if protocol not in {"3", "4"}:
-            raise InvalidArgument(f"parameter protocols: {protocol!r} is neither 3 nor 4")
-    return {
-        "clients": list(clients),
-        "squash": values["squash"] or SQUASHES[0],
-        "protocols": list(protocols),
-        "anonymous_uid": values["anonymousUid"],
-        "anonymous_gid": values["anonymousGid"],
-    }
 
+    @cached_property
+    def addresses(self) -> tuple[ShareAddress, ...]:
+        """The shares. Raises `InvalidArgument`."""
+        return tuple(map(ShareAddress.parse, self.shares))
 
-def _is_client(text: str) -> bool:
-    if text == "*":
-        return True
-    try:
-        ipaddress.ip_network(text, strict=False)
-    except ValueError:
-        return _is_host(text) or (text.startswith("*.") and _is_host(text[2:]))
-    return True
+    @property
+    def export(self) -> Settings | None:
+        """The settings in mode export, else None."""
+        return self if self.mode == EXPORT else None

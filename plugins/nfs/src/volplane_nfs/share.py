@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from volplane import Unavailable
+from volplane.directory import CONTROL, CorruptMarker, decode_fields, encode_fields
 from volplane_nfs.errors import LOST_HANDLE, STORAGE_ERRORS, to_backend_error
-from volplane_nfs.markers import CONTROL, CorruptMarker, dumped, loaded
 from volplane_nfs.nfs4 import Compounds, NfsError, OutcomeUnknown, Status
 from volplane_nfs.nfs4.files import (
     NotADirectory,
@@ -136,7 +136,7 @@ class Share:
             raise Unavailable(f"{self}: {CONTROL} vanished while it was made")
         for name in _DIRECTORIES:
             make_directory(self.client, control, name.encode(), 0o700)
-        marker = dumped({"share_id": secrets.token_hex(_ID_DIGITS // 2), "created_at": round(time.time(), 3)})
+        marker = encode_fields({"share_id": secrets.token_hex(_ID_DIGITS // 2), "created_at": round(time.time(), 3)})
         try:
             self.client.compound(PUTFH(control), create_link(b"share", marker))
         except NfsError as error:
@@ -161,7 +161,7 @@ class Share:
 
 
 def _share_id(content: bytes) -> str:
-    share_id = str(loaded(content).get("share_id", ""))
+    share_id = str(decode_fields(content).get("share_id", ""))
     if len(share_id) != _ID_DIGITS or set(share_id) - set("0123456789abcdef"):
         raise CorruptMarker(f"share_id {share_id!r}")
     return share_id

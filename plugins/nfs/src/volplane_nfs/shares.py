@@ -13,9 +13,10 @@ from volplane import (
     VolumeIdentity,
     VolumeSource,
 )
-from volplane_nfs.markers import Handle
+from volplane.directory import Handle
 from volplane_nfs.nfs4 import Address, Client, Compounds, Credentials, Dial
-from volplane_nfs.settings import ClassParameters, Settings
+from volplane_nfs.parameters import ClassParameters
+from volplane_nfs.settings import Settings
 from volplane_nfs.share import Share
 from volplane_nfs.sources import below_pseudo_path, path_below_share
 from volplane_nfs.space import free_bytes
@@ -31,10 +32,10 @@ class Shares:
         """dial: how servers are connected to. now: monotonic seconds."""
         self._settings = settings
         self._clients: dict[Address, Compounds] = {}
-        for server in dict.fromkeys(address.server for address in settings.shares):
+        for server in dict.fromkeys(address.server for address in settings.addresses):
             self._clients[server] = _client(server, settings, dial, now)
         self.all: Sequence[Share] = [
-            Share(address, self._clients[address.server], mark=settings.mark_shares) for address in settings.shares
+            Share(address, self._clients[address.server], mark=settings.mark_shares) for address in settings.addresses
         ]
 
     def close(self) -> None:
@@ -45,8 +46,9 @@ class Shares:
     # --- for a new volume -----------------------------------------------------------------------------------------
 
     def allowed(self, parameters: ClassParameters) -> list[Share]:
-        """The shares that a class allows."""
-        return [share for share in self.all if share.address in parameters.shares]
+        """Return the shares that a class allows."""
+        allowed = parameters.allowed(self._settings.addresses)
+        return [share for share in self.all if share.address in allowed]
 
     def chosen(self, request: ProvisionRequest, candidates: Sequence[Share]) -> Share | None:
         """The share on which the volume is, or has to be; None = that is still to be decided."""
@@ -113,7 +115,7 @@ class Shares:
         """The share that holds a volume; None if it is on none. Raises `Unavailable` if that cannot be known now."""
         handle = Handle.parse(volume.handle) if volume.owner is not None else None
         if handle is not None:
-            return self._with_id(handle.share_id, volume.source)
+            return self._with_id(handle.storage_id, volume.source)
         if volume.owner is None and below_pseudo_path(volume.source, self._settings):
             return self.all[0]
         for share in self.all:

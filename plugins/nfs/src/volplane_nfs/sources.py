@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from volplane import InvalidArgument, VolumeSource
-from volplane_nfs.markers import CONTROL
+from volplane.directory import CONTROL, path_components
 from volplane_nfs.nfs4.files import Path
 from volplane_nfs.settings import Settings, ShareAddress
 
@@ -12,13 +12,8 @@ __all__ = ["below_pseudo_path", "path_below_share", "static_path"]
 
 def _names(source: VolumeSource) -> tuple[str, list[str]] | None:
     """Server and path of an nfs source, None if it is none that can be used."""
-    server, path = source.fields.get("server"), source.fields.get("path")
-    if source.kind != "nfs" or not isinstance(server, str) or not isinstance(path, str):
-        return None
-    if not path.startswith("/") or "\0" in path:
-        return None
-    names = [name for name in path.split("/") if name not in {"", "."}]
-    if ".." in names:
+    server, names = source.fields.get("server"), path_components(source.fields.get("path"))
+    if source.kind != "nfs" or not isinstance(server, str) or names is None:
         return None
     return server.lower(), names
 
@@ -44,7 +39,7 @@ def below_pseudo_path(source: VolumeSource, settings: Settings) -> bool:
     if known is None or settings.export is None:
         return False
     above = [name for name in settings.export.pseudo_path.split("/") if name]
-    hosts = {share.server.host.lower() for share in settings.shares}
+    hosts = {share.server.host.lower() for share in settings.addresses}
     return known[0] in hosts and known[1][: len(above)] == above and len(known[1]) == len(above) + 1
 
 

@@ -19,7 +19,7 @@ from volplane_nfs.nfs4 import values_of
 from volplane_nfs.nfs4.attributes import QUOTA_AVAIL_HARD, QUOTA_USED, SPACE_AVAIL, SPACE_TOTAL, mask_of
 from volplane_nfs.nfs4.files import walk
 from volplane_nfs.nfs4.operations import GETATTR, PUTFH, Reply, Request
-from volplane_nfs.options import REQUIRED
+from volplane_nfs.parameters import REQUIRED
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.volumes import text
 

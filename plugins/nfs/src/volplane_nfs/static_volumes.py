@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from volplane import AlreadyExists, Unavailable
 from volplane_nfs.listing import all_markers
-from volplane_nfs.markers import parent_key
+from volplane_nfs.markers import parent_file
 from volplane_nfs.nfs4.files import Path
 from volplane_nfs.nfs4.operations import LOOKUP, PUTFH
 from volplane_nfs.share import Handles, Share
@@ -20,7 +20,7 @@ def refuse_not_static(share: Share, handles: Handles, path: Path) -> None:
     marker cannot be read.
     """
     label = text(share, path)
-    (reply,) = share.client.pipeline([[PUTFH(handles.parents), LOOKUP(parent_key(path))]])
+    (reply,) = share.client.pipeline([[PUTFH(handles.parents), LOOKUP(parent_file(path))]])
     if not reply.status:
         raise AlreadyExists(f"{label} was made by volplane to hold volumes: it is not touched")
     for name, marker in all_markers(share, handles):

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from volplane import AlreadyExists, Asset, Ownership, VolumeSource
-from volplane_nfs.markers import CorruptMarker, Handle, VolumeMarker, parent_key
+from volplane import Asset, VolumeSource
+from volplane.directory import CorruptMarker, Handle
+from volplane_nfs.markers import VolumeMarker, parent_file
 from volplane_nfs.nfs4 import NfsError, Status, values_of
 from volplane_nfs.nfs4.attributes import DIRECTORY, MODE, OWNER, OWNER_GROUP, TYPE, mask_of
 from volplane_nfs.nfs4.files import (
@@ -21,7 +22,7 @@ from volplane_nfs.nfs4.files import (
     walk,
 )
 from volplane_nfs.nfs4.operations import LOOKUP, PUTFH, READLINK, REMOVE, VERIFY, Reply, Request
-from volplane_nfs.settings import ExportSettings
+from volplane_nfs.settings import Settings
 from volplane_nfs.share import Handles, Share
 
 __all__ = [
@@ -37,7 +38,6 @@ __all__ = [
     "read_found",
     "read_marker",
     "read_request",
-    "refuse_foreign_marks",
     "replace_marker",
     "text",
     "wanted_attributes",
@@ -110,15 +110,6 @@ def replace_marker(share: Share, handles: Handles, marker: VolumeMarker) -> None
         raise
 
 
-def refuse_foreign_marks(marker: VolumeMarker, owner: Ownership | None) -> None:
-    """Raise `AlreadyExists` if the marks are of another claim or cluster."""
-    if owner is None or not marker.belongs_to(owner):
-        raise AlreadyExists(
-            f"{marker.name} belongs to claim {marker.owner.claim_uid} of cluster {marker.owner.cluster_id!r}: it is "
-            "not touched"
-        )
-
-
 def wanted_attributes(marker: VolumeMarker) -> dict[int, Any]:
     """Of the finished directory, as the class wants them."""
     wanted: dict[int, Any] = {MODE: marker.mode}
@@ -154,7 +145,7 @@ def is_directory(handle: bytes, path: Path) -> list[Request]:
 
 def ours(handles: Handles, parents: list[Path]) -> list[Request]:
     """Operations that fail with NOENT if one of these directories is not the driver's own."""
-    return [request for parent in parents for request in (PUTFH(handles.parents), LOOKUP(parent_key(parent)))]
+    return [request for parent in parents for request in (PUTFH(handles.parents), LOOKUP(parent_file(parent)))]
 
 
 def ancestors(path: Path) -> list[Path]:
@@ -162,7 +153,7 @@ def ancestors(path: Path) -> list[Path]:
     return [path[:depth] for depth in range(1, len(path))]
 
 
-def asset_of(share: Share, handles: Handles, marker: VolumeMarker, export: ExportSettings | None) -> Asset:
+def asset_of(share: Share, handles: Handles, marker: VolumeMarker, export: Settings | None) -> Asset:
     """The asset of a finished volume."""
     if export is not None:
         path = f"{export.pseudo_path}/{marker.name}"

@@ -13,22 +13,22 @@ from pathlib import Path
 
 from volplane import InvalidArgument, Unavailable
 from volplane_nfs.markers import VolumeMarker
-from volplane_nfs.settings import ExportSettings
+from volplane_nfs.settings import Settings
 
 __all__ = ["export_block", "file_of", "remove_file", "server_path", "write_file"]
 
 
-def file_of(settings: ExportSettings, export_id: int) -> Path:
+def file_of(settings: Settings, export_id: int) -> Path:
     """Path of the file, in the option config_directory, of the EXPORT block with this Export_Id. It may not exist."""
     return Path(settings.config_directory, f"volplane-{export_id}.conf")
 
 
-def server_path(settings: ExportSettings, marker: VolumeMarker) -> str:
+def server_path(settings: Settings, marker: VolumeMarker) -> str:
     """Where the volume is on the server's own file system."""
-    return f"{settings.server_path}/{marker.path}"
+    return f"{settings.server_path.rstrip('/')}/{marker.path}"
 
 
-def export_block(settings: ExportSettings, marker: VolumeMarker, share_id: str) -> str:
+def export_block(settings: Settings, marker: VolumeMarker, share_id: str) -> str:
     """The block. Everything in it was checked character by character: paths by their template, clients by the class.
 
     Filesystem_id follows from the share and the Export_Id: it is stable over restarts, and other disks.
@@ -62,7 +62,7 @@ def export_block(settings: ExportSettings, marker: VolumeMarker, share_id: str) 
     return "\n".join(lines)
 
 
-def write_file(settings: ExportSettings, marker: VolumeMarker, share_id: str) -> Path:
+def write_file(settings: Settings, marker: VolumeMarker, share_id: str) -> Path:
     """Write the file of a volume's export; raises `Unavailable`, `InvalidArgument`."""
     folder = Path(settings.config_directory)
     if marker.export_id is None:
@@ -85,7 +85,7 @@ def write_file(settings: ExportSettings, marker: VolumeMarker, share_id: str) ->
     return file
 
 
-def remove_file(settings: ExportSettings, export_id: int) -> None:
+def remove_file(settings: Settings, export_id: int) -> None:
     """Remove the file, if it is there; raises `Unavailable`."""
     try:
         file_of(settings, export_id).unlink(missing_ok=True)

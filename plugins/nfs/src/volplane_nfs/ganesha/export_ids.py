@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from volplane import ResourceExhausted
-from volplane_nfs.markers import CorruptMarker, dumped, loaded
+from volplane.directory import CorruptMarker, decode_fields, encode_fields
 from volplane_nfs.nfs4 import NfsError, Status, values_of
 from volplane_nfs.nfs4.attributes import TIME_METADATA, mask_of
 from volplane_nfs.nfs4.files import MISSING, create_link, entries, names, read_link, rename
@@ -58,7 +58,7 @@ def _take(share: Share, handles: Handles, export_id: int, owner: str) -> bool:
         [
             [
                 PUTFH(handles.exports),
-                create_link(name, dumped({"owner": owner})),
+                create_link(name, encode_fields({"owner": owner})),
                 PUTFH(handles.exports),
                 LOOKUP(name + _FREED),
             ]
@@ -88,7 +88,7 @@ def _take_freed(share: Share, handles: Handles, name: bytes, quarantine: float) 
     if content is None:
         return False
     try:
-        freed_at = float(loaded(content).get("freed_at", 0.0))
+        freed_at = float(decode_fields(content).get("freed_at", 0.0))
     except (CorruptMarker, TypeError, ValueError):
         return False
     if time.time() < freed_at + quarantine:
@@ -105,9 +105,9 @@ def release(share: Share, handles: Handles, export_id: int, owner: str) -> None:
     """Free the id of a volume that is deleted. It does nothing if somebody else has the id."""
     name = str(export_id).encode()
     content = read_link(share.client, handles.exports, name)
-    if content is None or loaded(content).get("owner") != owner:
+    if content is None or decode_fields(content).get("owner") != owner:
         return
-    note = create_link(name + _FREED, dumped({"freed_at": round(time.time(), 3), "owner": owner}))
+    note = create_link(name + _FREED, encode_fields({"freed_at": round(time.time(), 3), "owner": owner}))
     (reply,) = share.client.pipeline([[PUTFH(handles.exports), note]])
     if reply.status and reply.status != Status.EXIST:
         raise NfsError(reply.status, "CREATE", 1)
@@ -124,7 +124,7 @@ def free_unused(share: Share, handles: Handles, *, older_than: float) -> None:
         if not entry.name.isdigit() or changed is None or changed[0] > time.time() - older_than:
             continue
         content = read_link(share.client, handles.exports, entry.name)
-        owner = "" if content is None else str(loaded(content).get("owner", ""))
+        owner = "" if content is None else str(decode_fields(content).get("owner", ""))
         if volumes is None:
             volumes = {*names(share.client, handles.volumes)}
         if owner and owner.encode() not in volumes and owner.partition("@")[0].encode() not in volumes:

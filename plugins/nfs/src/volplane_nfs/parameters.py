@@ -1,0 +1,160 @@
+"""The parameters of classes."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Annotated, Any
+
+from volplane import InvalidArgument, Param, ParameterSchema, ProvisionRequest, read_parameters
+from volplane.directory import DirectoryParameters
+from volplane_nfs.settings import LARGEST_ID, Settings, ShareAddress, is_host
+
+__all__ = ["ARCHIVE", "DELETE", "PARAMETERS", "REQUIRED", "RETAIN", "ClassParameters"]
+
+DELETE, RETAIN, ARCHIVE = "delete", "retain", "archive"
+NONE, REQUIRED = "none", "required"
+SQUASHES = ("root_squash", "no_root_squash", "root_id_squash", "all_squash")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassParameters(DirectoryParameters):
+    """What a class asks of its volumes."""
+
+    server: Annotated[str | None, Param("Only shares of this server of the driver's option `shares`.")] = None
+    share: Annotated[str | None, Param("Only the share with this path.", pattern="/.*")] = None
+    on_delete: Annotated[
+        str,
+        Param(
+            "What becomes of the directory when the volume is deleted: `delete`; `retain`, it stays where it is; "
+            "`archive`, it is moved to .volplane/archive of the share.",
+            name="onDelete",
+            choices=(DELETE, RETAIN, ARCHIVE),
+        ),
+    ] = DELETE
+    archive_retention: Annotated[
+        float | None,
+        Param(
+            "How long an archived directory is kept; default: until a person removes it.",
+            name="archiveRetention",
+            minimum=0.0,
+        ),
+    ] = None
+    quota: Annotated[
+        str,
+        Param(
+            "`none`: the size is a promise. `required`: a volume is handed out, and grown, only once its server "
+            "shows a limit of at least its size for the directory; the quota is set on the server.",
+            choices=(NONE, REQUIRED),
+        ),
+    ] = NONE
+    clients: Annotated[
+        tuple[str, ...] | None,
+        Param(
+            "Mode export: addresses, networks (10.0.0.0/8) and names of hosts that may mount the volume, "
+            "comma-separated; default: all."
+        ),
+    ] = None
+    squash: Annotated[
+        str | None, Param("Mode export: whose rights clients have. Default: root_squash.", choices=SQUASHES)
+    ] = None
+    protocols: Annotated[
+        tuple[str, ...] | None, Param("Mode export: versions of NFS, comma-separated. Default: 4.")
+    ] = None
+    anonymous_uid: Annotated[
+        int | None,
+        Param("Mode export: user of clients that are squashed.", name="anonymousUid", minimum=0, maximum=LARGEST_ID),
+    ] = None
+    anonymous_gid: Annotated[
+        int | None,
+        Param("Mode export: group of clients that are squashed.", name="anonymousGid", minimum=0, maximum=LARGEST_ID),
+    ] = None
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], settings: Settings) -> ClassParameters:
+        """Return the parameters that the schema has checked; raises `InvalidArgument` for what goes beyond it."""
+        parameters = read_parameters(_ExportParameters if settings.export else cls, values)
+        if settings.export is None:
+            for name in ("clients", "squash", "protocols", "anonymousUid", "anonymousGid"):
+                if values.get(name) is not None:
+                    raise InvalidArgument(f"parameter {name}: it needs the driver option mode: export")
+        parameters.allowed(settings.addresses)
+        return parameters
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidArgument` for what a schema cannot express."""
+        super().__post_init__()
+        if self.archive_retention is not None and self.on_delete != ARCHIVE:
+            raise InvalidArgument("parameter archiveRetention: it says something only with onDelete archive")
+
+    def demand(self, request: ProvisionRequest) -> dict[str, Any]:
+        """Return what is asked for, as JSON values."""
+        return {
+            **super().demand(request),
+            "on_delete": self.on_delete,
+            "retention": self.archive_retention,
+            "quota": self.quota,
+        }
+
+    def allowed(self, shares: tuple[ShareAddress, ...]) -> tuple[ShareAddress, ...]:
+        """Return those of the driver's shares that the class allows. Raises `InvalidArgument` if there is none."""
+        hosts = sorted({share.server.host for share in shares} | {str(share.server) for share in shares})
+        server, path = self.server, self.share
+        if server is not None and server.lower() not in {host.lower() for host in hosts}:
+            near = get_close_matches(server, hosts, n=1) or hosts
+            raise InvalidArgument(
+                f"parameter server: {server!r} is in no entry of the driver's option shares; use {near[0]!r}"
+            )
+        allowed = tuple(
+            share
+            for share in shares
+            if (server is None or server.lower() in {share.server.host.lower(), str(share.server).lower()})
+            and (path is None or path.rstrip("/") == share.text.rstrip("/"))
+        )
+        if not allowed:
+            known = [share.text for share in shares]
+            near = get_close_matches(path or "", known, n=1) or known
+            raise InvalidArgument(
+                f"parameter share: {path!r} is in no entry of the driver's option shares; use {near[0]!r}"
+            )
+        return allowed
+
+
+class _ExportParameters(ClassParameters):
+    """The same in mode export, in which the demand has the fields of the EXPORT block."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for client in self.clients or ():
+            if not _is_client(client):
+                raise InvalidArgument(
+                    f"parameter clients: {client!r} is no address, network or name of a host, such as 10.0.0.0/8"
+                )
+        for protocol in self.protocols or ():
+            if protocol not in {"3", "4"}:
+                raise InvalidArgument(f"parameter protocols: {protocol!r} is neither 3 nor 4")
+
+    def demand(self, request: ProvisionRequest) -> dict[str, Any]:
+        return {
+            **super().demand(request),
+            "clients": list(self.clients or ()),
+            "squash": self.squash or SQUASHES[0],
+            "protocols": list(self.protocols or ("4",)),
+            "anonymous_uid": self.anonymous_uid,
+            "anonymous_gid": self.anonymous_gid,
+        }
+
+
+PARAMETERS = ParameterSchema.of(ClassParameters)
+
+
+def _is_client(text: str) -> bool:
+    if text == "*":
+        return True
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return is_host(text) or (text.startswith("*.") and is_host(text[2:]))
+    return True
