@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from volplane.controller.metrics.volumes import VolumeMetrics
+from volplane.controller.metrics import Metrics
 from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, KubeObject, Volume
 
@@ -30,7 +30,7 @@ Count = tuple[str, tuple[str, ...]]
 _End = Callable[[], None]
 
 
-def count_inventory(volumes: Cache[Volume], claims: Cache[Claim], metrics: VolumeMetrics) -> _End:
+def count_inventory(volumes: Cache[Volume], claims: Cache[Claim], metrics: Metrics) -> _End:
     """Count the objects in the caches and follow their changes. Call what is returned to end that and clear the
     counts.
     """
@@ -44,7 +44,7 @@ def count_inventory(volumes: Cache[Volume], claims: Cache[Claim], metrics: Volum
     return end
 
 
-def _follow(cache: Cache[T], counts: Callable[[T], tuple[Count, ...]], metrics: VolumeMetrics) -> _End:
+def _follow(cache: Cache[T], counts: Callable[[T], tuple[Count, ...]], metrics: Metrics) -> _End:
     def changed(old: T | None, new: T | None) -> None:
         before = counts(old) if old is not None else ()
         after = counts(new) if new is not None else ()

@@ -14,6 +14,7 @@ from volplane.schemas import Param, ParameterKind
 __all__ = ["DirectoryParameters", "check_demand"]
 
 _LARGEST_ID = 2**32 - 2
+"""The largest user or group id of Linux: the one above it means "unchanged"."""
 
 
 @dataclass(frozen=True, kw_only=True)

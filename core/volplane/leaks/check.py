@@ -17,7 +17,7 @@ from volplane._delays import LEAK_CHECK_FAILED, LEAK_CHECK_WITHOUT_DRIVER
 from volplane._messages import nearest
 from volplane.controller import logs
 from volplane.controller.actions import warning
-from volplane.controller.metrics.losses import LossMetrics
+from volplane.controller.metrics import Metrics
 from volplane.drivers.view import DriverView
 from volplane.errors import VolplaneError
 from volplane.intents.operation import OperationDeps
@@ -61,7 +61,7 @@ class LeakCheck:
         *,
         random: Random,
         node_name: str | None = None,
-        metrics: LossMetrics | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         """node_name: where this process runs, if its drivers reach the storage of this node only."""
         self.observations = Observations()

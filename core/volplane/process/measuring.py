@@ -15,7 +15,7 @@ from volplane.assets import Asset, Done
 from volplane.binding.matching import class_of_claim, class_of_volume
 from volplane.controller.actions import Action, LiveReads, Patch
 from volplane.controller.inventory import count_inventory
-from volplane.controller.metrics.volumes import VolumeMetrics
+from volplane.controller.metrics import Metrics
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, PluginError
 from volplane.intents.operation import HookCaller
@@ -33,7 +33,7 @@ R = TypeVar("R")
 class MeasuredHooks:
     """Calls hooks (`HookCaller`), counting attempts and how long users waited. Also counts what is in the caches."""
 
-    def __init__(self, inner: HookCaller, claims: Cache[Claim], volumes: Cache[Volume], metrics: VolumeMetrics) -> None:
+    def __init__(self, inner: HookCaller, claims: Cache[Claim], volumes: Cache[Volume], metrics: Metrics) -> None:
         self._inner = inner
         self._claims = claims
         self._volumes = volumes
@@ -113,9 +113,7 @@ class MeasuredHooks:
 class CountedAssignments:
     """A decision about claims, counting those that get the default class later, and the writes of it that failed."""
 
-    def __init__(
-        self, decide: Callable[[str, LiveReads], Action], claims: Cache[Claim], metrics: VolumeMetrics
-    ) -> None:
+    def __init__(self, decide: Callable[[str, LiveReads], Action], claims: Cache[Claim], metrics: Metrics) -> None:
         self._decide = decide
         self._metrics = metrics
         self._asked: set[str] = set()

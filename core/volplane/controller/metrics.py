@@ -1,0 +1,408 @@
+"""All Prometheus metrics of a process.
+
+Metrics that client-go, the external provisioner or the controllers of Kubernetes have too carry their names here.
+
+There is one `Metrics` a process, in the registry that is passed in or one of its own, never the global one. Code that
+the simulation runs too uses the protocols `ApiMetrics` and `ControllerMetrics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.metrics import MetricWrapperBase
+
+from volplane._cloud_metrics import COLLECTORS
+
+__all__ = ["Description", "Metrics"]
+
+_LATENCY: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_HOOK: Final = (*_LATENCY, 30.0, 120.0, 600.0)
+_OPERATION: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0)
+"""The buckets of kube-controller-manager for volume operations."""
+_ATTEMPT: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""The buckets of the external provisioner for one attempt."""
+_STORAGE_OPERATIONS: Final = frozenset({"provision", "delete", "recycle", "attach", "detach", "expand"})
+"""The hooks whose calls are in `storage_operation_duration_seconds`."""
+
+# prometheus-client would add a series "_created" to each counter and histogram.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+M = TypeVar("M", bound=MetricWrapperBase)
+
+
+class Description(NamedTuple):
+    """A metric as the documentation shows it."""
+
+    name: str
+    type: str
+    """"counter", "gauge" or "histogram"."""
+    labels: tuple[str, ...]
+    documentation: str
+
+
+class _Children(dict[tuple[str, ...], M]):
+    """The children of one metric by the values of its labels. `labels()` of prometheus-client takes 2 us every time."""
+
+    def __init__(self, metric: M) -> None:
+        super().__init__()
+        self._metric = metric
+
+    def __missing__(self, labels: tuple[str, ...]) -> M:
+        child = self[labels] = self._metric.labels(*labels) if labels else self._metric
+        return child
+
+    def clear(self) -> None:
+        """Remove every child, also from the metric."""
+        self._metric.clear()
+        super().clear()
+
+
+def _show_only(gauge: _Children[Gauge], values: Mapping[Any, float]) -> None:
+    """Set the gauge to these values by labels, and to no others."""
+    gauge.clear()
+    for labels, value in values.items():
+        gauge[labels if isinstance(labels, tuple) else (labels,)].set(value)
+
+
+class Metrics:
+    """The metrics of a process. Methods are named after the events that they count."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = CollectorRegistry() if registry is None else registry
+        self.descriptions: list[Description] = []
+        """Every metric, for the documentation."""
+        for collector, labels in COLLECTORS:
+            [family] = collector.describe()
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            self.descriptions.append(Description(name, family.type, labels, family.documentation))
+            self.registry.register(collector)
+
+        def make(kind: type[M], name: str, documentation: str, *labels: str, **options: Any) -> _Children[M]:
+            self.descriptions.append(Description(name, kind.__name__.lower(), labels, documentation))
+            return _Children(kind(name, documentation, labels, registry=self.registry, **options))
+
+        self._leading = make(Gauge, "volplane_leading", "1: this process holds the lease and works", "lease")
+
+        # Calls of the API server, under the names of client-go.
+        self._requests = make(
+            Counter,
+            "rest_client_requests_total",
+            "Calls of the API server, by status code",
+            "method",
+            "resource",
+            "code",
+        )
+        self._request_seconds = make(
+            Histogram,
+            "rest_client_request_duration_seconds",
+            "How long calls of the API server took",
+            "method",
+            "resource",
+            buckets=_LATENCY,
+        )
+        self._undecodable = make(
+            Counter,
+            "volplane_undecodable_objects_total",
+            "Objects skipped because they break the schema",
+            "resource",
+        )
+        self._lists = make(
+            Counter,
+            "volplane_reflector_lists_total",
+            "Times a kind was listed: at the start and after a watch was lost",
+            "resource",
+        )
+        self._watch_ends = make(
+            Counter, "volplane_reflector_watch_ends_total", "Watches that ended, and why", "resource", "why"
+        )
+        self._events_dropped = make(Counter, "volplane_events_dropped_total", "Events not written, and why", "why")
+
+        # Work queues and passes, under the names of client-go's workqueue.
+        self._added = make(Counter, "workqueue_adds_total", "Keys added to a queue", "name")
+        self._depth = make(Gauge, "workqueue_depth", "Keys waiting in a queue", "name")
+        self._waited = make(
+            Histogram,
+            "workqueue_queue_duration_seconds",
+            "How long keys waited until a worker took them",
+            "name",
+            buckets=_LATENCY,
+        )
+        self._worked = make(
+            Histogram,
+            "workqueue_work_duration_seconds",
+            "How long workers took for a key",
+            "name",
+            buckets=_LATENCY,
+        )
+        self._retried = make(Counter, "workqueue_retries_total", "Keys that came back after a failure", "name")
+        self._passes = make(
+            Counter, "volplane_reconcile_total", "Passes over an object, by how they ended", "controller", "result"
+        )
+
+        # Hooks, and the operations that call them.
+        self._storage_operations = make(
+            Histogram,
+            "storage_operation_duration_seconds",
+            "How long calls of hooks took that change storage",
+            "volume_plugin",
+            "operation_name",
+            "status",
+            "migrated",
+            buckets=_OPERATION,
+        )
+        self._hook_calls = make(
+            Counter,
+            "volplane_hook_calls_total",
+            "Calls of hooks; result: ok, in_progress or the class of the error",
+            "driver",
+            "hook",
+            "result",
+        )
+        self._hook_seconds = make(
+            Histogram, "volplane_hook_seconds", "How long calls of hooks took", "driver", "hook", buckets=_HOOK
+        )
+        self._runs = make(
+            Histogram,
+            "volplane_operation_seconds",
+            "How long runs of operations took, live checks included",
+            "driver",
+            "operation",
+            buckets=_OPERATION,
+        )
+        self._operations = make(
+            Gauge,
+            "volplane_operations",
+            "Operations now, by phase: queued, running, overrun, waiting",
+            "driver",
+            "operation",
+            "phase",
+        )
+        self._operation_errors = make(
+            Counter, "volume_operation_errors_total", "Operations that failed", "plugin_name", "operation_name"
+        )
+        self._drivers = make(Gauge, "volplane_driver_healthy", "1: the driver can be used now", "driver")
+
+        # Lives of claims and volumes, under the names of the external provisioner and the binder.
+        self._lives = make(
+            Histogram,
+            "volume_operation_total_seconds",
+            "From the first attempt until the claim is bound or the volume gone",
+            "plugin_name",
+            "operation_name",
+            buckets=_OPERATION,
+        )
+        claim, volume = "controller_persistentvolumeclaim_provision", "controller_persistentvolume_delete"
+        self._provisioned = make(
+            Counter, f"{claim}_total", "Calls of `provision` that made an asset", "class", "source"
+        )
+        self._provision_failed = make(
+            Counter, f"{claim}_failed_total", "Calls of `provision` that failed", "class", "source"
+        )
+        self._provision_seconds = make(
+            Histogram,
+            f"{claim}_duration_seconds",
+            "How long calls of `provision` took that made an asset",
+            "class",
+            "source",
+            buckets=_ATTEMPT,
+        )
+        self._deleted = make(Counter, f"{volume}_total", "Calls of `delete` that deleted an asset", "class")
+        self._delete_failed = make(Counter, f"{volume}_failed_total", "Calls of `delete` that failed", "class")
+        self._delete_seconds = make(
+            Histogram,
+            f"{volume}_duration_seconds",
+            "How long calls of `delete` took that deleted an asset",
+            "class",
+            buckets=_ATTEMPT,
+        )
+        self._retroactive = make(Counter, "retroactive_storageclass_total", "Claims given the default class later")
+        self._retroactive_errors = make(
+            Counter, "retroactive_storageclass_errors_total", "The same, refused by the server"
+        )
+        of_claim = ("namespace", "storage_class", "volume_attributes_class")
+        self._inventory = {
+            "total_pv": make(Gauge, "pv_collector_total_pv_count", "Volumes", "plugin_name", "volume_mode"),
+            "bound_pv": make(Gauge, "pv_collector_bound_pv_count", "Bound volumes", "storage_class"),
+            "unbound_pv": make(Gauge, "pv_collector_unbound_pv_count", "Volumes that are not bound", "storage_class"),
+            "bound_pvc": make(Gauge, "pv_collector_bound_pvc_count", "Bound claims", *of_claim),
+            "unbound_pvc": make(Gauge, "pv_collector_unbound_pvc_count", "Claims that are not bound", *of_claim),
+        }
+
+        # Attachments, under the names of the attach-detach controller.
+        self._forced_detaches = make(
+            Gauge,
+            "attach_detach_controller_attachdetach_controller_forced_detaches",
+            "Volumes detached though their node may use them, since the start; reason: timeout, out-of-service",
+            "reason",
+        )
+        for reason in ("timeout", "out-of-service"):
+            self._forced_detaches[(reason,)].set(0)
+        self._attached_volumes = make(
+            Gauge,
+            "attachdetach_controller_total_volumes",
+            "Volumes on nodes, by what wants them (desired_state_of_world) and what has them (actual_state_of_world)",
+            "plugin_name",
+            "state",
+        )
+        self._attachable_in_use = make(
+            Gauge,
+            "storage_count_attachable_volumes_in_use",
+            "Volumes of pods that need attaching, by node",
+            "node",
+            "volume_plugin",
+        )
+
+        # Leaks, and volumes whose nodes are gone.
+        self._findings = make(
+            Gauge,
+            "volplane_leak_findings",
+            "What the last leak check found: orphan, ghost, drifted, foreign",
+            "driver",
+            "verdict",
+        )
+        self._leak_checks = make(
+            Counter, "volplane_leak_checks_total", "Leak checks, complete or failed", "driver", "result"
+        )
+        self._leak_checked = make(
+            Gauge,
+            "volplane_leak_check_last_success_timestamp_seconds",
+            "Unix time at which the last complete leak check ended",
+            "driver",
+        )
+        self._lost = make(Gauge, "volplane_lost_volumes", "Volumes of distributed drivers whose node is gone", "driver")
+
+    def exposition(self) -> bytes:
+        """Return all metrics in the text format of Prometheus."""
+        return generate_latest(self.registry)
+
+    def leading(self, lease: str, leading: bool) -> None:
+        self._leading[(lease,)].set(leading)
+
+    def api_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
+        self._requests[verb, resource, str(code)].inc()
+        self._request_seconds[verb, resource].observe(seconds)
+
+    def undecodable(self, resource: str) -> None:
+        self._undecodable[(resource,)].inc()
+
+    def listed(self, resource: str) -> None:
+        self._lists[(resource,)].inc()
+
+    def watch_ended(self, resource: str, why: str) -> None:
+        self._watch_ends[resource, why].inc()
+
+    def event_dropped(self, why: str) -> None:
+        self._events_dropped[(why,)].inc()
+
+    def queue_added(self, queue: str) -> None:
+        self._added[(queue,)].inc()
+
+    def queue_made(self, queue: str, depth: Callable[[], int]) -> None:
+        self._depth[(queue,)].set_function(depth)
+
+    def queue_waited(self, queue: str, seconds: float) -> None:
+        self._waited[(queue,)].observe(seconds)
+
+    def queue_worked(self, queue: str, seconds: float) -> None:
+        self._worked[(queue,)].observe(seconds)
+
+    def queue_retried(self, queue: str) -> None:
+        self._retried[(queue,)].inc()
+
+    def pass_ended(self, runner: str, result: str) -> None:
+        self._passes[runner, result].inc()
+
+    def hook_ended(self, driver: str, hook: str, seconds: float, result: str) -> None:
+        """Count a call of a hook. result: "ok", "in_progress", or the class of the error."""
+        self._hook_calls[driver, hook, result].inc()
+        self._hook_seconds[driver, hook].observe(seconds)
+        if hook in _STORAGE_OPERATIONS and result != "in_progress":
+            status = "success" if result == "ok" else "fail-unknown"
+            self._storage_operations[driver, f"volume_{hook}", status, "false"].observe(seconds)
+
+    def attach_detach_ended(self, plugin: str, operation: str, seconds: float, *, failed: bool) -> None:
+        """Count a request of attach-detach to an attacher.
+
+        operation: "volume_attach", "volume_detach" or "verify_volumes_are_attached_per_node".
+        """
+        status = "fail-unknown" if failed else "success"
+        self._storage_operations[plugin, operation, status, "false"].observe(seconds)
+
+    def operation_ended(self, driver: str, operation: str, seconds: float, *, failed: bool) -> None:
+        """Count a run of an operation, live checks included. operation: "provision", "delete", "recycle", …"""
+        self._runs[driver, operation].observe(seconds)
+        if failed:
+            self._operation_errors[driver, operation].inc()
+
+    def operations_running(self, counts: Mapping[tuple[str, str, str], int]) -> None:
+        """Show the number of all operations, by driver, verb and phase."""
+        _show_only(self._operations, counts)
+
+    def drivers_healthy(self, health: Mapping[str, bool]) -> None:
+        """Show the health of every driver of this process, by name."""
+        _show_only(self._drivers, health)
+
+    def provision_succeeded(self, storage_class: str, seconds: float, *, source: str = "") -> None:
+        """Count a call that made an asset. source: kind of the claim's dataSource."""
+        self._provisioned[storage_class, source].inc()
+        self._provision_seconds[storage_class, source].observe(seconds)
+
+    def provision_failed(self, storage_class: str, *, source: str = "") -> None:
+        self._provision_failed[storage_class, source].inc()
+
+    def delete_succeeded(self, storage_class: str, seconds: float) -> None:
+        """Count a call that deleted an asset."""
+        self._deleted[(storage_class,)].inc()
+        self._delete_seconds[(storage_class,)].observe(seconds)
+
+    def delete_failed(self, storage_class: str) -> None:
+        self._delete_failed[(storage_class,)].inc()
+
+    def operation_finished(self, plugin: str, operation: str, seconds: float) -> None:
+        """Count the time that a user waited: for a bound claim ("provision") or a deleted volume ("delete")."""
+        self._lives[plugin, operation].observe(seconds)
+
+    def class_given_later(self, *, refused: bool = False) -> None:
+        """Count a claim without a class that got the default one, or that the server refused."""
+        (self._retroactive_errors if refused else self._retroactive)[()].inc()
+
+    def counted(self, what: str, labels: tuple[str, ...], change: int) -> None:
+        """Change the number of claims or volumes. what: a key of the inventory, such as "bound_pv"."""
+        self._inventory[what][labels].inc(change)
+
+    def uncounted(self) -> None:
+        """Clear the numbers of claims and volumes."""
+        for gauge in self._inventory.values():
+            gauge.clear()
+
+    def detach_forced(self, reason: str) -> None:
+        """Count a volume that was detached though its node may use it. reason: "timeout" or "out-of-service"."""
+        self._forced_detaches[(reason,)].inc()
+
+    def volumes_on_nodes(self, worlds: Mapping[tuple[str, str], int], in_use: Mapping[tuple[str, str], int]) -> None:
+        """Show the numbers of volumes, by plugin and state, and by node and plugin."""
+        _show_only(self._attached_volumes, worlds)
+        _show_only(self._attachable_in_use, in_use)
+
+    def leak_checked(self, driver: str, at: float | None) -> None:
+        """Count a leak check. at: Unix time of its end, None if it failed."""
+        self._leak_checks[driver, "failed" if at is None else "complete"].inc()
+        if at is not None:
+            self._leak_checked[(driver,)].set(at)
+
+    def leak_findings(self, driver: str, verdict: str, count: int) -> None:
+        self._findings[driver, verdict].set(count)
+
+    def volumes_lost(self, counts: Mapping[str, int]) -> None:
+        """Show the numbers of volumes whose node is gone, by driver."""
+        _show_only(self._lost, counts)
