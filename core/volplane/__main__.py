@@ -9,6 +9,8 @@ import os
 import signal
 import sys
 import threading
+import time
+from types import CodeType
 
 __all__ = ["INTERRUPTED", "main"]
 
@@ -32,12 +34,26 @@ def main() -> None:
 
 
 def _lost(lost: sys.UnraisableHookArgs) -> None:
-    """Send the SIGINT again, a moment later, that came within a finalizer: Python drops exceptions there."""
+    """Send again the SIGINT that came within a finalizer: Python drops exceptions there, and in this hook."""
     if issubclass(lost.exc_type, KeyboardInterrupt):
-        main_thread = threading.main_thread().ident or 0
-        threading.Timer(0.01, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
+        threading.Thread(target=_send_again).start()
     else:
         sys.__unraisablehook__(lost)
+
+
+def _send_again() -> None:
+    """Send SIGINT to the main thread as soon as it has left the hook."""
+    main_thread = threading.main_thread().ident or 0
+    while _runs(_lost.__code__, main_thread):
+        time.sleep(0.01)
+    signal.pthread_kill(main_thread, signal.SIGINT)
+
+
+def _runs(code: CodeType, thread: int) -> bool:
+    frame = sys._current_frames().get(thread)  # noqa: SLF001 - no public function shows frames of other threads
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _end(_number: int, _frame: object) -> None:

@@ -126,6 +126,15 @@ module.register = lambda app: app.command("example")(body)
 sys.modules["volplane.cli.example"] = module
 frame.COMMANDS = {"example": frame.Command("")}
 """
+ON_A_BUSY_MACHINE = f"""
+{IN_A_FINALIZER}
+import threading
+start_thread = threading.Thread.start
+def start_late(thread):
+    start_thread(thread)
+    thread.join(0.1)
+threading.Thread.start = start_late
+"""
 AT_THE_END = """
 from volplane.cli import main as frame
 frame.main = lambda: 0
@@ -134,7 +143,7 @@ atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
 """
 
 
-@pytest.mark.parametrize("body", [AT_AN_IMPORT, IN_A_FINALIZER, AT_THE_END])
+@pytest.mark.parametrize("body", [AT_AN_IMPORT, IN_A_FINALIZER, ON_A_BUSY_MACHINE, AT_THE_END])
 def test_ctrl_c_is_silent_and_130_whatever_python_does_at_the_moment(body: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", IMPORTING.format(body=body)], capture_output=True, text=True, check=False, timeout=30
