@@ -40,7 +40,7 @@ from volplane.placement.nodes import NodeBook
 from volplane.placement.room import PublishedRoom
 from volplane.placement.state import PlacementState
 from volplane.schemas import DriverInfo
-from volplane.state.cluster_state import ClusterState, Settings
+from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES
 from volplane.state.naming import node_hash
 from volplane.state.records import Sealer
@@ -267,7 +267,7 @@ class _Drivers:
 
 def _state(driver: DriverView) -> ClusterState:
     return ClusterState(
-        settings=Settings(cluster_id="bench"),
+        cluster_id="bench",
         claims=Cache(CLAIMS, CLAIM_INDEXES),
         volumes=Cache(VOLUMES),
         classes=Cache(STORAGE_CLASSES),

@@ -55,14 +55,21 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
     "parameters": ("drivers.parameters", "schemas", "secret"),
     "logs": ("controller.logs", "controller.trace", "_messages"),
     "clock": ("controller.clock",),
-    "metrics": ("process.assembly._Wiring._operation_ended", "controller.metrics"),
+    "metrics": ("process.assembly", "controller.metrics"),
     "events": (
         "kube.events",
         "kube.event_series",
     ),
     "transports": ("kube.decoding", "kube.transport", "kube.watch"),
     "conflicts over records": ("intents.conflict", "state.record_conflicts"),
-    "other duties": ("process.assembly._Wiring._forget_source", "attach", "expand", "protection", "roles.volumes"),
+    "other duties": (
+        "attach",
+        "expand",
+        "protection",
+        "reclaim",
+        "roles.whole.Whole.decide_volume",
+        "roles.whole.Whole.volume_may_act",
+    ),
 }
 """What is left out because nobody needs it to follow a claim: subject -> packages, modules, functions of core."""
 

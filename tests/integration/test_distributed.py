@@ -414,15 +414,14 @@ async def test_volumes_of_a_lost_node_are_said_to_be_lost_and_come_back_with_it(
         assert "VolumeLost" in reasons(cluster, volume)
         assert "VolumeLost" in reasons(cluster, claim)
         central = cluster.plane(CENTRAL)
-        assert central.placing is not None
-        assert central.placing.count_lost() == {NODE_DRIVER: 1}
+        assert central.controllers["assigner"].decide._state.count_lost() == {NODE_DRIVER: 1}
         assert "it is lost, unless the node comes back" in " ".join(central.explain("volume", name).situation)
         assert volume in cluster.api
         cluster.create_node("a")  # The kubelet registers anew; the disk is the same.
         await cluster.start("a")
         await cluster.settle()
         assert "VolumeFound" in reasons(cluster, volume)
-        assert central.placing.count_lost() == {NODE_DRIVER: 0}
+        assert central.controllers["assigner"].decide._state.count_lost() == {NODE_DRIVER: 0}
         cluster.api.delete("persistentvolumeclaims", "data")
         await cluster.settle()
         assert volume not in cluster.api

@@ -12,12 +12,13 @@ import pytest
 
 from integration.controller_process import Site, running_process
 from volplane import Done, StartRequest, hookimpl
-from volplane.controller.config import ALL_CONTROLLERS, Configuration, DriverSettings
+from volplane.controller.config import Configuration, DriverSettings
 from volplane.drivers import loading, registry
 from volplane.drivers.contract import Plugin
 from volplane.errors import VolplaneError
 from volplane.kube.kinds import LEASES, STORAGE_CLASSES
 from volplane.process import process
+from volplane.process.duties import ALL_CONTROLLERS
 from volplane.process.process import ControllerProcess
 from volplane_testing.memory import MemoryBackend
 

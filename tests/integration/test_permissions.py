@@ -8,16 +8,11 @@ from typing import Any
 
 from integration.controller_process import DRIVER, Asked, Site, running_process
 from volplane.cli.rbac import Rule, cluster_rules, namespace_rules
-from volplane.controller.config import (
-    ALL_CONTROLLERS,
-    DEFAULT_CONTROLLERS,
-    Configuration,
-    DriverSettings,
-    parse_controllers,
-)
+from volplane.controller.config import Configuration, DriverSettings
 from volplane.drivers.contract import Plugin
 from volplane.kube import names
 from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
+from volplane.process.duties import ALL_CONTROLLERS, DEFAULT_CONTROLLERS, parse_controllers
 from volplane_testing.memory import DRIVER as ATTACHES
 from volplane_testing.memory import MemoryBackend
 

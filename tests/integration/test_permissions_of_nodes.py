@@ -9,9 +9,10 @@ from typing import Any
 from integration.controller_process import DRIVER, Site, running_process
 from integration.test_permissions import allowed
 from volplane.cli.rbac import cluster_rules, namespace_rules, node_cluster_rules
-from volplane.controller.config import NODE_CONTROLLERS, Configuration, DriverSettings, parse_controllers
+from volplane.controller.config import Configuration, DriverSettings
 from volplane.kube import names
 from volplane.kube.kinds import CAPACITIES, CLAIMS, NODES, VOLUMES
+from volplane.process.duties import NODE_CONTROLLERS, parse_controllers
 from volplane.state.naming import node_hash
 
 OURS = "volplane-system"

@@ -11,11 +11,11 @@ from random import Random
 import pytest
 
 from integration.controller_process import DRIVER, Site, running_process
-from volplane.controller.config import ALL_CONTROLLERS
 from volplane.controller.leader import Leadership
 from volplane.errors import Fenced, VolplaneError
 from volplane.kube.kinds import CLAIMS
 from volplane.leaks.check import Observations
+from volplane.process.duties import ALL_CONTROLLERS
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.apiserver.store import Snapshot
 

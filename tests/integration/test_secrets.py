@@ -18,11 +18,12 @@ from integration.controller_process import Asked, Site, running_process
 from volplane import hookimpl
 from volplane.cli.rbac import Rule, cluster_rules, named_secrets, namespace_rules, secret_rule
 from volplane.controller import logs
-from volplane.controller.config import ALL_CONTROLLERS, Configuration, DriverSettings
+from volplane.controller.config import Configuration, DriverSettings
 from volplane.drivers.contract import Plugin
 from volplane.errors import ApiNotFound, Unavailable
 from volplane.kube.kinds import CLAIMS, SECRETS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.transport import Request, Response
+from volplane.process.duties import ALL_CONTROLLERS
 
 pytestmark = pytest.mark.usefixtures("nothing_hidden")
 

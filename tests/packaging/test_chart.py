@@ -15,7 +15,7 @@ from tools.chart.values import Configuration, Driver, Extension, Scrubber, Value
 from api_fields import unknown_fields_of_object
 from volplane.cli.installation import Installation, documents
 from volplane.controller import config
-from volplane.controller.config import ALL_CONTROLLERS, parse_controllers
+from volplane.process.duties import ALL_CONTROLLERS, parse_controllers
 
 CASES = dict(cases())
 REFUSED = sorted(name for name in CASES if name.startswith("wrong-"))

@@ -41,8 +41,7 @@ class Row:
         self.pod_collector = bool((config.get("podGC") or {}).get("running"))
         settings = {
             **NOTHING_ELSE,
-            "force_detach": not config.get("disableForceDetachOnTimeout"),
-            "force_detach_after": self.force_after,
+            "force_detach_after": None if config.get("disableForceDetachOnTimeout") else self.force_after,
         }
         backends = () if self.manual else (self.backend,)
         self.harness = Harness(*backends, controllers=CONTROLLERS, settings=settings, disabled_admission=())

@@ -13,6 +13,7 @@ from typing import Any, Self
 from scenarios.backends import AttachingBackend, ScriptedBackend
 from scenarios.faults import Call, Rules, refusing
 from volplane.controller.actions import EventRecord
+from volplane.controller.controller import Role
 from volplane.controller.metrics import Metrics
 from volplane.drivers.status import BrokenDriver, LoadedDrivers
 from volplane.intents.bootstrap import ensure_namespace, ensure_sealer
@@ -21,7 +22,6 @@ from volplane.kube.transport import Request, Transport
 from volplane.operations import DriverLimits
 from volplane.process.assembly import Dependencies
 from volplane.process.control_plane import ControlPlane
-from volplane.state.cluster_state import Settings
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock
@@ -95,15 +95,10 @@ class Harness:
         """Names of the claims that people made, by uid."""
         self.phases: dict[str, list[str]] = {}
         self.pods_seen: dict[str, list[Json]] = {}
-        standard = Settings(
-            cluster_id="cluster-1",
-            namespace=namespace,
-            protection="protection" in controllers,
-            attacher="attacher" in controllers,
-            attach_detach="attach-detach" in controllers,
-        )
         self.metrics = Metrics()
-        self._settings = dataclasses.replace(standard, **(settings or {}))
+        always = {"binder", "provisioner", "reclaimer", "expander", "assigner", "capacity"}
+        self._role = Role(controllers=frozenset(always | controllers), cluster_id="cluster-1", namespace=namespace)
+        self.change_role(**(settings or {}))
         self._limits = dict(limits or {})
         self._latency = latency
         self._people = InProcessTransport(self.server)
@@ -115,6 +110,13 @@ class Harness:
         """Changes a control plane before it runs."""
 
     # --- the control plane --------------------------------------------------------------------------------------
+
+    def change_role(self, **changes: Any) -> None:
+        """Change the role of the next process. changes: of `Role`; name=False ends the controller of this name."""
+        off = {name.replace("_", "-") for name, value in changes.items() if value is False}
+        on = {name.replace("_", "-") for name, value in changes.items() if value is True}
+        others = {name: value for name, value in changes.items() if not isinstance(value, bool)}
+        self._role = dataclasses.replace(self._role, controllers=self._role.controllers - off | on, **others)
 
     @property
     def plane(self) -> ControlPlane:
@@ -129,7 +131,7 @@ class Harness:
         """A fresh process, not started: nothing survives but the server, the backends and the rules."""
         self._transport = FaultTransport(self.way_to_server(), self.rules)
         bootstrap = Client(InProcessTransport(self.server))
-        await ensure_namespace(bootstrap, self._settings.namespace)
+        await ensure_namespace(bootstrap, self._role.namespace)
         loaded = LoadedDrivers(
             drivers=tuple(b.driver() for b in self.backends.values()), broken=self.broken, limits=self._limits
         )
@@ -138,12 +140,13 @@ class Harness:
             loaded=loaded,
             executor=InlineExecutor(self._limits, self._latency),
             recorder=self,
-            sealer=await ensure_sealer(bootstrap, self._settings.namespace),
+            sealer=await ensure_sealer(bootstrap, self._role.namespace),
             clock=clock.LoopClock(),
             random=random.Random(11),
+            metrics=self.metrics,
             lifecycle_metrics=self.metrics,
         )
-        self._process = VirtualProcess(self._settings, parts, self._transport)
+        self._process = VirtualProcess(self._role, parts, self._transport)
         self.adjust(self._process.plane)
         return self._process
 

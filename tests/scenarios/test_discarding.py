@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -200,7 +199,7 @@ async def test_on_its_node_an_asset_goes_though_a_volume_that_leads_elsewhere_ha
         elsewhere["metadata"]["labels"] = {NODE: node_hash("n")}
         await lab.create("volumes", elsewhere)
         await lab.delete("claims", "c")
-        lab._settings = dataclasses.replace(lab._settings, node_name=node, binder=not node)
+        lab.change_role(node_name=node, binder=not node)
         await lab.start()
         await lab.settle()
         assert await lab.claims() == {}
@@ -218,7 +217,7 @@ async def test_on_its_node_an_asset_stays_if_a_volume_holds_it_that_no_cache_sho
             await lab.create("volumes", ours)
         lab.rules.hide("persistentvolumes", "*")
         await lab.delete("claims", "c")
-        lab._settings = dataclasses.replace(lab._settings, node_name="n", binder=False)
+        lab.change_role(node_name="n", binder=False)
         await lab.start()
         await lab.settle()
         assert await lab.claims() == {}

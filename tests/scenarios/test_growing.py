@@ -359,7 +359,7 @@ async def test_beside_a_stock_binder_our_volumes_grow_too() -> None:
     async with Harness(backend) as harness:
         await bound(harness)
         await harness.kill()
-        harness._settings = dataclasses.replace(harness._settings, binder=False, protection=False)
+        harness.change_role(binder=False, protection=False)
         await harness.start()
         await ask(harness, "2Gi")
         await harness.settle()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -239,7 +238,7 @@ async def on_a_node(
     if hidden:
         await lab.create("volumes", volume(f"pvc-{uid}", storageClassName="fast"))
         lab.rules.hide("persistentvolumes", "*")
-    lab._settings = dataclasses.replace(lab._settings, node_name="n", binder=False)
+    lab.change_role(node_name="n", binder=False)
     await lab.start()
     return uid
 

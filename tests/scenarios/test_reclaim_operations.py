@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 from collections.abc import Awaitable, Callable
 
@@ -174,7 +173,7 @@ async def test_beside_another_binder_a_failure_is_told_at_once_and_changes_no_ph
     async with Harness(backend) as lab:
         name = await deleting.made_volume(lab)
         await lab.kill()
-        lab._settings = dataclasses.replace(lab._settings, binder=False)
+        lab.change_role(binder=False)
         await lab.start()
         await lab.delete("claims", "c")
         await lab.patch("volumes", name, {"status": {"phase": "Released"}}, subresource="status")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scenarios.backends import ScriptedBackend
 from scenarios.harness import Harness, Json, Refused
 from scenarios.stories import DRIVER, claim, storage_class, volume
-from volplane.binding.matching import capacity_of, demand_of, place_of
+from volplane.state.matching import capacity_of, demand_of, place_of
 from volplane_testing.clock import run
 
 MODES = (["ReadWriteOnce"], ["ReadWriteOnce", "ReadOnlyMany"], ["ReadWriteMany"])

@@ -7,9 +7,9 @@ import time
 import msgspec
 import pytest
 
-from volplane.binding.index import FreeVolumes
-from volplane.binding.matching import demand_of
 from volplane.kube.objects import Claim, Volume
+from volplane.state.free_volumes import FreeVolumes
+from volplane.state.matching import demand_of
 
 
 def volume(number: int) -> Volume:

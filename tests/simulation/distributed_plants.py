@@ -15,8 +15,8 @@ from volplane.kube import names
 from volplane.placement import assign, capacity, recognise, volumes
 from volplane.placement.state import PlacementState
 from volplane.placement.usage import Usage
-from volplane.provision import decide as provision
-from volplane.roles import beside as provisioner
+from volplane.roles import node as one_node
+from volplane.roles.node import OneNode
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 
 
@@ -32,7 +32,7 @@ def leave_labels_as_they_are(stack: ExitStack) -> None:
 
 def delete_by_the_label_alone(stack: ExitStack) -> None:
     """Take a volume for one's own because it is in the watch, wherever its node affinity puts it."""
-    for module in (owner, operation, provisioner):
+    for module in (owner, operation, one_node):
         replace(stack, module, "volume_elsewhere", lambda *_: "")
 
 
@@ -75,34 +75,34 @@ def promise_room_twice(stack: ExitStack) -> None:
 def keep_claims_on_a_full_node(stack: ExitStack) -> None:
     """Wait on a full node until it has room."""
 
-    def waits(claim: Any, *_: Any) -> Wait:
+    def waits(*_: Any) -> Wait:
         return Wait(reason="there is no room", seconds=5.0)
 
-    replace(stack, provision, "_reschedule", waits)
+    replace(stack, OneNode, "_give_back", waits)
 
 
 def take_claims_from_the_scheduler(stack: ExitStack) -> None:
     """Give a claim that waits for a pod back to the assigner, with the node that the scheduler selected."""
-    reschedule = provision._reschedule
+    give_back = OneNode._give_back
 
-    def keeps(claim: Any, intent: Any, cluster: Any) -> Patch:
-        step = reschedule(claim, intent, cluster)
+    def keeps(self: OneNode, claim: Any, intent: Any, cluster: Any) -> Patch:
+        step = give_back(self, claim, intent, cluster)
         storage_class = cluster.classes.get(claim.spec.storage_class_name or "")
         if storage_class is not None and storage_class.volume_binding_mode == "WaitForFirstConsumer":
             step.body["metadata"]["annotations"].pop(names.SELECTED_NODE, None)
         return step
 
-    replace(stack, provision, "_reschedule", keeps)
+    replace(stack, OneNode, "_give_back", keeps)
 
 
 def forget_generations_on_a_full_node(stack: ExitStack) -> None:
     """Drop the record of a claim that a full node gives back, and with it how often it was begun elsewhere."""
-    reschedule = provision._reschedule
+    give_back = OneNode._give_back
 
-    def forgets(claim: Any, intent: Any, cluster: Any) -> Patch:
-        return reschedule(claim, msgspec.structs.replace(intent, generation=1), cluster)
+    def forgets(self: OneNode, claim: Any, intent: Any, cluster: Any) -> Patch:
+        return give_back(self, claim, msgspec.structs.replace(intent, generation=1), cluster)
 
-    replace(stack, provision, "_reschedule", forgets)
+    replace(stack, OneNode, "_give_back", forgets)
 
 
 def take_the_time_from_ones_own_clock(stack: ExitStack) -> None:

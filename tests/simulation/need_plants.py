@@ -8,16 +8,16 @@ from typing import Any
 import msgspec
 
 from simulation.planting import by_name, replace
+from volplane import protection
 from volplane.intents.discard import DiscardOperation
 from volplane.intents.operation import OperationDeps
 from volplane.kube import names
 from volplane.kube.objects import Claim, Volume
-from volplane.process import assembly
 from volplane.protection.live_pods import LivePods
 from volplane.provision import operation
 from volplane.reclaim import recycle
 from volplane.reclaim.operation import RecycleOperation
-from volplane.roles import volumes
+from volplane.roles import whole
 
 
 def discard_what_is_wanted(stack: ExitStack) -> None:
@@ -58,7 +58,7 @@ def believe_the_cache_about_pods(stack: ExitStack) -> None:
 
 def break_promises(stack: ExitStack) -> None:
     """Let a claim go before the volume that was reserved for it is taken back."""
-    replace(stack, assembly, "promised", lambda *_: False)
+    replace(stack, protection, "is_promised", lambda *_: False)
 
 
 def scrub_what_pods_use(stack: ExitStack) -> None:
@@ -73,8 +73,8 @@ def scrub_what_pods_use(stack: ExitStack) -> None:
 
 def scrub_for_a_living_claim(stack: ExitStack) -> None:
     """Erase a volume whose claim is there after all."""
-    replace(stack, volumes, "_claim_of", lambda *_: None)
-    replace(stack, volumes, "once_proven", lambda _volume, action, *_: action)
+    replace(stack, whole, "claim_of", lambda *_: None)
+    replace(stack, whole, "once_proven", lambda _volume, action, *_: action)
 
     async def whoever(self: OperationDeps, volume: Volume, **_options: Any) -> Volume | None:
         return await self.live_volume(volume.name)

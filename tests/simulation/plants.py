@@ -32,7 +32,8 @@ from volplane.kube.reflector import Reflector
 from volplane.provision import decide as provision
 from volplane.provision.persistentvolume import volume_body
 from volplane.reclaim import delete, recycle, scrub_events, scrub_pod
-from volplane.roles import claims, volumes
+from volplane.roles import whole
+from volplane.roles.whole import Whole
 from volplane.state import records
 from volplane.state.cluster_state import ClusterState
 from volplane.state.progress import Discarding, Full, Made, Pending
@@ -66,7 +67,7 @@ def remember_intents_only(stack: ExitStack) -> None:
         known = isinstance(progress.step, Made | Pending | Full) or progress.attempted is not None
         return settled(claim, world) if known or not claim.terminating else _end(claim)
 
-    replace(stack, claims, "settle", forgetful)
+    replace(stack, whole, "settle", forgetful)
 
 
 def _end(claim: Claim) -> Any:
@@ -133,12 +134,12 @@ def save_a_volume_for_a_dying_claim(stack: ExitStack) -> None:
         body = volume_body(claim, storage_class, driver, intent, step.asset)
         return Create(kind=provision.VOLUMES, body=body, why="finish what was begun")
 
-    replace(stack, claims, "settle", finishing)
+    replace(stack, whole, "settle", finishing)
 
 
 def forget_to_settle(stack: ExitStack) -> None:
     """Let a deleted claim go without looking whether something was made for it."""
-    replace(stack, claims, "settle", lambda claim, _world: _end(claim))
+    replace(stack, whole, "settle", lambda claim, _world: _end(claim))
 
 
 def accept_forged_intents(stack: ExitStack) -> None:
@@ -154,7 +155,7 @@ def believe_the_cache_that_a_claim_is_gone(stack: ExitStack) -> None:
         return live if live is not None and live.uid == volume.uid else None
 
     replace(stack, OperationDeps, "released_volume", without_asking)
-    replace(stack, volumes, "once_proven", lambda _volume, action, *_: action)
+    replace(stack, whole, "once_proven", lambda _volume, action, *_: action)
 
 
 def take_absent_for_proof(stack: ExitStack) -> None:
@@ -166,8 +167,8 @@ def choose_a_place_anew(stack: ExitStack) -> None:
     """Forget where an asset was begun when the scheduler changes its mind, or a tenant the record."""
     declare = provision._declare
 
-    def elsewhere(claim: Any, storage_class: Any, driver: Any, old: Any, world: Any) -> Any:
-        return declare(claim, storage_class, driver, None, world)
+    def elsewhere(claim: Any, storage_class: Any, driver: Any, _old: Any, world: Any, **terms: Any) -> Any:
+        return declare(claim, storage_class, driver, None, world, **terms)
 
     replace(stack, provision, "_declare", elsewhere)
     for module in (discard, record):
@@ -190,12 +191,12 @@ def hold_what_is_gone(stack: ExitStack) -> None:
 
 def say_nothing_of_a_release(stack: ExitStack) -> None:
     """Leave the phase of a released volume as it is."""
-    step = volumes.volume_phase_step
+    step = whole.volume_phase_step
 
     def quiet(volume: Volume, phase: str, *more: Any, **options: Any) -> Any:
         return None if phase == "Released" else step(volume, phase, *more, **options)
 
-    replace(stack, volumes, "volume_phase_step", quiet)
+    replace(stack, whole, "volume_phase_step", quiet)
 
 
 def leave_the_scrubber_pod(stack: ExitStack) -> None:
@@ -206,18 +207,18 @@ def leave_the_scrubber_pod(stack: ExitStack) -> None:
         return release(volume, intent, dataclasses.replace(world, pods=Cache(PODS)), reads)
 
     replace(stack, recycle, "_release", hasty)
-    replace(stack, volumes, "remove_stray_pod", lambda *_: None)
+    replace(stack, recycle, "_remove_stray_pod", lambda *_: None)
 
 
 def poll_what_is_kept(stack: ExitStack) -> None:
     """Look at a released volume again and again, although somebody would tell if it changed."""
-    reclaim = volumes._reclaim
+    reclaim = Whole._reclaim
 
-    def again(volume: Volume, world: ClusterState, reads: Any) -> Any:
-        action = reclaim(volume, world, reads)
+    def again(self: Whole, volume: Volume, reads: Any) -> Any:
+        action = reclaim(self, volume, reads)
         return Wait(reason="perhaps it has changed", seconds=5.0) if isinstance(action, Settled) else action
 
-    replace(stack, volumes, "_reclaim", again)
+    replace(stack, Whole, "_reclaim", again)
 
 
 def delete_without_preconditions(stack: ExitStack) -> None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from unit.binding.objects import claim
 from volplane.assets import AccessMode, VolumeMode, VolumeSource
 from volplane.attach.desired import NODE_INDEX, VOLUME_INDEXES
-from volplane.controller.actions import LiveReads, Wait
+from volplane.controller.actions import Action, LiveReads, Wait
+from volplane.controller.controller import Role
 from volplane.drivers.owners import SourceOwner
 from volplane.drivers.view import DriverView
+from volplane.expand import resize
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, CsiDriver, KubeObject, Node, Pod, StorageClass, Volume, VolumeAttachment
-from volplane.roles.claims import decide_claim
+from volplane.process.duties import ALL_CONTROLLERS
+from volplane.reclaim import delete, recycle
+from volplane.roles import decisions
 from volplane.schemas import DriverInfo
-from volplane.state.cluster_state import ClusterState, Settings
+from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES
 from volplane.state.records import Sealer
 
@@ -67,16 +72,44 @@ class Views:
         return SourceOwner(driver=next(iter(self._views.values()), None))
 
 
+@dataclass(slots=True, kw_only=True)
+class StateOfTest(ClusterState):
+    """With the role of the process that decides."""
+
+    role: Role
+
+    @property
+    def decisions(self) -> Any:
+        """What the role decides."""
+        return decisions(self.role, self)
+
+
 def empty_state(
     *,
     drivers: Sequence[DriverView] = (),
     broken: Mapping[str, str] | None = None,
     distributed: Sequence[DriverView] = (),
-    **settings: Any,
-) -> ClusterState:
-    """A cluster without objects; nothing follows its caches."""
-    return ClusterState(
-        settings=Settings(cluster_id="test", **settings),
+    lease: str = "",
+    node_name: str = "",
+    without: Sequence[str] = (),
+    **more: Any,
+) -> StateOfTest:
+    """A cluster without objects; nothing follows its caches. without: controllers that the process does not run.
+    more: of `Role`; NAME=False for one of these controllers.
+    """
+    off = {*without, *(name.replace("_", "-") for name, value in more.items() if value is False)}
+    role = Role(
+        controllers=frozenset(ALL_CONTROLLERS) - off,
+        cluster_id="test",
+        lease=lease,
+        node_name=node_name,
+        **{name: value for name, value in more.items() if not isinstance(value, bool)},
+    )
+    return StateOfTest(
+        role=role,
+        cluster_id="test",
+        lease=lease,
+        node_name=node_name,
         claims=Cache(CLAIMS, CLAIM_INDEXES),
         volumes=Cache(VOLUMES, VOLUME_INDEXES),
         classes=Cache(STORAGE_CLASSES),
@@ -89,7 +122,7 @@ def empty_state(
     )
 
 
-def state_with(*objects: KubeObject, **more: Any) -> ClusterState:
+def state_with(*objects: KubeObject, **more: Any) -> StateOfTest:
     """A cluster in which these objects exist. more: as `empty_state` has it."""
     state = empty_state(**more)
     state.volumes.subscribe(state.free.changed)
@@ -124,6 +157,41 @@ def read(kind: Any, key: str, answer: KubeObject | None = None) -> LiveReads:
     reads = LiveReads()
     reads.put(kind, key, answer)
     return reads
+
+
+def decide_claim(key: str, state: StateOfTest, reads: LiveReads) -> Action:
+    """What the role of the state decides about a claim."""
+    return state.decisions.decide_claim(key, reads)
+
+
+def decide_volume(key: str, state: StateOfTest, reads: LiveReads) -> Action:
+    """What the role of the state decides about a volume."""
+    return state.decisions.decide_volume(key, reads)
+
+
+def decide_provision(item: Claim, of_class: StorageClass, state: StateOfTest, reads: LiveReads) -> Action:
+    """What the role of the state decides about a claim for which no volume fits."""
+    return state.decisions._provision(item, of_class, reads)
+
+
+def decide_delete(item: Volume, state: StateOfTest) -> Action:
+    """The same about a volume whose asset is to go."""
+    return delete.decide_delete(item, state, state.decisions.reclaim)
+
+
+def decide_recycle(item: Volume, state: StateOfTest, reads: LiveReads) -> Action:
+    """The same about a volume whose contents are to go."""
+    return recycle.decide_recycle(item, state, reads, state.decisions.reclaim)
+
+
+def end_scrub(item: Volume, state: StateOfTest, reads: LiveReads) -> Action:
+    """The same about a volume that is not to be scrubbed any more."""
+    return recycle.end_scrub(item, state, reads, state.decisions.reclaim)
+
+
+def decide_resize(key: str, state: StateOfTest) -> Action:
+    """The same about the size of a claim."""
+    return resize.decide_resize(key, state, whole=state.role.runs("binder"))
 
 
 def decided(item: Claim, *others: KubeObject, reads: LiveReads | None = None, **more: Any) -> Any:

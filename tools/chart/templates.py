@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from volplane.cli import installation as plain
 from volplane.cli.rbac import Rule, cluster_rules, namespace_rules, node_cluster_rules
-from volplane.controller.config import ALL_CONTROLLERS, NODE_CONTROLLERS
+from volplane.process.duties import ALL_CONTROLLERS, NODE_CONTROLLERS
 
 __all__ = ["templates"]
 

@@ -5,3 +5,120 @@ keeps the list `volumesAttached` of each node. attacher serves the VolumeAttachm
 `attach` and `detach`. Beside a stock kube-controller-manager only the second runs. Neither relies on the other being
 ours. Source: pkg/controller/volume/attachdetach of Kubernetes, and kubernetes-csi/external-attacher.
 """
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Final
+
+from volplane.attach.attach_detach import AttachDetachState
+from volplane.attach.attacher import decide_attachment
+from volplane.attach.csidriver import decide_csi_driver
+from volplane.attach.desired import NODE_INDEX, VOLUME_INDEXES, count_volumes, wanted_or_attached
+from volplane.attach.handlers import AttachDetachHandlers, AttacherHandlers
+from volplane.attach.operation import AttachOperation, DetachOperation
+from volplane.attach.reconcilers import NodeReconciler, PairReconciler
+from volplane.controller.controller import FOLLOW, READ, Controller, Duty, Role, Rule, Watch
+from volplane.intents.shared import Shared
+from volplane.kube.names import PROVISIONED_BY
+from volplane.kube.objects import KubeObject
+
+__all__ = ["ATTACHER", "ATTACH_DETACH", "CSI_DRIVER_OBJECTS"]
+
+
+def _attacher(_role: Role, shared: Shared) -> Iterable[Controller]:
+    if not shared.loaded.attaches:
+        return
+    cluster, queue = shared.cluster, shared.queue("attacher")
+
+    def of_driver(name: str) -> Iterator[str]:
+        for attachment in cluster.attachments.values():
+            volume = cluster.volumes.get(attachment.spec.source.persistent_volume_name or "")
+            made_it = volume is not None and volume.annotation(PROVISIONED_BY) == name
+            if made_it or name in cluster.drivers.attachers(attachment.spec.attacher):
+                yield attachment.key
+
+    yield Controller(
+        queue="attacher",
+        cache=cluster.attachments,
+        decide=lambda key, reads: decide_attachment(key, cluster, reads),
+        watches=(Watch(cache=cluster.attachments), Watch(cache=cluster.csi_drivers)),
+        subscribe=AttacherHandlers(cluster, queue).subscribe,
+        operations={
+            "attach": AttachOperation(shared.deps, queue.enqueue),
+            "detach": DetachOperation(shared.deps, queue.enqueue),
+        },
+        resync=cluster.attachments.keys,
+        of_driver=of_driver,
+        flow=cluster.flow_of_attachment,
+    )
+
+
+def _csi_drivers(role: Role, shared: Shared) -> Iterable[Controller]:
+    attacher, capacity = role.runs("attacher"), role.runs("capacity")
+    publishes = capacity and shared.loaded.publishes and not role.node_name
+    if not publishes and not (attacher and shared.loaded.attaches):
+        return
+    cluster, queue = shared.cluster, shared.queue("csidrivers")
+    decide = partial(decide_csi_driver, cluster=cluster, attacher=attacher, capacity=capacity)
+
+    def subscribe() -> None:
+        cluster.csi_drivers.subscribe(lambda old, new: queue.enqueue((new or old or KubeObject()).name))
+        for each in shared.loaded.distributed:
+            queue.enqueue(each.name)
+
+    yield Controller(
+        queue="csidrivers",
+        cache=cluster.csi_drivers,
+        decide=lambda key, _: decide(key),
+        watches=(Watch(cache=cluster.csi_drivers),),
+        subscribe=subscribe,
+        resync=shared.drivers.names,
+        of_driver=lambda name: (name,),
+    )
+
+
+def _attach_detach(role: Role, shared: Shared) -> Iterable[Controller]:
+    cluster = shared.cluster
+    cluster.volumes.add_indexes(VOLUME_INDEXES)
+    cluster.pods.add_indexes(NODE_INDEX)
+    state = AttachDetachState(cluster, force_detach_after=role.force_detach_after, attaches_here=role.runs("attacher"))
+    pairs, nodes = shared.queue("attach-detach"), shared.queue("node-reports")
+    yield Controller(
+        queue="attach-detach",
+        cache=cluster.attachments,
+        decide=PairReconciler(state, pairs.enqueue, nodes.enqueue, shared.metrics),
+        watches=(
+            Watch(cache=cluster.pods),
+            Watch(cache=cluster.attachments),
+            Watch(cache=cluster.csi_drivers),
+        ),
+        subscribe=AttachDetachHandlers(state, pairs=pairs, nodes=nodes).subscribe,
+        resync=lambda: wanted_or_attached(cluster),
+        measure=lambda metrics: metrics.volumes_on_nodes(*count_volumes(cluster)),
+    )
+    yield Controller(queue="node-reports", cache=cluster.nodes, decide=NodeReconciler(state), resync=cluster.nodes.keys)
+
+
+ATTACH_DETACH: Final[Duty[Shared]] = Duty(
+    option="attach-detach",
+    permissions=(
+        Rule("storage.k8s.io", "volumeattachments", (*READ, "create", "delete")),
+        Rule("storage.k8s.io", "csidrivers", FOLLOW),
+        Rule("", "nodes", ("get",)),
+        Rule("", "nodes/status", ("patch",)),
+    ),
+    controllers=_attach_detach,
+)
+ATTACHER: Final[Duty[Shared]] = Duty(
+    option="attacher",
+    default=True,
+    permissions=(
+        Rule("storage.k8s.io", "volumeattachments", (*READ, "create", "patch", "delete")),
+        Rule("storage.k8s.io", "volumeattachments/status", ("patch",)),
+        Rule("", "nodes", ("get",)),
+        Rule("storage.k8s.io", "csidrivers", (*READ, "create")),
+    ),
+    controllers=_attacher,
+)
+CSI_DRIVER_OBJECTS: Final[Duty[Shared]] = Duty(option="", controllers=_csi_drivers)
+"""The CSIDriver objects that attachers and publishers of room need."""

@@ -46,6 +46,8 @@ DELETION_LASTS: Final = 120.0
 class AttachDetachState:
     """What the decisions see: the cluster, and what a restart may forget.
 
+    force_detach_after: seconds after which a volume that its unhealthy node does not unmount is detached, None for
+    never. attaches_here: the attacher is in this process too, and an attachment is made with what it would write first.
     unwanted: key of a pair -> loop time since which nobody wants the volume on the node, while it is attached.
     last_in_use: name of a node that is gone -> what its kubelet used when it went. creating: unique name of a volume
     that may be on one node at a time -> key of the pair whose attachment is being created. reports: name of a node ->
@@ -55,6 +57,8 @@ class AttachDetachState:
     """
 
     cluster: ClusterState
+    force_detach_after: float | None = 360.0
+    attaches_here: bool = False
     unwanted: dict[str, float] = field(default_factory=dict)
     last_in_use: dict[str, frozenset[str]] = field(default_factory=dict)
     creating: dict[str, str] = field(default_factory=dict)
@@ -137,7 +141,7 @@ def _create(pair: Pair, volume: Volume, users: Sequence[Pod], state: AttachDetac
     if state.creating.get(pair.volume, pair.key) != pair.key:
         return Decision(Wait(reason="it is about to be attached to another node"))
     driver, _ = csi_parts(pair.volume)
-    ours = declared(volume, node, driver, state.cluster)
+    ours = declared(volume, node, driver, state.cluster) if state.attaches_here else {}
     annotations = {names.NODE_UID: node.uid, **ours.get("annotations", {})}
     body = ATTACHMENTS.body(
         metadata={"name": pair.attachment, **ours, "annotations": annotations},
@@ -286,13 +290,13 @@ def _among(pair: Pair, volumes: Iterable[str]) -> bool:
 
 def _force(pair: Pair, node: Node | None, state: AttachDetachState) -> tuple[str, float | None]:
     """Why it may be detached all the same; or how long that still takes, None for as long as nothing changes."""
-    settings = state.cluster.settings
     since = state.unwanted.get(pair.key, state.cluster.monotonic())
-    left = since + settings.force_detach_after - state.cluster.monotonic()
-    expired = settings.force_detach and left <= 0
+    never = state.force_detach_after is None
+    left = since + (state.force_detach_after or 0.0) - state.cluster.monotonic()
+    expired = not never and left <= 0
     if out_of_service(node):
         return ("timeout" if expired else "out-of-service"), None
-    if is_ready(node) or not settings.force_detach:
+    if is_ready(node) or never:
         return "", None
     return ("timeout", None) if expired else ("", left)
 

@@ -160,7 +160,7 @@ def _declare(
         return _cannot(attachment, "attach", moved, cluster)
     finalizer = attacher_finalizer(attachment.spec.attacher)
     held, known = attachment.has_finalizer(finalizer), attachment.annotation(names.NODE_ID)
-    annotations = declaration(volume, driver, node, cluster.settings.cluster_id)
+    annotations = declaration(volume, driver, node, cluster.cluster_id)
     if true_record(attachment, volume) is not None:
         del annotations[names.INTENT]  # It may hold the state of a long call.
         if known is not None and node.spec.provider_id in ("", known):
@@ -177,13 +177,13 @@ def declared(volume: Volume, node: Node, attacher: str, cluster: ClusterState) -
     """Finalizers and annotations that the attacher of this process would write on a new attachment; {} if it would
     not attach the volume now. Who makes the attachment with them saves a write.
     """
-    candidates = cluster.drivers.attachers(attacher) if cluster.settings.attacher else ()
+    candidates = cluster.drivers.attachers(attacher)
     driver = _driver_for(volume, candidates, cluster) if candidates else ""
     if not isinstance(driver, DriverView) or not driver.info.attach_required or volume.terminating:
         return {}
     return {
         "finalizers": [attacher_finalizer(attacher)],
-        "annotations": declaration(volume, driver, node, cluster.settings.cluster_id),
+        "annotations": declaration(volume, driver, node, cluster.cluster_id),
     }
 
 
@@ -267,7 +267,7 @@ def _recorded(
     if not isinstance(found, DriverView):
         return found
     node = cluster.nodes.get(attachment.spec.node_name)
-    return intent_of(volume, found, node.uid if node is not None else "", cluster.settings.cluster_id), found
+    return intent_of(volume, found, node.uid if node is not None else "", cluster.cluster_id), found
 
 
 def _detached(attachment: VolumeAttachment, finalizer: str) -> Patch:

@@ -201,7 +201,7 @@ class AttachmentComparison:
         volume = self._cluster.volumes.get(asset.owner.volume_name) if asset.owner is not None else None
         if volume is None or volume.annotation(names.PROVISIONED_BY) != driver:
             return None
-        identity = volume_identity(volume, self._cluster.settings.cluster_id)
+        identity = volume_identity(volume, self._cluster.cluster_id)
         return volume if (identity.handle, identity.owner) == (asset.handle, asset.owner) else None
 
     def _tell_unexpected(self, found: _Unaccounted) -> None:

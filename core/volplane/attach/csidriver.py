@@ -14,13 +14,16 @@ from volplane.state.cluster_state import ClusterState
 __all__ = ["decide_csi_driver"]
 
 
-def decide_csi_driver(name: str, cluster: ClusterState) -> Action:
-    """The next action for the CSIDriver of the driver of this name."""
+def decide_csi_driver(name: str, cluster: ClusterState, *, attacher: bool, capacity: bool) -> Action:
+    """The next action for the CSIDriver of the driver of this name.
+
+    attacher, capacity: whether this process serves attachments, and publishes room.
+    """
     driver = cluster.drivers.get(name) or cluster.drivers.distributed(name)
     if driver is None:
         return Settled()
-    attaches = cluster.settings.attacher and driver.info.csi_driver_name == name
-    publishes = cluster.settings.capacity and cluster.drivers.publishes(name)
+    attaches = attacher and driver.info.csi_driver_name == name
+    publishes = capacity and cluster.drivers.publishes(name)
     if not attaches and not publishes:
         return Settled()
     found = cluster.csi_drivers.get(name)

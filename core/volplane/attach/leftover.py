@@ -64,7 +64,7 @@ def _create(name: str, volume: Volume, node: Node, leftover: UnrecordedAttachmen
     driver, (attacher, _) = cluster.drivers.get(leftover.driver), csi_parts(unique_name(volume))
     if driver is None:
         return Wait(reason=cluster.drivers.broken(leftover.driver) or f"driver {leftover.driver} is not usable")
-    known = declaration(volume, driver, node, cluster.settings.cluster_id)
+    known = declaration(volume, driver, node, cluster.cluster_id)
     metadata: dict[str, Any] = {
         "name": name,
         "finalizers": [attacher_finalizer(attacher)],

@@ -84,7 +84,7 @@ class AttachOperation(_AttachmentOperation):
         if volume is None or node is None:
             raise OperationError(f"{run.name} was not started: its volume or node is gone")
         progress = cluster.progress.attachments.track(run.uid)
-        identity = volume_to_attach(volume, driver, cluster.settings.cluster_id)
+        identity = volume_to_attach(volume, driver, cluster.cluster_id)
         read_only = bool((volume.spec.csi or {}).get("readOnly"))
         given = recorded_state(record, self.hook)
 
@@ -172,7 +172,7 @@ class DetachOperation(_AttachmentOperation):
         given = recorded_state(record, self.hook)
         request = DetachRequest(
             context=deps.context(driver, max(record.generation, 1), given),
-            volume=identity_of_record(record, deps.cluster.settings.cluster_id),
+            volume=identity_of_record(record, deps.cluster.cluster_id),
             node=node_of_record(attachment, record, deps.cluster.nodes.get(attachment.spec.node_name)),
             attachment=run.uid,
         )

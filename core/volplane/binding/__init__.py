@@ -1,5 +1,22 @@
-"""Binding: which volume a claim gets, and the writes that bind or unbind the two, one at a time.
+"""The binder: which volume a claim is bound to, and the writes that bind or unbind the two.
 
-Pure functions and indexes over objects of the caches. `reconcile` and the duties call them, the embedded scheduler
-uses the matching. It never provisions, and never writes: it returns actions.
+`decide` chooses and writes, `claims` and `volumes` are the steps around it. `volplane.roles.whole` calls them: claims
+and volumes have one queue each, to which several duties contribute.
 """
+
+from typing import Any, Final
+
+from volplane.controller.controller import FOLLOW, Duty, Rule
+
+__all__ = ["BINDER"]
+
+BINDER: Final[Duty[Any]] = Duty(
+    option="binder",
+    permissions=(
+        Rule("", "pods", FOLLOW),
+        Rule("", "persistentvolumes", ("patch",)),
+        Rule("", "persistentvolumes/status", ("patch",)),
+        Rule("", "persistentvolumeclaims", ("patch",)),
+        Rule("", "persistentvolumeclaims/status", ("patch",)),
+    ),
+)

@@ -14,7 +14,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from volplane.binding.matching import (
+from volplane.controller.actions import Action, EventRecord, Patch, Wait, warning
+from volplane.kube import names
+from volplane.kube.kinds import CLAIMS, VOLUMES, Kind
+from volplane.kube.objects import Claim, Volume
+from volplane.kube.quantity import parse
+from volplane.state.matching import (
     Demand,
     capacity_of,
     demand_of,
@@ -24,11 +29,6 @@ from volplane.binding.matching import (
     refers_to,
     refusal,
 )
-from volplane.controller.actions import Action, EventRecord, Patch, Wait, warning
-from volplane.kube import names
-from volplane.kube.kinds import CLAIMS, VOLUMES, Kind
-from volplane.kube.objects import Claim, Volume
-from volplane.kube.quantity import parse
 
 __all__ = [
     "Bind",

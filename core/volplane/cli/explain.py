@@ -24,12 +24,13 @@ from volplane.cli.framework.options import (
     OutputFormat,
 )
 from volplane.cli.framework.output import Output
-from volplane.controller.config import DEFAULT_CONTROLLERS, Configuration, parse_controllers, read_configuration
+from volplane.controller.config import Configuration, read_configuration
 from volplane.errors import ApiError, ConfigurationError
 from volplane.explain.explain import Explanation, explain_attachment
 from volplane.explain.read_pod import read_pod
 from volplane.kube.client import Client
 from volplane.kube.kinds import ATTACHMENTS
+from volplane.process.duties import DEFAULT_CONTROLLERS, parse_controllers
 from volplane.process.process import Options
 from volplane.process.read_only import read_control_plane
 

@@ -18,7 +18,8 @@ from volplane.cli.rbac import (
     node_cluster_rules,
     secret_rule,
 )
-from volplane.controller.config import NODE_CONTROLLERS, Configuration, namespace_labels, parse_configuration
+from volplane.controller.config import Configuration, parse_configuration
+from volplane.process.duties import NODE_CONTROLLERS, namespace_labels
 
 __all__ = ["Installation", "documents"]
 

@@ -12,11 +12,12 @@ import yaml
 
 from volplane._messages import nearest, why_unusable
 from volplane.cli.installation import NAME, Installation, documents
-from volplane.controller.config import ALL_CONTROLLERS, DEFAULT_CONTROLLERS, parse_configuration, parse_controllers
+from volplane.controller.config import parse_configuration
 from volplane.drivers.discovery import InstalledPlugins
 from volplane.drivers.loading import options_schema
 from volplane.drivers.parameters import driver_options
 from volplane.errors import ConfigurationError
+from volplane.process.duties import ALL_CONTROLLERS, DEFAULT_CONTROLLERS, parse_controllers
 
 __all__ = ["register"]
 

@@ -1,41 +1,24 @@
 """The RBAC rules of the controllers: exactly the calls that they make. Pure.
 
-All controllers read what the caches hold; the reclaimer alone follows pods of our namespace, and lists those of another
-before it erases what was used there. tests/integration/test_permissions.py runs them and compares their requests with
-these rules, in both directions.
+Each duty declares its own (`permissions`); all controllers read what the caches hold. The reclaimer alone follows pods
+of our namespace, and lists those of another before it erases what was used there.
+tests/integration/test_permissions.py runs them and compares their requests with these rules, in both directions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator
 
-from volplane.controller.config import NODE_CONTROLLERS, Configuration, scrubs
+from volplane.controller.config import Configuration
+from volplane.controller.controller import FOLLOW, READ, Rule
 from volplane.intents.bootstrap import SEAL_SECRET
+from volplane.process import duties
+from volplane.process.duties import NODE_CONTROLLERS
 from volplane.process.process import LEASE
 from volplane.secret import Secret, SecretPlace
 
 __all__ = ["Rule", "cluster_rules", "named_secrets", "namespace_rules", "node_cluster_rules", "secret_rule"]
 
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Verbs on a resource of an API group ("" = core). names: only objects of these names; empty = all."""
-
-    group: str
-    resource: str
-    verbs: tuple[str, ...]
-    names: tuple[str, ...] = ()
-
-    def body(self) -> dict[str, Any]:
-        """A PolicyRule of rbac.authorization.k8s.io/v1."""
-        rule: dict[str, Any] = {"apiGroups": [self.group], "resources": [self.resource], "verbs": list(self.verbs)}
-        return rule | ({"resourceNames": list(self.names)} if self.names else {})
-
-
-READ = ("get", "list", "watch")
-FOLLOW = ("list", "watch")
 
 _ALL = (
     Rule("", "persistentvolumes", READ),
@@ -44,67 +27,7 @@ _ALL = (
     Rule("storage.k8s.io", "storageclasses", FOLLOW),
     Rule("", "events", ("create", "get", "patch")),
 )
-_OF_CONTROLLER = {
-    "binder": (
-        Rule("", "pods", FOLLOW),
-        Rule("", "persistentvolumes", ("patch",)),
-        Rule("", "persistentvolumes/status", ("patch",)),
-        Rule("", "persistentvolumeclaims", ("patch",)),
-        Rule("", "persistentvolumeclaims/status", ("patch",)),
-    ),
-    "provisioner": (
-        Rule("", "persistentvolumeclaims", ("patch",)),
-        Rule("", "persistentvolumes", ("create",)),
-        Rule("", "nodes", ("get",)),
-        Rule("storage.k8s.io", "volumeattributesclasses", ("get",)),
-        Rule("storage.k8s.io", "storageclasses", ("get",)),
-    ),
-    "reclaimer": (
-        Rule("", "persistentvolumes", ("patch", "delete")),
-        Rule("", "pods", ("list",)),
-    ),
-    "expander": (
-        Rule("", "persistentvolumes", ("patch",)),
-        Rule("", "persistentvolumeclaims/status", ("patch",)),
-        Rule("storage.k8s.io", "volumeattributesclasses", ("get",)),
-    ),
-    "protection": (
-        Rule("", "pods", FOLLOW),
-        Rule("", "persistentvolumes", ("patch",)),
-        Rule("", "persistentvolumeclaims", ("patch",)),
-    ),
-    "attacher": (
-        Rule("storage.k8s.io", "volumeattachments", ("get", "list", "watch", "create", "patch", "delete")),
-        Rule("storage.k8s.io", "volumeattachments/status", ("patch",)),
-        Rule("", "nodes", ("get",)),
-        Rule("storage.k8s.io", "csidrivers", ("get", "list", "watch", "create")),
-    ),
-    "attach-detach": (
-        Rule("storage.k8s.io", "volumeattachments", ("get", "list", "watch", "create", "delete")),
-        Rule("storage.k8s.io", "csidrivers", FOLLOW),
-        Rule("", "nodes", ("get",)),
-        Rule("", "nodes/status", ("patch",)),
-    ),
-}
-_OF_DISTRIBUTED = {
-    "assigner": (
-        Rule("", "persistentvolumeclaims", ("patch",)),
-        Rule("", "persistentvolumes", ("patch",)),
-        Rule("", "nodes", ("get",)),
-    ),
-    "capacity": (
-        Rule("storage.k8s.io", "csidrivers", ("get", "list", "watch", "create", "patch")),
-        Rule("", "nodes", ("get",)),
-    ),
-}
-"""What there is for these controllers to do where a driver is distributed, and only there."""
-_SCRUBBING = (
-    Rule("", "pods", (*READ, "create", "patch", "delete")),
-    Rule("", "events", FOLLOW),
-)
-"""In our namespace: scrubber pods and their events."""
-_SCRUBBING_BY_CLAIM = Rule("", "persistentvolumeclaims", ("create", "delete"))
-"""In our namespace, for scrubber pods that mount a csi volume. Processes of nodes have no such volumes."""
+"""What every process needs."""
 
 
 def cluster_rules(controllers: Collection[str], namespace: str, *, distributed: bool = False) -> list[Rule]:
@@ -112,11 +35,9 @@ def cluster_rules(controllers: Collection[str], namespace: str, *, distributed: 
 
     distributed: some drivers are served by processes of nodes, or publish their room.
     """
-    rules = [*_ALL, Rule("", "namespaces", ("get",), tuple(sorted({"kube-system", namespace})))]
-    for controller in sorted(controllers):
-        rules += _OF_CONTROLLER.get(controller, ())
-        rules += _OF_DISTRIBUTED.get(controller, ()) if distributed else ()
-    return _merged(rules)
+    base = [*_ALL, Rule("", "namespaces", ("get",), tuple(sorted({"kube-system", namespace})))]
+    where = {"", "distributed"} if distributed else {""}
+    return _merged([*base, *(rule for rule in _of(sorted(controllers)) if not rule.ours and rule.where in where)])
 
 
 def node_cluster_rules(namespace: str) -> list[Rule]:
@@ -138,19 +59,23 @@ def namespace_rules(
 
     RBAC cannot restrict a create to a name.
     """
-    rules = [
+    base = [
         Rule("coordination.k8s.io", "leases", ("create",)),
         Rule("coordination.k8s.io", "leases", ("get", "patch"), tuple(leases)),
         Rule("", "secrets", ("create",)),
         secret_rule({SEAL_SECRET, *secrets}),
     ]
-    if scrubs(controllers):
-        rules += (*_SCRUBBING, _SCRUBBING_BY_CLAIM) if leases else _SCRUBBING
-    if publishing and "capacity" in controllers:
-        rules.append(Rule("storage.k8s.io", "csistoragecapacities", (*READ, "create", "patch", "delete")))
-    elif publishing and "assigner" in controllers:
-        rules.append(Rule("storage.k8s.io", "csistoragecapacities", FOLLOW))
-    return _merged(rules)
+    where = {"", *(("cluster",) if leases else ()), *(("publishing",) if publishing else ())}
+    # What a reclaimer does comes first, and a publisher of room before those that only read it.
+    chosen = _of(sorted(controllers, reverse=True))
+    return _merged([*base, *(rule for rule in chosen if rule.ours and rule.where in where)])
+
+
+def _of(controllers: Iterable[str]) -> Iterator[Rule]:
+    """The rules of these controllers."""
+    permissions = {duty.option: duty.permissions for duty in duties.DUTIES}
+    for name in controllers:
+        yield from permissions.get(name, ())
 
 
 def secret_rule(names: Iterable[str]) -> Rule:

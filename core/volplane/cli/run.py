@@ -16,17 +16,12 @@ from volplane.cli.framework.durations import duration_option
 from volplane.cli.framework.endpoints import HttpAddress, serve_endpoints
 from volplane.cli.framework.options import DEFAULT_NAMESPACE, ConfigFile, Controllers, Kubeconfig, OurNamespace, Verbose
 from volplane.controller import logs
-from volplane.controller.config import (
-    DEFAULT_CONTROLLERS,
-    Configuration,
-    controllers_of_node,
-    parse_controllers,
-    read_configuration,
-)
+from volplane.controller.config import Configuration, read_configuration
 from volplane.controller.metrics import Metrics
 from volplane.errors import ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.http.transport import HttpTransport
+from volplane.process.duties import DEFAULT_CONTROLLERS, controllers_of_node, parse_controllers
 from volplane.process.process import ControllerProcess, Options
 
 __all__ = ["register"]

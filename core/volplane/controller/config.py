@@ -1,4 +1,4 @@
-"""Which controllers a process runs, and the configuration file of `volplane run` and `volplane dev`.
+"""The configuration file of `volplane run` and `volplane dev`.
 
 The file is checked in full when it is read:
 
@@ -23,49 +23,25 @@ What stands in `options` is checked later, by the schema of the backend or exten
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from volplane._messages import near, nearest, why_unusable
+from volplane._messages import nearest, why_unusable
 from volplane.controller.scrub_template import template_flaws
 from volplane.errors import ConfigurationError
 
 __all__ = [
-    "ALL_CONTROLLERS",
-    "DEFAULT_CONTROLLERS",
-    "NODE_CONTROLLERS",
     "Configuration",
     "DriverSettings",
     "ExtensionSettings",
     "ScrubberSettings",
-    "controllers_of_node",
-    "namespace_labels",
     "parse_configuration",
-    "parse_controllers",
     "read_configuration",
-    "scrubs",
 ]
-
-ALL_CONTROLLERS: Final = (
-    "binder",
-    "provisioner",
-    "reclaimer",
-    "expander",
-    "protection",
-    "attach-detach",
-    "attacher",
-    "assigner",
-    "capacity",
-)
-DEFAULT_CONTROLLERS: Final = "provisioner,reclaimer,expander,attacher,assigner,capacity"
-"""Value of `--controllers` where a kube-controller-manager binds, protects, and decides what is attached."""
-
-NODE_CONTROLLERS: Final = ("provisioner", "reclaimer", "expander", "capacity")
-"""What a process with `--node-name` may run: the rest is decided for the whole cluster."""
 
 _KEYS: Final = ("clusterId", "drivers", "extensions", "scrubber")
 _DRIVER_KEYS: Final = ("name", "backend", "options", "concurrency", "rate", "timeout", "distributed", "storageCapacity")
@@ -142,48 +118,6 @@ class Configuration:
     extensions: tuple[ExtensionSettings, ...] = ()
     scrubber: ScrubberSettings = field(default_factory=ScrubberSettings)
     cluster_id: str | None = None
-
-
-def controllers_of_node(text: str) -> frozenset[str]:
-    """The value of `--controllers` beside `--node-name`. Raises ConfigurationError for one of the whole cluster."""
-    if text == DEFAULT_CONTROLLERS:
-        return frozenset(NODE_CONTROLLERS)
-    chosen = parse_controllers(text)
-    for name in sorted(chosen - set(NODE_CONTROLLERS)):
-        raise ConfigurationError(
-            f'--controllers: "{name}" works for the whole cluster, not for one node: leave it to a process without '
-            f"--node-name; beside it some of {', '.join(NODE_CONTROLLERS)} may run"
-        )
-    return chosen
-
-
-def parse_controllers(text: str) -> frozenset[str]:
-    """The value of `--controllers`: names separated by commas, or `all`. Raises ConfigurationError."""
-    chosen = [name.strip() for name in text.split(",") if name.strip()]
-    if chosen == ["all"]:
-        return frozenset(ALL_CONTROLLERS)
-    known = ", ".join(ALL_CONTROLLERS)
-    for name in chosen:
-        if name not in ALL_CONTROLLERS:
-            close = near(name, ("all", *ALL_CONTROLLERS))
-            raise ConfigurationError(f'--controllers: "{name}" is no controller{close}; give {known}, or all alone')
-    if not chosen:
-        raise ConfigurationError(f"--controllers is empty; name some of {known}, or all")
-    return frozenset(chosen)
-
-
-def scrubs(controllers: Collection[str]) -> bool:
-    """Whether these create scrubber pods."""
-    return "reclaimer" in controllers
-
-
-def namespace_labels(controllers: Collection[str], *, mounts: bool = False) -> dict[str, str]:
-    """Labels of our namespace: which pods may run there. mounts: our own pods mount directories of nodes.
-
-    Scrubber pods mount the volumes (hostPath too) and run as a user that can remove all files. Only the level
-    `privileged` admits that, and hostPath at all. Source: Pod Security Standards of Kubernetes.
-    """
-    return {"pod-security.kubernetes.io/enforce": "privileged" if mounts or scrubs(controllers) else "restricted"}
 
 
 def read_configuration(path: Path) -> Configuration:

@@ -3,3 +3,59 @@
 `resize` and `modify` decide and are pure, `operation` makes the live checks and calls the hooks, `conditions` are those
 of the claim, `stages` puts the progress into words. The node plugin grows the file systems.
 """
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Final
+
+from volplane.controller.controller import Controller, Duty, Role, Rule
+from volplane.expand.handlers import ExpandHandlers
+from volplane.expand.modify import decide_modify
+from volplane.expand.operation import ExpandOperation, ModifyOperation
+from volplane.expand.resize import decide_resize
+from volplane.intents.shared import Shared
+from volplane.kube.names import PROVISIONED_BY
+
+__all__ = ["EXPANDER"]
+
+
+def _controllers(role: Role, shared: Shared) -> Iterable[Controller]:
+    cluster, deps = shared.cluster, shared.deps
+    resizer, modifier = shared.queue("resizer"), shared.queue("modifier")
+    resize = partial(decide_resize, cluster=cluster, whole=role.runs("binder"))
+
+    def bound_claims(driver: str) -> Iterator[str]:
+        for volume in cluster.volumes.values():
+            reference = volume.spec.claim_ref
+            mine = volume.annotation(PROVISIONED_BY) in (None, driver)
+            if mine and reference is not None and reference.uid:
+                yield f"{reference.namespace}/{reference.name}"
+
+    yield Controller(
+        queue="resizer",
+        cache=cluster.claims,
+        decide=lambda key, _: resize(key),
+        subscribe=ExpandHandlers(cluster, resizer, modifier, deps.registry.forget).subscribe,
+        operations={"expand": ExpandOperation(deps, resizer.enqueue)},
+        of_driver=bound_claims,
+    )
+    yield Controller(
+        queue="modifier",
+        cache=cluster.claims,
+        decide=lambda key, reads: decide_modify(key, cluster, reads),
+        operations={"modify": ModifyOperation(deps, modifier.enqueue)},
+        of_driver=bound_claims,
+    )
+
+
+EXPANDER: Final[Duty[Shared]] = Duty(
+    option="expander",
+    default=True,
+    on_nodes=True,
+    permissions=(
+        Rule("", "persistentvolumes", ("patch",)),
+        Rule("", "persistentvolumeclaims/status", ("patch",)),
+        Rule("storage.k8s.io", "volumeattributesclasses", ("get",)),
+    ),
+    controllers=_controllers,
+)

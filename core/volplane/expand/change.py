@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from volplane.binding.matching import refers_to
 from volplane.controller.actions import Action, Patch, Run, Settled, Wait
 from volplane.drivers.view import DriverView
 from volplane.intents.owner import driver_of, identify
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, Volume
 from volplane.state.cluster_state import ClusterState
+from volplane.state.matching import refers_to
 from volplane.state.naming import asset_key
 from volplane.state.progress import Changing
 from volplane.state.records import INTENT_VERSION, ChangeIntent, read_change_intent, write_intent

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from volplane.assets import Asset, Done, InProgress
-from volplane.binding.matching import refers_to
 from volplane.controller.actions import Run, warning
 from volplane.drivers.view import DriverView
 from volplane.errors import (
@@ -32,6 +31,7 @@ from volplane.kube.objects import Claim, Volume
 from volplane.kube.quantity import format_bytes
 from volplane.operations import Work
 from volplane.requests import Context, ExpandRequest, ModifyRequest, VolumeIdentity
+from volplane.state.matching import refers_to
 from volplane.state.progress import Changed, ChangeProgress, Changing, Refused, Untouched
 
 __all__ = ["ExpandOperation", "ModifyOperation"]
@@ -58,7 +58,7 @@ class _ChangeOperation:
         return claim, volume
 
     def _identity(self, volume: Volume) -> VolumeIdentity:
-        return volume_identity(volume, self._deps.cluster.settings.cluster_id)
+        return volume_identity(volume, self._deps.cluster.cluster_id)
 
     def _context(self, driver: DriverView, identity: VolumeIdentity, given: Mapping[str, Any] | None) -> Context:
         """given: the state that an earlier call for the same target returned."""

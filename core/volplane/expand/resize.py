@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from volplane._delays import NODE_GROWTH_REFUSED
 from volplane.assets import VolumeMode
-from volplane.binding.matching import capacity_of, held_by, refers_to, request_of
 from volplane.controller.actions import Action, EventRecord, Patch, Settled, Wait, warning
 from volplane.drivers.view import DriverView
 from volplane.expand.change import BoundAsset, bound_asset, go_on, run_for_claim
@@ -34,6 +33,7 @@ from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
 from volplane.kube.quantity import format_bytes, parse
 from volplane.state.cluster_state import ClusterState
+from volplane.state.matching import capacity_of, held_by, refers_to, request_of
 from volplane.state.progress import Changed, Changing, Refused, Untouched
 
 __all__ = ["EXPAND", "decide_resize", "expansion_target", "notes_size_before", "recorded_target", "wants_more"]
@@ -55,8 +55,11 @@ def wants_more(claim: Claim) -> bool:
     return asked != claim.status.capacity and request_of(claim) > held_by(claim)
 
 
-def decide_resize(key: str, cluster: ClusterState) -> Action:
-    """The next action for the size of the claim `namespace/name`."""
+def decide_resize(key: str, cluster: ClusterState, *, whole: bool) -> Action:
+    """The next action for the size of the claim `namespace/name`.
+
+    whole: there is no stock kube-controller-manager that speaks of volumes of other drivers.
+    """
     claim = cluster.claims.get(key)
     if claim is None:
         return Settled()
@@ -64,7 +67,7 @@ def decide_resize(key: str, cluster: ClusterState) -> Action:
         return _forget_size_before(claim, cluster)
     asset = bound_asset(claim, cluster, otherwise="it cannot grow")
     if not isinstance(asset, BoundAsset):
-        return _without_driver(asset, claim, cluster)
+        return _without_driver(asset, claim, cluster, whole=whole)
     step = cluster.progress.changes.get((asset.volume.uid, EXPAND)).step
     untouched = isinstance(step, Untouched) and step.target == str(_allocated(claim))
     target = expansion_target(claim, asset.volume, untouched=untouched)
@@ -76,14 +79,14 @@ def decide_resize(key: str, cluster: ClusterState) -> Action:
     return _towards(target, claim, asset, cluster)
 
 
-def _without_driver(action: Action, claim: Claim, cluster: ClusterState) -> Action:
+def _without_driver(action: Action, claim: Claim, cluster: ClusterState, *, whole: bool) -> Action:
     """Say on the claim why its volume does not grow; beside other controllers only if the volume is of our driver."""
     volume = cluster.volumes.get(claim.spec.volume_name)
     if volume is not None and driver_of(volume, cluster).starting:
         return action  # Nothing has failed: once it has started it grows the volume, or says why not.
     if isinstance(action, Wait) and not action.events and action.seconds is None:
         return Wait(reason=action.reason, events=(warning(CLAIMS, claim, "VolumeResizeFailed", action.reason),))
-    if isinstance(action, Settled) and cluster.settings.binder and volume is not None and refers_to(volume, claim):
+    if isinstance(action, Settled) and whole and volume is not None and refers_to(volume, claim):
         # The words of the expand controller of kube-controller-manager.
         text = (
             f"no driver here serves volume {volume.name}, so nothing here can grow it; "

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from volplane.binding.matching import held_by, request_of
-from volplane.controller.actions import Action, LiveReads, Settled
 from volplane.expand.conditions import CONTROLLER_RESIZE_ERROR, MODIFY_VOLUME_ERROR, NODE_RESIZE_ERROR
-from volplane.expand.modify import decide_modify, wants_other_attributes
-from volplane.expand.resize import NANOS, decide_resize, wants_more
+from volplane.expand.modify import wants_other_attributes
+from volplane.expand.resize import NANOS, wants_more
 from volplane.kube.objects import Claim
 from volplane.kube.quantity import format_bytes
-from volplane.state.cluster_state import ClusterState
+from volplane.state.matching import held_by, request_of
 
-__all__ = ["decided_changes", "stages"]
-
-
-def decided_changes(claim: Claim, cluster: ClusterState) -> Iterable[Action]:
-    """What is next for its size and its attributes, where this process serves them and something is to be done."""
-    if not cluster.settings.expander:
-        return []
-    decided = (decide_resize(claim.key, cluster), decide_modify(claim.key, cluster, LiveReads()))
-    return [action for action in decided if not isinstance(action, Settled)]
+__all__ = ["stages"]
 
 
-def stages(claim: Claim, cluster: ClusterState) -> Iterator[str]:
-    """Sentences about what is asked for and not there yet; none if nothing is."""
+def stages(claim: Claim, *, expands: bool) -> Iterator[str]:
+    """Sentences about what is asked for and not there yet; none if nothing is. expands: this process works on it."""
     if wants_more(claim):
         asked, held = (format_bytes(-(-size // NANOS)) for size in (request_of(claim), held_by(claim)))
         yield f"it asks for {asked} and has {held}: {_growth(claim)}"
     if wants_other_attributes(claim):
         yield f"it asks for the attributes of {_wanted(claim)}: {_attributes(claim)}"
-    if not cluster.settings.expander and (wants_more(claim) or wants_other_attributes(claim)):
+    if not expands and (wants_more(claim) or wants_other_attributes(claim)):
         yield "changing its volume is another controller's work: this process does not run the expander"
 
 

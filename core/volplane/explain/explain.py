@@ -5,32 +5,31 @@ Nothing is performed: the decision is made as for the runner, and its action is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from volplane._messages import near
 from volplane.attach.attach_detach import AttachDetachState, decide_pair
 from volplane.attach.desired import pairs_wanted, volume_of_claim
 from volplane.attach.identity import unique_name
-from volplane.binding.matching import class_of_claim, refers_to
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Run, Settled, Wait
+from volplane.controller.controller import Controller
 from volplane.controller.trace import trace_of
-from volplane.expand.stages import decided_changes, stages
+from volplane.expand.stages import stages
 from volplane.kube import names
+from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, StorageClass, Volume, VolumeAttachment
 from volplane.operations import OperationState, Phase
-from volplane.roles.claims import decide_claim
-from volplane.roles.volumes import decide_volume
 from volplane.state.cluster_state import ClusterState
+from volplane.state.matching import class_of_claim, refers_to
 from volplane.state.naming import volume_name_of
 
 __all__ = [
+    "Explainer",
     "Explanation",
     "attachment_sentence",
     "explain_attachment",
-    "explain_claim",
-    "explain_class",
-    "explain_volume",
     "what_it_does",
 ]
 
@@ -56,85 +55,200 @@ class Explanation:
     next: tuple[str, ...]
 
 
-def explain_claim(
-    key: str,
-    cluster: ClusterState,
-    operations: Iterable[OperationState],
-    *,
-    now: float,
-    node: str = "",
-    drivers: Sequence[str] = (),
-) -> Explanation:
-    """Explain the claim `namespace/name`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explainer:
+    """What explanations are made of. Nothing is performed: decisions are made as for the runners, and described."""
 
-    now: loop time that the operations' times refer to. node: what the assigner waits for, or "". drivers: names of all
-    configured ones, usable or not.
-    """
-    claim = cluster.claims.get(key)
-    if claim is None:
-        return _absent("claim", key)
-    uids = {claim.uid, *(each.uid for each in _attachments(claim.spec.volume_name, cluster))}
-    running = [state for state in operations if state.uid in uids]
-    action = decide_claim(key, cluster, LiveReads())
-    changes = [told for decided in decided_changes(claim, cluster) for told in _next(decided, "")]
-    nothing = "" if changes and isinstance(action, Settled) else _nothing(claim, cluster)
-    return Explanation(
-        kind="claim",
-        name=key,
-        situation=(
-            *_situation(claim, cluster, drivers),
-            *stages(claim, cluster),
-            *([f"its node: {node}"] if node else []),
-            _traced(claim, cluster),
-        ),
-        tried=tuple(_tried(running, now)),
-        next=tuple(_waits(running, now) or [told for told in (*_next(action, nothing), *changes) if told]),
-    )
+    cluster: ClusterState
+    controllers: Mapping[str, Controller]
+    """By their queues."""
+    reason: Callable[[str, str], str] = lambda _queue, _key: ""
+    """(queue, key) -> why the key waits, by the last pass over it."""
+    operations: Sequence[OperationState] = ()
+    now: float = 0.0
+    """Loop time that the times of the operations refer to."""
+    binds: bool = True
+    """Whether this process is the binder."""
+    drivers: Sequence[str] = ()
+    """Names of all configured drivers, usable or not."""
 
+    def explain(self, kind: str, key: str) -> Explanation:
+        """Explain an object. kind: claim, volume or class. key: `namespace/name` of a claim, else the name.
 
-def explain_volume(
-    name: str, cluster: ClusterState, operations: Iterable[OperationState], *, now: float, lost: str = ""
-) -> Explanation:
-    """Explain the volume with this name. lost: why nobody can reach what it is, or ""."""
-    volume = cluster.volumes.get(name)
-    if volume is None:
-        return _absent("volume", name)
-    uids = {volume.uid, *(each.uid for each in cluster.attachments_of(volume))}
-    running = [state for state in operations if state.uid in uids]
-    action = decide_volume(name, cluster, LiveReads())
-    return Explanation(
-        kind="volume",
-        name=name,
-        situation=(*_volume_situation(volume, cluster), *([lost] if lost else []), _traced(volume, cluster)),
-        tried=tuple(_tried(running, now)),
-        next=tuple(_waits(running, now) or _next(action, "nothing until something changes")),
-    )
+        Raises ValueError for another kind.
+        """
+        match kind:
+            case "claim":
+                return self._claim(key)
+            case "volume":
+                return self._volume(key)
+            case "class":
+                return self._class(key)
+        raise ValueError(f"kind {kind!r} is none of claim, volume, class")
 
+    def _claim(self, key: str) -> Explanation:
+        cluster, claim = self.cluster, self.cluster.claims.get(key)
+        if claim is None:
+            return _absent("claim", key)
+        running = self._running(claim.uid, _attachments(claim.spec.volume_name, cluster))
+        action, others = self._decided("claims", key), self._others(cluster.claims, "claims", key)
+        nothing = "" if others and isinstance(action, Settled) else self._nothing(claim)
+        return Explanation(
+            kind="claim",
+            name=key,
+            situation=(
+                *self._situation(claim),
+                *stages(claim, expands="resizer" in self.controllers),
+                *self._reasons(cluster.claims, key),
+                _traced(claim, cluster),
+            ),
+            tried=tuple(_told(state, self.now) for state in running),
+            next=tuple(self._waits(running) or [told for told in (*_next(action, nothing), *others) if told]),
+        )
 
-def explain_class(name: str, cluster: ClusterState, *, drivers: Sequence[str] = ()) -> Explanation:
-    """Explain the class with this name: whether its driver is served, and how many claims wait for it.
+    def _volume(self, name: str) -> Explanation:
+        cluster, volume = self.cluster, self.cluster.volumes.get(name)
+        if volume is None:
+            return _absent("volume", name)
+        running = self._running(volume.uid, cluster.attachments_of(volume))
+        action = self._decided("volumes", name)
+        others = self._others(cluster.volumes, "volumes", name)
+        nothing = "" if others and isinstance(action, Settled) else "nothing until something changes"
+        return Explanation(
+            kind="volume",
+            name=name,
+            situation=(
+                *_volume_situation(volume, cluster),
+                *self._reasons(cluster.volumes, name),
+                _traced(volume, cluster),
+            ),
+            tried=tuple(_told(state, self.now) for state in running),
+            next=tuple(self._waits(running) or [told for told in (*_next(action, nothing), *others) if told]),
+        )
 
-    drivers: as of `explain_claim`.
-    """
-    storage_class = cluster.classes.get(name)
-    if storage_class is None:
-        return _absent("class", name)
-    waiting = [
-        claim.key
-        for claim in cluster.claims.values()
-        if class_of_claim(claim) == name and claim.status.phase != "Bound" and not claim.terminating
-    ]
-    shown = ", ".join(sorted(waiting)[:_MOST_NAMES]) + (", …" if len(waiting) > _MOST_NAMES else "")
-    return Explanation(
-        kind="class",
-        name=name,
-        situation=(
-            f"class {name} {_served(storage_class, cluster, drivers)}",
-            f"volumes made for it have policy {storage_class.reclaim_policy}",
-        ),
-        tried=(),
-        next=(f"claims that are not bound yet: {shown}" if waiting else "no claim waits for it",),
-    )
+    def _class(self, name: str) -> Explanation:
+        cluster, storage_class = self.cluster, self.cluster.classes.get(name)
+        if storage_class is None:
+            return _absent("class", name)
+        waiting = [
+            claim.key
+            for claim in cluster.claims.values()
+            if class_of_claim(claim) == name and claim.status.phase != "Bound" and not claim.terminating
+        ]
+        shown = ", ".join(sorted(waiting)[:_MOST_NAMES]) + (", …" if len(waiting) > _MOST_NAMES else "")
+        return Explanation(
+            kind="class",
+            name=name,
+            situation=(
+                f"class {name} {self._served(storage_class)}",
+                f"volumes made for it have policy {storage_class.reclaim_policy}",
+            ),
+            tried=(),
+            next=(f"claims that are not bound yet: {shown}" if waiting else "no claim waits for it",),
+        )
+
+    # --- what the controllers say --------------------------------------------------------------------------------
+
+    def _decided(self, queue: str, key: str) -> Action:
+        controller = self.controllers[queue]
+        return (controller.explain or controller.decide)(key, LiveReads())
+
+    def _others(self, cache: Cache[Any], queue: str, key: str) -> list[str]:
+        """What is next for the object in the other queues whose keys name it."""
+        found = [each for each in self.controllers.values() if each.cache is cache and each.explained == "decided"]
+        decided = [self._decided(each.queue, key) for each in found if each.queue != queue]
+        return [told for action in decided if not isinstance(action, Settled) for told in _next(action, "")]
+
+    def _reasons(self, cache: Cache[Any], key: str) -> Iterable[str]:
+        for each in self.controllers.values():
+            if each.cache is cache and each.explained == "reason" and (why := self.reason(each.queue, key)):
+                yield f"{each.topic}{why}"
+
+    def _running(self, uid: str, attachments: Iterable[VolumeAttachment]) -> list[OperationState]:
+        uids = {uid, *(each.uid for each in attachments)}
+        return [state for state in self.operations if state.uid in uids]
+
+    def _waits(self, running: Iterable[OperationState]) -> list[str]:
+        """What the operations that are known of lead to."""
+        return [
+            f"{state.name} ends, then this is decided anew"
+            if state.next_try is None
+            else f"{state.name} is tried again in {max(state.next_try - self.now, 0.0):.1f} s"
+            for state in running
+        ]
+
+    def _situation(self, claim: Claim) -> Iterable[str]:
+        cluster = self.cluster
+        phase = claim.status.phase or "Pending"
+        yield f"claim {claim.key} is {phase}" + (", and is being deleted" if claim.terminating else "")
+        if claim.terminating:
+            holders = ", ".join(claim.metadata.finalizers or ()) or "nobody"
+            yield f"its deletion waits for: {holders}"
+        yield self._class_sentence(claim)
+        if claim.spec.volume_name:
+            yield _volume_sentence(claim, cluster)
+            yield from _attachment_sentences(claim.spec.volume_name, cluster)
+            yield from self._waiting_nodes(claim)
+        elif volume := cluster.volumes.get(volume_name_of(claim)):
+            yield f"volume {volume.name} was made for it and is {volume.status.phase}"
+        if node := claim.annotation(names.SELECTED_NODE):
+            yield f"the scheduler selected node {node}"
+        if claim.has_finalizer(names.PROVISIONING_FINALIZER):
+            yield "an asset may be in the making: an intent is recorded on the claim"
+
+    def _class_sentence(self, claim: Claim) -> str:
+        named = class_of_claim(claim)
+        if named is None:
+            default = self.cluster.default_class()
+            return "it names no class; " + (f"the default class is {default.name}" if default else "none is default")
+        if not named:
+            return "it asks for a volume without a class, so nothing is provisioned for it"
+        storage_class = self.cluster.classes.get(named)
+        if storage_class is None:
+            return f"its class {named} does not exist"
+        return f"its class {named} {self._served(storage_class)}"
+
+    def _served(self, storage_class: StorageClass) -> str:
+        cluster = self.cluster
+        driver = cluster.drivers.get(storage_class.provisioner)
+        broken = cluster.drivers.broken(storage_class.provisioner)
+        unknown = f"not a driver of this process{near(storage_class.provisioner, self.drivers)}"
+        if driver is None and cluster.drivers.on_nodes(storage_class.provisioner):
+            unknown = "served by the processes of the nodes"
+        served = "served here" if driver else f"not usable here: {broken}" if broken else unknown
+        mode = storage_class.volume_binding_mode or "Immediate"
+        return f"binds {mode} and is provisioned by {storage_class.provisioner}, which is {served}"
+
+    def _waiting_nodes(self, claim: Claim) -> Iterable[str]:
+        """Where a pod needs the volume, and no attachment can be made yet."""
+        cluster = self.cluster
+        volume = volume_of_claim(claim, cluster) if "attach-detach" in self.controllers else None
+        for pair in sorted(pairs_wanted(unique_name(volume), cluster)) if volume is not None else ():
+            if pair.attachment not in cluster.attachments:
+                action = decide_pair(pair, AttachDetachState(cluster), LiveReads()).action
+                if isinstance(action, Wait):
+                    yield f"node {pair.node}, where a pod needs it, waits for it: {action.reason}"
+
+    def _nothing(self, claim: Claim) -> str:
+        """What it means that there is nothing to do."""
+        cluster = self.cluster
+        if claim.status.phase == "Bound" and not claim.terminating:
+            pending = [
+                _attachment_next(each)
+                for each in _attachments(claim.spec.volume_name, cluster)
+                if each.terminating or not each.status.attached
+            ]
+            idle = "nothing until something changes" if any(self._waiting_nodes(claim)) else ""
+            return "; ".join(pending) or idle or "nothing: everything is as it should be"
+        if self.binds:
+            return "nothing until something changes"
+        storage_class = cluster.classes.get(class_of_claim(claim) or "")
+        maker = storage_class.provisioner if storage_class is not None else ""
+        if maker and cluster.drivers.get(maker) is None:
+            return (
+                f"nothing here: a volume for it is {maker}'s to make, and the stock kube-controller-manager's to bind"
+            )
+        return "nothing here: binding is the stock kube-controller-manager's work"
 
 
 def _traced(found: Claim | Volume, cluster: ClusterState) -> str:
@@ -204,49 +318,6 @@ def _volume_situation(volume: Volume, cluster: ClusterState) -> Iterable[str]:
     yield from _attachment_sentences(volume.name, cluster)
 
 
-def _situation(claim: Claim, cluster: ClusterState, drivers: Sequence[str]) -> Iterable[str]:
-    phase = claim.status.phase or "Pending"
-    yield f"claim {claim.key} is {phase}" + (", and is being deleted" if claim.terminating else "")
-    if claim.terminating:
-        holders = ", ".join(claim.metadata.finalizers or ()) or "nobody"
-        yield f"its deletion waits for: {holders}"
-    yield _class_sentence(claim, cluster, drivers)
-    if claim.spec.volume_name:
-        yield _volume_sentence(claim, cluster)
-        yield from _attachment_sentences(claim.spec.volume_name, cluster)
-        yield from _waiting_nodes(claim, cluster)
-    elif volume := cluster.volumes.get(volume_name_of(claim)):
-        yield f"volume {volume.name} was made for it and is {volume.status.phase}"
-    if node := claim.annotation(names.SELECTED_NODE):
-        yield f"the scheduler selected node {node}"
-    if claim.has_finalizer(names.PROVISIONING_FINALIZER):
-        yield "an asset may be in the making: an intent is recorded on the claim"
-
-
-def _class_sentence(claim: Claim, cluster: ClusterState, drivers: Sequence[str]) -> str:
-    named = class_of_claim(claim)
-    if named is None:
-        default = cluster.default_class()
-        return "it names no class; " + (f"the default class is {default.name}" if default else "none is default")
-    if not named:
-        return "it asks for a volume without a class, so nothing is provisioned for it"
-    storage_class = cluster.classes.get(named)
-    if storage_class is None:
-        return f"its class {named} does not exist"
-    return f"its class {named} {_served(storage_class, cluster, drivers)}"
-
-
-def _served(storage_class: StorageClass, cluster: ClusterState, drivers: Sequence[str]) -> str:
-    driver = cluster.drivers.get(storage_class.provisioner)
-    broken = cluster.drivers.broken(storage_class.provisioner)
-    unknown = f"not a driver of this process{near(storage_class.provisioner, drivers)}"
-    if driver is None and cluster.drivers.on_nodes(storage_class.provisioner):
-        unknown = "served by the processes of the nodes"
-    served = "served here" if driver else f"not usable here: {broken}" if broken else unknown
-    mode = storage_class.volume_binding_mode or "Immediate"
-    return f"binds {mode} and is provisioned by {storage_class.provisioner}, which is {served}"
-
-
 def _volume_sentence(claim: Claim, cluster: ClusterState) -> str:
     name = claim.spec.volume_name
     volume = cluster.volumes.get(name)
@@ -269,16 +340,6 @@ def _attachments(volume: str, cluster: ClusterState) -> list[VolumeAttachment]:
     return cluster.attachments_of(found) if found is not None else list(cluster.attachments.by_index("volume", volume))
 
 
-def _waiting_nodes(claim: Claim, cluster: ClusterState) -> Iterable[str]:
-    """Where a pod needs the volume, and no attachment can be made yet."""
-    volume = volume_of_claim(claim, cluster) if cluster.settings.attach_detach else None
-    for pair in sorted(pairs_wanted(unique_name(volume), cluster)) if volume is not None else ():
-        if pair.attachment not in cluster.attachments:
-            action = decide_pair(pair, AttachDetachState(cluster), LiveReads()).action
-            if isinstance(action, Wait):
-                yield f"node {pair.node}, where a pod needs it, waits for it: {action.reason}"
-
-
 def attachment_sentence(attachment: VolumeAttachment) -> str:
     """Where the attachment stands, and how the last try failed."""
     status, error = attachment.status, attachment.status.attach_error
@@ -298,10 +359,6 @@ def what_it_does(state: OperationState, now: float) -> str:
     return told
 
 
-def _tried(running: Iterable[OperationState], now: float) -> Iterable[str]:
-    return (_told(state, now) for state in running)
-
-
 def _told(state: OperationState, now: float) -> str:
     seconds = f"{max(0.0, now - state.since):.1f} s"
     match state.phase:
@@ -312,16 +369,6 @@ def _told(state: OperationState, now: float) -> str:
         case Phase.WAITING:
             return f"{state.name} failed {state.failures} times, the last with: {state.error}"
     return f"{state.name} is running for {seconds} on driver {state.driver}"
-
-
-def _waits(running: Iterable[OperationState], now: float) -> list[str]:
-    """What the operations of the claim that is known of lead to."""
-    return [
-        f"{state.name} ends, then this is decided anew"
-        if state.next_try is None
-        else f"{state.name} is tried again in {max(state.next_try - now, 0.0):.1f} s"
-        for state in running
-    ]
 
 
 def _next(action: Action, nothing: str) -> Iterable[str]:
@@ -343,25 +390,6 @@ def _next(action: Action, nothing: str) -> Iterable[str]:
             yield f"a live read: {why}"
         case Run(driver=driver):
             yield f"{action.name} starts on driver {driver}"
-
-
-def _nothing(claim: Claim, cluster: ClusterState) -> str:
-    """What it means that there is nothing to do."""
-    if claim.status.phase == "Bound" and not claim.terminating:
-        pending = [
-            _attachment_next(each)
-            for each in _attachments(claim.spec.volume_name, cluster)
-            if each.terminating or not each.status.attached
-        ]
-        idle = "nothing until something changes" if any(_waiting_nodes(claim, cluster)) else ""
-        return "; ".join(pending) or idle or "nothing: everything is as it should be"
-    if cluster.settings.binder:
-        return "nothing until something changes"
-    storage_class = cluster.classes.get(class_of_claim(claim) or "")
-    maker = storage_class.provisioner if storage_class is not None else ""
-    if maker and cluster.drivers.get(maker) is None:
-        return f"nothing here: a volume for it is {maker}'s to make, and the stock kube-controller-manager's to bind"
-    return "nothing here: binding is the stock kube-controller-manager's work"
 
 
 def _advice(events: Iterable[EventRecord], reason: str) -> Iterable[str]:

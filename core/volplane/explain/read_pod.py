@@ -25,7 +25,7 @@ from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import ATTACHMENTS, CLAIMS, CSI_DRIVERS, NODES, PODS, STORAGE_CLASSES, VOLUMES, Kind
 from volplane.kube.objects import KubeObject, Pod
-from volplane.state.cluster_state import ClusterState, Settings
+from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES, claims_of_pod
 from volplane.state.records import Sealer
 
@@ -80,7 +80,7 @@ async def _state_around(client: Client, pod: Pod, claims: Sequence[str]) -> Clus
     """
     clock = SystemClock()
     cluster = ClusterState(
-        settings=Settings(cluster_id="", attacher=False),
+        cluster_id="",
         claims=Cache(CLAIMS, CLAIM_INDEXES),
         volumes=Cache(VOLUMES, VOLUME_INDEXES),
         classes=Cache(STORAGE_CLASSES),

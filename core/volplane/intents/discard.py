@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from volplane.assets import Asset, InProgress
-from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Run, warning
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, OutcomeUnknown
@@ -15,6 +14,7 @@ from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.operations import Again, Work
 from volplane.requests import DeleteRequest
+from volplane.state.matching import class_of_claim
 from volplane.state.naming import volume_name_of
 from volplane.state.progress import ClaimProgress, Discarding, Made
 from volplane.state.records import ClaimIntent
@@ -25,8 +25,10 @@ __all__ = ["DiscardOperation"]
 class DiscardOperation:
     """Handler of the verb `discard`."""
 
-    def __init__(self, deps: OperationDeps) -> None:
+    def __init__(self, deps: OperationDeps, *, on_node: bool = False) -> None:
+        """on_node: a process that serves one node runs it."""
         self._deps = deps
+        self._on_node = on_node
         self._cluster = deps.cluster
 
     def __call__(self, run: Run) -> Work:
@@ -85,7 +87,7 @@ class DiscardOperation:
 
     def _is_left_on_our_node(self, volume: Volume, claim: Claim) -> bool:
         """Whether the asset was made on a node that was given up, and came back with it; the volume has a later one."""
-        return bool(self._cluster.settings.node_name) and has_newer_intent(volume, claim, self._cluster.sealer)
+        return self._on_node and has_newer_intent(volume, claim, self._cluster.sealer)
 
     async def _still_wanted(self, live: Claim, driver: DriverView) -> bool:
         if live.terminating:

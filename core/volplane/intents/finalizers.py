@@ -13,9 +13,10 @@ from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.names import csi_driver_of
 from volplane.kube.objects import Volume
+from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import is_in_tree
 
-__all__ = ["finalizer_step", "held_for_reclaim", "without_finalizer"]
+__all__ = ["finalizer_step", "held_for_reclaim", "removes_protection", "without_finalizer"]
 
 _RECLAIM = (names.RECLAIM_FINALIZER, names.IN_TREE_FINALIZER)
 
@@ -23,6 +24,13 @@ _RECLAIM = (names.RECLAIM_FINALIZER, names.IN_TREE_FINALIZER)
 def held_for_reclaim(volume: Volume) -> bool:
     """Whether the object stays until its asset is gone."""
     return any(volume.has_finalizer(name) for name in _RECLAIM)
+
+
+def removes_protection(volume: Volume, cluster: ClusterState) -> bool:
+    """Whether the last write of a binder that deletes and protects removes the protection of the volume too."""
+    maker = volume.annotation(names.PROVISIONED_BY) or ""
+    deletes = volume.has_finalizer(names.RECLAIM_FINALIZER) and cluster.has_driver(maker)
+    return deletes and not cluster.drivers.on_nodes(maker) and volume.status.phase != "Bound"
 
 
 def without_finalizer(volume: Volume, *, why: str, protection: bool = False) -> Patch:

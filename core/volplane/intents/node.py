@@ -51,7 +51,7 @@ def volume_elsewhere(volume: Volume, cluster: ClusterState) -> str:
 
 def _served_node(cluster: ClusterState) -> Node | str:
     """The node whose storage this process serves; "" if it serves the cluster, else why it can serve none."""
-    name = cluster.settings.node_name
+    name = cluster.node_name
     if not name:
         return ""
     return cluster.nodes.get(name) or f"node {name}, which this process serves, does not exist"

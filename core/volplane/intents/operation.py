@@ -16,7 +16,6 @@ from typing import Any, Protocol, TypeVar
 
 from volplane._delays import LIVE_STATE_FORBIDS
 from volplane.assets import Absent, Asset
-from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Recorder, Run
 from volplane.drivers.view import DriverView
 from volplane.errors import OperationError
@@ -30,6 +29,7 @@ from volplane.operations import Again, OperationRegistry
 from volplane.requests import Context, FindRequest, HookRequest
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import NodePlaces
+from volplane.state.matching import class_of_claim
 from volplane.state.naming import volume_name_of
 from volplane.state.records import ClaimIntent
 
@@ -108,9 +108,12 @@ class OperationDeps:
             self.cluster.classes.observe(live)
         return live
 
-    async def released_volume(self, volume: Volume, *, answered: float = -math.inf) -> Volume | None:
+    async def released_volume(
+        self, volume: Volume, *, writes_phase: bool, answered: float = -math.inf
+    ) -> Volume | None:
         """The volume as it is now, if it is still this one and no living claim is bound to it.
 
+        writes_phase: whether we are the binder: one that refers to no claim must be marked before it is destroyed.
         answered: loop time at which the server answered with it; it is read again unless that was a moment ago.
         """
         known = self.cluster.volumes.get(volume.key)
@@ -124,7 +127,7 @@ class OperationDeps:
         if live.uid != volume.uid or volume_elsewhere(live, self.cluster):
             return None
         if reference is None or not reference.uid or not reference.namespace or not reference.name:
-            settled = live.status.phase in ("Released", "Failed") or not self.cluster.settings.binder
+            settled = live.status.phase in ("Released", "Failed") or not writes_phase
             return live if settled or not live.terminating else None
         if self.cluster.claims.gone(reference.uid):
             return live  # Nothing is left to be read: whatever has its name now is another claim.
@@ -141,7 +144,7 @@ class OperationDeps:
         """Of a hook call that the running operation makes."""
         return context_of(
             driver,
-            self.cluster.settings.cluster_id,
+            self.cluster.cluster_id,
             generation=generation,
             attempt=self.registry.attempt(),
             state=state,

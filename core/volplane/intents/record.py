@@ -16,7 +16,6 @@ from zlib import crc32
 from msgspec.structs import replace
 
 from volplane.assets import Segment
-from volplane.binding.matching import class_of_claim, refers_to
 from volplane.controller.actions import Action, EventRecord, Patch, Run, Wait, warning
 from volplane.drivers.view import DriverView
 from volplane.intents.conflict import claim_conflict
@@ -24,6 +23,7 @@ from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.state.cluster_state import ClusterState
+from volplane.state.matching import class_of_claim, refers_to
 from volplane.state.naming import volume_name_of
 from volplane.state.progress import Discarded, Discarding, Pending
 from volplane.state.records import INTENT_VERSION, ClaimIntent, Sealer, named_in_record
@@ -179,12 +179,14 @@ def settled_metadata(claim: Claim) -> dict[str, Any]:
     return metadata
 
 
-def settle(claim: Claim, cluster: ClusterState) -> Action | None:
+def settle(claim: Claim, cluster: ClusterState, *, moved: bool = False) -> Action | None:
     """End an intent that no longer leads to a bind of its own volume; None if there is nothing to end.
+
+    moved: the claim went to another node, so that the volume of its name holds another asset than this intent's.
 
     The asset is deleted first unless a volume holds it: the claim is terminating, or was bound to another volume.
     """
-    if not settled_metadata(claim) or not cluster.settings.provisioner:
+    if not settled_metadata(claim):
         return None
     if not claim.has_finalizer(names.PROVISIONING_FINALIZER):
         # Record and finalizer are written at once: this one is a tenant's. What one takes from us is for the leak
@@ -197,9 +199,7 @@ def settle(claim: Claim, cluster: ClusterState) -> Action | None:
     made = cluster.volumes.get(volume_name_of(claim))
     used = claim.annotation(names.BIND_COMPLETED) is not None and claim.spec.volume_name == volume_name_of(claim)
     held = made is not None and holds_asset(made, claim, name)
-    if made is not None and cluster.settings.node_name and has_newer_intent(made, claim, cluster.sealer):
-        used = held = False  # The claim went to another node, and the first one came back with a volume after all.
-    if used or held or isinstance(cluster.progress.claims.get(claim.uid).step, Discarded):
+    if ((used or held) and not moved) or isinstance(cluster.progress.claims.get(claim.uid).step, Discarded):
         return _end_intent(claim)
     if (wait := claim_conflict(claim, name, cluster)) is not None:
         return wait

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from volplane.assets import AccessMode, Asset, Ownership, Segment, VolumeMode
-from volplane.binding.matching import capacity_of, request_of
 from volplane.controller.trace import traceparent
 from volplane.drivers.view import DriverView
 from volplane.intents.record import allowed_segments
@@ -17,6 +16,7 @@ from volplane.kube import names
 from volplane.kube.objects import Claim, Node, StorageClass, Volume
 from volplane.requests import ClaimIdentity, Context, NodeIdentity, ProvisionRequest, VolumeIdentity
 from volplane.state.indexes import NodePlaces
+from volplane.state.matching import capacity_of, request_of
 from volplane.state.naming import handle_in, volume_name_of, volume_source
 from volplane.state.records import ClaimIntent
 

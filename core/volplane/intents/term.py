@@ -27,7 +27,7 @@ def not_leading(cluster: ClusterState, reads: LiveReads) -> Action | None:
 
     Without an election nothing does.
     """
-    key = cluster.settings.lease
+    key = cluster.lease
     if not key:
         return None
     if not reads.has(LEASES, key):
@@ -45,7 +45,7 @@ def take_over(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action |
     removed the finalizer from a claim that still waits, it is put back: else nobody could work on the intent.
     """
     held = claim.has_finalizer(names.PROVISIONING_FINALIZER)
-    if not cluster.settings.provisioner or not (held or _waits(claim)):
+    if not (held or _waits(claim)):
         return None
     intent = cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
     if intent is None or intent.fence == cluster.fence() or not cluster.has_driver(intent.driver):

@@ -50,6 +50,10 @@ class Cache(Generic[T]):
         self._listeners: list[Listener[T]] = []
         self._synced = asyncio.Event()
 
+    def add_indexes(self, indexes: Mapping[str, IndexFunction[T]]) -> None:
+        """Add indexes to a cache that is still empty."""
+        self._indexes.update((name, _Index(function)) for name, function in indexes.items())
+
     def get(self, key: str) -> T | None:
         return self._objects.get(key)
 

@@ -55,7 +55,7 @@ class Adoption:
 
         Raises ConfigurationError for our own id or an unknown driver, BackendError if a driver cannot be asked.
         """
-        ours = self._cluster.settings.cluster_id
+        ours = self._cluster.cluster_id
         if not former or former == ours:
             raise ConfigurationError(f'--from is "{former}"; it must be the id of another cluster, this one is {ours}')
         if driver and driver not in self._drivers:
@@ -126,14 +126,14 @@ class Adoption:
             raise VolplaneError(f"volume {adoptable.volume} is gone")
         if obstacle := _obstacle(live, adoptable.driver, adoptable.handle):
             raise VolplaneError(obstacle)
-        identity = volume_identity(live, self._cluster.settings.cluster_id)
+        identity = volume_identity(live, self._cluster.cluster_id)
         if identity.owner is None:
             raise Unsupported(f"volume {live.name} was made by a person, not by driver {driver.name}")
         context = self._deps.context(driver, identity.owner.generation)
         request = AdoptRequest(context=context, volume=identity, former=adoptable.former)
         await self._deps.hooks.call(driver, request)
         log.info("took %s over from cluster %s", adoptable.handle, adoptable.former.cluster_id)
-        return f"carries the marks of cluster {self._cluster.settings.cluster_id}"
+        return f"carries the marks of cluster {self._cluster.cluster_id}"
 
 
 def _obstacle(volume: Volume | None, driver: str, handle: str) -> str:

@@ -159,7 +159,7 @@ class LeakCheck:
         clock = asyncio.get_running_loop().time
         known = await self._known(driver.name)
         began = clock()
-        comparison = Comparison(driver.name, self._cluster.settings.cluster_id, known=known, in_reach=self._in_reach)
+        comparison = Comparison(driver.name, self._cluster.cluster_id, known=known, in_reach=self._in_reach)
         async for asset in assets_of(driver, self._deps):
             comparison.add_asset(asset)
         ended = clock()

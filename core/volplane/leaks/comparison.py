@@ -14,9 +14,9 @@ from enum import StrEnum
 from posixpath import dirname, normpath
 
 from volplane.assets import ListedAsset, VolumeSource
-from volplane.binding.matching import capacity_of
 from volplane.kube import names
 from volplane.kube.objects import Claim, Volume
+from volplane.state.matching import capacity_of
 from volplane.state.naming import handle_in, source_of
 
 __all__ = ["GRACE_SECONDS", "Comparison", "Finding", "Observations", "Verdict"]

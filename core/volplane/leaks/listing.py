@@ -29,7 +29,7 @@ K = TypeVar("K", bound=KubeObject)
 
 async def assets_of(driver: DriverView, deps: OperationDeps) -> AsyncIterator[ListedAsset]:
     """Every asset in the driver's reach. Raises BackendError or PluginError; what came before then is no whole."""
-    context = context_of(driver, deps.cluster.settings.cluster_id)
+    context = context_of(driver, deps.cluster.cluster_id)
     seen: set[str] = set()
     token: str | None = None
     while True:

@@ -112,7 +112,7 @@ class LeakRepair:
         for each in self._check.observations.findings():
             if each.driver == finding.driver and each.verdict is Verdict.ORPHAN:
                 orphans[each.key] = each
-        comparison = Comparison(finding.driver, self._deps.cluster.settings.cluster_id)
+        comparison = Comparison(finding.driver, self._deps.cluster.cluster_id)
         for orphan in orphans.values():
             if orphan.asset is not None:
                 comparison.add_asset(orphan.asset)

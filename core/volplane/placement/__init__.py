@@ -3,3 +3,108 @@
 `assign` and `volumes` are the assigner: pure decisions about claims and volumes over a `PlacementState`, which knows
 the nodes (`nodes`), what is promised on them (`usage`) and which of them to take (`choose`).
 """
+
+from collections.abc import Iterable
+from typing import Final
+
+from volplane.controller.controller import FOLLOW, READ, Controller, Duty, Role, Rule, Watch
+from volplane.intents.shared import Shared
+from volplane.placement.assign import Assigner
+from volplane.placement.capacity import CapacityState, MeasureOperation, decide_capacity
+from volplane.placement.handlers import PlacementHandlers
+from volplane.placement.nodes import NodeBook
+from volplane.placement.room import PublishedRoom
+from volplane.placement.state import PlacementState
+from volplane.placement.volumes import Membership, decide_node
+
+__all__ = ["ASSIGNER", "CAPACITY"]
+
+
+def _assigner(role: Role, shared: Shared) -> Iterable[Controller]:
+    loaded, cluster = shared.loaded, shared.cluster
+    if role.race is not None or not loaded.on_nodes:
+        return
+    keys = {key for driver in loaded.distributed for key in driver.view.info.topology_keys}
+    book = NodeBook(cluster.nodes, keys, cluster.monotonic)
+    state = PlacementState(
+        cluster=cluster,
+        drivers=loaded.on_nodes,
+        nodes=book,
+        room=PublishedRoom(book),
+        external_choice=role.external_choice,
+    )
+    handlers = PlacementHandlers(
+        state,
+        claims=shared.queue("assigner"),
+        volumes=shared.queue("node-volumes"),
+        nodes=shared.queue("node-names"),
+    )
+    yield Controller(
+        queue="assigner",
+        cache=cluster.claims,
+        decide=Assigner(state),
+        explained="reason",
+        topic="its node: ",
+        watches=(Watch(cache=cluster.capacities, namespace=role.namespace),),
+        subscribe=handlers.subscribe,
+        resync=cluster.claims.keys,
+        of_driver=handlers.claims_of_driver,
+        flow=cluster.flow_of_claim,
+        measure=lambda metrics: metrics.volumes_lost(state.count_lost()),
+    )
+    yield Controller(
+        queue="node-volumes",
+        cache=cluster.volumes,
+        decide=Membership(state),
+        explained="reason",
+        resync=cluster.volumes.keys,
+        of_driver=handlers.volumes_of_driver,
+    )
+    yield Controller(queue="node-names", cache=cluster.nodes, decide=lambda name, _: decide_node(name, state))
+
+
+def _capacity(role: Role, shared: Shared) -> Iterable[Controller]:
+    if not shared.loaded.publishes:
+        return
+    cluster = shared.cluster
+    state = CapacityState(cluster, shared.drivers.publishers, shared.queue("capacity"), on_node=bool(role.node_name))
+    yield Controller(
+        queue="capacity",
+        cache=cluster.capacities,
+        decide=lambda key, reads: decide_capacity(key, state, reads),
+        watches=(Watch(cache=cluster.capacities, namespace=role.namespace),),
+        subscribe=state.subscribe,
+        operations={"measure": MeasureOperation(shared.deps, state)},
+        resync=cluster.capacities.keys,
+        of_driver=state.of_driver,
+    )
+
+
+ASSIGNER: Final[Duty[Shared]] = Duty(
+    option="assigner",
+    default=True,
+    permissions=(
+        Rule("", "persistentvolumeclaims", ("patch",), where="distributed"),
+        Rule("", "persistentvolumes", ("patch",), where="distributed"),
+        Rule("", "nodes", ("get",), where="distributed"),
+        Rule("storage.k8s.io", "csistoragecapacities", FOLLOW, ours=True, where="publishing"),
+    ),
+    controllers=_assigner,
+)
+CAPACITY: Final[Duty[Shared]] = Duty(
+    option="capacity",
+    default=True,
+    on_nodes=True,
+    permissions=(
+        Rule("storage.k8s.io", "csidrivers", (*READ, "create", "patch"), where="distributed"),
+        Rule("", "nodes", ("get",), where="distributed"),
+        Rule(
+            "storage.k8s.io",
+            "csistoragecapacities",
+            (*READ, "create", "patch", "delete"),
+            ours=True,
+            where="publishing",
+        ),
+    ),
+    controllers=_capacity,
+)

@@ -234,7 +234,7 @@ def _unplaced(claim: Claim, storage_class: StorageClass, driver: DriverView, sta
         return Wait(reason="the scheduler has not selected a node")
     if why := _not_asked(claim, driver):
         return Wait(reason=why)
-    if state.cluster.settings.external_choice:
+    if state.external_choice:
         return Wait(reason=f"nobody has selected a node (annotation {names.SELECTED_NODE})")
     parameters, flaws = read_parameters(storage_class)
     if flaws:

@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from volplane.assets import Capacity, Segment
-from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Queue, Read, Run, Settled, Wait
 from volplane.drivers.view import DriverView
 from volplane.intents.operation import OperationDeps
@@ -30,6 +29,7 @@ from volplane.operations import Work
 from volplane.requests import CapacityRequest
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import NodePlaces
+from volplane.state.matching import class_of_claim
 from volplane.state.naming import node_hash
 
 __all__ = ["CapacityState", "MeasureOperation", "decide_capacity"]
@@ -60,20 +60,27 @@ class Measured(NamedTuple):
 class CapacityState:
     """What is to be published, and what was measured. Follows the caches of classes, nodes and volumes.
 
-    drivers: gives those whose room this process publishes, usable or not.
+    drivers: gives those whose room this process publishes, usable or not. on_node: a process of one node publishes.
     """
 
-    def __init__(self, cluster: ClusterState, drivers: Callable[[], Iterable[DriverView]]) -> None:
+    def __init__(
+        self,
+        cluster: ClusterState,
+        drivers: Callable[[], Iterable[DriverView]],
+        queue: Queue,
+        *,
+        on_node: bool = False,
+    ) -> None:
         self.cluster = cluster
+        self.on_node = on_node
         self._nodes = NodePlaces(cluster.nodes)
         self.measured: dict[str, Measured] = {}
         self.items: dict[str, Item] = {}
         self._drivers = drivers
-        self._queue: Queue
-
-    def subscribe(self, queue: Queue) -> None:
-        """Follow the caches, and queue the keys of objects there."""
         self._queue = queue
+
+    def subscribe(self) -> None:
+        """Follow the caches, and queue the keys of objects."""
         self.cluster.classes.subscribe(self._class_changed)
         self.cluster.nodes.subscribe(self._node_changed)
         self.cluster.volumes.subscribe(self._volume_changed)
@@ -124,12 +131,10 @@ class CapacityState:
                 self.measured.pop(key, None)
                 self._queue.enqueue(key, PAUSE_SECONDS)
 
-    def driver_changed(self, name: str) -> None:
-        """The driver has become usable or unusable, or was made."""
+    def of_driver(self, name: str) -> list[str]:
+        """Take up that the driver is usable or unusable, or was made; return the keys of its objects."""
         self._plan()
-        for key, item in self.items.items():
-            if item.driver == name:
-                self._queue.enqueue(key)
+        return [key for key, item in self.items.items() if item.driver == name]
 
     def _plan(self) -> None:
         items = {self._key(item): item for item in self._wanted()}
@@ -149,7 +154,7 @@ class CapacityState:
 
     def _key(self, item: Item) -> str:
         text = msgspec.json.encode([item.driver, item.storage_class, item.segment])
-        return f"{self.cluster.settings.namespace}/csisc-{hashlib.sha256(text).hexdigest()[:16]}"
+        return f"{self.cluster.namespace}/csisc-{hashlib.sha256(text).hexdigest()[:16]}"
 
 
 def decide_capacity(key: str, state: CapacityState, reads: LiveReads) -> Action:
@@ -188,7 +193,7 @@ def _without_node(cluster: ClusterState, reads: LiveReads) -> Action | None:
 
     The object of a node that is gone is collected with it: who has not heard that would make it again and again.
     """
-    node = cluster.nodes.get(cluster.settings.node_name)
+    node = cluster.own_node
     if node is None:
         return None
     if not reads.has(NODES, node.name):
@@ -210,7 +215,7 @@ def _body(
         "name": storage_class.name,
         "uid": storage_class.uid,
     }
-    if (node := cluster.nodes.get(cluster.settings.node_name)) is not None:
+    if (node := cluster.own_node) is not None:
         labels[names.NODE] = node_hash(node.name)
         owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
     body = CAPACITIES.body(
@@ -266,11 +271,11 @@ def _remove_outdated(found: CsiStorageCapacity, state: CapacityState, reads: Liv
     of_node = next((each for each in found.metadata.owner_references or () if each.kind == "Node"), None)
     ours = cluster.drivers.get(labels.get(names.CAPACITY_DRIVER, "")) is not None
     unneeded = Delete(kind=CAPACITIES, target=found, why="nobody needs it any more") if ours else Settled()
-    if of_node is None or (cluster.settings.node_name and found.storage_class_name not in cluster.classes):
+    if of_node is None or (state.on_node and found.storage_class_name not in cluster.classes):
         return unneeded
     node = cluster.nodes.get(of_node.name)
     if node is not None and node.uid == of_node.uid:
-        return unneeded if cluster.settings.node_name else Settled()
+        return unneeded if state.on_node else Settled()
     if not reads.has(NODES, of_node.name):
         return Read(NODES, of_node.name, why="is the node of this room gone?")
     live = reads.get(NODES, of_node.name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from volplane.controller.actions import Queue
 from volplane.kube import names
 from volplane.kube.objects import Claim, CsiStorageCapacity, KubeObject, Node, StorageClass, Volume
@@ -68,18 +70,22 @@ class PlacementHandlers:
             if self._state.driver_of_volume(volume) is not None:
                 self._volumes.enqueue(volume.name)
 
-    def driver_changed(self, name: str) -> None:
-        """A driver is usable or unusable now; or it was made, and is called by the processes of the nodes."""
+    def claims_of_driver(self, name: str) -> Iterator[str]:
+        """Take up that a driver is usable or unusable, or was made; yield the keys of its claims."""
         driver = self._state.cluster.drivers.distributed(name)
         if driver is None:
             return
         self._state.driver_made(driver)
         for claim in self._state.cluster.claims.values():
             if self._state.driver_of_claim(claim) is driver:
-                self._claims.enqueue(claim.key)
-        for volume in self._state.cluster.volumes.values():
+                yield claim.key
+
+    def volumes_of_driver(self, name: str) -> Iterator[str]:
+        """Yield the names of the volumes that the driver made."""
+        driver = self._state.cluster.drivers.distributed(name)
+        for volume in self._state.cluster.volumes.values() if driver is not None else ():
             if self._state.driver_of_volume(volume) is driver:
-                self._volumes.enqueue(volume.name)
+                yield volume.name
 
     def capacity_changed(self, old: CsiStorageCapacity | None, new: CsiStorageCapacity | None) -> None:
         self._state.capacity_changed(old, new)

@@ -8,7 +8,6 @@ Source: kubernetes-csi/external-provisioner, README "Deployment on each node", a
 
 from __future__ import annotations
 
-from volplane.binding.matching import class_of_claim, request_of
 from volplane.controller.actions import Action, Patch, Run, Wait
 from volplane.drivers.view import DriverView
 from volplane.intents.node import node_metadata
@@ -22,7 +21,9 @@ from volplane.operations import Work
 from volplane.placement.state import unsuitable
 from volplane.requests import CapacityRequest
 from volplane.state.cluster_state import ClusterState
+from volplane.state.matching import class_of_claim, request_of
 from volplane.state.naming import volume_name_of
+from volplane.state.race import RaceTimes
 
 __all__ = ["RoomOperation", "decide_race"]
 
@@ -31,14 +32,16 @@ FULL_SECONDS = 60.0
 """After which a claim for which there was no room is looked at again."""
 
 
-def decide_race(claim: Claim, storage_class: StorageClass, driver: DriverView, cluster: ClusterState) -> Action | None:
+def decide_race(
+    claim: Claim, storage_class: StorageClass, driver: DriverView, cluster: ClusterState, race: RaceTimes
+) -> Action | None:
     """The next action for a claim without a node; None if there is no race for it."""
-    race, node = cluster.race, cluster.nodes.get(cluster.settings.node_name)
-    if race is None or claim.annotation(names.SELECTED_NODE) or claim.terminating:
+    node = cluster.own_node
+    if claim.annotation(names.SELECTED_NODE) or claim.terminating:
         return None
     if node is None or storage_class.volume_binding_mode == "WaitForFirstConsumer":
         return None
-    if cluster.settings.external_choice:
+    if race.external_choice:
         return Wait(reason=f"nobody has selected a node (annotation {names.SELECTED_NODE})")
     if why := unsuitable(node, driver, allowed_segments(storage_class)):
         return Wait(reason=f"node {node.name} cannot take it: it is {why}")
@@ -59,8 +62,9 @@ def decide_race(claim: Claim, storage_class: StorageClass, driver: DriverView, c
 class RoomOperation:
     """Handler of the verb `check-room`."""
 
-    def __init__(self, deps: OperationDeps) -> None:
+    def __init__(self, deps: OperationDeps, race: RaceTimes) -> None:
         self._deps = deps
+        self._race = race
 
     def __call__(self, run: Run) -> Work:
         claim, driver = self._deps.claim(run), self._deps.driver(run)
@@ -68,9 +72,8 @@ class RoomOperation:
         return lambda: self._check(claim, storage_class, driver)
 
     async def _check(self, claim: Claim, storage_class: StorageClass | None, driver: DriverView) -> None:
-        cluster = self._deps.cluster
-        node = cluster.nodes.get(cluster.settings.node_name)
-        if node is None or storage_class is None or cluster.race is None:
+        node = self._deps.cluster.own_node
+        if node is None or storage_class is None:
             return
         labels = node.metadata.labels or {}
         request = CapacityRequest(
@@ -82,4 +85,4 @@ class RoomOperation:
         limit = capacity.available_bytes
         if capacity.maximum_volume_bytes is not None:
             limit = min(limit, capacity.maximum_volume_bytes)
-        cluster.race.room_seen(claim.uid, enough=limit >= -(-request_of(claim) // _NANOS))
+        self._race.room_seen(claim.uid, enough=limit >= -(-request_of(claim) // _NANOS))

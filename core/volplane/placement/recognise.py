@@ -25,7 +25,7 @@ __all__ = ["RecogniseOperation", "decide_recognition"]
 
 def decide_recognition(volume: Volume, cluster: ClusterState) -> Action | None:
     """The next action for a volume of an earlier node of our name; None for any other volume."""
-    node, uid = cluster.nodes.get(cluster.settings.node_name), volume.annotation(names.NODE_UID)
+    node, uid = cluster.own_node, volume.annotation(names.NODE_UID)
     driver = cluster.drivers.get(volume.annotation(names.PROVISIONED_BY) or "")
     if node is None or driver is None or uid in (None, node.uid) or not on_node(volume, node):
         return None
@@ -53,8 +53,8 @@ class RecogniseOperation:
         progress = cluster.progress.volumes.track(run.uid)
 
         async def recognise() -> None:
-            node = cluster.nodes.get(cluster.settings.node_name)
-            identity = volume_identity(volume, cluster.settings.cluster_id)
+            node = cluster.own_node
+            identity = volume_identity(volume, cluster.cluster_id)
             if node is None or identity.owner is None:
                 return
             request = FindRequest(

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from volplane.binding.matching import selects
 from volplane.kube import names
 from volplane.kube.objects import CsiStorageCapacity
 from volplane.kube.quantity import parse
 from volplane.placement.nodes import NodeBook
+from volplane.state.matching import selects
 
 __all__ = ["PublishedRoom", "Room"]
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from volplane.assets import Segment
-from volplane.binding.matching import capacity_of, class_of_claim, request_of
 from volplane.drivers.view import DriverView
 from volplane.intents.record import allowed_segments
 from volplane.kube import names
@@ -18,6 +17,7 @@ from volplane.placement.nodes import NodeBook, takes_volumes
 from volplane.placement.room import PublishedRoom
 from volplane.placement.usage import UNPUBLISHED_SECONDS, Promise, Usage
 from volplane.state.cluster_state import ClusterState
+from volplane.state.matching import capacity_of, class_of_claim, request_of
 from volplane.state.naming import node_hash, volume_name_of
 
 __all__ = ["PlacementState", "unsuitable"]
@@ -31,6 +31,7 @@ REFUSED_SECONDS = 60.0
 @dataclass(slots=True, kw_only=True)
 class PlacementState:
     """cluster: whose caches hold all claims, volumes and nodes. drivers: names of the distributed ones.
+    external_choice: others select the nodes of claims that bind immediately.
 
     last: the node chosen last, by class. waiting: keys of claims for which no node was found. lost: why a volume's node
     is not there any more, by the volume's name. refused: when (loop time) a node may be tried again for a claim that it
@@ -42,6 +43,7 @@ class PlacementState:
     drivers: Sequence[str]
     nodes: NodeBook
     room: PublishedRoom
+    external_choice: bool = False
     usage: Usage = field(init=False)
     last: dict[str, str] = field(default_factory=dict)
     waiting: set[str] = field(default_factory=set)

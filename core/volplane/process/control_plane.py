@@ -7,31 +7,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from volplane.attach.comparison import AttachmentComparison
-from volplane.attach.desired import wanted_or_attached
 from volplane.controller.actions import started
 from volplane.controller.clock import Clock
+from volplane.controller.controller import Controller, Role
+from volplane.controller.metrics import Metrics
 from volplane.controller.runner import Runner
 from volplane.drivers.executor import HookExecutor
 from volplane.drivers.registry import DriverRegistry
-from volplane.explain.explain import Explanation, explain_claim, explain_class, explain_volume, what_it_does
+from volplane.explain.explain import Explainer, Explanation, what_it_does
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
-from volplane.kube.names import PROVISIONED_BY, PROVISIONING_FINALIZER
 from volplane.kube.objects import Claim, Volume
 from volplane.kube.reflector import Reflector
 from volplane.leaks.adoption import Adoption
 from volplane.leaks.check import LeakCheck
 from volplane.leaks.repair import LeakRepair
 from volplane.operations import OperationRegistry
-from volplane.placement.state import PlacementState
 from volplane.state.cluster_state import ClusterState
 
-__all__ = ["ControlPlane", "Runners"]
+__all__ = ["ControlPlane"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -40,53 +39,30 @@ ENQUEUE_PAUSE = 0.1
 """Seconds between batches of a resync: 5,000 objects a second, about a seventh of a core."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runners:
-    """The controllers. expander: of sizes and of attributes; protection: of the in-use finalizers; attach: of
-    attachments; placement: of the nodes of claims and volumes.
-
-    These are empty if this process does not run them.
-    """
-
-    claims: Runner
-    volumes: Runner
-    expander: tuple[Runner, ...] = ()
-    protection: tuple[Runner, ...] = ()
-    attach: tuple[Runner, ...] = ()
-    placement: tuple[Runner, ...] = ()
-
-    def __iter__(self) -> Iterator[Runner]:
-        return iter((self.claims, self.volumes, *self.expander, *self.protection, *self.attach, *self.placement))
-
-    def named(self, name: str) -> Runner | None:
-        """The one of this name."""
-        return next((runner for runner in self if runner.name == name), None)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ControlPlane:
     """What one term of leadership runs. Belongs to one event loop.
 
-    caches: by the plural of their kind. reflectors: one per cache, and one for pod events where we scrub. leak_check,
-    leak_repair, adoption, attachments: run only if the process runs them; attachments is None where none are served,
-    placing where there is no assigner. executor: of the hooks; the caller closes it. close: ends the metrics of the
-    caches.
+    caches: by the plural of their kind; controllers start once they are synced. reflectors: one per watch. controllers:
+    by their queues. leak_check, leak_repair, adoption, attachments: run only if the process runs them; attachments is
+    None where none are served. executor: of the hooks; the caller closes it. close: ends the metrics of the caches.
     """
 
+    role: Role
     state: ClusterState
     caches: Mapping[str, Cache[Any]]
     client: Client
     drivers: DriverRegistry
     executor: HookExecutor
     operations: OperationRegistry
-    runners: Runners
+    controllers: Mapping[str, Controller]
+    runners: Sequence[Runner]
     reflectors: Sequence[Reflector[Any]]
     clock: Clock
     leak_check: LeakCheck
     leak_repair: LeakRepair
     adoption: Adoption
     attachments: AttachmentComparison | None
-    placing: PlacementState | None
     close: Callable[[], None]
     restored: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the API server turns out to be restored from a backup: what this process knows may never have been."""
@@ -114,64 +90,32 @@ class ControlPlane:
         """Whether no key is queued, in work or due now, and no operation runs."""
         return all(runner.idle for runner in self.runners) and not self.operations.snapshot()
 
-    def reason(self, runner: str, key: str) -> str:
-        """Why the runner ("claims", "volumes") last left this key waiting; "" if it did not."""
-        return next((each.reasons.get(key, "") for each in self.runners if each.name == runner), "")
-
-    def wake(self, runner: str, key: str) -> None:
-        """Queue a key of the runner of this name, if this process has it."""
-        if (found := self.runners.named(runner)) is not None:
-            found.enqueue(key)
+    def reason(self, queue: str, key: str) -> str:
+        """Why the key was left waiting last; "" if it was not."""
+        return next((each.reasons.get(key, "") for each in self.runners if each.name == queue), "")
 
     async def resync(self) -> None:
         """Queue all objects, in batches, so that changes made meanwhile do not wait behind them."""
-        keys: list[tuple[str, Callable[[], Iterable[str]]]] = [
-            ("claims", self.claims.keys),
-            ("volumes", self.volumes.keys),
-            ("assigner", self.claims.keys),
-            ("node-volumes", self.volumes.keys),
-            ("attacher", self.state.attachments.keys),
-            ("csidrivers", self.drivers.names),
-            ("capacity", self.state.capacities.keys),
-            ("node-reports", self.state.nodes.keys),
-            ("attach-detach", lambda: wanted_or_attached(self.state)),
-        ]
-        for name, known in keys:
-            runner = self.runners.named(name)
-            for number, key in enumerate(known() if runner is not None else (), 1):
-                self.wake(name, key)
+        for runner in self.runners:
+            for number, key in enumerate(self.controllers[runner.name].resync(), 1):
+                runner.enqueue(key)
                 if number % ENQUEUED_AT_ONCE == 0:
                     await asyncio.sleep(ENQUEUE_PAUSE)
 
     def driver_changed(self, name: str) -> None:
         """Queue the objects that may belong to a driver which has become usable or unusable, or was made."""
-        self.wake("csidrivers", name)
-        for attachment in self.state.attachments.values():
-            volume = self.volumes.get(attachment.spec.source.persistent_volume_name or "")
-            made_it = volume is not None and volume.annotation(PROVISIONED_BY) == name
-            if made_it or name in self.drivers.attachers(attachment.spec.attacher):
-                self.wake("attacher", attachment.key)
-        served = [item.name for item in self.state.classes.values() if item.provisioner == name]
-        for class_name in served:
-            for claim in self.claims.by_index("unbound", class_name):
-                self.runners.claims.enqueue(claim.key)
-        for claim in self.claims.values():
-            if claim.has_finalizer(PROVISIONING_FINALIZER):
-                self.runners.claims.enqueue(claim.key)
-        for volume in self.volumes.values():
-            if volume.annotation(PROVISIONED_BY) in (None, name):
-                self.runners.volumes.enqueue(volume.key)
-                self._enqueue_expander(volume)
+        for runner in self.runners:
+            for key in self.controllers[runner.name].of_driver(name):
+                runner.enqueue(key)
 
-    def _enqueue_expander(self, volume: Volume) -> None:
-        """Queue the volume's claim where its size or its attributes may have to change."""
-        reference = volume.spec.claim_ref
-        if reference is not None and reference.uid:
-            for runner in self.runners.expander:
-                runner.enqueue(f"{reference.namespace}/{reference.name}")
+    def measure(self, metrics: Metrics) -> None:
+        """Set the gauges that are computed when metrics are read."""
+        metrics.operations_running(self.operations.counts())
+        for controller in self.controllers.values():
+            controller.measure(metrics)
 
     def reasons(self) -> Mapping[str, Mapping[str, str]]:
-        """Runner -> key -> why the key waits. Of an operation it is what that does now, not that it was started."""
+        """Queue -> key -> why the key waits. Of an operation it is what that does now, not that it was started."""
         now = self.clock.monotonic()
         present = {started(state.name): what_it_does(state, now) for state in self.operations.snapshot()}
         return {
@@ -183,17 +127,16 @@ class ControlPlane:
         """Why an object is in its state, and what happens next. kind: claim, volume or class. key: `namespace/name` of
         a claim, else the name. Raises ValueError for another kind.
         """
-        operations, now = self.operations.snapshot(), self.clock.monotonic()
-        match kind:
-            case "claim":
-                node, drivers = self.reason("assigner", key), self.drivers.names()
-                return explain_claim(key, self.state, operations, now=now, node=node, drivers=drivers)
-            case "volume":
-                lost = self.placing.lost.get(key, "") if self.placing is not None else ""
-                return explain_volume(key, self.state, operations, now=now, lost=lost)
-            case "class":
-                return explain_class(key, self.state, drivers=self.drivers.names())
-        raise ValueError(f"kind {kind!r} is none of claim, volume, class")
+        about = Explainer(
+            cluster=self.state,
+            controllers=self.controllers,
+            reason=self.reason,
+            operations=self.operations.snapshot(),
+            now=self.clock.monotonic(),
+            drivers=self.drivers.names(),
+            binds=self.role.runs("binder"),
+        )
+        return about.explain(kind, key)
 
     async def read_once(self) -> None:
         """List every cache once without a watch. Raises ApiError."""
@@ -221,7 +164,7 @@ class ControlPlane:
         return tuple(f"{each.kind.plural} cannot be read: {each.failing}" for each in followed if each.failing)
 
     def server_restored(self) -> None:
-        """Decide nothing any more: caches that are read anew one by one, and progress, tell two stories."""
+        """Stop: after a restore, caches and progress disagree."""
         if not self.restored.is_set():
             _LOG.critical("the API server was restored from a backup, or replaced: nothing is decided any more")
             self.restored.set()

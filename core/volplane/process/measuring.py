@@ -1,4 +1,4 @@
-"""Metrics of claims and volumes: wraps hook calls, listens to the caches and watches the decisions.
+"""Metrics of claims and volumes: wraps hook calls and listens to the caches.
 
 What is counted under which name follows the external provisioner (attempts, by class) and the reference controller
 (from a user's point of view: first attempt until bound, first deletion until gone). An attempt that answers
@@ -8,12 +8,9 @@ What is counted under which name follows the external provisioner (attempts, by 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TypeVar
 
 from volplane.assets import Asset, Done
-from volplane.binding.matching import class_of_claim, class_of_volume
-from volplane.controller.actions import Action, LiveReads, Patch
 from volplane.controller.inventory import count_inventory
 from volplane.controller.metrics import Metrics
 from volplane.drivers.view import DriverView
@@ -21,11 +18,11 @@ from volplane.errors import BackendError, PluginError
 from volplane.intents.operation import HookCaller
 from volplane.kube import names
 from volplane.kube.cache import Cache
-from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, Volume
 from volplane.requests import DeleteRequest, HookRequest, ProvisionRequest
+from volplane.state.matching import class_of_claim, class_of_volume
 
-__all__ = ["CountedAssignments", "MeasuredHooks"]
+__all__ = ["MeasuredHooks"]
 
 R = TypeVar("R")
 
@@ -108,34 +105,6 @@ class MeasuredHooks:
         if new is None and old is not None and old.uid in self._deleting:
             plugin, began = self._deleting.pop(old.uid)
             self._metrics.operation_finished(plugin, "delete", _now() - began)
-
-
-class CountedAssignments:
-    """A decision about claims, counting those that get the default class later, and the writes of it that failed."""
-
-    def __init__(self, decide: Callable[[str, LiveReads], Action], claims: Cache[Claim], metrics: Metrics) -> None:
-        self._decide = decide
-        self._metrics = metrics
-        self._asked: set[str] = set()
-        claims.subscribe(self._claim_changed)
-
-    def __call__(self, key: str, reads: LiveReads) -> Action:
-        action = self._decide(key, reads)
-        if isinstance(action, Patch) and action.kind is CLAIMS and "storageClassName" in action.body.get("spec", ()):
-            if action.target.uid in self._asked:
-                self._metrics.class_given_later(refused=True)
-            self._asked.add(action.target.uid)
-        return action
-
-    def _claim_changed(self, old: Claim | None, new: Claim | None) -> None:
-        present = new or old
-        if not self._asked or present is None or present.uid not in self._asked:
-            return
-        if new is None:
-            self._asked.discard(present.uid)
-        elif class_of_claim(new) is not None:
-            self._asked.discard(present.uid)
-            self._metrics.class_given_later()
 
 
 def _now() -> float:

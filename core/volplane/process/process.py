@@ -13,10 +13,10 @@ from functools import partial
 from importlib.metadata import version
 from random import Random
 
-from volplane.attach.desired import count_volumes
 from volplane.controller.actions import warning
 from volplane.controller.clock import Clock, SystemClock
-from volplane.controller.config import ALL_CONTROLLERS, Configuration, namespace_labels
+from volplane.controller.config import Configuration
+from volplane.controller.controller import Role
 from volplane.controller.leader import RENEW_PERIOD, Elector, Leadership
 from volplane.controller.metrics import Metrics
 from volplane.drivers.calls import reporting_fenced
@@ -35,8 +35,8 @@ from volplane.kube.leases import LeaseLock, drivers_of
 from volplane.operations import OperationState
 from volplane.process.assembly import Dependencies, build
 from volplane.process.control_plane import ControlPlane
+from volplane.process.duties import ALL_CONTROLLERS, namespace_labels
 from volplane.process.term import STOP_SECONDS, Term
-from volplane.state.cluster_state import Settings
 from volplane.state.naming import node_hash
 from volplane.state.records import Sealer
 
@@ -52,6 +52,8 @@ GRACE = 2.0
 """Seconds for which drivers are waited for before the first term begins; those that take longer join later."""
 RENEWED_WITHIN = 2 / 3
 """Part of the lease after which a leader that could not renew it stops its work."""
+FORCE_DETACH_AFTER = 360.0
+"""Seconds; as in kube-controller-manager."""
 LEASE = "volplane"
 """Name of the Lease, in our namespace."""
 
@@ -62,7 +64,8 @@ class Options:
 
     controllers: some of `ALL_CONTROLLERS`. namespace: of our Lease, sealing key and scrubber pods. leader_elect: work
     only while holding the Lease. node_name: the node whose storage this process serves, with a Lease of its own; None =
-    the whole cluster. external_choice, race, force_detach: see `Settings`. identity: holder name in the Lease. resync:
+    the whole cluster. external_choice, race: see `Role`. force_detach: whether a volume that
+    its unhealthy node does not unmount is detached after some minutes. identity: holder name in the Lease. resync:
     seconds between passes over all objects, 0 = never.
     """
 
@@ -80,6 +83,20 @@ class Options:
     def lease(self) -> str:
         """Name of the Lease."""
         return f"{LEASE}-{node_hash(self.node_name)}" if self.node_name else LEASE
+
+    def role(self, cluster_id: str, configuration: Configuration, *, lease: str = "") -> Role:
+        """Return the role of a process with these options. lease: key of the Lease under which it leads."""
+        return Role(
+            controllers=self.controllers,
+            cluster_id=cluster_id,
+            namespace=self.namespace,
+            lease=lease,
+            node_name=self.node_name or "",
+            race=self.race,
+            external_choice=self.external_choice,
+            force_detach_after=FORCE_DETACH_AFTER if self.force_detach else None,
+            scrub=configuration.scrubber,
+        )
 
 
 class ControllerProcess:
@@ -175,11 +192,7 @@ class ControllerProcess:
         """The metrics in the text format of Prometheus, with the present state of drivers and operations."""
         self.metrics.drivers_healthy({each.name: each.healthy for each in self.driver_status()})
         if (plane := self.plane) is not None:
-            self.metrics.operations_running(plane.operations.counts())
-            if plane.placing is not None:
-                self.metrics.volumes_lost(plane.placing.count_lost())
-            if plane.runners.named("attach-detach") is not None:
-                self.metrics.volumes_on_nodes(*count_volumes(plane.state))
+            plane.measure(self.metrics)
         return self.metrics.exposition()
 
     def operations(self) -> tuple[OperationState, ...]:
@@ -344,18 +357,8 @@ class ControllerProcess:
             refresh=ClusterSecrets(self._client).refresh,
             call_hook=reporting_fenced(leadership.fenced),
         )
-        settings = Settings.of(
-            self._options.controllers,
-            cluster_id=cluster_id,
-            namespace=self._options.namespace,
-            scrub=self._configuration.scrubber,
-            force_detach=self._options.force_detach,
-            external_choice=self._options.external_choice,
-            node_name=self._options.node_name or "",
-            race=self._options.race,
-            lease=f"{self._options.namespace}/{self._options.lease}" if leadership.fence is not None else "",
-        )
-        return build(settings, parts)
+        lease = f"{self._options.namespace}/{self._options.lease}" if leadership.fence is not None else ""
+        return build(self._options.role(cluster_id, self._configuration, lease=lease), parts)
 
 
 def _say_broken(made: Driver | BrokenDriver) -> None:

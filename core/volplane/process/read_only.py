@@ -24,7 +24,6 @@ from volplane.kube.events import EventRecorder
 from volplane.process.assembly import Dependencies, build
 from volplane.process.control_plane import ControlPlane
 from volplane.process.process import Options
-from volplane.state.cluster_state import Settings
 from volplane.state.records import Sealer
 
 __all__ = ["ReadOnlyControlPlane", "read_control_plane"]
@@ -71,14 +70,7 @@ async def read_control_plane(
         clock=clock,
         random=Random(),  # noqa: S311 - jitter, not secrets
     )
-    settings = Settings.of(
-        options.controllers,
-        cluster_id=cluster_id,
-        namespace=options.namespace,
-        scrub=configuration.scrubber,
-        node_name=options.node_name or "",
-    )
-    plane = build(settings, parts)
+    plane = build(options.role(cluster_id, configuration), parts)
     plane.drivers.presume_started()
     try:
         await plane.read_once()

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from volplane.binding.matching import refers_to
 from volplane.controller.actions import Action, Patch, Settled, Wait
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.names import VOLUME_PROTECTION
 from volplane.kube.objects import Claim, Volume
 from volplane.protection.claims import without_finalizer
+from volplane.state.matching import refers_to
 
 __all__ = ["decide_volume_protection", "volume_protection_may_act"]
 

@@ -1,6 +1,39 @@
 """Provisioning: from an unbound claim to the volume that is made for it.
 
 `decide` returns the next action, `operation` makes the live checks and calls the hook, `persistentvolume` is the body
-of the volume. Called by `reconcile` and, beside a stock controller-manager, by `external`. It never binds, and never
-deletes an asset: what must go is handed to `intents.discard`.
+of the volume. `volplane.roles` calls them. It never binds, and never deletes an asset: what must go is handed to
+`intents.discard`.
 """
+
+from collections.abc import Mapping
+from typing import Final
+
+from volplane.controller.controller import Duty, Handler, Role, Rule
+from volplane.intents.discard import DiscardOperation
+from volplane.intents.shared import Shared
+from volplane.provision.operation import ProvisionOperation
+
+__all__ = ["PROVISIONER", "operations"]
+
+
+def operations(role: Role, shared: Shared) -> Mapping[str, Handler]:
+    """Return what the queue of claims runs for this duty."""
+    on_node = bool(role.node_name)
+    return {
+        "provision": ProvisionOperation(shared.deps, on_node=on_node),
+        "discard": DiscardOperation(shared.deps, on_node=on_node),
+    }
+
+
+PROVISIONER: Final[Duty[Shared]] = Duty(
+    option="provisioner",
+    default=True,
+    on_nodes=True,
+    permissions=(
+        Rule("", "persistentvolumeclaims", ("patch",)),
+        Rule("", "persistentvolumes", ("create",)),
+        Rule("", "nodes", ("get",)),
+        Rule("storage.k8s.io", "volumeattributesclasses", ("get",)),
+        Rule("storage.k8s.io", "storageclasses", ("get",)),
+    ),
+)

@@ -8,29 +8,27 @@ its volume exists never gets one: `settle` deletes the asset, then removes the f
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from volplane.binding.matching import refers_to
 from volplane.controller.actions import Action, Create, EventRecord, LiveReads, Patch, Read, Wait
 from volplane.drivers.view import DriverView
 from volplane.intents.conflict import claim_conflict
-from volplane.intents.node import given_back, node_metadata
 from volplane.intents.record import (
     after_deleted_volume,
     can_never_be_bound,
     choose_segment,
     discard,
     discard_begun,
-    has_newer_intent,
     not_provisioned,
     presumed_segment,
     provisioning_failed,
     record_intent,
     run_provision,
     settle,
-    settled_metadata,
 )
 from volplane.intents.requests import split_parameters
 from volplane.kube import names
@@ -39,16 +37,49 @@ from volplane.kube.names import csi_driver_of
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.provision.persistentvolume import volume_body
 from volplane.state.cluster_state import ClusterState
+from volplane.state.matching import refers_to
 from volplane.state.naming import is_in_tree, volume_name_of
 from volplane.state.progress import Discarded, Full, Made, Pending
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 
-__all__ = ["decide_provision"]
+__all__ = ["Terms", "ask_for_another_node", "decide_provision", "provisioner_of"]
 
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 
 
-def decide_provision(claim: Claim, storage_class: StorageClass, cluster: ClusterState, reads: LiveReads) -> Action:
+Reschedule = Callable[[Claim, ClaimIntent, ClusterState], Patch]
+"""Asks for another place for a claim whose own is full. The intent is the one without a place."""
+
+
+def ask_for_another_node(claim: Claim, intent: ClaimIntent, cluster: ClusterState) -> Patch:
+    """Give the claim back to the scheduler and forget the place. Nothing is in the full segment."""
+    return record_intent(claim, intent, cluster, why="ask for another node", others={names.SELECTED_NODE: None})
+
+
+class Terms(NamedTuple):
+    """What a role adds to the provisioning of a claim. The defaults are those beside another binder."""
+
+    on_claim: Mapping[str, str] = MappingProxyType({})
+    """Annotations to write with the intent: of a binder those that name the provisioner."""
+    on_volume: Mapping[str, Mapping[str, str | None]] = MappingProxyType({})
+    """Labels and annotations of the new volume."""
+    without_node: Mapping[str, Mapping[str, str | None]] = MappingProxyType(
+        {"annotations": {names.SELECTED_NODE: None}}
+    )
+    """Metadata of a claim whose selected node is gone."""
+    reschedule: Reschedule = ask_for_another_node
+
+
+def provisioner_of(storage_class: StorageClass, cluster: ClusterState) -> str:
+    """Return the provisioner that serves the class: a driver of ours, else that which an in-tree plugin moved to."""
+    if cluster.drivers.get(storage_class.provisioner) is not None:
+        return storage_class.provisioner
+    return csi_driver_of(storage_class.provisioner) or storage_class.provisioner
+
+
+def decide_provision(
+    claim: Claim, storage_class: StorageClass, cluster: ClusterState, reads: LiveReads, terms: Terms
+) -> Action:
     """The next action for an unbound claim of this class for which no volume fits."""
     known = cluster.intent_of(claim)
     made = cluster.volumes.get(volume_name_of(claim))
@@ -56,14 +87,14 @@ def decide_provision(claim: Claim, storage_class: StorageClass, cluster: Cluster
         return step
     driver = cluster.drivers.get(storage_class.provisioner)
     if driver is None:
-        return _without_driver(claim, storage_class, cluster)
+        return _without_driver(claim, storage_class, cluster, terms)
     if made is not None:
         return _volume_exists(claim, made, cluster)
     if claim.spec.data_source is not None or claim.spec.data_source_ref is not None:
         return not_provisioned(claim, f'driver "{driver.name}" makes empty volumes only; remove spec.dataSource')
     obstacle = _obstacle(claim, storage_class, driver)
     if obstacle:
-        if (step := _name_provisioner(claim, driver.name, cluster)) is not None:
+        if (step := _name_provisioner(claim, driver.name, terms)) is not None:
             return step
         # Whatever an earlier, legal demand left behind stays under the intent until the claim is settled.
         return not_provisioned(claim, obstacle)
@@ -82,10 +113,10 @@ def decide_provision(claim: Claim, storage_class: StorageClass, cluster: Cluster
             # What is made next is another asset than the one that was deleted, also where that was another driver's:
             # the class may name this one again.
             old = ClaimIntent(v=INTENT_VERSION, driver=driver.name, generation=known.generation + 1)
-        return _give_back_lost_node(claim, driver, old, cluster, reads) or _declare(
-            claim, storage_class, driver, old, cluster
+        return _give_back_lost_node(claim, driver, old, cluster, reads, terms=terms) or _declare(
+            claim, storage_class, driver, old, cluster, terms=terms
         )
-    return _after_hook(claim, storage_class, driver, intent, cluster)
+    return _after_hook(claim, storage_class, driver, intent, cluster, terms=terms)
 
 
 def _what_was_begun(claim: Claim, known: ClaimIntent | None, driver: str, cluster: ClusterState) -> Action | None:
@@ -95,9 +126,9 @@ def _what_was_begun(claim: Claim, known: ClaimIntent | None, driver: str, cluste
     return discard(claim, known.driver if known is not None else driver, cluster)
 
 
-def _without_driver(claim: Claim, storage_class: StorageClass, cluster: ClusterState) -> Action:
+def _without_driver(claim: Claim, storage_class: StorageClass, cluster: ClusterState, terms: Terms) -> Action:
     """Nobody here serves the class: a broken driver, an external provisioner, or volumes made by hand."""
-    provisioner = csi_driver_of(storage_class.provisioner) or storage_class.provisioner
+    provisioner = provisioner_of(storage_class, cluster)
     if cluster.drivers.starting(provisioner):
         return Wait(reason=f'driver "{provisioner}" is starting')
     if broken := cluster.drivers.broken(provisioner):
@@ -109,7 +140,7 @@ def _without_driver(claim: Claim, storage_class: StorageClass, cluster: ClusterS
             reason += ": an administrator must add one"
             return Wait(reason=reason, events=(provisioning_failed(claim, message),))
         return not_provisioned(claim, message)
-    if (step := _name_provisioner(claim, provisioner, cluster)) is not None:
+    if (step := _name_provisioner(claim, provisioner, terms)) is not None:
         return step
     message = (
         f"Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by "
@@ -119,19 +150,10 @@ def _without_driver(claim: Claim, storage_class: StorageClass, cluster: ClusterS
     return Wait(reason=message, events=(EventRecord(CLAIMS, claim, "Normal", "ExternalProvisioning", message),))
 
 
-def _provisioner_annotations(claim: Claim, provisioner: str, cluster: ClusterState) -> dict[str, str]:
-    """The annotations that name the provisioner, as the binder writes them; none where we are not the binder."""
-    if not cluster.settings.binder:
-        return {}
-    wanted = {names.STORAGE_PROVISIONER: provisioner, names.BETA_STORAGE_PROVISIONER: provisioner}
-    return wanted if claim.annotation(names.STORAGE_PROVISIONER) != provisioner else {}
-
-
-def _name_provisioner(claim: Claim, provisioner: str, cluster: ClusterState) -> Patch | None:
-    annotations = _provisioner_annotations(claim, provisioner, cluster)
-    if not annotations:
+def _name_provisioner(claim: Claim, provisioner: str, terms: Terms) -> Patch | None:
+    if not terms.on_claim:
         return None
-    body = {"metadata": {"annotations": annotations}}
+    body = {"metadata": {"annotations": dict(terms.on_claim)}}
     return Patch(kind=CLAIMS, target=claim, body=body, why=f"ask provisioner {provisioner}")
 
 
@@ -139,9 +161,6 @@ def _volume_exists(claim: Claim, made: Volume, cluster: ClusterState) -> Action:
     """A volume of our name is there: it is this claim's (then the binder's turn) or it is in the way."""
     if refers_to(made, claim) and can_never_be_bound(made, claim):
         return after_deleted_volume(claim, made, cluster)
-    if refers_to(made, claim) and cluster.settings.node_name and not has_newer_intent(made, claim, cluster.sealer):
-        # The binder writes the claim next, and ours ends the intent with that.
-        return Wait(reason=f'volume "{made.name}" exists, the binder must bind it')
     if refers_to(made, claim):
         return settle(claim, cluster) or Wait(reason=f'volume "{made.name}" exists, the binder must bind it')
     message = f'volume "{made.name}" exists but does not belong to this claim; remove it or its claimRef'
@@ -181,7 +200,13 @@ def _listed(values: frozenset[Any]) -> str:
 
 
 def _declare(
-    claim: Claim, storage_class: StorageClass, driver: DriverView, old: ClaimIntent | None, cluster: ClusterState
+    claim: Claim,
+    storage_class: StorageClass,
+    driver: DriverView,
+    old: ClaimIntent | None,
+    cluster: ClusterState,
+    *,
+    terms: Terms,
 ) -> Action:
     """Write the intent before any side effect; one patch with the finalizer and the provisioner annotations."""
     intent = replace(old, v=INTENT_VERSION) if old is not None else ClaimIntent(v=INTENT_VERSION, driver=driver.name)
@@ -191,12 +216,11 @@ def _declare(
         if why_not:
             return not_provisioned(claim, why_not)
         intent = replace(intent, segment=segment)
-    others = _provisioner_annotations(claim, driver.name, cluster)
-    return record_intent(claim, intent, cluster, why="declare the intent to provision", others=others)
+    return record_intent(claim, intent, cluster, why="declare the intent to provision", others=terms.on_claim)
 
 
 def _give_back_lost_node(
-    claim: Claim, driver: DriverView, old: ClaimIntent | None, cluster: ClusterState, reads: LiveReads
+    claim: Claim, driver: DriverView, old: ClaimIntent | None, cluster: ClusterState, reads: LiveReads, *, terms: Terms
 ) -> Action | None:
     """Ask for another node where the selected one is no more: no scheduler would ever look at this claim again."""
     selected = claim.annotation(names.SELECTED_NODE)
@@ -208,18 +232,23 @@ def _give_back_lost_node(
     if reads.get(NODES, selected) is not None:
         return None
     message = f'selected node "{selected}" does not exist; another one is asked for'
-    metadata = given_back() if cluster.settings.node_name else {"annotations": {names.SELECTED_NODE: None}}
-    body = {"metadata": metadata}
     events = (provisioning_failed(claim, message),)
+    body = {"metadata": dict(terms.without_node)}
     return Patch(kind=CLAIMS, target=claim, body=body, why="the node is gone", events=events)
 
 
 def _after_hook(
-    claim: Claim, storage_class: StorageClass, driver: DriverView, intent: ClaimIntent, cluster: ClusterState
+    claim: Claim,
+    storage_class: StorageClass,
+    driver: DriverView,
+    intent: ClaimIntent,
+    cluster: ClusterState,
+    *,
+    terms: Terms,
 ) -> Action:
     match cluster.progress.claims.get(claim.uid).step:
         case Made(asset=asset):
-            return _save(claim, volume_body(claim, storage_class, driver, intent, asset), driver, cluster)
+            return _save(claim, volume_body(claim, storage_class, driver, intent, asset), driver, terms)
         case Pending() as pending:
             resume = pending.resume(intent.state, cluster.monotonic())
             if resume.write:
@@ -228,17 +257,17 @@ def _after_hook(
             if resume.seconds:
                 return Wait(reason=f'driver "{driver.name}" is making the volume', seconds=resume.seconds)
         case Full():
-            return _reschedule(claim, intent, cluster)
+            fresh = ClaimIntent(v=INTENT_VERSION, driver=intent.driver, generation=intent.generation)
+            return terms.reschedule(claim, fresh, cluster)
     return run_provision(claim, storage_class, driver)
 
 
-def _save(claim: Claim, body: dict[str, Any], driver: DriverView, cluster: ClusterState) -> Create:
+def _save(claim: Claim, body: dict[str, Any], driver: DriverView, terms: Terms) -> Create:
     annotations = body["metadata"]["annotations"]
-    if (node := cluster.nodes.get(cluster.settings.node_name)) is not None:
-        belongs = node_metadata(node)
-        body["metadata"]["labels"] = belongs["labels"]
-        annotations |= belongs["annotations"]
-    if cluster.settings.binder or names.ON_RELEASE in annotations:
+    if labels := terms.on_volume.get("labels"):
+        body["metadata"]["labels"] = labels
+    annotations |= terms.on_volume.get("annotations", {})
+    if names.ON_RELEASE in annotations:
         # An external provisioner leaves this mark to the binder, unless it will take the reference away itself.
         annotations[names.BOUND_BY_CONTROLLER] = "yes"
     message = f"Successfully provisioned volume {volume_name_of(claim)} using {driver.name}"
@@ -248,20 +277,3 @@ def _save(claim: Claim, body: dict[str, Any], driver: DriverView, cluster: Clust
     )
     why = f"volume for claim {claim.key}"
     return Create(kind=VOLUMES, body=body, why=why, events=(event,), failure_event=failed)
-
-
-def _reschedule(claim: Claim, intent: ClaimIntent, cluster: ClusterState) -> Patch:
-    """Nothing is in the full segment: give the claim back to the scheduler and forget the place."""
-    fresh = ClaimIntent(v=INTENT_VERSION, driver=intent.driver, generation=intent.generation)
-    if not cluster.settings.node_name:
-        return record_intent(claim, fresh, cluster, why="ask for another node", others={names.SELECTED_NODE: None})
-    metadata = given_back()
-    if intent.generation > 1 and cluster.race is None:
-        # A node that is gone may have an asset of an earlier generation. The assigner ends a record without a place.
-        metadata["annotations"][names.INTENT] = cluster.sealed(claim, fresh)
-    else:
-        # Nobody watches it until it has another node: nothing may be left that somebody would have to end.
-        settled = settled_metadata(claim)
-        metadata["annotations"] |= settled.pop("annotations")
-        metadata |= settled
-    return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why="ask for another node")

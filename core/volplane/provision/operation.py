@@ -29,8 +29,10 @@ MOST_CLASSES = 1_000
 class ProvisionOperation:
     """Handler of the verb `provision`."""
 
-    def __init__(self, deps: OperationDeps) -> None:
+    def __init__(self, deps: OperationDeps, *, on_node: bool = False) -> None:
+        """on_node: a process that serves one node runs it."""
         self._deps = deps
+        self._on_node = on_node
         self._cluster = deps.cluster
         self._valid: set[tuple[str, str]] = set()
         """Parameters that the `validate` of a driver has accepted."""
@@ -56,7 +58,7 @@ class ProvisionOperation:
         try:
             request = provision_request(claim, storage_class, driver, intent, context, nodes=self._deps.nodes)
             await self._validate(driver, request)
-            if self._cluster.settings.node_name and intent.generation > 1 and driver.supports("find"):
+            if self._on_node and intent.generation > 1 and driver.supports("find"):
                 await self._discard_former(claim, intent, driver)
             named = claim.spec.volume_attributes_class_name
             attributes = await read_attributes(named, driver, self._deps) if named else None

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from volplane.assets import Asset
-from volplane.binding.matching import class_of_claim, reference_to, refers_to
 from volplane.controller.actions import Patch, Run
 from volplane.drivers.view import DriverView
 from volplane.intents.node import claim_elsewhere
@@ -18,6 +17,7 @@ from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.kube.quantity import format_bytes
 from volplane.state.cluster_state import ClusterState
+from volplane.state.matching import class_of_claim, reference_to, refers_to
 from volplane.state.naming import (
     handle_in,
     is_in_tree,

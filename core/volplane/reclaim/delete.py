@@ -6,11 +6,14 @@ it, and a policy changed meanwhile makes the API server refuse. Then the hook ru
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from volplane._delays import LIVE_STATE_FORBIDS
 from volplane.binding.decide import volume_phase_step
 from volplane.controller.actions import Action, Delete, LiveReads, Patch, Read, Run, Settled, Wait, warning
+from volplane.controller.config import ScrubberSettings
 from volplane.drivers.view import DriverView
-from volplane.intents.finalizers import held_for_reclaim, without_finalizer
+from volplane.intents.finalizers import held_for_reclaim, removes_protection, without_finalizer
 from volplane.intents.owner import driver_of, identify, run_on_asset, shared_with
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
@@ -20,10 +23,20 @@ from volplane.state.naming import reclaim_finalizer
 from volplane.state.progress import Deleted, Deleting
 from volplane.state.records import INTENT_VERSION, DeleteIntent, read_delete_intent, write_intent
 
-__all__ = ["decide_delete", "once_proven"]
+__all__ = ["Terms", "decide_delete", "once_proven"]
 
 
-def decide_delete(volume: Volume, cluster: ClusterState) -> Action:
+class Terms(NamedTuple):
+    """What a role adds to the reclaim of a volume. The defaults are those beside another binder."""
+
+    scrub: ScrubberSettings = ScrubberSettings()
+    writes_phase: bool = False
+    """Whether a failure is shown by the phase of the volume, which is the binder's to write; else by events alone."""
+    protects: bool = False
+    """Whether the in-use protection is this process' too."""
+
+
+def decide_delete(volume: Volume, cluster: ClusterState, terms: Terms) -> Action:
     """The next action for a volume whose asset is to be destroyed, if its claim is gone (see `once_proven`)."""
     owner = driver_of(volume, cluster)
     if not owner.known:
@@ -33,10 +46,10 @@ def decide_delete(volume: Volume, cluster: ClusterState) -> Action:
         return _without_deleter(volume, owner.reason)
     progress = cluster.progress.volumes.get(volume.uid)
     if not isinstance(progress.step, Deleting | Deleted) and (why := shared_with(volume, cluster)):
-        return _kept(volume, why, cluster)
+        return _kept(volume, why, terms)
     if not volume.terminating:
         return _delete_object_first(volume, driver)
-    if cluster.settings.binder and (why := progress.unreported_failure):
+    if terms.writes_phase and (why := progress.unreported_failure):
         event = warning(VOLUMES, volume, "VolumeFailedDelete", why)
         if (step := volume_phase_step(volume, "Failed", why, events=(event,))) is not None:
             return step
@@ -47,7 +60,7 @@ def decide_delete(volume: Volume, cluster: ClusterState) -> Action:
             pass
         case _:
             return _begin(volume, driver, cluster)
-    return _let_go(volume, cluster)
+    return _let_go(volume, cluster, terms)
 
 
 def once_proven(volume: Volume, action: Action, cluster: ClusterState, reads: LiveReads) -> Action:
@@ -75,14 +88,15 @@ def once_proven(volume: Volume, action: Action, cluster: ClusterState, reads: Li
     return action
 
 
-def _let_go(volume: Volume, cluster: ClusterState) -> Action:
+def _let_go(volume: Volume, cluster: ClusterState, terms: Terms) -> Action:
     """The object may go, now that its asset is gone."""
     if not held_for_reclaim(volume):
         return Wait(reason="its asset is gone; others hold the object by their finalizers")
-    if volume.has_finalizer(names.VOLUME_PROTECTION) and not cluster.settings.protection:
+    if volume.has_finalizer(names.VOLUME_PROTECTION) and not terms.protects:
         # Both finalizers are due at the same time: who writes second would be refused.
         return Wait(reason="its asset is gone; another process takes its protection away")
-    return without_finalizer(volume, why="the asset is gone", protection=cluster.removes_protection(volume))
+    protection = terms.writes_phase and terms.protects and removes_protection(volume, cluster)
+    return without_finalizer(volume, why="the asset is gone", protection=protection)
 
 
 def _begin(volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:
@@ -92,13 +106,12 @@ def _begin(volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:
     return run_on_asset("delete", volume, driver)
 
 
-def _kept(volume: Volume, why: str, cluster: ClusterState) -> Action:
+def _kept(volume: Volume, why: str, terms: Terms) -> Action:
     """Say why the asset stays. Where another is the binder, phases are its own."""
     event = warning(VOLUMES, volume, "VolumeFailedDelete", why)
-    step = volume_phase_step(volume, "Failed", why, events=(event,)) if cluster.settings.binder else None
-    if step is not None:
-        return step
-    return Wait(reason=why) if cluster.settings.binder else Wait(reason=why, events=(event,))
+    if not terms.writes_phase:
+        return Wait(reason=why, events=(event,))
+    return volume_phase_step(volume, "Failed", why, events=(event,)) or Wait(reason=why)
 
 
 def _delete_object_first(volume: Volume, driver: DriverView) -> Action:

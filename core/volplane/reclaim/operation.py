@@ -50,8 +50,10 @@ class IdentifyOperation:
 
 
 class _VolumeOperation:
-    def __init__(self, deps: OperationDeps, wake: WakeVolume) -> None:
+    def __init__(self, deps: OperationDeps, wake: WakeVolume, *, writes_phase: bool = True) -> None:
+        """writes_phase: whether a failure is shown by the phase of the volume, which is the binder's to write."""
         self._deps = deps
+        self._writes_phase = writes_phase
         self._wake = wake
 
     def _failed(
@@ -63,7 +65,7 @@ class _VolumeOperation:
         """
         deps = self._deps
         shown = volume.status.phase == "Failed" and volume.status.message == message
-        if shown or not deps.cluster.settings.binder:
+        if shown or not self._writes_phase:
             text = f"{message}; next attempt in {deps.registry.next_delay(run, error):.3g} s"
             deps.recorder.record(warning(VOLUMES, volume, reason, text, same_as=message))
         if volume.name in deps.cluster.volumes:
@@ -85,13 +87,13 @@ class DeleteOperation(_VolumeOperation):
     ) -> None:
         """answered: loop time at which the server answered with the volume, as that of its own deletion does."""
         deps = self._deps
-        live = await deps.released_volume(volume, answered=answered)
+        live = await deps.released_volume(volume, writes_phase=self._writes_phase, answered=answered)
         if live is None or not live.terminating or live.spec.persistent_volume_reclaim_policy != "Delete":
             raise deps.not_justified()
         if shared_with(live, deps.cluster):
             raise deps.not_justified()
         known = read_delete_intent(live.annotation(names.INTENT))
-        identity = volume_identity(live, deps.cluster.settings.cluster_id)
+        identity = volume_identity(live, deps.cluster.cluster_id)
         generation = identity.owner.generation if identity.owner else 1
         given = known.delete_state if known is not None else None
         context = deps.context(driver, generation, given)
@@ -120,7 +122,7 @@ class RecycleOperation(_VolumeOperation):
 
     async def _recycle(self, run: Run, volume: Volume, driver: DriverView, progress: VolumeProgress) -> None:
         deps = self._deps
-        live = await deps.released_volume(volume)
+        live = await deps.released_volume(volume, writes_phase=self._writes_phase)
         intent = read_recycle_intent(live.annotation(names.INTENT)) if live is not None else None
         if live is None or live.terminating or intent is None or not (recycles(live) or job_erases(intent, progress)):
             progress.recycling = False  # an earlier call has returned: two operations never hold one asset
@@ -131,7 +133,7 @@ class RecycleOperation(_VolumeOperation):
             deps.recorder.record(EventRecord(VOLUMES, live, "Normal", "VolumeFailedRecycle", used_by(users)))
             raise deps.not_justified()
         context = deps.context(driver, state=intent.state)
-        request = RecycleRequest(context=context, volume=volume_identity(live, deps.cluster.settings.cluster_id))
+        request = RecycleRequest(context=context, volume=volume_identity(live, deps.cluster.cluster_id))
         progress.recycling = True
         try:
             result = await deps.hooks.call(driver, request)

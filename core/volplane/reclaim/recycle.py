@@ -23,6 +23,7 @@ from volplane.intents.term import not_leading
 from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES, WHOLE_PODS
 from volplane.kube.objects import Pod, Volume, WholePod
+from volplane.reclaim.delete import Terms
 from volplane.reclaim.scrub_claim import (
     cannot_make,
     claim_lost,
@@ -31,6 +32,7 @@ from volplane.reclaim.scrub_claim import (
     hold,
     needs_claim,
     released_from,
+    remove_stray_claim,
 )
 from volplane.reclaim.scrub_pod import SCRUB_GATE, Unmountable, belongs, pod_body, pod_name, sealed_spec
 from volplane.reclaim.scrub_script import LONGEST_FAILURE, last_lines
@@ -41,14 +43,14 @@ from volplane.state.naming import on_release
 from volplane.state.progress import BackendErased, Erasing, ScrubPlan, VolumeProgress
 from volplane.state.records import INTENT_VERSION, RecycleIntent, read_recycle_intent, write_intent
 
-__all__ = ["abandon_scrub", "decide_recycle", "end_scrub", "job_erases", "recycles", "remove_stray_pod"]
+__all__ = ["abandon_scrub", "decide_recycle", "end_scrub", "job_erases", "recycles", "remove_strays"]
 
 
 _MOST_STRANGERS = 3
 """Pods of others that are removed from the scrubber's place in one attempt."""
 
 
-def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
+def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads, terms: Terms) -> Action:
     """The next action for a volume whose contents are to go, if its claim is gone (see `delete.once_proven`)."""
     intent = read_recycle_intent(volume.annotation(names.INTENT))
     if (wait := scrub_conflict(volume, intent, cluster)) is not None:
@@ -58,20 +60,26 @@ def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads) -> A
         return Wait(reason=message, events=(EventRecord(VOLUMES, volume, "Normal", "VolumeFailedRecycle", message),))
     if volume.annotation(names.INTENT) is None and (nodes := cluster.attached_to(volume)):
         return Wait(reason=f"attachments of it exist, to {', '.join(nodes)}")
-    driver = _recycler(volume, cluster)
+    driver = _recycler(volume, cluster, terms)
     if not isinstance(driver, DriverView):
         return driver
-    return _by_record(volume, intent, driver, cluster, reads)
+    return _by_record(volume, intent, driver, cluster, reads, terms=terms)
 
 
 def _by_record(
-    volume: Volume, intent: RecycleIntent | None, driver: DriverView, cluster: ClusterState, reads: LiveReads
+    volume: Volume,
+    intent: RecycleIntent | None,
+    driver: DriverView,
+    cluster: ClusterState,
+    reads: LiveReads,
+    *,
+    terms: Terms,
 ) -> Action:
     """What follows from how far the scrub is."""
     reference = released_from(volume, intent)
     if (intent is None or not intent.erased) and (why := shared_with(volume, cluster)):
         pod = _pod_of(volume, cluster)
-        return _fail(volume, why, cluster) if pod is None else _remove_pod(pod, why="it shares another's storage")
+        return _fail(volume, why, terms) if pod is None else _remove_pod(pod, why="it shares another's storage")
     claim_uid = (reference.uid if reference is not None else "") or (intent.claim if intent is not None else "")
     if intent is None or intent.claim != claim_uid:
         fresh = RecycleIntent(
@@ -79,7 +87,7 @@ def _by_record(
         )
         return _record(volume, fresh, why="declare the intent to scrub")
     if intent.given_up:
-        return _given_up(volume, intent, cluster, reads)
+        return _given_up(volume, intent, cluster, reads, terms)
     if intent.fence != cluster.fence():
         return not_leading(cluster, reads) or _record(
             volume,
@@ -89,8 +97,8 @@ def _by_record(
     if intent.erased:
         return _release(volume, intent, cluster, reads)
     if intent.failed:
-        return _next_attempt(volume, intent, cluster)
-    return _scrub(volume, intent, driver, cluster, reads)
+        return _next_attempt(volume, intent, cluster, terms)
+    return _scrub(volume, intent, driver, cluster, reads, terms=terms)
 
 
 def recycles(volume: Volume) -> bool:
@@ -104,7 +112,7 @@ def job_erases(intent: RecycleIntent, progress: VolumeProgress) -> bool:
     return isinstance(progress.step, Erasing) or (progress.step is None and intent.state is not None)
 
 
-def end_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
+def end_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads, terms: Terms) -> Action:
     """The policy does not ask for the scrub any more. What a backend has begun to erase is erased to the end first:
     until then nobody may get the volume.
     """
@@ -113,8 +121,8 @@ def end_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action
     begun = intent is not None and (progress.recycling or job_erases(intent, progress))
     if intent is None or not begun or intent.erased or intent.failed or _pod_of(volume, cluster) is not None:
         return abandon_scrub(volume, cluster, reads)
-    driver = _recycler(volume, cluster)
-    return _by_record(volume, intent, driver, cluster, reads) if isinstance(driver, DriverView) else driver
+    driver = _recycler(volume, cluster, terms)
+    return _by_record(volume, intent, driver, cluster, reads, terms=terms) if isinstance(driver, DriverView) else driver
 
 
 def abandon_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
@@ -133,13 +141,20 @@ def abandon_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Ac
     return Patch(kind=VOLUMES, target=volume, body=body, why="the scrub is abandoned")
 
 
-def remove_stray_pod(key: str, volume: Volume | None, cluster: ClusterState, reads: LiveReads) -> Action | None:
+def remove_strays(key: str, volume: Volume | None, cluster: ClusterState, reads: LiveReads) -> Action | None:
+    """Remove the pod or claim of a scrub that nobody waits for; None if there is none, or its node's process does."""
+    if volume is not None and cluster.drivers.on_nodes(volume.annotation(names.PROVISIONED_BY) or ""):
+        return None
+    return _remove_stray_pod(key, volume, cluster, reads) or remove_stray_claim(key, volume, cluster)
+
+
+def _remove_stray_pod(key: str, volume: Volume | None, cluster: ClusterState, reads: LiveReads) -> Action | None:
     """Remove a scrubber pod whose volume is gone, is another one, or is not being scrubbed; None if there is none."""
     wanted = pod_name(volume) if volume is not None and volume.annotation(names.INTENT) is not None else None
     for pod in cluster.pods.by_index("scrubs", key):
         # A terminating pod delays only the deletion of the volume that it may still have mounted.
         holds_up = not pod.terminating or (volume is not None and volume.terminating)
-        if pod.namespace == cluster.settings.namespace and pod.name != wanted and holds_up:
+        if pod.namespace == cluster.namespace and pod.name != wanted and holds_up:
             if not pod.terminating and not reads.has(VOLUMES, key):
                 # Another leader may have begun it; this cache may be what is behind.
                 return Read(VOLUMES, key, why="does nobody wait for this scrub?")
@@ -154,18 +169,18 @@ def _remove_pod(pod: Pod, *, why: str) -> Action:
     return Delete(kind=PODS, target=pod, why=why, exact=False)
 
 
-def _recycler(volume: Volume, cluster: ClusterState) -> DriverView | Action:
+def _recycler(volume: Volume, cluster: ClusterState, terms: Terms) -> DriverView | Action:
     """The driver that erases the volume; or the action for a volume that has none, or none that is known yet."""
     owner = driver_of(volume, cluster)
     if not owner.known:
-        return (_failed_step(volume, owner.reason, cluster) if owner.reason else None) or identify(volume, owner)
+        return (_failed_step(volume, owner.reason, terms) if owner.reason else None) or identify(volume, owner)
     if owner.driver is None:
         nobody = owner.reason in ("", NO_PLUGIN)
-        return _fail(volume, "No recycler plugin found for the volume!" if nobody else owner.reason, cluster)
+        return _fail(volume, "No recycler plugin found for the volume!" if nobody else owner.reason, terms)
     if not owner.driver.supports("recycle"):
         name = owner.driver.name
         message = f'driver "{name}" cannot erase volumes; set the reclaim policy to Retain or Delete'
-        return _fail(volume, message, cluster)
+        return _fail(volume, message, terms)
     return owner.driver
 
 
@@ -174,48 +189,48 @@ def _record(volume: Volume, intent: RecycleIntent, *, why: str, events: tuple[Ev
     return Patch(kind=VOLUMES, target=volume, body=body, why=why, events=events)
 
 
-def _fail(volume: Volume, message: str, cluster: ClusterState) -> Action:
-    step = _failed_step(volume, message, cluster)
-    return step or Wait(reason=message, events=_failed_events(volume, message, cluster))
+def _fail(volume: Volume, message: str, terms: Terms) -> Action:
+    step = _failed_step(volume, message, terms)
+    return step or Wait(reason=message, events=_failed_events(volume, message, terms))
 
 
-def _failed_step(volume: Volume, message: str, cluster: ClusterState) -> Patch | None:
+def _failed_step(volume: Volume, message: str, terms: Terms) -> Patch | None:
     """Write the phase, if that is ours to write, and say why with the same step."""
-    if not _writes_phase(volume, cluster):
+    if not _writes_phase(volume, terms):
         return None
     event = warning(VOLUMES, volume, "VolumeFailedRecycle", message)
     return volume_phase_step(volume, "Failed", message, events=(event,))
 
 
-def _writes_phase(volume: Volume, cluster: ClusterState) -> bool:
+def _writes_phase(volume: Volume, terms: Terms) -> bool:
     """While a claim of the scrub is bound to the volume, its phase is Bound."""
-    return cluster.settings.binder and not held_for_scrub(volume)
+    return terms.writes_phase and not held_for_scrub(volume)
 
 
-def _failed_events(volume: Volume, message: str, cluster: ClusterState) -> tuple[EventRecord, ...]:
+def _failed_events(volume: Volume, message: str, terms: Terms) -> tuple[EventRecord, ...]:
     """What is said where no phase is written."""
-    return () if _writes_phase(volume, cluster) else (warning(VOLUMES, volume, "VolumeFailedRecycle", message),)
+    return () if _writes_phase(volume, terms) else (warning(VOLUMES, volume, "VolumeFailedRecycle", message),)
 
 
 def _pod_of(volume: Volume, cluster: ClusterState) -> Pod | None:
     """The pod that has the name of the volume's scrubber, whoever made it."""
-    return cluster.pods.get(f"{cluster.settings.namespace}/{pod_name(volume)}")
+    return cluster.pods.get(f"{cluster.namespace}/{pod_name(volume)}")
 
 
-def _given_up(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: LiveReads) -> Action:
+def _given_up(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: LiveReads, terms: Terms) -> Action:
     message = f"{intent.failed}; remove the annotation {names.INTENT} to try again"
-    if (step := _failed_step(volume, message, cluster)) is not None:
+    if (step := _failed_step(volume, message, terms)) is not None:
         return step
     pod = _pod_of(volume, cluster)
     if pod is not None:
         return _remove_pod(pod, why="no further attempt is made")
     if (back := give_back(volume, intent, cluster, reads)) is not None:
         return back
-    return Wait(reason=message, events=_failed_events(volume, message, cluster))
+    return Wait(reason=message, events=_failed_events(volume, message, terms))
 
 
 def _scrub(
-    volume: Volume, intent: RecycleIntent, driver: DriverView, cluster: ClusterState, reads: LiveReads
+    volume: Volume, intent: RecycleIntent, driver: DriverView, cluster: ClusterState, reads: LiveReads, *, terms: Terms
 ) -> Action:
     pod = _pod_of(volume, cluster)
     if pod is not None:
@@ -223,9 +238,9 @@ def _scrub(
     if intent.pod:
         return _record(volume, replace(intent, failed="recycler pod was deleted"), why="the scrub failed")
     if intent.held_by:  # The driver has said how, or the volume could not refer to a claim of ours.
-        return _by_claim(volume, intent, cluster, reads)
+        return _by_claim(volume, intent, cluster, reads, terms)
     progress = cluster.progress.volumes.get(volume.uid)
-    if (why := progress.unreported_failure) and (step := _failed_step(volume, why, cluster)) is not None:
+    if (why := progress.unreported_failure) and (step := _failed_step(volume, why, terms)) is not None:
         return step
     match progress.step:
         case BackendErased():
@@ -233,9 +248,9 @@ def _scrub(
         case Erasing() as pending:
             return _resume_erasing(volume, intent, pending, driver, cluster)
         case ScrubPlan(volume=None) if needs_claim(volume):
-            return _by_claim(volume, intent, cluster, reads)
+            return _by_claim(volume, intent, cluster, reads, terms)
         case ScrubPlan() as plan:
-            return _create_pod(volume, intent, plan, cluster, reads)
+            return _create_pod(volume, intent, plan, cluster, reads, terms=terms)
     return run_on_asset("recycle", volume, driver)
 
 
@@ -250,14 +265,16 @@ def _resume_erasing(
     return run_on_asset("recycle", volume, driver)
 
 
-def _by_claim(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: LiveReads) -> Action:
-    return hold(volume, intent, cluster, reads) or _create_pod(volume, intent, ScrubPlan(None), cluster, reads)
+def _by_claim(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: LiveReads, terms: Terms) -> Action:
+    return hold(volume, intent, cluster, reads) or _create_pod(
+        volume, intent, ScrubPlan(None), cluster, reads, terms=terms
+    )
 
 
 def _create_pod(
-    volume: Volume, intent: RecycleIntent, plan: ScrubPlan, cluster: ClusterState, reads: LiveReads
+    volume: Volume, intent: RecycleIntent, plan: ScrubPlan, cluster: ClusterState, reads: LiveReads, *, terms: Terms
 ) -> Action:
-    key = f"{cluster.settings.namespace}/{pod_name(volume)}"
+    key = f"{cluster.namespace}/{pod_name(volume)}"
     if not reads.has(PODS, key):
         return Read(PODS, key, why="does a pod of this name exist?")
     try:
@@ -265,12 +282,12 @@ def _create_pod(
             volume,
             intent,
             plan,
-            cluster.settings.scrub,
-            namespace=cluster.settings.namespace,
+            terms.scrub,
+            namespace=cluster.namespace,
             sealer=cluster.sealer,
         )
     except Unmountable as error:
-        return _fail(volume, str(error), cluster)
+        return _fail(volume, str(error), terms)
     refused = cannot_make(volume, "pod")
     return Create(kind=PODS, body=body, why=f"scrub attempt {intent.attempt}", failure_event=refused)
 
@@ -360,15 +377,15 @@ def _why_failed(pod: Pod) -> str:
     return text[-LONGEST_FAILURE:] or "pod failed, pod.Status.Message unknown"
 
 
-def _next_attempt(volume: Volume, intent: RecycleIntent, cluster: ClusterState) -> Action:
+def _next_attempt(volume: Volume, intent: RecycleIntent, cluster: ClusterState, terms: Terms) -> Action:
     """Say it failed, remove the pod, and after a while begin the next attempt, or give up."""
     message = f"Recycle failed: failed to recycle volume: {intent.failed}"
-    if (step := _failed_step(volume, message, cluster)) is not None:
+    if (step := _failed_step(volume, message, terms)) is not None:
         return step
     pod = _pod_of(volume, cluster)
     if pod is not None:
         return _remove_pod(pod, why="its attempt failed")
-    limit = cluster.settings.scrub.attempts
+    limit = terms.scrub.attempts
     if intent.attempt >= limit:
         text = f"{message} (attempt {intent.attempt} of {limit}, the last)"
         advice = f"{text}; remove the annotation {names.INTENT} to try again"
@@ -377,7 +394,7 @@ def _next_attempt(volume: Volume, intent: RecycleIntent, cluster: ClusterState) 
     now = cluster.now().timestamp()
     if not intent.not_before:
         pause = SCRUB_FAILED.delay(intent.attempt)
-        events = _failed_events(volume, message, cluster)
+        events = _failed_events(volume, message, terms)
         return _record(
             volume, replace(intent, not_before=now + pause), why="pause before the next attempt", events=events
         )

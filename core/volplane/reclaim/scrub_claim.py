@@ -14,13 +14,13 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from volplane.binding.matching import class_of_volume, mode_of
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Wait, warning
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, ObjectReference, Volume
 from volplane.reclaim.scrub_pod import pod_name
 from volplane.state.cluster_state import ClusterState
+from volplane.state.matching import class_of_volume, mode_of
 from volplane.state.naming import volume_source
 from volplane.state.records import RecycleIntent, Sealer, read_recycle_intent, write_intent
 
@@ -141,7 +141,7 @@ def remove_stray_claim(key: str, volume: Volume | None, cluster: ClusterState) -
     if volume is not None and volume.annotation(names.INTENT) is not None:
         return None
     for claim in cluster.claims.by_index("volume", key):
-        if claim.namespace == cluster.settings.namespace and _sealed_uid(claim, cluster.sealer):
+        if claim.namespace == cluster.namespace and _sealed_uid(claim, cluster.sealer):
             if claim.terminating:
                 return None
             return Delete(kind=CLAIMS, target=claim, why="nobody scrubs its volume", exact=False)
@@ -149,7 +149,7 @@ def remove_stray_claim(key: str, volume: Volume | None, cluster: ClusterState) -
 
 
 def _key(volume: Volume, cluster: ClusterState) -> str:
-    return f"{cluster.settings.namespace}/{pod_name(volume)}"
+    return f"{cluster.namespace}/{pod_name(volume)}"
 
 
 def _gone(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Read | None:
@@ -207,5 +207,5 @@ def _body(volume: Volume, cluster: ClusterState) -> dict[str, Any]:
     if spec.volume_attributes_class_name:
         wanted["volumeAttributesClassName"] = spec.volume_attributes_class_name
     annotations = {names.SCRUB_VOLUME_UID: volume.uid, _SEAL: cluster.sealer.sign(*_sealed(name, volume.uid))}
-    metadata = {"name": name, "namespace": cluster.settings.namespace, "annotations": annotations}
+    metadata = {"name": name, "namespace": cluster.namespace, "annotations": annotations}
     return CLAIMS.body(metadata=metadata, spec=msgspec.to_builtins(wanted))

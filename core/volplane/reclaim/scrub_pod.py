@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from volplane.binding.matching import capacity_of
 from volplane.controller.config import ScrubberSettings
 from volplane.controller.scrub_template import ADDED_CAPABILITIES, CONTAINER, VOLUME, overlaid
 from volplane.kube import names
@@ -20,6 +19,7 @@ from volplane.kube.kinds import PODS
 from volplane.kube.objects import Pod, Volume
 from volplane.reclaim.scrub_script import BLOCK_SCRIPT, DEVICE, SCRIPT
 from volplane.state.indexes import SCRUB_VOLUME
+from volplane.state.matching import capacity_of
 from volplane.state.naming import volume_source
 from volplane.state.progress import ScrubPlan
 from volplane.state.records import RecycleIntent, Sealer

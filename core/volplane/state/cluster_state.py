@@ -1,8 +1,8 @@
-"""What decisions see: caches, indexes, drivers, settings and what hooks returned."""
+"""What decisions see: caches, indexes, drivers and what hooks returned."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import product, starmap
@@ -11,9 +11,6 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from volplane.assets import VolumeSource
-from volplane.binding.index import FreeVolumes, WaitingClaims
-from volplane.binding.matching import Demand, class_of_claim, class_of_volume
-from volplane.controller.config import ScrubberSettings
 from volplane.drivers.owners import SourceOwner
 from volplane.drivers.view import DriverView
 from volplane.kube import names
@@ -29,15 +26,16 @@ from volplane.kube.objects import (
     Volume,
     VolumeAttachment,
 )
+from volplane.state.free_volumes import FreeVolumes, WaitingClaims
 from volplane.state.indexes import ATTACHMENT_INDEXES, asset_name
+from volplane.state.matching import Demand, class_of_claim, class_of_volume
 from volplane.state.naming import csi_source, handle_in, volume_source
 from volplane.state.overlaps import Overlaps
 from volplane.state.progress import Progress
-from volplane.state.race import RaceTimes
 from volplane.state.record_conflicts import RecordConflicts
 from volplane.state.records import ClaimIntent, Sealer
 
-__all__ = ["ClusterState", "Drivers", "Settings"]
+__all__ = ["ClusterState", "Drivers"]
 
 
 class Drivers(Protocol):
@@ -68,97 +66,19 @@ class Drivers(Protocol):
         """Names of the configured drivers, usable or not, that serve the attachments of this CSI driver name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Which duties this process has, and where it lives.
-
-    binder: we are the binder (else a stock controller-manager is); provisioner, reclaimer, expander: for our drivers.
-    protection: we keep the in-use finalizers. attacher: we serve the attachments of our drivers. attach_detach: we
-    decide what is attached where. force_detach: a volume that its unhealthy node never unmounts is detached after
-    `force_detach_after` seconds.
-    namespace: ours, where scrubber pods and the sealing key live. cluster_id: the mark on assets.
-    assigner: we choose nodes for the claims of distributed drivers, and label what belongs to them. capacity: we
-    publish the room there is. external_choice: somebody else selects the nodes of claims that bind immediately.
-    node_name: the one node whose storage this process serves; "" = the cluster. race: processes of nodes
-    compete for claims that have no node, with these base and longest delays; None = an assigner places them.
-    lease: key of the Lease under which this process leads, "" if nobody is elected.
-    """
-
-    cluster_id: str
-    namespace: str = "volplane-system"
-    lease: str = ""
-    binder: bool = True
-    provisioner: bool = True
-    reclaimer: bool = True
-    expander: bool = True
-    protection: bool = True
-    attacher: bool = True
-    attach_detach: bool = True
-    assigner: bool = True
-    capacity: bool = True
-    external_choice: bool = False
-    node_name: str = ""
-    race: tuple[float, float] | None = None
-    force_detach: bool = True
-    force_detach_after: float = 360.0
-    scrub: ScrubberSettings = field(default_factory=ScrubberSettings)
-
-    @property
-    def follows_pods(self) -> bool:
-        """Whether decisions look at pods of all namespaces: of the binder, the protection, or attach-detach.
-
-        The reclaimer alone needs its scrubber pods, and asks live who else uses a volume.
-        """
-        return self.binder or self.protection or self.attach_detach
-
-    @classmethod
-    def of(
-        cls,
-        controllers: Collection[str],
-        *,
-        cluster_id: str,
-        namespace: str,
-        scrub: ScrubberSettings,
-        force_detach: bool = True,
-        external_choice: bool = False,
-        node_name: str = "",
-        race: tuple[float, float] | None = None,
-        lease: str = "",
-    ) -> Settings:
-        """Of a process that runs these controllers."""
-        return cls(
-            cluster_id=cluster_id,
-            namespace=namespace,
-            lease=lease,
-            binder="binder" in controllers,
-            provisioner="provisioner" in controllers,
-            reclaimer="reclaimer" in controllers,
-            expander="expander" in controllers,
-            protection="protection" in controllers,
-            attacher="attacher" in controllers,
-            attach_detach="attach-detach" in controllers,
-            assigner="assigner" in controllers and race is None,
-            capacity="capacity" in controllers,
-            external_choice=external_choice,
-            node_name=node_name,
-            race=race,
-            force_detach=force_detach,
-            scrub=scrub,
-        )
-
-
 @dataclass(slots=True, kw_only=True)
 class ClusterState:
     """Everything that a decision may look at: objects, indexes, views of drivers, progress. It reaches nothing else.
 
+    cluster_id: the mark on assets. namespace: ours, with the scrubber pods. lease: key of the Lease under which this
+    process leads, "" if nobody is elected. node_name: the node whose storage this process serves, "" for the cluster.
     attachments, csi_drivers: empty where no controller of this process attaches, or says what a driver can do.
     capacities: published room, in our namespace; empty where no controller of this process publishes or uses it.
-    race: where claims without a node are taken in a race.
     now: wall time; monotonic: loop time; fence: text of our term's `Fence`, "" if nobody is elected. Decisions read;
     event handlers and operations change the caches and the progress.
     """
 
-    settings: Settings
+    cluster_id: str
     claims: Cache[Claim]
     volumes: Cache[Volume]
     classes: Cache[StorageClass]
@@ -168,12 +88,14 @@ class ClusterState:
     sealer: Sealer
     now: Callable[[], datetime]
     monotonic: Callable[[], float]
+    namespace: str = "volplane-system"
+    lease: str = ""
+    node_name: str = ""
     fence: Callable[[], str] = lambda: ""
     attachments: Cache[VolumeAttachment] = field(default_factory=lambda: Cache(ATTACHMENTS, ATTACHMENT_INDEXES))
     csi_drivers: Cache[CsiDriver] = field(default_factory=lambda: Cache(CSI_DRIVERS))
     capacities: Cache[CsiStorageCapacity] = field(default_factory=lambda: Cache(CAPACITIES))
     progress: Progress = field(default_factory=Progress)
-    race: RaceTimes | None = None
     free: FreeVolumes = field(default_factory=FreeVolumes)
     waiting: WaitingClaims = field(default_factory=WaitingClaims)
     overlaps: Overlaps = field(default_factory=Overlaps)
@@ -187,6 +109,11 @@ class ClusterState:
             fence=lambda: self.fence(),  # noqa: PLW0108
             monotonic=lambda: self.monotonic(),  # noqa: PLW0108
         )
+
+    @property
+    def own_node(self) -> Node | None:
+        """The Node that this process serves; None if it serves the cluster, or the Node does not exist."""
+        return self.nodes.get(self.node_name) if self.node_name else None
 
     # The binder's view of volumes.
 
@@ -227,14 +154,6 @@ class ClusterState:
     def has_driver(self, name: str) -> bool:
         """Whether a driver of this name is configured here, working or not."""
         return self.drivers.get(name) is not None or bool(self.drivers.broken(name))
-
-    def removes_protection(self, volume: Volume) -> bool:
-        """Whether this process deletes the volume's asset, and its last write then removes the protection too."""
-        settings, maker = self.settings, volume.annotation(names.PROVISIONED_BY) or ""
-        ours = settings.binder and settings.reclaimer and settings.protection and self.has_driver(maker)
-        deletes = volume.has_finalizer(names.RECLAIM_FINALIZER)
-        on_a_node = self.drivers.on_nodes(maker)
-        return ours and deletes and not on_a_node and volume.status.phase != "Bound"
 
     def flow_of_claim(self, key: str) -> str:
         """The flow of the claim's key in its queue: its class. Failing claims of one class do not delay others."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from volplane.assets import VolumeSource
-from volplane.binding.matching import class_of_claim
 from volplane.controller.actions import Queue
 from volplane.kube import names
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import claims_of_pod, finished, scrubbed_volume
+from volplane.state.matching import class_of_claim
 from volplane.state.naming import shows_asset, volume_name_of
 from volplane.state.records import read_attachment_intent, read_recycle_intent
 
@@ -65,9 +65,18 @@ class EventHandlers:
     """Listeners of the caches: keep the indexes and queue whatever a change may concern."""
 
     def __init__(
-        self, cluster: ClusterState, claims: Queue, volumes: Queue, forget: Callable[[str, str, str], None]
+        self,
+        cluster: ClusterState,
+        claims: Queue,
+        volumes: Queue,
+        forget: Callable[[str, str, str], None],
+        *,
+        writes_phase: bool,
     ) -> None:
-        """forget: drops the back-off of an operation, named by verb, key and uid."""
+        """forget: drops the back-off of an operation, named by verb, key and uid. writes_phase: whether we are the
+        binder; else the phase that another writes on a living volume concerns no claim.
+        """
+        self._writes_phase = writes_phase
         self._cluster = cluster
         self._claims = claims
         self._volumes = volumes
@@ -90,7 +99,7 @@ class EventHandlers:
         if old is None or new is None or not _only_deleted(old, new):
             self._claims.enqueue(present.key)
         volumes = _volumes_concerned(old, new)
-        if present.namespace == self._cluster.settings.namespace and present.spec.volume_name:
+        if present.namespace == self._cluster.namespace and present.spec.volume_name:
             volumes.append(present.spec.volume_name)  # A scrub waits until its claim is bound.
         if old is None or new is None or _turned(old, new):
             volumes += self._cluster.free.reserved_for(present.key)
@@ -134,7 +143,7 @@ class EventHandlers:
         nothing.
         """
         claims = self._cluster.claims
-        if not self._cluster.settings.binder and old is not None and new is not None and _new_phase(old, new):
+        if not self._writes_phase and old is not None and new is not None and _new_phase(old, new):
             return ()
         keys: dict[str, None] = {}
         for item in (old, new):
@@ -201,10 +210,11 @@ class EventHandlers:
         """An asset is placed by the labels of the node. Heartbeats change none of them."""
         if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
             return
-        for claim in self._cluster.claims.by_index("node", (new or old or Node()).name):
+        present = new or old or Node()
+        for claim in self._cluster.claims.by_index("node", present.name):
             self._forget("provision", claim.key, claim.uid)
             self._claims.enqueue(claim.key)
-        if self._cluster.settings.node_name:
+        if present.name == self._cluster.node_name:
             for volume in self._cluster.volumes.values():
                 self._volumes.enqueue(volume.key)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from volplane.assets import Segment
-from volplane.binding.matching import class_of_claim
 from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, Node, Pod, PodVolume, VolumeAttachment
+from volplane.state.matching import class_of_claim
 from volplane.state.naming import volume_name_of
 from volplane.state.records import read_attachment_intent
 

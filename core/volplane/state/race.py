@@ -21,10 +21,19 @@ class RaceTimes:
     """base, longest: seconds. node: ours; what is random about a delay follows from it, the claim and the attempt.
 
     Attempt 0 waits up to `base`, each further one up to twice as long, never longer than `longest`; of all of these a
-    random part of `base` is taken off.
+    random part of `base` is taken off. external_choice: others select the nodes of claims that bind immediately.
     """
 
-    def __init__(self, node: str, base: float, longest: float, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        node: str,
+        base: float,
+        longest: float,
+        monotonic: Callable[[], float],
+        *,
+        external_choice: bool = False,
+    ) -> None:
+        self.external_choice = external_choice
         self._node = node
         self._base = base
         self._longest = longest

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-from volplane.binding.matching import place_of
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import (
@@ -34,6 +33,7 @@ from volplane.kube.objects import (
     VolumeAttributesClass,
 )
 from volplane.kube.reflector import Reflector
+from volplane.state.matching import place_of
 from volplane_embedded.objects import PODS, QUOTAS, Pod, ResourceQuota, claim_names, is_finished, needs_node
 
 __all__ = ["Informers", "unsubscribing"]

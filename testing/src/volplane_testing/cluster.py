@@ -24,9 +24,10 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, Self
 
-from volplane.controller.config import ALL_CONTROLLERS, ScrubberSettings
+from volplane.controller.config import ScrubberSettings
 from volplane.kube.kinds import Kind
 from volplane.operations import DriverLimits
+from volplane.process.duties import ALL_CONTROLLERS
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock

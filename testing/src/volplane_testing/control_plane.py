@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from volplane.controller.config import ScrubberSettings
+from volplane.controller.controller import Role
 from volplane.drivers.contract import Plugin
 from volplane.drivers.loading import build_driver, build_extension
 from volplane.drivers.status import LoadedDrivers
@@ -22,7 +23,6 @@ from volplane.kube.events import EventRecorder
 from volplane.operations import DriverLimits, OperationState, Phase
 from volplane.process.assembly import Dependencies, build
 from volplane.process.control_plane import ControlPlane
-from volplane.state.cluster_state import Settings
 from volplane_embedded.inprocess import InProcessTransport, Server
 from volplane_testing import clock
 from volplane_testing.executor import InlineExecutor
@@ -54,9 +54,9 @@ def reasons_of(plane: ControlPlane) -> dict[str, str]:
 class VirtualProcess:
     """A controller process in virtual time. It is made for one start, and belongs to the running loop."""
 
-    def __init__(self, settings: Settings, parts: Dependencies, transport: KillableTransport) -> None:
+    def __init__(self, role: Role, parts: Dependencies, transport: KillableTransport) -> None:
         """Build the plane; nothing runs yet. transport: the one under `parts.client`."""
-        self.plane = build(settings, parts)
+        self.plane = build(role, parts)
         self._executor = parts.executor
         self._transport = transport
         self._tasks: list[asyncio.Task[None]] = []
@@ -130,8 +130,8 @@ class Controllers:
         """
         cluster_id, sealer = await self._bootstrap.run()
         self.recorder = EventRecorder(self._client, instance="test-cluster", now=clock.now)
-        settings = Settings.of(
-            self._spec.controllers, cluster_id=cluster_id, namespace=NAMESPACE, scrub=self._spec.scrubber
+        role = Role(
+            controllers=self._spec.controllers, cluster_id=cluster_id, namespace=NAMESPACE, scrub=self._spec.scrubber
         )
         parts = Dependencies(
             client=self._client,
@@ -142,7 +142,7 @@ class Controllers:
             clock=clock.LoopClock(),
             random=self._random,
         )
-        self._process = VirtualProcess(settings, parts, self._transport)
+        self._process = VirtualProcess(role, parts, self._transport)
         self._process.begin("events", self.recorder.run())
         await self._process.start()
 

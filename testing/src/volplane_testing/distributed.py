@@ -29,7 +29,7 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
-from volplane.controller.config import ALL_CONTROLLERS, NODE_CONTROLLERS, ScrubberSettings
+from volplane.controller.controller import Role
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
 from volplane.drivers.loading import build_driver
@@ -41,8 +41,8 @@ from volplane.kube.events import EventRecorder
 from volplane.kube.transport import Transport
 from volplane.process.assembly import Dependencies
 from volplane.process.control_plane import ControlPlane
+from volplane.process.duties import ALL_CONTROLLERS, NODE_CONTROLLERS
 from volplane.requests import HookRequest
-from volplane.state.cluster_state import Settings
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock
@@ -113,7 +113,7 @@ class DistributedCluster:
         **settings: Any,
     ) -> None:
         """publish: whether the nodes publish how much room they have. transport: what to put around the transport of
-        the process of this name. controllers: of the central process. settings: of `Settings.of`, for every process.
+        the process of this name. controllers: of the central process. settings: of `Role`, for every process.
         """
         self.disks: dict[str, MemoryStorage] = {}
         """What is on the disk of each node. It stays when the node goes."""
@@ -237,11 +237,10 @@ class DistributedCluster:
         transport = FaultTransport(self._transport(name, InProcessTransport(self.server)), script)
         client = Client(transport)
         recorder = EventRecorder(client, instance=name, now=clock.now)
-        settings = Settings.of(
-            frozenset(NODE_CONTROLLERS) if node else self._controllers,
+        role = Role(
+            controllers=frozenset(NODE_CONTROLLERS) if node else self._controllers,
             cluster_id=self._cluster_id,
             namespace=NAMESPACE,
-            scrub=ScrubberSettings(),
             node_name=node,
             **self._settings,
         )
@@ -255,7 +254,7 @@ class DistributedCluster:
             random=self._random,
             call_hook=partial(self._call_hook, node),
         )
-        process = VirtualProcess(settings, parts, transport)
+        process = VirtualProcess(role, parts, transport)
         process.begin("events", recorder.run())
         self._running[name] = (process, recorder)
         await process.start()

@@ -26,9 +26,16 @@ from volplane.state.records import write_intent
 NEEDS_NONE = CsiDriver(metadata=Metadata(name=CSI), spec=CsiDriverSpec(attach_required=False))
 
 
-def world(*objects: KubeObject, unwanted_for: float | None = None, **settings: Any) -> AttachDetachState:
+def world(
+    *objects: KubeObject,
+    unwanted_for: float | None = None,
+    force: bool = True,
+    attaches_here: bool = False,
+    **more: Any,
+) -> AttachDetachState:
     """unwanted_for: seconds since which nobody wants PAIR."""
-    state = AttachDetachState(state_with(*objects, **settings))
+    after = 360.0 if force else None
+    state = AttachDetachState(state_with(*objects, **more), force_detach_after=after, attaches_here=attaches_here)
     if unwanted_for is not None:
         state.unwanted[PAIR.key] = state.cluster.monotonic() - unwanted_for
     return state
@@ -99,7 +106,7 @@ def test_a_pod_on_a_node_gets_an_attachment_with_the_stock_name() -> None:
 
 def test_an_attachment_for_the_attacher_beside_it_has_its_finalizer_and_record_from_the_start() -> None:
     attaching = disk(CSI, csi_driver_name=CSI, attach_required=True)
-    state = world(*bound(), node(), pod(), drivers=[attaching], attacher=True)
+    state = world(*bound(), node(), pod(), drivers=[attaching], attaches_here=True)
     action = decide_pair(PAIR, state, LiveReads()).action
     assert isinstance(action, Create)
     made = msgspec.convert({**action.body, "metadata": {**action.body["metadata"], "uid": "u"}}, VolumeAttachment)
@@ -112,7 +119,7 @@ def test_an_attachment_for_the_attacher_beside_it_has_its_finalizer_and_record_f
 @pytest.mark.parametrize("change", [{"attach_required": False}, {"csi_driver_name": "other.example.com"}])
 def test_an_attachment_for_others_has_what_the_stock_controller_writes(change: dict[str, Any]) -> None:
     other = disk(CSI, **{"csi_driver_name": CSI, "attach_required": True, **change})
-    action = decided(*bound(), node(), pod(), drivers=[other], attacher=True).action
+    action = decided(*bound(), node(), pod(), drivers=[other], attaches_here=True).action
     assert isinstance(action, Create)
     assert action.body["metadata"] == {"name": PAIR.attachment, "annotations": {names.NODE_UID: "uid-node-a"}}
 
@@ -286,7 +293,7 @@ LONG = 361.0
 def test_when_a_volume_that_nobody_wants_is_detached(
     there: KubeObject, unwanted_for: float, force: bool, outcome: str
 ) -> None:
-    decision = decided(*bound(), there, attachment(attached=True), unwanted_for=unwanted_for, force_detach=force)
+    decision = decided(*bound(), there, attachment(attached=True), unwanted_for=unwanted_for, force=force)
     kind = {"waits": Wait, "reads": Read}.get(outcome, Delete)
     assert isinstance(decision.action, kind), decision
     assert decision.forced == (outcome if kind is Delete else "")

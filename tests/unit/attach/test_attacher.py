@@ -22,6 +22,7 @@ from volplane.state.progress import Attached, Attaching, AttachmentFailure, Deta
 from volplane.state.records import write_intent
 
 ATTACHES = HOOKS | {"attach", "detach"}
+BOTH: Any = {"attacher": True, "capacity": True}
 
 
 def attaching(name: str = CSI, **info: Any) -> DriverView:
@@ -244,15 +245,15 @@ def test_a_result_of_attach_does_not_end_a_detach() -> None:
 
 
 def test_a_driver_with_a_csi_name_of_its_own_gets_a_csidriver() -> None:
-    action = decide_csi_driver(CSI, world())
+    action = decide_csi_driver(CSI, world(), **BOTH)
     assert isinstance(action, Create)
     assert action.body["spec"]["attachRequired"] is True
     foreign = attaching("ebs.example.com")
-    assert decide_csi_driver("ebs.example.com", world(drivers=(foreign,))) == Settled()
+    assert decide_csi_driver("ebs.example.com", world(drivers=(foreign,)), **BOTH) == Settled()
 
 
 def test_one_that_says_otherwise_is_named() -> None:
     wrong = CsiDriver(metadata=Metadata(name=CSI, uid="u"), spec=CsiDriverSpec(attach_required=False))
-    action = decide_csi_driver(CSI, world(wrong))
+    action = decide_csi_driver(CSI, world(wrong), **BOTH)
     assert isinstance(action, Wait)
     assert "delete the object" in action.reason

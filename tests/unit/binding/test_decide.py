@@ -10,10 +10,10 @@ import pytest
 
 from unit.binding.objects import claim, volume
 from volplane.binding.decide import Bind, Unmatched, decide_bound, decide_unbound
-from volplane.binding.index import FreeVolumes
-from volplane.binding.matching import Demand
 from volplane.controller.actions import Patch, Wait
 from volplane.kube.objects import Claim, Volume
+from volplane.state.free_volumes import FreeVolumes
+from volplane.state.matching import Demand
 
 DONE = {"pv.kubernetes.io/bind-completed": "yes"}
 CHOSEN = {"pv.kubernetes.io/bound-by-controller": "yes"}

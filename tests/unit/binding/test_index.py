@@ -10,10 +10,10 @@ import pytest
 from sortedcontainers import SortedList
 
 from unit.binding.objects import claim, volume
-from volplane.binding import index as index_module
-from volplane.binding.index import FreeVolumes, WaitingClaims
-from volplane.binding.matching import Demand, demand_of
 from volplane.kube.objects import Volume
+from volplane.state import free_volumes as index_module
+from volplane.state.free_volumes import FreeVolumes, WaitingClaims
+from volplane.state.matching import Demand, demand_of
 
 INTENT = "volplane.dev/intent"
 WIDE = ["ReadWriteOnce", "ReadOnlyMany"]

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from unit.binding.objects import claim, volume
-from volplane.binding.matching import (
+from volplane.kube.objects import LabelSelector, Requirement
+from volplane.state.matching import (
     Demand,
     Place,
     capacity_of,
@@ -22,7 +23,6 @@ from volplane.binding.matching import (
     request_of,
     selects,
 )
-from volplane.kube.objects import LabelSelector, Requirement
 
 BETA = "volume.beta.kubernetes.io/storage-class"
 LABELS = {"tier": "gold", "zone": "a"}

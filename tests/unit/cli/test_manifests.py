@@ -14,8 +14,9 @@ import yaml
 from api_fields import unknown_fields, unknown_fields_of_object
 from volplane.cli.main import main
 from volplane.cli.rbac import cluster_rules, namespace_rules
-from volplane.controller.config import ALL_CONTROLLERS, ScrubberSettings, parse_configuration
+from volplane.controller.config import ScrubberSettings, parse_configuration
 from volplane.kube.objects import Volume
+from volplane.process.duties import ALL_CONTROLLERS
 from volplane.reclaim.scrub_pod import pod_body
 from volplane.state.progress import ScrubPlan
 from volplane.state.records import INTENT_VERSION, RecycleIntent, Sealer

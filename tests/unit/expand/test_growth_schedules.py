@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from unit.binding.objects import claim, volume
-from unit.deciding import DRIVER, HOOKS, disk, state_with
+from unit.deciding import DRIVER, HOOKS, decide_resize, disk, state_with
 from volplane.controller.actions import Patch, Run
-from volplane.expand.resize import decide_resize, expansion_target, recorded_target, wants_more
+from volplane.expand.resize import expansion_target, recorded_target, wants_more
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, Volume
 from volplane.kube.quantity import format_bytes, parse

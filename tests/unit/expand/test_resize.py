@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from unit.binding.objects import claim, volume
-from unit.deciding import DRIVER, HOOKS, disk, state_with
+from unit.deciding import DRIVER, HOOKS, decide_resize, disk, state_with
 from volplane.controller.actions import Patch, Run, Settled, Wait
-from volplane.expand.resize import decide_resize, expansion_target, wants_more
+from volplane.expand.resize import expansion_target, wants_more
 from volplane.kube.objects import Claim, Volume
 from volplane.state.progress import Changed, Refused, Untouched
 

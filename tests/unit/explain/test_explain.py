@@ -9,14 +9,14 @@ import pytest
 
 from unit.attach.objects import CSI, attachment, node, pod
 from unit.binding.objects import claim, storage_class, volume
-from unit.deciding import disk, state_with
-from volplane.controller.actions import Run
+from unit.deciding import StateOfTest, decide_resize, disk, state_with
+from volplane.controller.actions import Run, Settled
+from volplane.controller.controller import Controller
+from volplane.expand.modify import decide_modify
 from volplane.explain.explain import (
+    Explainer,
     Explanation,
     explain_attachment,
-    explain_claim,
-    explain_class,
-    explain_volume,
     what_it_does,
 )
 from volplane.kube.objects import Claim, KubeObject, VolumeAttachment
@@ -29,7 +29,29 @@ MARKED = {"pv.kubernetes.io/bind-completed": "yes"}
 
 
 def explained(*objects: KubeObject, operations: tuple[OperationState, ...] = (), **more: Any) -> Explanation:
-    return explain_claim(KEY, state_with(*objects, **more), operations, now=100.0)
+    return explainer(state_with(*objects, **more), operations=operations, now=100.0).explain("claim", KEY)
+
+
+def explainer(state: StateOfTest, **more: Any) -> Explainer:
+    """With the controllers of the state's role, as far as they decide without more than the state."""
+    decided, expands = state.decisions, state.role.runs("expander")
+    found = [
+        Controller(queue="claims", cache=state.claims, decide=decided.decide_claim),
+        Controller(queue="volumes", cache=state.volumes, decide=decided.decide_volume),
+    ]
+    if expands:
+        resize = lambda key, _: decide_resize(key, state)  # noqa: E731
+        modify = lambda key, reads: decide_modify(key, state, reads)  # noqa: E731
+        found.append(Controller(queue="resizer", cache=state.claims, decide=resize))
+        found.append(Controller(queue="modifier", cache=state.claims, decide=modify))
+    if state.role.runs("attach-detach"):
+        found.append(Controller(queue="attach-detach", cache=state.attachments, decide=lambda _key, _reads: Settled()))
+    return Explainer(
+        cluster=state,
+        controllers={each.queue: each for each in found},
+        binds=state.role.runs("binder"),
+        **more,
+    )
 
 
 def fast(**fields: Any) -> Claim:
@@ -120,12 +142,12 @@ def test_a_failed_operation_is_told_with_its_error_and_the_time_of_the_next_try(
 def test_what_does_not_exist_is_not_found() -> None:
     cluster = state_with()
     assert not explained().found
-    assert not explain_volume("v", cluster, (), now=0.0).found
-    assert not explain_class("fast", cluster).found
+    assert not explainer(cluster).explain("volume", "v").found
+    assert not explainer(cluster).explain("class", "fast").found
 
 
 def test_a_volume_says_whose_it_is_and_what_it_waits_for() -> None:
-    told = explain_volume("v", state_with(volume()), (), now=100.0)
+    told = explainer(state_with(volume())).explain("volume", "v")
     assert told.found
     assert told.situation[0].startswith("volume v is ")
     assert "it was made by a person: it is static" in told.situation
@@ -135,7 +157,7 @@ def test_a_volume_says_whose_it_is_and_what_it_waits_for() -> None:
 
 def test_a_class_says_whether_its_driver_is_served_and_who_waits_for_it() -> None:
     cluster = state_with(storage_class(provisioner=DRIVER), fast(), drivers=(disk(DRIVER),))
-    told = explain_class("fast", cluster)
+    told = explainer(cluster).explain("class", "fast")
     assert told.situation[0] == f"class fast binds Immediate and is provisioned by {DRIVER}, which is served here"
     assert told.next == (f"claims that are not bound yet: {KEY}",)
 
@@ -175,9 +197,9 @@ def test_what_waits_after_a_failure_says_until_when() -> None:
 
 def test_a_provisioner_that_is_nearly_a_driver_is_asked_about() -> None:
     objects = (fast(), storage_class(provisioner="disk.exmple.com"))
-    told = explain_claim(KEY, state_with(*objects), (), now=0.0, drivers=[DRIVER])
+    told = explainer(state_with(*objects), drivers=[DRIVER]).explain("claim", KEY)
     assert any(f"not a driver of this process; did you mean '{DRIVER}'?" in sentence for sentence in told.situation)
-    told = explain_class("fast", state_with(*objects), drivers=["other.volplane.dev"])
+    told = explainer(state_with(*objects), drivers=["other.volplane.dev"]).explain("class", "fast")
     assert "did you mean" not in told.situation[0]
 
 

@@ -9,11 +9,11 @@ from random import Random
 
 import pytest
 
-from volplane.controller.config import namespace_labels
 from volplane.errors import ConfigurationError
 from volplane.intents.bootstrap import SEAL_SECRET, Bootstrap, ensure_namespace, ensure_sealer, find_sealer
 from volplane.kube.client import Client
 from volplane.kube.kinds import NAMESPACES, SECRETS
+from volplane.process.duties import namespace_labels
 from volplane.state.records import INTENT_VERSION, ClaimIntent, Sealer
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport

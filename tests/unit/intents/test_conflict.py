@@ -9,14 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from unit.binding.objects import claim, storage_class, volume
-from unit.deciding import DRIVER, disk, empty_state, state_with
+from unit.deciding import DRIVER, decide_claim, disk, empty_state, state_with
 from unit.provision.test_decide import HELD
 from volplane.controller.actions import EventRecord, LiveReads, Patch, Wait
 from volplane.intents.conflict import claim_conflict, scrub_conflict
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Node, Volume
-from volplane.roles.claims import decide_claim
 from volplane.state.cluster_state import ClusterState
 from volplane.state.records import INTENT_VERSION, ClaimIntent, RecycleIntent, Sealer, write_intent
 

@@ -9,12 +9,11 @@ import msgspec
 import pytest
 
 from unit.binding.objects import claim, storage_class
-from unit.deciding import DRIVER, disk, read, state_with, told
+from unit.deciding import DRIVER, decide_claim, disk, read, state_with, told
 from unit.provision.test_decide import HELD, INTENT
 from volplane.controller.actions import LiveReads, Patch, Read, Run, Wait
 from volplane.kube.kinds import LEASES
 from volplane.kube.objects import Lease
-from volplane.roles.claims import decide_claim
 from volplane.state.cluster_state import ClusterState
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 

@@ -13,6 +13,7 @@ import pytest
 
 from backends import Shelf
 from volplane.controller.actions import EventRecord
+from volplane.controller.controller import Role
 from volplane.controller.metrics import Metrics
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
@@ -21,7 +22,7 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 from volplane.operations import DriverLimits
 from volplane.process.assembly import Dependencies
-from volplane.state.cluster_state import Settings
+from volplane.process.duties import ALL_CONTROLLERS
 from volplane.state.records import Sealer
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
@@ -60,7 +61,8 @@ class Cluster:
             metrics=self.metrics,
             lifecycle_metrics=self.metrics,
         )
-        self.process = VirtualProcess(Settings(cluster_id=CLUSTER), parts, self._transport)
+        role = Role(controllers=frozenset(ALL_CONTROLLERS), cluster_id=CLUSTER)
+        self.process = VirtualProcess(role, parts, self._transport)
         self.plane = self.process.plane
         self.check = self.plane.leak_check
         self.repair = self.plane.leak_repair

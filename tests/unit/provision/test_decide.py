@@ -9,14 +9,13 @@ import msgspec
 import pytest
 
 from unit.binding.objects import claim, storage_class, volume
-from unit.deciding import DRIVER, decided, disk, fast, read, state_with, told
+from unit.deciding import DRIVER, decide_claim, decided, disk, fast, read, state_with, told
 from volplane.assets import Asset, VolumeSource
 from volplane.controller.actions import Create, LiveReads, Patch, Read, Run, Settled
 from volplane.drivers.view import DriverView
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Node, Volume
 from volplane.provision.persistentvolume import awaits_recognition
-from volplane.roles.claims import decide_claim
 from volplane.state.cluster_state import ClusterState
 from volplane.state.progress import Full, Made, Pending
 from volplane.state.records import INTENT_VERSION, ClaimIntent

@@ -8,12 +8,11 @@ import msgspec
 import pytest
 
 from unit.binding.objects import claim, storage_class, volume
-from unit.deciding import DRIVER, HOOKS, disk, fast, read, state_with
+from unit.deciding import DRIVER, HOOKS, decide_provision, disk, fast, read, state_with
 from volplane.assets import Asset, VolumeSource
 from volplane.controller.actions import Create, EventRecord, LiveReads, Patch, Read, Run, Wait, warning
 from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
 from volplane.kube.objects import Claim, Node, StorageClass
-from volplane.provision.decide import decide_provision
 from volplane.provision.persistentvolume import volume_body
 from volplane.schemas import Parameter, ParameterSchema
 from volplane.state.cluster_state import ClusterState

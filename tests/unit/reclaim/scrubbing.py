@@ -7,14 +7,12 @@ from typing import Any
 import msgspec
 
 from unit.binding.objects import claim, volume
-from unit.deciding import disk, put, read, state_with
+from unit.deciding import decide_recycle, decide_volume, disk, put, read, state_with
 from volplane.controller.actions import EventRecord, LiveReads, Patch, Run, warning
 from volplane.controller.config import ScrubberSettings
 from volplane.kube.kinds import CLAIMS, VOLUMES, WHOLE_PODS
 from volplane.kube.objects import Pod, Volume, WholePod
-from volplane.reclaim.recycle import decide_recycle
 from volplane.reclaim.scrub_pod import SCRUB_GATE, pod_body, pod_name
-from volplane.roles.volumes import decide_volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import asset_key
 from volplane.state.progress import ScrubPlan

@@ -9,12 +9,10 @@ import msgspec
 import pytest
 
 from unit.binding.objects import claim, volume
-from unit.deciding import disk, put, state_with
+from unit.deciding import decide_delete, decide_recycle, disk, put, state_with
 from volplane.controller.actions import Delete, LiveReads, Patch, Run, Settled, Wait, warning
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume, VolumeAttachment
-from volplane.reclaim.delete import decide_delete
-from volplane.reclaim.recycle import decide_recycle
 from volplane.state.cluster_state import ClusterState
 from volplane.state.progress import Deleted, Deleting
 

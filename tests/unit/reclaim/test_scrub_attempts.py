@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from unit.binding.objects import claim
-from unit.deciding import NOW, read, state_with
+from unit.deciding import NOW, decide_recycle, read, state_with
 from unit.reclaim.scrubbing import (
     BY_CLAIM,
     DISK,
@@ -34,7 +34,6 @@ from unit.reclaim.scrubbing import (
 from volplane.controller.actions import Create, Delete, LiveReads, Patch, Read, Wait, warning
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES, WHOLE_PODS
 from volplane.kube.objects import Pod, Volume, WholePod
-from volplane.reclaim.recycle import decide_recycle
 from volplane.reclaim.scrub_pod import SCRUB_GATE
 from volplane.reclaim.scrub_script import LONGEST_FAILURE
 from volplane.state.cluster_state import ClusterState

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from unit.binding.objects import claim, volume
-from unit.deciding import HOOKS, disk, put, read
+from unit.deciding import HOOKS, decide_recycle, disk, put, read
 from unit.reclaim.scrubbing import (
     BY_CLAIM,
     DISK,
@@ -34,7 +34,7 @@ from volplane.drivers.owners import SourceOwner
 from volplane.intents.owner import NO_PLUGIN
 from volplane.kube.kinds import CLAIMS, LEASES, PODS, VOLUMES
 from volplane.kube.objects import Pod, Volume, VolumeAttachment
-from volplane.reclaim.recycle import abandon_scrub, decide_recycle, recycles, remove_stray_pod
+from volplane.reclaim.recycle import abandon_scrub, recycles, remove_strays
 from volplane.reclaim.users import users_of_former
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import asset_key
@@ -293,7 +293,7 @@ CLEAN = volume(claim=GONE, persistentVolumeReclaimPolicy="Recycle", status={"pha
 def stray(item: Volume | None, *pods: Pod, reads: LiveReads = SEEN) -> Any:
     made = state()
     put(made, *pods)
-    return remove_stray_pod("v", item, made, reads)
+    return remove_strays("v", item, made, reads)
 
 
 def test_the_pod_of_a_volume_that_is_gone_goes_too_after_a_live_look() -> None:

@@ -8,11 +8,10 @@ import msgspec
 import pytest
 
 from unit.binding.objects import claim, storage_class, volume
-from unit.deciding import DRIVER, decided, disk, fast, state_with, told
+from unit.deciding import DRIVER, decide_claim, decided, disk, fast, state_with, told
 from volplane.controller.actions import LiveReads, Patch, Settled, Wait
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, Pod
-from volplane.roles.claims import decide_claim
 
 DEFAULT = {"storageclass.kubernetes.io/is-default-class": "true"}
 BETA_DEFAULT = {"storageclass.beta.kubernetes.io/is-default-class": "true"}

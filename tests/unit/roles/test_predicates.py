@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
 
 import pytest
 
 from unit.binding.objects import claim, storage_class, volume
-from unit.deciding import DRIVER, disk, state_with
-from volplane.controller.actions import LiveReads, Settled, Wait
+from unit.deciding import DRIVER, StateOfTest, disk, state_with
+from volplane.controller.actions import Decide, LiveReads, Predicate, Settled, Wait
 from volplane.kube import names
 from volplane.kube.objects import Claim, Volume
 from volplane.protection.volumes import volume_protection_may_act
-from volplane.roles.claims import ClaimReconciler
-from volplane.roles.volumes import VolumeReconciler
-from volplane.state.cluster_state import ClusterState
 from volplane.state.records import INTENT_VERSION, ClaimIntent, RecycleIntent, write_intent
 
 DYING = "2026-01-01T00:00:00Z"
@@ -45,13 +41,13 @@ VOLUMES = list(
 )
 
 
-def cluster(*objects: Claim | Volume) -> ClusterState:
+def cluster(*objects: Claim | Volume) -> StateOfTest:
     return state_with(*objects, storage_class("fast", DRIVER), drivers=(disk(),), binder=False)
 
 
-def judged(decide: Any, key: str) -> bool:
+def judged(may_act: Predicate, decide: Decide, key: str) -> bool:
     """Whether the predicate lets a pass begin. Where it does not, there is nothing to decide."""
-    if decide.may_act(key):
+    if may_act(key):
         return True
     action = decide(key, LiveReads())
     assert isinstance(action, Settled)
@@ -84,7 +80,7 @@ def test_every_claim_beside_another_binder_that_is_not_settled_gets_its_pass() -
                 resourceVersion="2",
             )
             made.claims.observe(item)
-        refused += not judged(ClaimReconciler(made, lambda _key: None), item.key)
+        refused += not judged(made.decisions.claim_may_act, made.decisions.decide_claim, item.key)
     assert refused > len(CLAIMS) // 10
 
 
@@ -101,14 +97,15 @@ def test_every_volume_beside_another_binder_that_is_not_settled_gets_its_pass() 
             persistentVolumeReclaimPolicy=policy,
             status={"phase": phase},
         )
-        refused += not judged(VolumeReconciler(cluster(item)), "v")
+        decided = cluster(item).decisions
+        refused += not judged(decided.volume_may_act, decided.decide_volume, "v")
     assert refused >= len(VOLUMES) // 12
 
 
 @pytest.mark.parametrize("binder", [True, False])
 def test_a_claim_that_is_gone_gets_no_pass(binder: bool) -> None:
     made = state_with(drivers=(disk(),), binder=binder)
-    assert not judged(ClaimReconciler(made, lambda _key: None), "default/c")
+    assert not judged(made.decisions.claim_may_act, made.decisions.decide_claim, "default/c")
 
 
 BOUND_VOLUMES = list(
@@ -144,11 +141,10 @@ def test_every_volume_of_a_binder_that_does_not_rest_with_its_claim_gets_its_pas
         )
         item.spec.claim_ref.uid = uid
         made = state_with(item, pair, drivers=(disk(),))
-        decide = VolumeReconciler(made)
-        if decide.may_act("v"):
+        if made.decisions.volume_may_act("v"):
             continue
         refused += 1
-        match decide("v", LiveReads()):
+        match made.decisions.decide_volume("v", LiveReads()):
             case Settled(events=()):
                 pass
             case Wait(reason="claim default/c is being bound to it", seconds=None, events=()):
@@ -160,7 +156,7 @@ def test_every_volume_of_a_binder_that_does_not_rest_with_its_claim_gets_its_pas
 
 def test_a_volume_whose_claim_is_gone_or_unknown_gets_its_pass() -> None:
     item = volume("v", claim=claim(), status={"phase": "Bound"})
-    assert VolumeReconciler(state_with(item)).may_act("v")
+    assert state_with(item).decisions.volume_may_act("v")
 
 
 def test_a_volume_that_its_reclaimer_lets_go_gets_no_pass_of_the_protection() -> None:

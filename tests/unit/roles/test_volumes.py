@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from unit.binding.objects import claim, volume
-from unit.deciding import disk, read, state_with
+from unit.deciding import decide_volume, disk, read, state_with
+from volplane.binding.volumes import is_promised
 from volplane.controller.actions import Delete, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import KubeObject, Volume
-from volplane.roles.volumes import decide_volume, promised
 from volplane.state.naming import asset_key
 from volplane.state.progress import Deleted
 
@@ -107,11 +107,11 @@ def test_a_volume_chosen_for_a_claim_that_is_deleted_before_the_bind_is_taken_ba
 def test_until_then_the_claim_is_kept() -> None:
     """Item 21.6."""
     dying = claim(deletionTimestamp=DYING)
-    assert promised(dying, state_with(dying, volume(claim=claim())))
-    assert not promised(dying, state_with(dying, volume(reserved="c")))
-    assert not promised(dying, state_with(dying, volume(claim=claim(), annotations=MADE)))
+    assert is_promised(dying, state_with(dying, volume(claim=claim())))
+    assert not is_promised(dying, state_with(dying, volume(reserved="c")))
+    assert not is_promised(dying, state_with(dying, volume(claim=claim(), annotations=MADE)))
     bound = claim(deletionTimestamp=DYING, volumeName="v")
-    assert not promised(bound, state_with(bound, volume(claim=claim())))
+    assert not is_promised(bound, state_with(bound, volume(claim=claim())))
 
 
 def test_the_uid_finds_the_claim_behind_a_wrong_name() -> None:

@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 
 from unit.binding.objects import claim, storage_class, volume
 from unit.deciding import empty_state, put
-from volplane.binding.matching import capacity_of, demand_of, place_of
-from volplane.controller.actions import LiveReads, Patch, Read
+from volplane.binding.claims import ClaimReconciler
+from volplane.controller.actions import Decide, LiveReads, Patch, Read
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, KubeObject, Node, Volume, VolumeAttachment
-from volplane.roles.claims import ClaimReconciler
-from volplane.roles.volumes import VolumeReconciler
 from volplane.state.handlers import EventHandlers
+from volplane.state.matching import capacity_of, demand_of, place_of
 
 ONE_MODE, TWO_MODES = ["ReadWriteOnce"], ["ReadWriteOnce", "ReadOnlyMany"]
 
@@ -47,19 +46,27 @@ class Bench:
         self.world = empty_state(**settings)
         self.claims, self.volumes = (Queue(functools.partial(self._may_act, which)) for which in ("claims", "volumes"))
         self.forgotten: list[tuple[str, str, str]] = []
+        binds = self.world.role.runs("binder")
         EventHandlers(
-            self.world, self.claims, self.volumes, lambda *operation: self.forgotten.append(operation)
+            self.world,
+            self.claims,
+            self.volumes,
+            lambda *operation: self.forgotten.append(operation),
+            writes_phase=binds,
         ).subscribe()
-        self.decide = {
-            "claims": ClaimReconciler(self.world, self.claims.enqueue),
-            "volumes": VolumeReconciler(self.world),
+        self.role = self.world.decisions
+        decide_claim = self.role.decide_claim
+        self.decide: dict[str, Decide] = {
+            "claims": ClaimReconciler(self.world, decide_claim, self.claims) if binds else decide_claim,
+            "volumes": self.role.decide_volume,
         }
         self.under_way: dict[tuple[str, str], Patch] = {}
         """Steps that are sent and not yet answered; their keys are in work."""
         self._version = itertools.count(1000)
 
     def _may_act(self, which: str, key: str) -> bool:
-        return (which, key) in self.under_way or self.decide[which].may_act(key)
+        may_act = self.role.claim_may_act if which == "claims" else self.role.volume_may_act
+        return (which, key) in self.under_way or may_act(key)
 
     def queue(self, which: str) -> Queue:
         return self.claims if which == "claims" else self.volumes

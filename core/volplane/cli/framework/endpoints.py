@@ -9,7 +9,6 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from volplane.binding.matching import capacity_of
 from volplane.controller.http import HttpAddress, Pages, serve_pages
 from volplane.errors import VolplaneError
 from volplane.leaks.adoption import Adoptable
@@ -18,6 +17,7 @@ from volplane.leaks.comparison import GRACE_SECONDS, NANOS, Finding
 from volplane.operations.dispatcher import OneShotStatus
 from volplane.process.control_plane import ControlPlane
 from volplane.process.process import ControllerProcess
+from volplane.state.matching import capacity_of
 
 __all__ = ["HttpAddress", "serve_endpoints"]
 

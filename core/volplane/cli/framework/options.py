@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from volplane.cli.framework.output import Output
-from volplane.controller.config import ALL_CONTROLLERS
+from volplane.process.duties import ALL_CONTROLLERS
 
 __all__ = [
     "DEFAULT_NAMESPACE",

@@ -11,11 +11,12 @@ from random import Random
 from types import MappingProxyType
 
 from volplane.controller.clock import SystemClock
-from volplane.controller.config import NODE_CONTROLLERS, Configuration, DriverSettings
+from volplane.controller.config import Configuration, DriverSettings
 from volplane.controller.metrics import Metrics
 from volplane.drivers.discovery import InstalledPlugins
 from volplane.errors import ConfigurationError
 from volplane.kube.client import Client
+from volplane.process.duties import NODE_CONTROLLERS
 from volplane.process.process import ControllerProcess, Options
 from volplane_embedded.cli.embedded_server import EmbeddedServer, ServerSettings, embedded_server, make_directory
 from volplane_embedded.inprocess import InProcessTransport

@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from volplane.binding.matching import (
+from volplane.controller.actions import Patch
+from volplane.kube import names
+from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.objects import Claim, CsiDriver, CsiStorageCapacity, Node, StorageClass, Volume
+from volplane.kube.quantity import parse
+from volplane.state.matching import (
     capacity_of,
     class_of_claim,
     demand_of,
@@ -17,11 +22,6 @@ from volplane.binding.matching import (
     request_of,
     selects,
 )
-from volplane.controller.actions import Patch
-from volplane.kube import names
-from volplane.kube.kinds import CLAIMS, VOLUMES
-from volplane.kube.objects import Claim, CsiDriver, CsiStorageCapacity, Node, StorageClass, Volume
-from volplane.kube.quantity import parse
 from volplane_embedded.node_affinity import in_topology, volume_allows
 from volplane_embedded.objects import Pod, claim_names
 

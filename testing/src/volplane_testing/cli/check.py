@@ -11,8 +11,8 @@ from volplane._messages import nearest
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.durations import duration_option
 from volplane.cli.framework.options import Controllers, Kubeconfig
-from volplane.controller.config import DEFAULT_CONTROLLERS, parse_controllers
 from volplane.errors import ConfigurationError
+from volplane.process.duties import DEFAULT_CONTROLLERS, parse_controllers
 from volplane_testing.cli.check_cluster import (
     DEFAULT_IMAGE,
     Churn,

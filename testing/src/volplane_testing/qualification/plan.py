@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from volplane.controller.config import DEFAULT_CONTROLLERS
+from volplane.process.duties import DEFAULT_CONTROLLERS
 from volplane.reclaim.scrub_pod import DEFAULT_IMAGE
 from volplane_testing.qualification import (
     attaching,

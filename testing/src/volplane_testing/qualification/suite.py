@@ -14,12 +14,12 @@ from typing import Any
 
 import yaml
 
-from volplane.controller.config import parse_controllers
 from volplane.errors import ApiError, ConfigurationError, VolplaneError
 from volplane.intents.bootstrap import cluster_id_of
 from volplane.kube.client import Client
 from volplane.kube.http.transport import HttpTransport
 from volplane.kube.http.unreachable import refused
+from volplane.process.duties import parse_controllers
 from volplane_testing.qualification import preflight
 from volplane_testing.qualification.assets import Assets
 from volplane_testing.qualification.cleanup import clean, empty

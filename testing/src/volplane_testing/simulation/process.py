@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from volplane.controller.actions import EventRecord
 from volplane.controller.config import ScrubberSettings
+from volplane.controller.controller import Role
 from volplane.controller.leader import Leadership
 from volplane.drivers.calls import reporting_fenced
 from volplane.drivers.driver import Driver
@@ -22,7 +23,6 @@ from volplane.kube.objects import KubeObject
 from volplane.operations import DriverLimits, Phase
 from volplane.process.assembly import Dependencies, build
 from volplane.process.control_plane import ControlPlane
-from volplane.state.cluster_state import Settings
 from volplane.state.records import Sealer
 from volplane_testing.clock import LoopClock
 from volplane_testing.control_plane import reasons_of, run_plane
@@ -220,19 +220,20 @@ class Process:
 
     async def _live(self) -> None:
         parts = self._parts
-        settings = Settings(
+        installation = parts.installation
+        role = Role(
+            controllers=frozenset(
+                {"provisioner", "expander", "assigner", "capacity"}
+                | ({"binder", "reclaimer", "protection"} if installation.binds else set())
+                | ({"attacher", "attach-detach"} if parts.attaches else set())
+            ),
             cluster_id=CLUSTER_ID,
-            namespace=parts.installation.namespace,
-            lease=f"{parts.installation.namespace}/{LEASE_NAME}",
-            binder=parts.installation.binds,
-            reclaimer=parts.installation.binds,
-            protection=parts.installation.binds,
+            namespace=installation.namespace,
+            lease=f"{installation.namespace}/{LEASE_NAME}",
             scrub=ScrubberSettings(attempts=ATTEMPTS),
-            attacher=parts.attaches,
-            attach_detach=parts.attaches,
         )
         plane = build(
-            settings,
+            role,
             Dependencies(
                 client=WatchedClient(parts.network, self._saves),
                 loaded=self._loaded,

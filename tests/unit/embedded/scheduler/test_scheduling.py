@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from volplane.binding.matching import place_of
 from volplane.controller.actions import Patch, Settled, Wait
 from volplane.kube.objects import (
     Claim,
@@ -21,6 +20,7 @@ from volplane.kube.objects import (
     Volume,
     VolumeAttachment,
 )
+from volplane.state.matching import place_of
 from volplane_embedded.objects import Pod, claim_names
 from volplane_embedded.scheduler.scheduling import Bind, Placement, SchedulerState, decide
 from volplane_embedded.scheduler.volume_binding import StorageState

@@ -13,9 +13,9 @@ from typing import Literal
 import msgspec
 from sortedcontainers import SortedList
 
-from volplane.binding.matching import MODE_ORDER, Demand, Place, capacity_of, place_of
 from volplane.kube.names import INTENT
 from volplane.kube.objects import Claim, Volume
+from volplane.state.matching import MODE_ORDER, Demand, Place, capacity_of, place_of
 
 __all__ = ["FreeVolumes", "WaitingClaims"]
 

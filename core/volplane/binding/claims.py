@@ -1,0 +1,166 @@
+"""The steps of the binder for a claim, around the choice of a volume, and the volumes that are kept for a claim.
+
+Source: `syncUnboundClaim` and `syncBoundClaim` of Kubernetes' pkg/controller/volume/persistentvolume/pv_controller.go.
+"""
+
+from __future__ import annotations
+
+from volplane.binding.decide import Bind, reset_claim_step
+from volplane.controller.actions import Action, Decide, EventRecord, LiveReads, Patch, Queue, Read, Run, Wait
+from volplane.controller.metrics import Metrics
+from volplane.intents.record import class_is_gone
+from volplane.kube import names
+from volplane.kube.cache import Cache
+from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.objects import Claim, StorageClass
+from volplane.state.cluster_state import ClusterState
+from volplane.state.matching import capacity_of, class_of_claim, demand_of, selects
+
+__all__ = [
+    "ClaimReconciler",
+    "CountedAssignments",
+    "confirm",
+    "is_delayed",
+    "no_volume_fits",
+    "pending",
+    "wait_for_consumer",
+]
+
+_NO_CLASS = "no persistent volumes available for this claim and no storage class is set"
+_LOOKED_AT = 100
+"""Volumes that a message counts, at most."""
+
+
+class ClaimReconciler:
+    """Decides claims, keeping a chosen volume from others until the write that binds it is answered."""
+
+    def __init__(self, cluster: ClusterState, decide: Decide, claims: Queue) -> None:
+        self._cluster = cluster
+        self._decide = decide
+        self._claims = claims
+
+    def __call__(self, key: str, reads: LiveReads) -> Action:
+        free = self._cluster.free
+        passed = self._cluster.waiting.take_offers(key)
+        if (released := free.release(key)) is not None:
+            passed.add(released)
+        action = self._decide(key, reads)
+        claim = self._cluster.claims.get(key)
+        # Only a claim that comes to rest can miss a volume: one that takes a step is decided once more.
+        if claim is not None and isinstance(action, Wait | Run) and self._awaits_volume(claim):
+            self._cluster.waiting.add(claim, demand_of(claim))
+        else:
+            self._cluster.waiting.discard(key)
+        if isinstance(action, Patch) and action.kind is VOLUMES:
+            free.hold(action.target.name, key)
+            passed.discard(action.target.name)
+        for name in sorted(passed):
+            volume = free.get(name)
+            woken = self._cluster.waiting.wake_for(volume, passed_over=(key,)) if volume is not None else None
+            if woken is not None:
+                self._claims.enqueue(woken)
+        return action
+
+    def _awaits_volume(self, claim: Claim) -> bool:
+        """Whether any volume that fits may be bound to it: unbound, without a named volume or a first consumer."""
+        if claim.spec.volume_name or claim.terminating or claim.annotation(names.BIND_COMPLETED) is not None:
+            return False
+        class_name = class_of_claim(claim)
+        storage_class = self._cluster.classes.get(class_name) if class_name else None
+        return storage_class is None or not is_delayed(storage_class)
+
+
+class CountedAssignments:
+    """A decision about claims, counting those that get the default class later, and the writes of it that failed."""
+
+    def __init__(self, decide: Decide, claims: Cache[Claim], metrics: Metrics) -> None:
+        self._decide = decide
+        self._metrics = metrics
+        self._asked: set[str] = set()
+        claims.subscribe(self._claim_changed)
+
+    def __call__(self, key: str, reads: LiveReads) -> Action:
+        action = self._decide(key, reads)
+        if isinstance(action, Patch) and action.kind is CLAIMS and "storageClassName" in action.body.get("spec", ()):
+            if action.target.uid in self._asked:
+                self._metrics.class_given_later(refused=True)
+            self._asked.add(action.target.uid)
+        return action
+
+    def _claim_changed(self, old: Claim | None, new: Claim | None) -> None:
+        present = new or old
+        if not self._asked or present is None or present.uid not in self._asked:
+            return
+        if new is None:
+            self._asked.discard(present.uid)
+        elif class_of_claim(new) is not None:
+            self._asked.discard(present.uid)
+            self._metrics.class_given_later()
+
+
+def is_delayed(storage_class: StorageClass) -> bool:
+    """Whether claims of the class wait for the first pod that uses them."""
+    return storage_class.volume_binding_mode == "WaitForFirstConsumer"
+
+
+def confirm(claim: Claim, outcome: Bind | Action, reads: LiveReads) -> Read | None:
+    """Read live what a cache does not prove about a bound claim: that its volume is gone, or another's, before the
+    claim is declared lost; and that the claim is still there, where its volume was released.
+    """
+    if isinstance(outcome, Bind) and outcome.volume.status.phase == "Released" and not reads.has(CLAIMS, claim.key):
+        return Read(CLAIMS, claim.key, why="its volume was released: is it still there?")
+    name = claim.spec.volume_name
+    if not isinstance(outcome, Patch) or not name or reads.has(VOLUMES, name):
+        return None
+    return Read(VOLUMES, name, why="is its volume really lost?")
+
+
+def no_volume_fits(claim: Claim, class_name: str | None, cluster: ClusterState) -> Action:
+    """Return the action for a claim that no volume fits, and that has no class that exists."""
+    if class_name is None and (default := cluster.default_class()) is not None:
+        if (arriving := cluster.free.coming(demand_of(claim))) is not None:
+            # A class, once given, would take the claim away from a classless volume that fits.
+            return Wait(reason=f"volume {arriving.name} is about to become available", seconds=1.0)
+        body = {"spec": {"storageClassName": default.name}}
+        return Patch(kind=CLAIMS, target=claim, body=body, why=f"assign the default class {default.name}")
+    if not class_name:
+        why = _NO_CLASS + _what_is_near(claim, cluster)
+        return pending(claim, why, EventRecord(CLAIMS, claim, "Normal", "FailedBinding", why))
+    return class_is_gone(claim, class_name)
+
+
+def pending(claim: Claim, reason: str, *events: EventRecord) -> Action:
+    """Write the phase Pending, then wait."""
+    return reset_claim_step(claim, "Pending") or Wait(reason=reason, events=events)
+
+
+def wait_for_consumer(claim: Claim, cluster: ClusterState) -> Action:
+    """Wait until the scheduler has selected a node for a pod that uses the claim."""
+    waiting = sorted(
+        pod.name
+        for pod in cluster.pods.by_index("claim", claim.key)
+        if not pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed")
+    )
+    if not waiting:
+        reason, message = "WaitForFirstConsumer", "waiting for first consumer to be created before binding"
+    elif len(waiting) == 1:
+        reason, message = "WaitForPodScheduled", f"waiting for pod {waiting[0]} to be scheduled"
+    else:
+        reason, message = "WaitForPodScheduled", f"waiting for pods {','.join(waiting)} to be scheduled"
+    return pending(claim, message, EventRecord(CLAIMS, claim, "Normal", reason, message))
+
+
+def _what_is_near(claim: Claim, cluster: ClusterState) -> str:
+    """What the available volumes of the right class and mode lack, in numbers; "" if there are none."""
+    demand = demand_of(claim)
+    near = cluster.free.candidates(demand.place, _LOOKED_AT)
+    if not near:
+        return ""
+    lacking = {
+        "too small": sum(capacity_of(volume) < demand.request for volume in near),
+        "without its access modes": sum(not demand.access_modes.issubset(v.spec.access_modes or ()) for v in near),
+        "not matched by its selector": sum(not selects(demand.selector, v.metadata.labels or {}) for v in near),
+    }
+    many = f"{_LOOKED_AT} or more" if len(near) == _LOOKED_AT else str(len(near))
+    counted = ", ".join(f"{count} {what}" for what, count in lacking.items() if count)
+    return f"; of {many} available volumes of its class and mode are {counted or 'all taken'}"

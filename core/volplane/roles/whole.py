@@ -1,0 +1,249 @@
+"""The whole control plane: this process binds claims and volumes, so it decides every step of theirs. Pure.
+
+Source: pkg/controller/volume/persistentvolume/pv_controller.go of Kubernetes; docs/explanation/differences.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from volplane.binding.claims import confirm, is_delayed, no_volume_fits, pending, wait_for_consumer
+from volplane.binding.decide import (
+    Bind,
+    Unmatched,
+    bind_step,
+    decide_bound,
+    decide_unbound,
+    migration_step,
+    unbind_patch,
+    volume_phase_step,
+)
+from volplane.binding.volumes import (
+    claim_about_to_bind,
+    claim_of,
+    half_bound,
+    incomplete,
+    is_complete,
+    never_bound,
+    rests_with_its_claim,
+)
+from volplane.controller.actions import Action, LiveReads, Read, Settled, Wait, warning
+from volplane.intents.finalizers import finalizer_step, held_for_reclaim
+from volplane.intents.record import (
+    after_deleted_volume,
+    can_never_be_bound,
+    has_newer_intent,
+    settle,
+    settled_metadata,
+)
+from volplane.intents.term import take_over
+from volplane.kube import names
+from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.objects import Claim, StorageClass, Volume
+from volplane.provision import decide as provision
+from volplane.provision.persistentvolume import restore_annotations
+from volplane.reclaim.delete import Terms, decide_delete, once_proven
+from volplane.reclaim.recycle import abandon_scrub, decide_recycle, end_scrub, recycles, remove_strays
+from volplane.reclaim.scrub_claim import held_for_scrub
+from volplane.state.cluster_state import ClusterState
+from volplane.state.matching import class_of_claim, refers_to
+from volplane.state.naming import volume_name_of
+from volplane.state.records import read_recycle_intent
+
+__all__ = ["Whole"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """provisions, reclaims: whether those duties are this process' too. reclaim: the terms of the second one."""
+
+    cluster: ClusterState
+    provisions: bool
+    reclaims: bool
+    reclaim: Terms
+
+    # --- claims --------------------------------------------------------------------------------------------------
+
+    def claim_may_act(self, key: str) -> bool:
+        """Return the predicate of claims: nothing is left to be decided about one that is gone."""
+        return key in self.cluster.claims
+
+    def decide_claim(self, key: str, reads: LiveReads) -> Action:
+        """Return the next action for a claim: bind it, provision for it, or wait for a stated reason."""
+        cluster, claim = self.cluster, self.cluster.claims.get(key)
+        if claim is None:
+            return Settled()
+        if (step := migration_step(CLAIMS, claim)) is not None:
+            return step
+        taken = take_over(claim, cluster, reads) if self.provisions else None
+        if (first := taken or restore_annotations(claim, cluster)) is not None:
+            return first
+        if claim.terminating and not claim.annotation(names.BIND_COMPLETED):
+            return self._settle(claim) or Settled()
+        return (
+            self._unbound(claim, reads) if claim.annotation(names.BIND_COMPLETED) is None else self._bound(claim, reads)
+        )
+
+    def _bound(self, claim: Claim, reads: LiveReads) -> Action:
+        outcome = decide_bound(claim, self.cluster)
+        if (read := confirm(claim, outcome, reads)) is not None:
+            return read
+        return (self._settle(claim) if isinstance(outcome, Wait) else None) or self._follow(outcome, claim)
+
+    def _unbound(self, claim: Claim, reads: LiveReads) -> Action:
+        cluster, made = self.cluster, self.cluster.volumes.get(volume_name_of(claim))
+        if self.provisions and made is not None and refers_to(made, claim) and can_never_be_bound(made, claim):
+            return after_deleted_volume(claim, made, cluster)
+        class_name = class_of_claim(claim)
+        storage_class = cluster.classes.get(class_name) if class_name else None
+        outcome = decide_unbound(claim, cluster, delayed=storage_class is not None and is_delayed(storage_class))
+        if not isinstance(outcome, Unmatched):
+            return self._follow(outcome, claim)
+        if storage_class is None:
+            return no_volume_fits(claim, class_name, cluster)
+        return self._provision(claim, storage_class, reads)
+
+    def _settle(self, claim: Claim) -> Action | None:
+        return settle(claim, self.cluster) if self.provisions else None
+
+    def _follow(self, outcome: Bind | Action, claim: Claim) -> Action:
+        """Turn a choice of volume into the next write, and when all is written settle what is left of an intent."""
+        if not isinstance(outcome, Bind):
+            return outcome
+        volume, metadata = outcome.volume, settled_metadata(claim)
+        on_node = self.cluster.drivers.on_nodes(volume.annotation(names.PROVISIONED_BY) or "")
+        if volume.name != volume_name_of(claim) or (on_node and has_newer_intent(volume, claim, self.cluster.sealer)):
+            metadata = {}  # The intent is about another asset, which ends it; on another node the process there.
+        return bind_step(claim, volume, claim_metadata=metadata) or self._settle(claim) or Settled()
+
+    def _provision(self, claim: Claim, storage_class: StorageClass, reads: LiveReads) -> Action:
+        """Return the action for a claim that no volume fits: have one made, with the annotations of a binder."""
+        if is_delayed(storage_class) and not claim.annotation(names.SELECTED_NODE):
+            return wait_for_consumer(claim, self.cluster)
+        if not self.provisions:
+            return pending(claim, "no volume fits and provisioning is switched off")
+        provisioner = provision.provisioner_of(storage_class, self.cluster)
+        named = {names.STORAGE_PROVISIONER: provisioner, names.BETA_STORAGE_PROVISIONER: provisioner}
+        terms = provision.Terms(
+            on_claim=named if claim.annotation(names.STORAGE_PROVISIONER) != provisioner else {},
+            on_volume={"annotations": {names.BOUND_BY_CONTROLLER: "yes"}},
+        )
+        return provision.decide_provision(claim, storage_class, self.cluster, reads, terms)
+
+    # --- volumes -------------------------------------------------------------------------------------------------
+
+    def volume_may_act(self, key: str) -> bool:
+        """Return the predicate of volumes. What is left of a scrub concerns a volume that is gone too."""
+        volume = self.cluster.volumes.get(key)
+        if volume is None or not rests_with_its_claim(volume, self.cluster):
+            return True
+        return self.reclaims and remove_strays(key, volume, self.cluster, LiveReads()) is not None
+
+    def decide_volume(self, key: str, reads: LiveReads) -> Action:
+        """Return the next action for a volume: its phase, its release, its reclaim."""
+        cluster, volume = self.cluster, self.cluster.volumes.get(key)
+        if self.reclaims and (stray := remove_strays(key, volume, cluster, reads)) is not None:
+            return stray
+        if volume is None:
+            return Settled()
+        ours = cluster.has_driver(volume.annotation(names.PROVISIONED_BY) or "")
+        if (step := migration_step(VOLUMES, volume) or finalizer_step(volume, ours=ours)) is not None:
+            return step
+        if volume.annotation(names.INTENT) is not None and (scrub := self._scrub_in_the_way(volume, reads)) is not None:
+            return scrub
+        reference = volume.spec.claim_ref
+        if reference is None or not reference.uid:
+            return self._unreferenced(volume, reads)
+        if not is_complete(reference):
+            return incomplete(volume)
+        claim = claim_of(volume, reference, cluster)
+        if claim is None or claim.uid != reference.uid:
+            return once_proven(volume, self._released(volume, reads), cluster, reads)
+        return self._referenced(volume, claim, reads)
+
+    def _on_its_node(self, volume: Volume) -> Wait | None:
+        """Wait where the process of a node decides what becomes of an asset; phases are the binder's all the same."""
+        on_node = self.cluster.drivers.on_nodes(volume.annotation(names.PROVISIONED_BY) or "")
+        return Wait(reason="the process of its node reclaims it") if on_node else None
+
+    def _scrub_in_the_way(self, volume: Volume, reads: LiveReads) -> Action | None:
+        """What a scrub that has begun demands, whatever else there is to say about the volume."""
+        if (there := self._on_its_node(volume)) is not None:
+            return there
+        if volume.terminating and read_recycle_intent(volume.annotation(names.INTENT)) is not None:
+            return abandon_scrub(volume, self.cluster, reads)
+        return self._recycle(volume, reads) if held_for_scrub(volume) else None
+
+    def _recycle(self, volume: Volume, reads: LiveReads) -> Action:
+        scrub = decide_recycle if recycles(volume) else end_scrub
+        return scrub(volume, self.cluster, reads, self.reclaim)
+
+    def _unreferenced(self, volume: Volume, reads: LiveReads) -> Action:
+        """Return the action for a volume without a claim, or with a person's reservation without uid."""
+        taker = claim_about_to_bind(volume, self.cluster)
+        waits = Wait(reason=f"claim {taker.key} is about to be bound to it") if taker is not None else None
+        if volume.terminating and held_for_reclaim(volume):
+            if volume.status.phase in ("Released", "Failed"):
+                return self._on_its_node(volume) or decide_delete(volume, self.cluster, self.reclaim)
+            # From this write on no binder takes it any more.
+            return waits or volume_phase_step(volume, "Released") or Settled()
+        if volume.annotation(names.INTENT) is not None:
+            # A person removed the reference in the middle of a scrub: it is finished before anybody gets the volume.
+            return self._recycle(volume, reads)
+        if (step := waits or volume_phase_step(volume, "Available")) is not None:
+            return step
+        reference = volume.spec.claim_ref
+        return Settled() if reference is None or is_complete(reference) else incomplete(volume)
+
+    def _referenced(self, volume: Volume, claim: Claim, reads: LiveReads) -> Action:
+        """Return the action for a volume whose claim, to which it is or will be bound, exists."""
+        if volume.annotation(names.INTENT) is not None:
+            if not reads.has(CLAIMS, claim.key):
+                # Whoever declared the scrub saw it gone, live; it may be this cache that is behind.
+                return Read(CLAIMS, claim.key, why="is it there, though its volume is to be scrubbed?")
+            return abandon_scrub(volume, self.cluster, reads)
+        pointer = claim.spec.volume_name
+        if not pointer:
+            if claim.terminating and volume.annotation(names.PROVISIONED_BY) is None:
+                return never_bound(volume, claim)
+            if not can_never_be_bound(volume, claim):
+                return half_bound(volume, claim)
+            if has_newer_intent(volume, claim, self.cluster.sealer):
+                return self._reclaim(volume, reads)
+            return Wait(reason=f"claim {claim.key} is to ask for another one before this is destroyed")
+        if pointer == volume.name:
+            if volume.status.phase == "Released" and not reads.has(CLAIMS, claim.key):
+                return Read(CLAIMS, claim.key, why="somebody saw it gone: is the claim there?")
+            return volume_phase_step(volume, "Bound") or Settled()
+        dynamic = volume.annotation(names.PROVISIONED_BY) is not None
+        if dynamic and volume.spec.persistent_volume_reclaim_policy == "Delete":
+            return self._released(volume, reads)
+        return unbind_patch(volume, why=f"claim {claim.key} is bound to {pointer}")
+
+    def _released(self, volume: Volume, reads: LiveReads) -> Action:
+        """Return the action after the claim is gone, or bound elsewhere. The phase comes first: protection waits."""
+        known = volume.status.phase in ("Released", "Failed")
+        return (None if known else volume_phase_step(volume, "Released")) or self._reclaim(volume, reads)
+
+    def _reclaim(self, volume: Volume, reads: LiveReads) -> Action:
+        """Return the action that the reclaim policy asks for."""
+        if volume.annotation(names.MIGRATED_TO) or not self.reclaims:
+            return Settled()
+        if (there := self._on_its_node(volume)) is not None:
+            return there
+        policy = volume.spec.persistent_volume_reclaim_policy
+        if volume.terminating:
+            # A static volume that nothing of ours holds may be gone at any moment: its asset stays with who made it.
+            mine = held_for_reclaim(volume) or volume.annotation(names.PROVISIONED_BY) is not None
+            return decide_delete(volume, self.cluster, self.reclaim) if mine and policy == "Delete" else Settled()
+        if recycles(volume) or volume.annotation(names.INTENT) is not None:
+            return self._recycle(volume, reads)
+        match policy:
+            case "Retain":
+                return Settled()
+            case "Delete":
+                return decide_delete(volume, self.cluster, self.reclaim)
+            case _:
+                message = "Volume has unrecognized PersistentVolumeReclaimPolicy"
+                events = (warning(VOLUMES, volume, "VolumeUnknownReclaimPolicy", message),)
+                return volume_phase_step(volume, "Failed", message, events=events) or Wait(reason=message)

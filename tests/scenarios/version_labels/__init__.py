@@ -1,0 +1,64 @@
+"""The controller of CONTRIBUTING.md: it labels each volume with the version of the driver that made it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from volplane.controller.actions import Action, Patch, Settled, Wait
+from volplane.controller.controller import Controller, Duty, Role, Rule
+from volplane.intents.shared import Shared
+from volplane.kube.kinds import VOLUMES
+from volplane.kube.names import PROVISIONED_BY
+from volplane.kube.objects import Volume
+from volplane.state.cluster_state import ClusterState
+
+__all__ = ["LABEL", "VERSION_LABELS"]
+
+LABEL: Final = "example.com/driver-version"
+
+
+def decide_label(name: str, cluster: ClusterState) -> Action:
+    """Return the next action for the label of the volume with this name."""
+    volume = cluster.volumes.get(name)
+    maker = volume.annotation(PROVISIONED_BY) if volume is not None else None
+    if volume is None or maker is None:
+        return Settled()
+    driver = cluster.drivers.get(maker)
+    if driver is None:
+        return Wait(reason=f"driver {maker} cannot say its version")
+    version = driver.info.version
+    if (volume.metadata.labels or {}).get(LABEL) == version:
+        return Settled()
+    body = {"metadata": {"labels": {LABEL: version}}}
+    return Patch(kind=VOLUMES, target=volume, body=body, why=f"it was made by version {version}")
+
+
+def _controllers(_role: Role, shared: Shared) -> Iterable[Controller]:
+    cluster, queue = shared.cluster, shared.queue("version-labels")
+
+    def changed(_old: Volume | None, new: Volume | None) -> None:
+        if new is not None:
+            queue.enqueue(new.name)
+
+    def subscribe() -> None:
+        cluster.volumes.subscribe(changed)
+
+    def of_driver(name: str) -> Iterator[str]:
+        return (each.name for each in cluster.volumes.values() if each.annotation(PROVISIONED_BY) == name)
+
+    yield Controller(
+        queue="version-labels",
+        cache=cluster.volumes,
+        decide=lambda key, _reads: decide_label(key, cluster),
+        subscribe=subscribe,
+        resync=cluster.volumes.keys,
+        of_driver=of_driver,
+    )
+
+
+VERSION_LABELS: Final[Duty[Shared]] = Duty(
+    option="version-labels",
+    permissions=(Rule("", "persistentvolumes", ("patch",)),),
+    controllers=_controllers,
+)
