@@ -61,7 +61,7 @@ def test_every_field_of_the_contract_says_what_it_means() -> None:
 
 
 def test_the_proofs_of_the_promises_are_there() -> None:
-    text = (REPOSITORY / "docs" / "explanation" / "proofs.md").read_text("utf-8")
+    text = (REPOSITORY / "docs" / "design" / "proofs.md").read_text("utf-8")
     named = re.findall(r"`((?:tests|plugins|examples)/[^`]+)`", text)
     assert len(named) > 20
     assert [each for each in named if not _is_there(*each.partition("::")[::2])] == []
@@ -70,7 +70,7 @@ def test_the_proofs_of_the_promises_are_there() -> None:
 
 
 def test_the_tests_that_the_page_of_requirements_names_are_there() -> None:
-    text = (REPOSITORY / "docs" / "explanation" / "requirements.md").read_text("utf-8")
+    text = (REPOSITORY / "docs" / "design" / "requirements.md").read_text("utf-8")
     named = re.findall(r"`((?:[a-z_]+/)+test_\w+\.py(?:::\w+)?)`", text)
     assert len(named) > 100
     assert [each for each in named if not _is_there(*f"tests/{each}".partition("::")[::2])] == []

@@ -105,5 +105,16 @@ CAUGHT_ON_NODES: Mapping[str, tuple[int, str]] = {
 }
 """Planted bug of storage on nodes -> a seed that shows it, and the invariant that breaks."""
 
+ALL_CAUGHT = (
+    CAUGHT,
+    CAUGHT_ATTACHING,
+    CAUGHT_CHANGING,
+    CAUGHT_PARTED,
+    CAUGHT_TWICE,
+    CAUGHT_INTERRUPTED,
+    CAUGHT_ON_NODES,
+)
+"""All tables above, in the order of docs/design/simulation.md."""
+
 COVERING = (359, 388, 421, 18, 380, 438, 327, 638, 1015, 9, 296, 5, 10, 201, 169, 245, 102, 68)
 """Seeds in which, together, every kind of trouble comes."""
