@@ -9,10 +9,9 @@ from typing import ClassVar
 import msgspec
 import pytest
 
-from volplane.kube.decoding import AnswerDecoder
+from volplane.kube.decoding import AnswerDecoder, decoded, flattened
 from volplane.kube.flowcontrol import CircuitBreaker
 from volplane.kube.kinds import CLAIMS
-from volplane.kube.nesting import decoded, flattened
 from volplane.kube.watch import Watch
 
 

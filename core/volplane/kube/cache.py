@@ -64,11 +64,11 @@ class Cache(Generic[T]):
         return len(self._objects)
 
     def keys(self) -> list[str]:
-        """All keys, sorted."""
+        """Return all keys, sorted."""
         return sorted(self._objects)
 
     def values(self) -> Iterator[T]:
-        """All objects in the order in which they appeared. The cache may not change during the iteration."""
+        """Return all objects in the order in which they appeared. The cache may not change during the iteration."""
         return iter(self._objects.values())
 
     def by_index(self, name: str, value: str) -> list[T]:
@@ -128,8 +128,7 @@ class Cache(Generic[T]):
         self.reached = max(self.reached, version)
 
     def contradicts(self, listed: T, version: int, *, begun: float) -> bool:
-        """Whether a list of `version` cannot show the object so: before that version it, or another one in its place,
-        was newer, or it was deleted.
+        """Tell whether a list of `version` is wrong about the object: it was already newer, replaced or deleted.
 
         begun: loop time at which the list was asked for.
         """
@@ -139,10 +138,10 @@ class Cache(Generic[T]):
         return self._tombstones.contradict(listed.uid, listed.version, version, begun)
 
     def gone(self, uid: str) -> bool:
-        """Whether the server has told that this object is gone for good: to a live read, as the answer to a write, or
-        by a watch without selector. A uid is never given again.
+        """Tell whether the server has confirmed that this object is gone. False proves nothing.
 
-        It remembers that for some minutes; False proves nothing.
+        Confirmations are answers to live reads and writes, and deletions in a watch without selector. They are kept for
+        some minutes. A uid is never used again.
         """
         return self._tombstones.for_good(uid)
 
@@ -248,7 +247,7 @@ class _Tombstones:
         self._expiry.clear()
 
     def covers(self, uid: str, version: int) -> bool:
-        """Whether this version is known to be gone."""
+        """Tell whether this version is known to be gone."""
         known, for_good, _ = self._stones.get(uid, _NO_STONE)
         return for_good or version <= known
 
@@ -256,7 +255,7 @@ class _Tombstones:
         return self._stones.get(uid, _NO_STONE)[1]
 
     def contradict(self, uid: str, version: int, listed: int, begun: float) -> bool:
-        """Whether a list of version `listed`, asked for at `begun`, cannot show this version of it."""
+        """Tell whether a list of version `listed`, asked for at `begun`, cannot show this version of it."""
         known, for_good, until = self._stones.get(uid, _NO_STONE)
         return version <= known <= listed or (for_good and until - self._seconds < begun)
 
@@ -271,7 +270,7 @@ _NO_STONE = (-1, False, 0.0)
 
 
 def _monotonic() -> float:
-    """Loop time; outside of a loop (tables of decisions build caches too) the machine's."""
+    """Return the loop time; outside of a loop (tables of decisions build caches too) the machine's."""
     try:
         return asyncio.get_running_loop().time()
     except RuntimeError:

@@ -15,10 +15,9 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 
 from volplane.errors import ApiGone, ApiNotFound, ApiUnavailable
-from volplane.kube.decoding import AnswerDecoder, Listing
+from volplane.kube.decoding import AnswerDecoder, Listing, decoded
 from volplane.kube.flowcontrol import CircuitBreaker, PriorityGate
 from volplane.kube.kinds import Kind
-from volplane.kube.nesting import decoded
 from volplane.kube.objects import KubeObject
 from volplane.kube.status import error_from
 from volplane.kube.transport import ApiMetrics, Request, Transport
@@ -38,7 +37,7 @@ R = TypeVar("R")
 
 
 async def full_list_if_expired(read: Callable[[int], Awaitable[R]]) -> R:
-    """What `read(limit)` returns, which reads `Client.pages` with this limit.
+    """Return the result of `read(limit)`, which reads `Client.pages` with this limit.
 
     If the server compacts the snapshot away between two pages (ApiGone), it is called again, to read all objects in one
     answer: a list too large to be read page by page in time would otherwise never end. Source:
@@ -79,7 +78,7 @@ class Client:
         self._may_write: Callable[[], bool] = lambda: True
 
     def writing_while(self, may_write: Callable[[], bool]) -> Self:
-        """The same client for somebody who may write for a time only, as the holder of a Lease.
+        """Return the same client for somebody who may write for a time only, as the holder of a Lease.
 
         may_write: asked when a write has waited for a server that gave no usable answers; if it is false, the write is
         not sent (ApiUnavailable).
@@ -113,7 +112,7 @@ class Client:
     async def list(
         self, kind: Kind[T], *, namespace: str = "", label_selector: str = "", field_selector: str = ""
     ) -> Listing[T]:
-        """All objects of a kind (of one namespace, if given), as one consistent snapshot."""
+        """Return all objects of a kind (of one namespace, if given), as one consistent snapshot."""
 
         async def read(limit: int) -> Listing[T]:
             items: list[T] = []
@@ -137,7 +136,7 @@ class Client:
         field_selector: str = "",
         limit: int = _PAGE,
     ) -> AsyncIterator[Listing[T]]:
-        """The same as `list`, page by page of at most `limit` objects; 0: all in one page.
+        """Yield the same as `list`, page by page of at most `limit` objects; 0: all in one page.
 
         Raises ApiGone if the snapshot grew too old between two pages (see `full_list_if_expired`).
         """
@@ -154,7 +153,7 @@ class Client:
             query["continue"] = rest
 
     async def newest_version(self, kind: Kind[Any], *, namespace: str = "") -> int:
-        """The server's resourceVersion of now, read with a list of at most one object of a kind."""
+        """Return the server's resourceVersion of now, read with a list of at most one object of a kind."""
         path = kind.path(namespace)
         body = await self._send("list", kind.plural, "GET", path, query={"limit": "1"})
         return self._decoder.page(kind, body, path)[0].version

@@ -47,7 +47,7 @@ class Source(Protocol):
     """Where an identity comes from."""
 
     async def read(self, *, refused: bool) -> Identity:
-        """The identity as it is now; the former one itself if nothing changed.
+        """Return the identity as it is now; the former one itself if nothing changed.
 
         refused: the server did not accept it: whatever is kept for later is to be asked for again. Raises
         ConfigurationError, which says what to do.
@@ -68,7 +68,7 @@ class Credentials:
         self._complained = ""
 
     async def authorized(self, exchange: Callable[[Identity], Awaitable[Response]], *, seconds: float) -> Response:
-        """One exchange; once more if it is refused and there are other credentials, within so many seconds."""
+        """Make an exchange; once more if it is refused and other credentials are found, within so many seconds."""
         used = self.identity
         answer = await exchange(used)
         if answer.status == 401 and await self.renewed(used, seconds=seconds):
@@ -123,7 +123,7 @@ class Credentials:
             self._looked = asyncio.get_running_loop().time()
 
     def _expiry(self, identity: Identity) -> float:
-        """Loop time before which to read again."""
+        """Return the loop time before which to read again."""
         if identity.expires_in is None:
             return float("inf")
         return asyncio.get_running_loop().time() + 0.8 * max(0.0, identity.expires_in)

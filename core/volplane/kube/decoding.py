@@ -3,25 +3,84 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from volplane.errors import ApiError, ApiUnavailable
-from volplane.kube.envelopes import Page
 from volplane.kube.flowcontrol import CircuitBreaker
 from volplane.kube.kinds import Kind
-from volplane.kube.nesting import decoded
-from volplane.kube.objects import KubeObject
+from volplane.kube.objects import Fields, KubeObject
 from volplane.kube.transport import ApiMetrics
 
-__all__ = ["AnswerDecoder", "Listing"]
+__all__ = ["AnswerDecoder", "Listing", "Page", "WatchEvent", "decoded", "flattened"]
 
 _LOG = logging.getLogger(__name__)
-_ABOUT = msgspec.json.Decoder(KubeObject)
+_DEEPEST: Final = 100
+"""Levels of lists and objects that `flattened` keeps."""
+_TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 
+R = TypeVar("R")
 T = TypeVar("T", bound=KubeObject)
+
+
+class ListMetadata(Fields):
+    """meta/v1 ListMeta."""
+
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class Page(Fields):
+    """One page of a list. `items` are left encoded, so that one bad object is skipped alone."""
+
+    metadata: ListMetadata = msgspec.field(default_factory=ListMetadata)
+    items: list[msgspec.Raw] = msgspec.field(default_factory=list)
+
+
+class WatchEvent(Fields):
+    """One line of a watch; `object` is left encoded."""
+
+    type: str
+    object: msgspec.Raw
+
+
+def decoded(decode: Callable[[bytes | msgspec.Raw], R], body: bytes | msgspec.Raw) -> R:
+    """Decode the JSON; only its upper levels if it is nested too deep. Raises what `decode` raises.
+
+    Anybody who writes an object can nest its `metadata.managedFields[].fieldsV1` as deep as the API server accepts
+    (10,000). The decoder gives up at a thousand levels, also in fields that it skips, and one such object would make a
+    whole list unreadable.
+    """
+    try:
+        return decode(body)
+    except RecursionError:
+        return decode(flattened(bytes(body)))
+
+
+def flattened(body: bytes, most: int = _DEEPEST) -> bytes:
+    """Replace every list and object that lies within more than `most` others by null."""
+    depth, kept, parts = 0, 0, []
+    for token in _TOKEN.finditer(body):
+        first = body[token.start() : token.start() + 1]
+        if first in b"[{":
+            depth += 1
+            if depth == most + 1:
+                parts.append(body[kept : token.start()])
+        elif first in b"]}":
+            if depth == most + 1:
+                parts.append(b"null")
+                kept = token.end()
+            depth -= 1
+    if depth <= most:
+        parts.append(body[kept:])  # Otherwise the text breaks off, which the decoder reports.
+    return b"".join(parts)
+
+
+_ABOUT = msgspec.json.Decoder(KubeObject)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +105,7 @@ class AnswerDecoder:
         self._page = msgspec.json.Decoder(Page)
 
     def object(self, kind: Kind[T], body: bytes) -> T:
-        """One object. Raises as `unreadable` says."""
+        """Return one object. Raises as `unreadable` says."""
         try:
             obj = decoded(self._of(kind).decode, body)
             _ = obj.version
@@ -56,7 +115,7 @@ class AnswerDecoder:
         return obj
 
     def page(self, kind: Kind[T], body: bytes, path: str) -> tuple[Listing[T], str]:
-        """One page of the list at `path`, and the token of the next page ("": there is none).
+        """Return one page of the list at `path`, and the token of the next page ("": there is none).
 
         An object that does not decode is reported and skipped. Raises ApiUnavailable if the page itself does not.
         """
@@ -80,7 +139,7 @@ class AnswerDecoder:
         return listing, page.metadata.continue_
 
     def unreadable(self, what: str, error: Exception) -> ApiError:
-        """The error for an answer that could not be read.
+        """Return the error for an answer that could not be read.
 
         What is not JSON was cut off on its way: ApiUnavailable. JSON of another shape will be the same the next time.
         """

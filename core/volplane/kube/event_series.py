@@ -90,7 +90,7 @@ class Series:
         return self.about.namespace or "default"
 
     def name(self, component: str) -> str:
-        """A digest of what is equal: a controller that restarts, or another replica, continues the count."""
+        """Return a digest of what is equal, so that another process continues the count."""
         digest = hashlib.sha256("\0".join((component, *self.key)).encode()).hexdigest()[:16]
         return f"{self.about.name[: _LONGEST_NAME - 17].rstrip('-.')}.{digest}"
 
@@ -104,11 +104,11 @@ class Correlator:
         self._similar: OrderedDict[_Key, _Similar] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many series have something to write."""
+        """Describe how many series have something to write."""
         return len(self._waiting)
 
     def waiting(self) -> list[Series]:
-        """All of them, oldest first."""
+        """Return all of them, oldest first."""
         return list(self._waiting.values())
 
     def take(self, event: Notification, stamp: str, now: float) -> Series:
@@ -129,13 +129,13 @@ class Correlator:
         return series
 
     def begin(self, series: Series) -> None:
-        """It has something to write."""
+        """Note that the series has something to write."""
         series.waiting = True
         self._settled.pop(series.key, None)
         self._waiting[series.key] = series
 
     def end(self, series: Series) -> None:
-        """It has nothing to write any more."""
+        """Note that the series has nothing more to write."""
         series.waiting = False
         self._waiting.pop(series.key, None)
         self._settled[series.key] = series
@@ -144,7 +144,7 @@ class Correlator:
             self._settled.popitem(last=False)
 
     def _is_one_too_many(self, group: _Key, text: str, now: float) -> bool:
-        """Whether this text joins the combined Event of its group."""
+        """Tell whether this text joins the combined Event of its group."""
         similar = self._similar.get(group)
         if similar is None or now > similar.last + SIMILAR_SECONDS:
             similar = self._similar[group] = _Similar({text}, now)
@@ -188,7 +188,7 @@ class Budgets:
 
 
 def _shortened(message: str) -> str:
-    """At most so many bytes: the API server counts those."""
+    """Cut a message to the bytes that the API server accepts."""
     if len(message) * 4 <= _LONGEST_MESSAGE:
         return message
     encoded = message.encode()

@@ -142,7 +142,7 @@ class EventRecorder:
                     self._calm.set()
 
     async def _attempt(self, series: Series) -> None:
-        """One try. A failure puts it behind the others: they may fare better."""
+        """Try to write it. A failure puts it behind the others, which may succeed."""
         clock = asyncio.get_running_loop().time
         if not series.tries and not self._closing:
             pause = self._budgets.take(series.about.uid or series.about.key, clock())
@@ -239,5 +239,5 @@ class EventRecorder:
 
 
 def _may_pass(error: ApiError) -> bool:
-    """Whether a refusal may be one of a moment: rights that spread, a webhook that restarts, no namespace that goes."""
+    """Tell whether a refusal may be temporary: rights that spread, or a webhook that restarts."""
     return error.status == 403 and "being terminated" not in error.message

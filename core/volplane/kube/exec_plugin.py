@@ -50,7 +50,7 @@ class ExecCredential(msgspec.Struct, frozen=True):
     expires: datetime | None
 
     def expires_in(self) -> float | None:
-        """Seconds from now; None: not known."""
+        """Return the seconds from now; None: not known."""
         return None if self.expires is None else (self.expires - datetime.now(UTC)).total_seconds()
 
 
@@ -135,7 +135,7 @@ async def _killed(process: asyncio.subprocess.Process, readers: Iterable[asyncio
 
 
 async def _all_of(stream: asyncio.StreamReader | None, what: str) -> bytes:
-    """Everything that comes. Raises ConfigurationError if that is more than any credential."""
+    """Read everything. Raises ConfigurationError if that is more than any credential."""
     read = bytearray()
     while stream is not None and (piece := await stream.read(65_536)):
         read += piece
@@ -145,7 +145,7 @@ async def _all_of(stream: asyncio.StreamReader | None, what: str) -> bytes:
 
 
 async def _last_of(stream: asyncio.StreamReader | None) -> bytes:
-    """The end of what comes."""
+    """Read everything and return the end of it."""
     read = b""
     while stream is not None and (piece := await stream.read(65_536)):
         read = (read + piece)[-_LONGEST_COMPLAINT:]

@@ -69,14 +69,14 @@ class CircuitBreaker:
         self._closed = asyncio.Event()
 
     def record_success(self) -> None:
-        """A call had a usable answer; a refusal is one."""
+        """Record a call with a usable answer. A refusal is one."""
         self._failures = 0
         if self.open:
             self.open = False
             self._closed.set()
 
     def record_failure(self, retry_after: float | None = None) -> None:
-        """A call had none: no connection, 429 or 5xx. retry_after: the seconds that the server asked for."""
+        """Record a call without one: no connection, 429 or 5xx. retry_after: the seconds the server asked for."""
         self._failures += 1
         if self._failures < CIRCUIT_OPEN.threshold:
             return

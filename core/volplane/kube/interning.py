@@ -86,7 +86,7 @@ class Interner:
 
 
 def _keys(items: dict[str, str] | None) -> dict[str, str] | None:
-    """The same map with keys, and short values (`yes`, a driver's name), that are shared."""
+    """Return the same map with shared keys and short values (`yes`, a driver's name)."""
     if not items:
         return items
     return {

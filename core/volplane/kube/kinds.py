@@ -56,7 +56,7 @@ class Kind(Generic[T]):
         return self.path(namespace, name, subresource)
 
     def body(self, **fields: Any) -> dict[str, Any]:
-        """A dict of this kind, for a create."""
+        """Return a dict of this kind, for a create."""
         return {"apiVersion": self.api_version, "kind": self.kind, **fields}
 
 

@@ -10,8 +10,9 @@ import hashlib
 import os
 import ssl
 import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import yaml
@@ -24,9 +25,9 @@ from volplane.errors import ConfigurationError
 from volplane.kube.credentials import Identity
 from volplane.kube.exec_plugin import ExecCredential, run_plugin
 from volplane.kube.http.route import client_context
-from volplane.kube.kubeconfig_shape import flaw
 
 __all__ = ["ServerSettings", "connection_settings"]
+
 
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -42,7 +43,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 async def connection_settings(
     kubeconfig: Path | None = None, *, context: str | None = None
 ) -> tuple[ServerSettings, Identity, _File | _Pod]:
-    """The server, our identity, and the source to read that again from.
+    """Return the server, our identity, and the source to read that again from.
 
     From `kubeconfig`, else $KUBECONFIG, else the pod's own account, else ~/.kube/config. Raises ConfigurationError.
     """
@@ -56,7 +57,7 @@ async def connection_settings(
 
 
 def _chosen(kubeconfig: Path | None) -> tuple[str | None, str]:
-    """(path or paths of kubeconfig files; None for in-cluster), and what to call it in a message."""
+    """Return (path or paths of kubeconfig files; None for in-cluster), and what to call it in a message."""
     if kubeconfig is not None:
         try:
             kubeconfig.stat()
@@ -84,7 +85,7 @@ class _Reader:
         self._identity: Identity | None = None
 
     def _taken(self, configuration: Any, plugin: ExecCredential | None = None) -> Identity:
-        """The identity, the former one if nothing changed. Raises ConfigurationError."""
+        """Return the identity, the former one if nothing changed. Raises ConfigurationError."""
         url = str(configuration.host).rstrip("/")
         self.server = ServerSettings(
             url=url, proxy=configuration.proxy or "", server_name=configuration.tls_server_name or ""
@@ -108,7 +109,7 @@ class _Reader:
         return self._identity
 
     def _header(self, text: str) -> str:
-        """The value of the header. Files often end with a newline."""
+        """Return the value of the header. Files often end with a newline."""
         kind, _, token = text.partition(" ")
         token = token.strip()
         if text and not token:
@@ -140,17 +141,17 @@ class _Loader(KubeConfigLoader):  # type: ignore[misc]  # the package has no typ
     """The package's loader, which leaves exec plugins to us: its own wait for ever and hide errors."""
 
     def plugin(self) -> dict[str, Any] | None:
-        """The `exec` of the user, if it counts."""
+        """Return the `exec` of the user, if it counts."""
         user = self._user.value if self._user is not None else {}
         return user.get("exec") if self.provider is None else None
 
     def cluster(self) -> dict[str, Any]:
-        """What a plugin may be told about the cluster."""
+        """Return what a plugin may know of the cluster."""
         told = ("server", "tls-server-name", "insecure-skip-tls-verify", "certificate-authority-data", "proxy-url")
         return {name: value for name, value in self._cluster.value.items() if name in told}
 
     def token_file(self) -> str:
-        """The file that the user's token comes from."""
+        """Return the file that the user's token comes from."""
         user = self._user.value if self._user is not None else {}
         return "" if "token" in user else str(user.get("tokenFile") or "")
 
@@ -186,7 +187,7 @@ class _File(_Reader):
         except OSError as error:
             raise ConfigurationError(f"no API server to talk to: {self._named}: {why_unusable(error)}") from error
         except _BROKEN as error:
-            why = flaw(self._path) or _plain(error)
+            why = _shape_flaw(self._path) or _plain(error)
             raise ConfigurationError(f"no API server to talk to: {self._named}: {why}") from error
 
 
@@ -229,3 +230,87 @@ def _load(context: ssl.SSLContext, pair: tuple[bytes, bytes]) -> None:
 
 def _plain(error: BaseException) -> str:
     return str(error) or type(error).__name__
+
+
+_LISTS: Final = {"clusters": "cluster", "contexts": "context", "users": "user"}
+_TEXTS: Final = {
+    "cluster": ("server", "certificate-authority", "certificate-authority-data", "tls-server-name", "proxy-url"),
+    "context": ("cluster", "user", "namespace"),
+    "user": ("token", "tokenFile", "client-certificate", "client-key", "client-certificate-data", "client-key-data"),
+}
+
+
+# --- the shape of kubeconfig files (client-go clientcmd/api/v1 Config) ------------------------------------------------
+
+
+def _shape_flaw(paths: str) -> str:
+    """Describe the first part of these files (separated as in KUBECONFIG) that has another shape; "": there is none.
+
+    The kubernetes package takes the shape for granted, and raises whatever Python raises.
+    """
+    for path in filter(None, paths.split(os.pathsep)):
+        try:
+            found = next(_flaws(yaml.safe_load(Path(path).read_text("utf-8"))), "")
+        except (OSError, ValueError, yaml.YAMLError):
+            continue  # said by the package, with the place
+        if found:
+            return f"{path} is no kubeconfig: {found}"
+    return ""
+
+
+def _flaws(config: object) -> Iterator[str]:
+    if config is None:
+        yield "it is empty"
+    elif not isinstance(config, Mapping):
+        yield f"it holds {_kind(config)}, expected a mapping with clusters, contexts, users and current-context"
+    else:
+        for key, part in _LISTS.items():
+            yield from _entries(key, part, config.get(key))
+        if not isinstance(config.get("current-context", ""), str):
+            yield f"current-context is {config['current-context']!r}, expected the name of a context"
+
+
+def _entries(key: str, part: str, entries: object) -> Iterator[str]:
+    if entries is None:
+        return
+    if not isinstance(entries, list):
+        yield f"{key} is {_kind(entries)}, expected a list"
+        return
+    for number, entry in enumerate(entries):
+        where = f"{key}[{number}]"
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
+            yield f"{where} has no name that is text"
+            continue
+        inner = entry.get(part)
+        if not isinstance(inner, Mapping):
+            yield f"{where}.{part} is {_kind(inner)}, expected a mapping"
+            continue
+        yield from _texts(f"{where}.{part}", inner, _TEXTS[part])
+        if part == "user":
+            yield from _plugin(f"{where}.{part}.exec", inner.get("exec"))
+
+
+def _plugin(where: str, plugin: Any) -> Iterator[str]:
+    if plugin is None:
+        return
+    if not isinstance(plugin, Mapping):
+        yield f"{where} is {_kind(plugin)}, expected a mapping"
+        return
+    yield from _texts(where, plugin, ("command", "apiVersion"))
+    args, env = plugin.get("args") or [], plugin.get("env") or []
+    if not isinstance(args, list):
+        yield f"{where}.args is {_kind(args)}, expected a list"
+    if not isinstance(env, list) or not all(isinstance(each, Mapping) and {"name", "value"} <= {*each} for each in env):
+        yield f"{where}.env is not a list of mappings with name and value"
+
+
+def _texts(where: str, holder: Mapping[str, Any], keys: tuple[str, ...]) -> Iterator[str]:
+    for key in keys:
+        if holder.get(key) is not None and not isinstance(holder[key], str):
+            yield f"{where}.{key} is {_kind(holder[key])}, expected text"
+
+
+def _kind(value: object) -> str:
+    """Name the kind of a value in the words of YAML. The value itself may be a secret."""
+    kinds = {dict: "a mapping", list: "a list", str: "text", bool: "a boolean", type(None): "nothing"}
+    return kinds.get(type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}")

@@ -20,12 +20,12 @@ __all__ = ["LeaseLock", "drivers_of", "fence_of"]
 
 
 def fence_of(lease: Lease) -> Fence:
-    """The term of leadership that the Lease shows."""
+    """Return the term of leadership that the Lease shows."""
     return Fence(lease.spec.lease_transitions or 0, lease.spec.holder_identity or "", lease.uid)
 
 
 def drivers_of(lease: Lease | None) -> frozenset[str]:
-    """Names of the drivers that the last holder of the Lease noted on it."""
+    """Return the names of the drivers that the last holder of the Lease noted on it."""
     noted = lease.annotation(names.DRIVERS) if lease is not None else None
     return frozenset((noted or "").split(",")) - {""}
 
@@ -63,7 +63,7 @@ class LeaseLock:
         """What it made of that."""
 
     async def read(self, *, seconds: float) -> Lease | None:
-        """The Lease as it is; None if nobody ever made it."""
+        """Return the Lease as it is; None if nobody ever made it."""
         return await self._client.find(LEASES, self._key, seconds=seconds)
 
     async def take(self, lease: Lease | None, *, seconds: float) -> Lease:

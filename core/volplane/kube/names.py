@@ -139,7 +139,7 @@ MIGRATED_PLUGINS = {
 
 
 def csi_driver_of(plugin: str) -> str | None:
-    """The CSI driver that has taken over from an in-tree plugin of this name, if one has."""
+    """Return the CSI driver that has taken over from an in-tree plugin of this name, if one has."""
     return MIGRATED_PLUGINS.get(plugin)
 
 

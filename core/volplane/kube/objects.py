@@ -11,17 +11,6 @@ from typing import Any
 
 import msgspec
 
-from volplane.kube.csi import CsiDriver, CsiDriverSpec, CsiNode, CsiNodeDriver, CsiStorageCapacity
-from volplane.kube.metadata import (
-    Fields,
-    KubeObject,
-    LabelSelector,
-    Metadata,
-    NodeSelector,
-    NodeSelectorTerm,
-    Requirement,
-    VolumeNodeAffinity,
-)
 from volplane.kube.quantity import parse
 
 __all__ = [
@@ -34,7 +23,9 @@ __all__ = [
     "CsiDriverSpec",
     "CsiNode",
     "CsiNodeDriver",
+    "CsiNodeSpec",
     "CsiStorageCapacity",
+    "Fields",
     "KubeObject",
     "LabelSelector",
     "Lease",
@@ -46,6 +37,7 @@ __all__ = [
     "NodeSelector",
     "NodeSelectorTerm",
     "ObjectReference",
+    "OwnerReference",
     "Pod",
     "PodSpec",
     "PodStatus",
@@ -61,10 +53,105 @@ __all__ = [
     "VolumeAttachmentStatus",
     "VolumeAttributesClass",
     "VolumeError",
+    "VolumeNodeAffinity",
     "VolumeSpec",
     "VolumeStatus",
     "WholePod",
 ]
+
+
+class Fields(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, kw_only=True):
+    """Base of every struct: camel case outside, unknown fields ignored, no part in garbage collection."""
+
+
+class OwnerReference(Fields):
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+
+
+class Metadata(Fields):
+    """ObjectMeta."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    finalizers: list[str] | None = None
+    owner_references: list[OwnerReference] | None = None
+
+
+class KubeObject(Fields):
+    """What all kinds share."""
+
+    metadata: Metadata = msgspec.field(default_factory=Metadata)
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, or `name` for cluster-scoped kinds."""
+        meta = self.metadata
+        return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        return self.metadata.namespace
+
+    @property
+    def uid(self) -> str:
+        return self.metadata.uid
+
+    @property
+    def version(self) -> int:
+        """The resourceVersion as a number (a server that answers anything else is not a Kubernetes API server)."""
+        return int(self.metadata.resource_version or 0)
+
+    @property
+    def terminating(self) -> bool:
+        return self.metadata.deletion_timestamp is not None
+
+    def annotation(self, name: str) -> str | None:
+        annotations = self.metadata.annotations
+        return None if annotations is None else annotations.get(name)
+
+    def has_finalizer(self, name: str) -> bool:
+        return name in (self.metadata.finalizers or ())
+
+
+class Requirement(Fields):
+    """One expression of a label selector or of node affinity."""
+
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class LabelSelector(Fields):
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[Requirement] | None = None
+
+
+class NodeSelectorTerm(Fields):
+    match_expressions: list[Requirement] | None = None
+    match_fields: list[Requirement] | None = None
+
+
+class NodeSelector(Fields):
+    node_selector_terms: list[NodeSelectorTerm] | None = None
+
+
+class VolumeNodeAffinity(Fields):
+    required: NodeSelector | None = None
 
 
 class ObjectReference(Fields):
@@ -373,3 +460,41 @@ class Lease(KubeObject):
     """coordination.k8s.io/v1 Lease."""
 
     spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
+
+
+class CsiNodeDriver(Fields):
+    name: str = ""
+    node_id: str = msgspec.field(default="", name="nodeID")
+    topology_keys: list[str] | None = None
+    allocatable: dict[str, int] | None = None
+
+
+class CsiNodeSpec(Fields):
+    drivers: list[CsiNodeDriver] | None = None
+
+
+class CsiNode(KubeObject):
+    """storage.k8s.io/v1 CSINode."""
+
+    spec: CsiNodeSpec = msgspec.field(default_factory=CsiNodeSpec)
+
+
+class CsiDriverSpec(Fields):
+    attach_required: bool = True
+    node_allocatable_update_period_seconds: int | None = None
+    storage_capacity: bool = False
+
+
+class CsiDriver(KubeObject):
+    """storage.k8s.io/v1 CSIDriver."""
+
+    spec: CsiDriverSpec = msgspec.field(default_factory=CsiDriverSpec)
+
+
+class CsiStorageCapacity(KubeObject):
+    """storage.k8s.io/v1 CSIStorageCapacity. Quantities are texts: one that is none counts as no room."""
+
+    storage_class_name: str = ""
+    node_topology: LabelSelector | None = None
+    capacity: str | None = None
+    maximum_volume_size: str | None = None

@@ -45,16 +45,16 @@ class Quantity:
         return Fraction(self.nanos, 10**9)
 
     def as_bytes(self) -> int:
-        """The amount as a whole number, rounded up (away from zero when negative)."""
+        """Return the amount as a whole number, rounded up (away from zero when negative)."""
         return _round_away(self.nanos, 10**9)
 
     def rounded(self, places: int) -> Quantity:
-        """The amount rounded away from zero to `places` decimal places (3: thousandths)."""
+        """Return the amount rounded away from zero to `places` decimal places (3: thousandths)."""
         step = 10 ** (9 - places)
         return Quantity(_round_away(self.nanos, step) * step, self.format)
 
     def __str__(self) -> str:
-        """The canonical notation."""
+        """Return the canonical notation."""
         if not self.nanos:
             return "0"
         whole, rest = divmod(abs(self.nanos), 10**9)
@@ -94,7 +94,7 @@ def parse(text: str | float) -> Quantity:
 
 
 def canonical_milli(text: str | float) -> str:
-    """The canonical notation of a quantity (`20000G` becomes `20T`), rounded up to thousandths.
+    """Return the canonical notation of a quantity (`20000G` becomes `20T`), rounded up to thousandths.
 
     This is what the API server stores in resource lists. Raises ValueError as `parse`.
     """
@@ -102,7 +102,7 @@ def canonical_milli(text: str | float) -> str:
 
 
 def format_bytes(amount: int) -> str:
-    """A whole number of bytes in binary notation: 1073741824 is `1Gi`, 1000 is `1k`."""
+    """Return a whole number of bytes in binary notation: 1073741824 is `1Gi`, 1000 is `1k`."""
     return str(Quantity(amount * 10**9, "BinarySI"))
 
 

@@ -140,7 +140,7 @@ class Reflector(Generic[T]):
         return version
 
     def _contradicts(self, page: Listing[T], begun: float) -> bool:
-        """Whether the server was restored or replaced: its version, or that of an object, went back."""
+        """Tell whether the server was restored or replaced: its version, or that of an object, went back."""
         back = page.version < self._cache.reached
         if not back and not any(self._cache.contradicts(obj, page.version, begun=begun) for obj in page.items):
             return False
@@ -161,7 +161,7 @@ class Reflector(Generic[T]):
         self._doubtful = False
 
     async def _follow(self, version: int) -> None:
-        """One watch, until it ends; moves `_version` on."""
+        """Follow one watch until it ends. Moves `_version` on."""
         seconds = self._random.randint(*(_LONG if self._bookmarked and self._regular else _SHORT))
         self._bookmarked, self._doubtful = False, True
         loop = asyncio.get_running_loop()

@@ -42,7 +42,10 @@ _DECODER = msgspec.json.Decoder(Status)
 
 
 def error_from(code: int, headers: Mapping[str, str], body: bytes, *, call: str) -> ApiError:
-    """The error for an answer that is not a success. call: method and path, for the message where the body has none."""
+    """Return the error for an answer that is not a success.
+
+    call: method and path, for the message where the body has none.
+    """
     try:
         status = _DECODER.decode(body)
     except ValueError:
@@ -74,7 +77,7 @@ def _class_of(code: int, status: Status) -> int:
 
 
 def _retry_after(headers: Mapping[str, str], status: Status) -> float | None:
-    """Seconds, of the body or the header (RFC 9110, 10.2.3; a date there is not understood); None if none are given."""
+    """Return the seconds of the body or the header (RFC 9110, 10.2.3, no dates); None if none are given."""
     asked = status.details.retry_after_seconds if status.details is not None else None
     if not asked:
         try:

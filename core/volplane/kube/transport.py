@@ -45,14 +45,14 @@ class LineStream(Protocol):
         ...
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """The lines, without their newlines, until the server ends the answer.
+        """Return the lines, without their newlines, until the server ends the answer.
 
         Raises ApiUnavailable if the connection breaks or falls silent.
         """
         ...
 
     async def read(self) -> bytes:
-        """The rest of the answer as a whole: the Status of a refusal."""
+        """Return the rest of the answer as a whole: the Status of a refusal."""
         ...
 
 
@@ -64,11 +64,11 @@ class Transport(Protocol):
     """
 
     async def send(self, request: Request) -> Response:
-        """One exchange, over within the request's `seconds`."""
+        """Make one exchange within the request's `seconds`."""
         ...
 
     def stream(self, request: Request) -> AbstractAsyncContextManager[LineStream]:
-        """A GET whose answer is read as it comes. `seconds` without a byte mean that the connection is dead."""
+        """Make a GET whose answer is read as it comes. After `seconds` without a byte the connection is dead."""
         ...
 
     async def close(self) -> None:
@@ -80,15 +80,15 @@ class ApiMetrics(Protocol):
     """Where clients, reflectors and event recorders count."""
 
     def api_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
-        """One exchange ended with this HTTP code; 0: no answer."""
+        """Count an exchange that ended with this HTTP code; 0: no answer."""
         ...
 
     def undecodable(self, resource: str) -> None:
-        """An object could not be read and was skipped."""
+        """Count an object that could not be read and was skipped."""
         ...
 
     def listed(self, resource: str) -> None:
-        """A whole list was taken into a cache."""
+        """Count a whole list that was taken into a cache."""
         ...
 
     def watch_ended(self, resource: str, why: str) -> None:

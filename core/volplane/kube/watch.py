@@ -8,9 +8,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from volplane.errors import ApiError, ApiUnavailable
-from volplane.kube.envelopes import WatchEvent
+from volplane.kube.decoding import WatchEvent, decoded
 from volplane.kube.kinds import Kind
-from volplane.kube.nesting import decoded
 from volplane.kube.objects import KubeObject
 from volplane.kube.status import Status, error_from
 from volplane.kube.transport import LineStream
@@ -87,7 +86,7 @@ class Watch(Generic[T]):
             return Change(event.type, None, about, _version(about))
 
     def _about_bookmark(self, raw: msgspec.Raw) -> KubeObject:
-        """What it is of; nothing follows from one that cannot be read."""
+        """Return the object of a bookmark; an empty one if it cannot be read, which does no harm."""
         try:
             return msgspec.json.decode(raw, type=KubeObject)
         except ValueError:

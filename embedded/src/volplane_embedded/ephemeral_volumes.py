@@ -14,8 +14,7 @@ from volplane.controller.actions import Action, Create, Delete, LiveReads, Read,
 from volplane.controller.runner import Runner
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS
-from volplane.kube.metadata import OwnerReference
-from volplane.kube.objects import Claim
+from volplane.kube.objects import Claim, OwnerReference
 from volplane_embedded.informers import Informers, unsubscribing
 from volplane_embedded.objects import PODS, Pod, PodVolume, is_finished
 

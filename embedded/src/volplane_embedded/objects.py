@@ -14,8 +14,7 @@ import msgspec
 
 from volplane.kube import objects
 from volplane.kube.kinds import Kind
-from volplane.kube.metadata import Fields
-from volplane.kube.objects import KubeObject, NodeSelector, NodeSelectorTerm, SchedulingGate
+from volplane.kube.objects import Fields, KubeObject, NodeSelector, NodeSelectorTerm, SchedulingGate
 
 __all__ = [
     "CONFIG_MAPS",

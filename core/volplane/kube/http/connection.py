@@ -30,7 +30,7 @@ class NotHttp(ConnectionError):
 
 
 async def until(ends: float | None, waiter: asyncio.Future[T]) -> T:
-    """What is set as the result of `waiter`. Raises TimeoutError at the loop time `ends`; None: never.
+    """Wait for the result of `waiter`. Raises TimeoutError at the loop time `ends`; None: never.
 
     It costs a sixth of `asyncio.timeout`.
     """
@@ -77,20 +77,20 @@ class Answer:
             await self._progress(ends)
 
     async def body(self, ends: float | None = None) -> bytes:
-        """The body, or the rest of it. Raises OSError if the connection ends before."""
+        """Return the body, or the rest of it. Raises OSError if the connection ends before."""
         while not self.whole:
             self._on_taken()
             await self._progress(ends)
         return self._take()
 
     async def chunk(self, ends: float | None = None) -> bytes:
-        """What has come of the body since the last call; b"" at its end. Raises OSError as `body`."""
+        """Return the part of the body since the last call; b"" at its end. Raises OSError as `body`."""
         while not self._chunks and not self.whole:
             await self._progress(ends)
         return self._take()
 
     def add(self, data: bytes) -> None:
-        """A part of the body has come."""
+        """Add a part of the body."""
         self._chunks.append(data)
         self.unread += len(data)
 
@@ -100,7 +100,7 @@ class Answer:
             self._waiter.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        """Nothing more will come."""
+        """End the answer: nothing more will come."""
         self._error = error
         self.wake()
 

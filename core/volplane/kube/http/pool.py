@@ -44,7 +44,7 @@ class ConnectionPool:
         self._closed = False
 
     async def take(self, tls: Tls, ends: float | None = None) -> Connection:
-        """A connection that nobody else has, until `give_back`.
+        """Return a connection of the caller's own, until `give_back`.
 
         Raises what `connect` raises, and TimeoutError at the loop time `ends` (None: never).
         """
@@ -138,7 +138,7 @@ class ConnectionPool:
         self._make_more()
 
     def _next_waiter(self) -> asyncio.Future[Connection] | None:
-        """The first in the queue. One that was cancelled is still there until its task runs."""
+        """Return the first in the queue. One that was cancelled is still there until its task runs."""
         while self._waiters:
             waiter = next(iter(self._waiters))
             del self._waiters[waiter]

@@ -60,7 +60,7 @@ class Address:
 
     @classmethod
     def parse(cls, url: str, *, what: str) -> Address:
-        """Of an http or https URL. what: where it stands, for the message. Raises ConfigurationError."""
+        """Parse an http or https URL. what: its option, for the message. Raises ConfigurationError."""
         try:
             parts = urlsplit(url)
             host = (parts.hostname or "").encode("idna").decode()
@@ -91,7 +91,7 @@ class Route:
     proxy: Address | None = None
 
     async def connect(self, tls: Tls, lost: Callable[[Connection], None]) -> Connection:
-        """An open connection to the server, through the proxy if there is one.
+        """Return an open connection to the server, through the proxy if there is one.
 
         tls: for https. lost: see `Connection`. Raises OSError (ProxyError, ssl.SSLError, socket.gaierror among them)
         and ConnectTimeoutError.
@@ -107,7 +107,7 @@ class Route:
         return await _opened(self.server, secured, lost)
 
     async def _tunnelled(self, proxy: Address, tls: Tls, lost: Callable[[Connection], None]) -> Connection:
-        """A tunnel (RFC 9110, 9.3.6) with TLS in it, if the server has TLS."""
+        """Return a tunnel (RFC 9110, 9.3.6) with TLS in it, if the server has TLS."""
         secured = {"ssl": client_context(), "server_hostname": proxy.host} if proxy.scheme == "https" else {}
         target = f"{self.server.authority.removesuffix(f':{self.server.port}')}:{self.server.port}"
         lines = [f"CONNECT {target} HTTP/1.1", f"host: {target}"]
@@ -148,7 +148,7 @@ async def _opened(to: Address, secured: dict[str, Any], lost: Callable[[Connecti
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:
-    """A socket that notices within two minutes that the other end is gone, even on a connection that waits."""
+    """Return a socket that notices within two minutes that the other end is gone, even on a connection that waits."""
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

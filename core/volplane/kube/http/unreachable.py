@@ -17,13 +17,13 @@ __all__ = ["refused", "silent", "unreachable", "why_unreachable"]
 
 
 def unreachable(server: str, call: str, error: BaseException) -> ApiUnavailable:
-    """The error for a call (method and path) that had no answer."""
+    """Return the error for a call (method and path) that had no answer."""
     why = why_unreachable(error)
     return ApiUnavailable(f"the API server {server} cannot be reached: {why} ({call} failed)", status=0)
 
 
 def refused(server: str, error: ApiError) -> ApiError:
-    """The same error, with the address and what to check if the server knows us not (401) or forbids the call (403)."""
+    """Return the error with the server's address and what to check, for a 401 or 403."""
     match error.status:
         case 401:
             advice = (
@@ -40,7 +40,7 @@ def refused(server: str, error: ApiError) -> ApiError:
 
 
 def why_unreachable(error: BaseException) -> str:
-    """Why there was no answer, and what to check."""
+    """Explain why there was no answer, and what to check."""
     told = _plain(error)
     match error:
         case ProxyError():
@@ -55,7 +55,7 @@ def why_unreachable(error: BaseException) -> str:
 
 
 def _of_system(error: BaseException) -> str:
-    """The same of what the operating system or TLS said."""
+    """Explain an error of the operating system or of TLS."""
     told = _plain(error)
     match error:
         case ssl.SSLCertVerificationError():
@@ -74,7 +74,7 @@ def _of_system(error: BaseException) -> str:
 
 
 def silent(within: str) -> str:
-    """Why there was no answer within some time."""
+    """Explain why there was no answer within some time."""
     return f"it had no answer within {within}; check its address, firewalls, VPN or proxy, and whether it is overloaded"
 
 
