@@ -1,40 +1,62 @@
 """For authors of cloud backends: what every driver of a cloud needs beside the cloud's own calls.
 
 Rate limits that learn, one shared poller of states, turns of long work, error tables, batches that one bad id does not
-spoil, the zones of a region, ownership marks and fences. Nothing here does I/O or knows a cloud. See
-docs/how-to/write-a-cloud-backend.md.
+spoil, the zones of a region, ownership marks and fences, and the hooks of disks. Nothing here does I/O or knows a
+cloud. See docs/how-to/write-a-cloud-backend.md.
 """
 
-from volplane.cloud.batches import chunks, read_without_bad_ids
-from volplane.cloud.board import Board, Observation
-from volplane.cloud.call_metrics import measured
-from volplane.cloud.error_table import CloudError, ErrorRow, ErrorTable
+from volplane.cloud.calls import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, CloudError, ErrorRow, ErrorTable, measured
+from volplane.cloud.disks import (
+    GIB,
+    DiskBackend,
+    DiskOperations,
+    DiskOptions,
+    NodeNames,
+    csi_asset,
+    csi_source,
+    pod_scrub,
+    size_in_gib,
+)
 from volplane.cloud.marks import LABELS, TAGS, Fences, Marks, label_text
+from volplane.cloud.polling import Observation, StatePoller, chunks, read_without_bad_ids
 from volplane.cloud.rates import RateLimiter, TokenBucket
 from volplane.cloud.turns import BoundedCache, HookCall, RetryLater, StateAges, in_turns
-from volplane.cloud.zones import Zones, ZoneStates
+from volplane.cloud.zones import Zones, ZoneStates, zones_for
 
 __all__ = [
+    "GIB",
     "LABELS",
+    "NOT_SENT",
+    "NO_ANSWER",
+    "NO_CREDENTIALS",
     "TAGS",
-    "Board",
     "BoundedCache",
     "CloudError",
+    "DiskBackend",
+    "DiskOperations",
+    "DiskOptions",
     "ErrorRow",
     "ErrorTable",
     "Fences",
     "HookCall",
     "Marks",
+    "NodeNames",
     "Observation",
     "RateLimiter",
     "RetryLater",
     "StateAges",
+    "StatePoller",
     "TokenBucket",
     "ZoneStates",
     "Zones",
     "chunks",
+    "csi_asset",
+    "csi_source",
     "in_turns",
     "label_text",
     "measured",
+    "pod_scrub",
     "read_without_bad_ids",
+    "size_in_gib",
+    "zones_for",
 ]

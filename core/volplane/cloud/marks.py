@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from volplane.assets import Ownership
 from volplane.cloud.turns import BoundedCache
-from volplane.errors import AlreadyExists, Fenced
-from volplane.requests import Context, Fence
+from volplane.errors import AlreadyExists, Fenced, Unsupported
+from volplane.requests import AdoptRequest, Context, Fence
 
 __all__ = ["LABELS", "TAGS", "Fences", "Marks", "label_text"]
 
@@ -164,6 +164,25 @@ class Fences:
         """The mark that one of our assets needs before this leader changes it; empty if it has it."""
         wanted = self._marks.of_term(context)
         return wanted if self._marks.cluster in marks and not wanted.items() <= marks.items() else {}
+
+    def marks_to_adopt(self, asset: str, marks: Mapping[str, str], request: AdoptRequest) -> dict[str, str]:
+        """Return the marks that `adopt` writes to the asset; empty if they are the new owner's already.
+
+        The term becomes that of the new owner's leader: terms of two clusters cannot be compared. Raises AlreadyExists
+        if the marks are neither owner's, Fenced, and Unsupported for a static volume.
+        """
+        owner, former = request.volume.owner, request.former
+        if owner is None:
+            raise Unsupported(f"{request.volume.name} was not made by this driver: it carries no marks")
+        found = self._marks.owner(marks, owner.cluster_id)
+        if found == owner:
+            return {}
+        if found is None or self._marks.of(found) != self._marks.of(former):
+            whose = f"{found.volume_name} of cluster {found.cluster_id!r}" if found else "no owner that volplane knows"
+            raise AlreadyExists(f"{asset} belongs to {whose}, not to cluster {former.cluster_id!r}: it is not touched")
+        if former.cluster_id == owner.cluster_id:
+            self.refuse_former_leader(asset, marks, request.context)
+        return {**self._marks.of(owner), **self._marks.of_term(request.context)}
 
     def forget(self, asset: str) -> None:
         """Drop what this process knows of the asset's leaders: its mark has a new term."""

@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
+from typing import TypeVar
 
 from volplane._token_bucket import TokenBucket
+from volplane.cloud.calls import CloudError
+from volplane.cloud.turns import HookCall, RetryLater
 
 __all__ = ["RateLimiter", "TokenBucket"]
+
+T = TypeVar("T")
 
 _SLOT_SECONDS = 120.0
 """A slot that was not used this long after its time is dropped."""
@@ -92,6 +97,32 @@ class RateLimiter:
                 return left
             queue.release(key, now)
             return 0.0
+
+    def make(
+        self,
+        kind: Hashable,
+        key: Hashable,
+        call: HookCall,
+        work: Callable[[], T],
+        *,
+        is_throttled: Callable[[CloudError], bool],
+    ) -> T:
+        """Make a call of the cloud that changes something, and return its result; learns from it.
+
+        Raises `RetryLater` while it is too early for the caller, what `HookCall.require_time` raises, and CloudError.
+        """
+        call.require_time()
+        wait = self.wait(kind, key)
+        if wait > 0:
+            raise RetryLater(wait)
+        try:
+            result = work()
+        except CloudError as error:
+            if is_throttled(error):
+                self.throttled(kind)
+            raise
+        self.succeeded(kind)
+        return result
 
     def queue_seconds(self, kind: Hashable) -> float:
         """How long a caller that came now would have to wait. Takes nothing."""

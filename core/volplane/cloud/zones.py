@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from volplane.cloud.error_table import CloudError
+from volplane.assets import Segment
+from volplane.cloud.calls import CloudError
 from volplane.errors import InvalidArgument
-from volplane.requests import Context
+from volplane.requests import Context, ProvisionRequest
 
-__all__ = ["ZoneStates", "Zones"]
+__all__ = ["ZoneStates", "Zones", "zones_for"]
 
 _SECONDS: Final = 600.0
 
@@ -77,3 +79,41 @@ class Zones:
             if not self.names:
                 raise
             self._read_at = self._clock()
+
+
+def zones_for(request: ProvisionRequest, label: str, region: Sequence[str], *, count: int = 1) -> tuple[str, ...]:
+    """Return the zones that a disk may be in, in order of preference.
+
+    They are the selected node's, else those of the class's allowedTopologies, else those of the region in which nodes
+    are, else all of the region. The order of several is a hash of the claim's uid, so that it is the same in every
+    attempt and every process. label: of nodes, for their zone. count: how many zones the disk needs. Of a disk in two
+    zones the second one is from the latter three, and one without nodes only where no other is left.
+
+    Raises `InvalidArgument` if there are too few, or a segment has no such label.
+    """
+
+    def order(zones: Collection[str]) -> list[str]:
+        return sorted(zones, key=lambda zone: hashlib.sha256(f"{request.claim.uid}\0{zone}".encode()).digest())
+
+    selected = () if request.segment is None else (_zone_of(request.segment, label),)
+    if selected and count == 1:
+        return selected
+    allowed = [_zone_of(segment, label) for segment in request.allowed_segments]
+    with_nodes = {segment.get(label) for segment in request.node_segments}
+    near = allowed or [zone for zone in region if zone in with_nodes] or region
+    zones = (*selected, *order(set(near) - set(selected)))
+    if len(zones) < count and not allowed:
+        zones += tuple(order(set(region) - set(zones)))
+    if len(zones) < count:
+        raise InvalidArgument(
+            f"the volume needs {count} zone{'s' if count > 1 else ''}, and {len(zones)} can be had; look at the option "
+            "zones and at the class's allowedTopologies"
+        )
+    return zones
+
+
+def _zone_of(segment: Segment, label: str) -> str:
+    zone = segment.get(label)
+    if not zone:
+        raise InvalidArgument(f"the place chosen for the volume has no {label}: nodes and the class's topology need it")
+    return zone

@@ -13,9 +13,6 @@ from volplane.schemas import Param, ParameterKind
 
 __all__ = ["DirectoryParameters", "check_demand"]
 
-_LARGEST_ID = 2**32 - 2
-"""The largest user or group id of Linux: the one above it means "unchanged"."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class DirectoryParameters:
@@ -31,7 +28,7 @@ class DirectoryParameters:
         ),
     ] = 0o770
     uid: Annotated[
-        int | None, Param("Owner of the directory; default: the driver's user.", minimum=0, maximum=_LARGEST_ID)
+        int | None, Param("Owner of the directory; default: the driver's user.", minimum=0, maximum=2**32 - 2)
     ] = None
     gid: Annotated[
         int | None,
@@ -39,7 +36,7 @@ class DirectoryParameters:
             "Group of the directory, and supplemental group of the pods that use the volume; default: the driver's "
             "group, and none.",
             minimum=0,
-            maximum=_LARGEST_ID,
+            maximum=2**32 - 2,
         ),
     ] = None
     path_template: Annotated[

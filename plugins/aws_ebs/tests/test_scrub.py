@@ -45,5 +45,5 @@ def test_what_no_pod_may_have_is_refused_with_the_reason(region: Any) -> None:
         scrub(region, "disk-1")
     region.fake.remove_volume(asset.handle)
     region.again()
-    with pytest.raises(NotFound, match="there is nothing to scrub"):
+    with pytest.raises(NotFound, match="does not exist"):
         scrub(region, asset)

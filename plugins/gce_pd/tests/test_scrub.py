@@ -33,5 +33,5 @@ def test_what_no_pod_may_have_is_refused_with_the_reason(site: Any) -> None:
     with pytest.raises(Unsupported, match="scrubber pods run on Linux"):
         scrub(site, asset, source=windows)
     site.delete(asset)
-    with pytest.raises(NotFound, match="there is nothing to scrub"):
+    with pytest.raises(NotFound, match="does not exist"):
         scrub(site, asset)

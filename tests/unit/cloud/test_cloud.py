@@ -1,4 +1,4 @@
-"""The parts that every driver of a cloud needs: rates, the board of states, error tables, batches, marks, fences."""
+"""The parts that every driver of a cloud needs: rates, the poller of states, error tables, batches, marks, fences."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from volplane import (
 from volplane.cloud import (
     LABELS,
     TAGS,
-    Board,
     CloudError,
     ErrorRow,
     ErrorTable,
@@ -34,6 +33,7 @@ from volplane.cloud import (
     RateLimiter,
     RetryLater,
     StateAges,
+    StatePoller,
     TokenBucket,
     in_turns,
     label_text,
@@ -91,7 +91,9 @@ def test_a_throttled_pacer_halves_its_rate_lines_up_anew_and_eases() -> None:
 
 def test_a_board_answers_nobody_with_what_was_before_a_change() -> None:
     clock, shown = Times(), {"a": 1}
-    poller: Board[str, int] = Board(lambda keys: {key: shown[key] for key in keys}, clock=clock, interval=0.5)
+    poller: StatePoller[str, int] = StatePoller(
+        lambda keys: {key: shown[key] for key in keys}, clock=clock, interval=0.5
+    )
     first = poller.ask("a")
     assert first is not None
     assert first.value == 1
@@ -118,7 +120,7 @@ def test_callers_of_a_board_ride_along_with_a_fetch_that_is_under_way() -> None:
         assert proceed.wait(10)
         return dict.fromkeys(keys, 7)
 
-    poller: Board[str, int] = Board(fetch, clock=clock, interval=0.5)
+    poller: StatePoller[str, int] = StatePoller(fetch, clock=clock, interval=0.5)
     answers: dict[str, Any] = {}
 
     def ask(name: str, key: str) -> None:
@@ -144,7 +146,7 @@ def test_a_caller_that_waits_for_something_else_anyway_leaves_the_fetch_to_other
         fetches.append(sorted(keys))
         return dict.fromkeys(keys, 7)
 
-    poller: Board[str, int] = Board(fetch, clock=clock, interval=0.5, early=True)
+    poller: StatePoller[str, int] = StatePoller(fetch, clock=clock, interval=0.5, early=True)
     for key in ("a", "b"):
         with pytest.raises(RetryLater) as told:
             poller.current(key, patience=4.0)
@@ -159,7 +161,9 @@ def test_a_caller_that_waits_for_something_else_anyway_leaves_the_fetch_to_other
 
 def test_a_caller_that_was_patient_once_is_not_asked_to_wait_again() -> None:
     clock = Times()
-    poller: Board[str, int] = Board(lambda keys: dict.fromkeys(keys, 7), clock=clock, interval=0.5, early=True)
+    poller: StatePoller[str, int] = StatePoller(
+        lambda keys: dict.fromkeys(keys, 7), clock=clock, interval=0.5, early=True
+    )
     assert poller.ask("a", patience=4.0) is None
     clock.now += poller.next_poll("a", after=4.0)
     found = poller.ask("a", patience=4.0)
@@ -169,7 +173,7 @@ def test_a_caller_that_was_patient_once_is_not_asked_to_wait_again() -> None:
 
 def test_a_board_whose_callers_wait_for_something_else_fetches_less_often_until_then() -> None:
     clock = Times()
-    poller: Board[str, int] = Board(lambda keys: dict.fromkeys(keys, 7), clock=clock, interval=1.0)
+    poller: StatePoller[str, int] = StatePoller(lambda keys: dict.fromkeys(keys, 7), clock=clock, interval=1.0)
     clock.now = 120.0
     assert poller.next_poll("a", after=0.1) == pytest.approx(1.0)
     poller.relax(10.0)
@@ -200,7 +204,7 @@ def test_a_fetch_that_is_cut_off_leaves_nobody_waiting() -> None:
             raise SystemExit
         return dict(answer)
 
-    poller: Board[str, int] = Board(fetch, clock=lambda: 0.0, interval=1.0)
+    poller: StatePoller[str, int] = StatePoller(fetch, clock=lambda: 0.0, interval=1.0)
     with pytest.raises(SystemExit):
         poller.fetch_now("a")
     assert poller.fetch_now("a").value == 1
@@ -208,7 +212,7 @@ def test_a_fetch_that_is_cut_off_leaves_nobody_waiting() -> None:
 
 def test_a_board_forgets_what_nobody_asks_for_any_more() -> None:
     clock = Times()
-    poller: Board[str, int] = Board(lambda keys: dict.fromkeys(keys, 1), clock=clock, interval=0.5)
+    poller: StatePoller[str, int] = StatePoller(lambda keys: dict.fromkeys(keys, 1), clock=clock, interval=0.5)
     for number in range(100):
         poller.ask(f"k{number}")
         clock.now += 1.0

@@ -7,13 +7,10 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, Protocol
 
-from volplane.cloud import CloudError, measured
+from volplane.cloud import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, CloudError, measured
 from volplane_aws_ebs.settings import Settings
 
 __all__ = [
-    "NOT_SENT",
-    "NO_ANSWER",
-    "NO_CREDENTIALS",
     "Action",
     "AwsClient",
     "AwsError",
@@ -22,13 +19,6 @@ __all__ = [
     "ServiceClient",
     "connect",
 ]
-
-NO_ANSWER = "NoAnswer"
-"""Code of our own: the request was sent and no usable answer came; it may have taken effect."""
-NOT_SENT = "NotSent"
-"""Code of our own: there was no connection; the request has no effect."""
-NO_CREDENTIALS = "NoCredentials"
-"""Code of our own: the default chain has no credentials, or the role cannot be assumed."""
 
 _CONNECT_SECONDS = 5
 _READ_SECONDS = 20

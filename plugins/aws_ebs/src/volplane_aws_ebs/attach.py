@@ -17,15 +17,23 @@ from volplane import (
     VolumeIdentity,
     VolumeInUse,
 )
-from volplane.cloud import BoundedCache, HookCall, RetryLater
+from volplane.cloud import BoundedCache, Fences, HookCall, RetryLater
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.devices import DeviceNames
 from volplane_aws_ebs.ec2 import Ec2
 from volplane_aws_ebs.errors import NOT_ATTACHED, NOT_FOUND
-from volplane_aws_ebs.ownership import Fencing
+from volplane_aws_ebs.ownership import write_term
 from volplane_aws_ebs.parameters import BLOCK_UNTIL_INITIALIZED
-from volplane_aws_ebs.resources import Ec2Attachment, Ec2Instance, Ec2Volume, instance_id, volume_id, volume_id_from
+from volplane_aws_ebs.resources import (
+    Ec2Attachment,
+    Ec2Instance,
+    Ec2Volume,
+    existing,
+    instance_id,
+    volume_id,
+    volume_id_from,
+)
 from volplane_aws_ebs.state_waits import STUCK_DETACHING_SECONDS, Pair, StateWaits
 
 __all__ = ["Attacher"]
@@ -47,9 +55,9 @@ class Attacher:
     What it keeps in memory only saves calls and measures how long a state lasts.
     """
 
-    def __init__(self, ec2: Ec2, fencing: Fencing, waits: StateWaits, node_name: Callable[[str], str]) -> None:
+    def __init__(self, ec2: Ec2, fences: Fences, waits: StateWaits, node_name: Callable[[str], str]) -> None:
         self._ec2 = ec2
-        self._fencing = fencing
+        self._fences = fences
         self._node_name = node_name
         self._devices = DeviceNames(ec2.clock)
         self._waits = waits
@@ -66,14 +74,10 @@ class Attacher:
                 "volume can be attached to it; it must look like aws:///eu-central-1a/i-0a1b2c3d4e5f67890"
             )
         recent = self._ec2.recent_volume(id_)
-        volume = recent if recent is not None and recent.available else self._ec2.volume(id_)
-        if volume is None or volume.being_deleted:
-            raise NotFound(
-                f"volume {id_} of {request.volume.name} does not exist (any more)", code="InvalidVolume.NotFound"
-            )
+        volume = existing(recent if recent is not None and recent.available else self._ec2.volume(id_), request.volume)
         if request.volume.owner is not None:
             ownership_tags.refuse_foreign(id_, volume.tags, request.volume.owner)
-        self._fencing.refuse_former_leader(volume, call)
+        self._fences.refuse_former_leader(id_, volume.tags, call.context)
         attachment = volume.attachment(instance)
         if attachment is not None:
             return self._existing_attachment(volume, attachment, call)
@@ -147,7 +151,7 @@ class Attacher:
                 code="InvalidVolume.ZoneMismatch",
             )
         self._refuse_full(request, target, volume.id)
-        self._fencing.write(volume, call)
+        write_term(self._ec2, self._fences, volume, call)
         device = self._devices.reserve(target, volume.id)
         try:
             self._ec2.change(
@@ -228,7 +232,7 @@ class Attacher:
         pair = (id_, instance)
         if attachment.state in ("detaching", "busy"):
             self._waits.detaching(volume, attachment, after=min(self._elapsed(pair, "detaching") / 4, 10.0))
-        self._fencing.refuse_former_leader(volume, call)
+        self._fences.refuse_former_leader(id_, volume.tags, call.context)
         try:
             self._ec2.change(
                 Action.DETACH_VOLUME, id_, call, VolumeId=id_, InstanceId=instance, Device=attachment.device

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from volplane.cloud import Board, chunks, read_without_bad_ids
+from volplane.cloud import StatePoller, chunks, read_without_bad_ids
 from volplane_aws_ebs import ownership_tags
-from volplane_aws_ebs.api import Action, AwsClient, AwsError
-from volplane_aws_ebs.errors import NOT_FOUND, THROTTLED
+from volplane_aws_ebs.api import Action, AwsClient
+from volplane_aws_ebs.errors import NOT_FOUND, is_throttled
 from volplane_aws_ebs.resources import Ec2Instance, Ec2Snapshot, Ec2Volume, VolumeModification
 
 __all__ = ["DescribeBatches", "NameKey"]
@@ -45,15 +45,17 @@ class DescribeBatches:
 
         One unknown id fails a DescribeVolumes by ids.
         """
-        self.volumes: Board[str, Ec2Volume] = Board(self._volumes, clock=clock, interval=_POLL_INTERVAL)
-        self.names: Board[NameKey, tuple[Ec2Volume, ...]] = Board(
+        self.volumes: StatePoller[str, Ec2Volume] = StatePoller(self._volumes, clock=clock, interval=_POLL_INTERVAL)
+        self.names: StatePoller[NameKey, tuple[Ec2Volume, ...]] = StatePoller(
             self._names, clock=clock, interval=_POLL_INTERVAL, early=True
         )
-        self.instances: Board[str, Ec2Instance] = Board(self._instances, clock=clock, interval=_POLL_INTERVAL)
-        self.modifications: Board[str, VolumeModification] = Board(
+        self.instances: StatePoller[str, Ec2Instance] = StatePoller(
+            self._instances, clock=clock, interval=_POLL_INTERVAL
+        )
+        self.modifications: StatePoller[str, VolumeModification] = StatePoller(
             self._modifications, clock=clock, interval=_POLL_INTERVAL
         )
-        self.snapshots: Board[NameKey, tuple[Ec2Snapshot, ...]] = Board(
+        self.snapshots: StatePoller[NameKey, tuple[Ec2Snapshot, ...]] = StatePoller(
             self._snapshots, clock=clock, interval=_POLL_INTERVAL
         )
 
@@ -144,18 +146,15 @@ class DescribeBatches:
                 found[response["VolumeId"]] = VolumeModification.of(response)
         return found
 
-    def _all(self, poller: Board[Any, Any], action: Action, field: str, **parameters: Any) -> list[Mapping[str, Any]]:
+    def _all(
+        self, poller: StatePoller[Any, Any], action: Action, field: str, **parameters: Any
+    ) -> list[Mapping[str, Any]]:
         """The items of every page. Slows the poller down when EC2 throttles."""
         items: list[Mapping[str, Any]] = []
         token: dict[str, str] = {}
         while True:
-            try:
+            with poller.pacing(is_throttled):
                 answer = self._client.call(action, **parameters, **token)
-            except AwsError as error:
-                if error.code in THROTTLED:
-                    poller.slow_down()
-                raise
-            poller.speed_up()
             items += answer.get(field, ())
             following = answer.get("NextToken")
             if not following:

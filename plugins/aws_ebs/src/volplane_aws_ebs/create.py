@@ -7,7 +7,6 @@ up, and which zones had no capacity. The memory of the process only saves calls 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,24 +16,23 @@ from volplane import (
     Asset,
     BackendError,
     InProgress,
-    InvalidArgument,
     Ownership,
     ProvisionRequest,
     ResourceExhausted,
     Unavailable,
 )
-from volplane.cloud import TAGS, BoundedCache, HookCall, RetryLater
+from volplane.cloud import TAGS, BoundedCache, HookCall, RetryLater, csi_source, zones_for
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.ceilings import Ceilings
 from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
-from volplane_aws_ebs.errors import outcome_unknown, to_backend_error, volume_failed, volume_vanished
-from volplane_aws_ebs.resources import Ec2Volume, asset_from, new_source, place, zone_parameter
+from volplane_aws_ebs.errors import outcome_unknown, volume_failed, volume_vanished
+from volplane_aws_ebs.resources import Ec2Volume, asset_from, place, zone_parameter
 from volplane_aws_ebs.settings import check_tag_count
 from volplane_aws_ebs.state_waits import StateWaits
 from volplane_aws_ebs.volume_spec import VolumeSpec
 
-__all__ = ["Provisioner", "allowed_zones", "choose_zone"]
+__all__ = ["Provisioner", "choose_zone"]
 
 _FIRST_POLL = 1.25
 _LONGEST_POLL_PAUSE = 10.0
@@ -46,39 +44,10 @@ _MAX_CREATIONS = 20_000
 Key = tuple[str, str, int]
 
 
-# --- zones ------------------------------------------------------------------------------------------------------
-
-
-def allowed_zones(request: ProvisionRequest, label: str, region: Sequence[str]) -> tuple[str, ...]:
-    """The zones that the volume may be in, in order of preference.
-
-    They are the selected node's, else those of the class's allowedTopologies, else those of the region in which nodes
-    are, else all of the region. The order of several is a hash of the claim's uid, so that it is the same in every
-    attempt and every process.
-    """
-    if request.segment is not None:
-        return (_zone_of(request.segment.get(label), label),)
-    allowed = [_zone_of(segment.get(label), label) for segment in request.allowed_segments]
-    with_nodes = {segment.get(label) for segment in request.node_segments}
-    zones = allowed or [zone for zone in region if zone in with_nodes] or list(region)
-    if not zones:
-        raise InvalidArgument("the region has no availability zone for volumes; look at the option zones")
-    return tuple(sorted(set(zones), key=lambda zone: hashlib.sha256(f"{request.claim.uid}\0{zone}".encode()).digest()))
-
-
-def _zone_of(zone: str | None, label: str) -> str:
-    if not zone:
-        raise InvalidArgument(f"the place chosen for the volume has no {label}: nodes and the class's topology need it")
-    return zone
-
-
 def choose_zone(zones: Sequence[str], full: Iterable[str]) -> str:
     """The first zone that is not known to be full; the first of all if every one is."""
     known = set(full)
     return next((zone for zone in zones if zone not in known), zones[0])
-
-
-# --- creation ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -119,7 +88,7 @@ class Provisioner:
         """
         spec = VolumeSpec.of(request)
         check_tag_count(self._ec2.settings.tags, spec.parameters.tags.keys())
-        zones = allowed_zones(request, self._ec2.settings.zone_label, region)
+        zones = zones_for(request, self._ec2.settings.zone_label, region)
         creation = self._creation(request)
         creation.attempt = max(creation.attempt, _number(request.context.state.get("attempt")))
         if not creation.volume or creation.spec != spec.digest:
@@ -223,7 +192,7 @@ class Provisioner:
         if error.code == "IncorrectState" and "snapshot" in error.message.lower():
             raise RetryLater(_LONGEST_PAUSE)  # The snapshot is not complete yet.
         doing = f"make a volume for {request.name} in zone {zone}"
-        failure = to_backend_error(self._ec2.decoded(error), doing)
+        failure = self._ec2.backend_error(error, doing)
         if isinstance(failure, ResourceExhausted) and failure.reschedule and now >= creation.uncertain_until:
             failure.nothing_done = True
             full = {*_texts(request.context.state.get("full")), zone}
@@ -277,7 +246,7 @@ class Provisioner:
             self._ec2.change(Action.DELETE_VOLUME, id_, call, VolumeId=id_)
             return self._gone(request, creation, volume_failed(id_, spec.parameters.kms_key, creation.attempt))
         self._creations.drop(_key(request.owner))
-        source = new_source(self._ec2.settings, id_, request.volume_mode, spec.parameters.fs_type)
+        source = csi_source(self._ec2.settings, id_, request.volume_mode, spec.parameters.fs_type)
         return asset_from(self._ec2.settings, volume, source, driver=request.context.driver, attributes=spec.attributes)
 
     def _gone(self, request: ProvisionRequest, creation: _Creation, error: BackendError) -> InProgress:

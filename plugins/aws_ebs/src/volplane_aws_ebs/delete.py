@@ -1,18 +1,17 @@
-"""The hook `delete`: check that the volume is ours and not attached, delete it, wait until EC2 no longer shows it."""
+"""The hooks `delete` and `recycle`: check that the volume is ours and not attached; delete it or let a pod erase it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from volplane import DeleteRequest, Done, InProgress, Ownership, VolumeInUse
-from volplane.cloud import BoundedCache, HookCall, RetryLater
+from volplane import DeleteRequest, Done, InProgress, Ownership, PodScrub, RecycleRequest, VolumeInUse
+from volplane.cloud import BoundedCache, Fences, HookCall, RetryLater, pod_scrub
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.ec2 import Ec2
 from volplane_aws_ebs.errors import NOT_FOUND
-from volplane_aws_ebs.ownership import Fencing
-from volplane_aws_ebs.resources import Ec2Volume, volume_id_from
+from volplane_aws_ebs.resources import Ec2Volume, existing, volume_id, volume_id_from
 from volplane_aws_ebs.state_waits import StateWaits
 
 __all__ = ["Deleter"]
@@ -39,19 +38,19 @@ class _Deletion:
 
 
 class Deleter:
-    """The hook `delete` of one driver. Safe for threads; what it keeps in memory only saves calls."""
+    """The hooks `delete` and `recycle` of one driver. Safe for threads; what it keeps in memory only saves calls."""
 
     def __init__(
         self,
         ec2: Ec2,
-        fencing: Fencing,
+        fences: Fences,
         waits: StateWaits,
         node_name: NodeName,
         on_deleted: Callable[[Ownership], None],
     ) -> None:
         """on_deleted: called with the owner of each volume whose deletion this process has seen to its end."""
         self._ec2 = ec2
-        self._fencing = fencing
+        self._fences = fences
         self._waits = waits
         self._node_name = node_name
         self._on_deleted = on_deleted
@@ -81,8 +80,16 @@ class Deleter:
             self._waits.creating(volume, after=0.5)
         if deletion is not None and now - deletion.since < _REPEAT_AFTER:
             raise RetryLater(self._ec2.batches.volumes.next_poll(id_, after=0.5))
-        self._fencing.refuse_former_leader(volume, call)
+        self._fences.refuse_former_leader(id_, volume.tags, call.context)
         return self._delete(volume, call)
+
+    def scrub(self, request: RecycleRequest) -> PodScrub:
+        """Return how a pod erases the volume, if it is ours and not attached. Raises as `delete`."""
+        id_ = volume_id(request.volume)
+        volume = existing(self._ec2.volume(id_), request.volume)
+        ownership_tags.refuse_foreign(id_, volume.tags, request.volume.owner)
+        where = [f"{self._node_name(each.instance)} ({each.state})" for each in volume.attachments]
+        return pod_scrub(request, id_, where, "VolumeInUse")
 
     def _not_shown(self, id_: str, request: DeleteRequest, deletion: _Deletion | None) -> Done | InProgress:
         """Deleted, if this process has deleted it; else a second look must agree, since EC2 may not show it yet."""

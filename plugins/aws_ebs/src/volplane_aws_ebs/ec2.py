@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from volplane.cloud import BoundedCache, HookCall, RateLimiter, RetryLater
+from volplane import BackendError
+from volplane.cloud import BoundedCache, CloudError, HookCall, RateLimiter, RetryLater
 from volplane_aws_ebs.api import Action, AwsClient, AwsError
 from volplane_aws_ebs.batching import DescribeBatches
-from volplane_aws_ebs.errors import THROTTLED, to_backend_error
+from volplane_aws_ebs.errors import is_throttled, to_backend_error
 from volplane_aws_ebs.resources import Ec2Instance, Ec2Snapshot, Ec2Volume, VolumeModification
 from volplane_aws_ebs.settings import Settings
 
@@ -124,38 +124,28 @@ class Ec2:
 
         Raises RetryLater, AwsError, and `Unavailable` if the hook call was cancelled.
         """
-        call.require_time()
-        wait = self._rate_limiter.wait(action, key)
-        if wait > 0:
-            if wait > _LONG_QUEUE:
-                self.batches.volumes.relax(wait)
-            raise RetryLater(wait)
         try:
-            result = self._client.call(action, **parameters)
-        except AwsError as error:
-            if error.code in THROTTLED:
-                self._rate_limiter.throttled(action)
+            return self._rate_limiter.make(
+                action, key, call, lambda: self._client.call(action, **parameters), is_throttled=is_throttled
+            )
+        except RetryLater as retry:
+            if retry.seconds > _LONG_QUEUE:
+                self.batches.volumes.relax(retry.seconds)
             raise
-        self._rate_limiter.succeeded(action)
-        return result
 
     # --- errors -------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def translating_errors(self, doing: str) -> Iterator[None]:
-        """Turn every AwsError that leaves the block into a `BackendError`. doing: as in "make a volume for pvc-1"."""
-        try:
-            yield
-        except AwsError as error:
-            raise to_backend_error(self.decoded(error), doing) from error
+    def backend_error(self, error: CloudError, doing: str) -> BackendError:
+        """Return the error of the contract. doing: as in "make a volume for pvc-1".
 
-    def decoded(self, error: AwsError) -> AwsError:
-        """The error with its encoded authorization message decoded, or removed if the driver may not decode it."""
+        An encoded authorization message is decoded, or removed if the driver may not decode it.
+        """
         encoded = _ENCODED_MESSAGE.search(error.message)
         if encoded is None:
-            return error
+            return to_backend_error(error, doing)
         reason = self._decoded_message(encoded[1])
-        return AwsError(error.action, error.code, _ENCODED_MESSAGE.sub("", error.message).rstrip(" .") + reason)
+        message = _ENCODED_MESSAGE.sub("", error.message).rstrip(" .") + reason
+        return to_backend_error(CloudError(error.call, error.code, message), doing)
 
     def _decoded_message(self, encoded: str) -> str:
         if not self._may_decode.is_set():

@@ -16,8 +16,7 @@ from volplane import (
     Unavailable,
     VolumeInUse,
 )
-from volplane.cloud import ErrorRow, ErrorTable
-from volplane_aws_ebs.api import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, AwsError
+from volplane.cloud import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, CloudError, ErrorRow, ErrorTable
 
 __all__ = [
     "MODIFICATION_RETRY_SECONDS",
@@ -25,6 +24,7 @@ __all__ = [
     "NOT_FOUND",
     "QUOTA",
     "THROTTLED",
+    "is_throttled",
     "outcome_unknown",
     "to_backend_error",
     "volume_failed",
@@ -261,12 +261,17 @@ _TABLE = ErrorTable(
 )
 
 
-def to_backend_error(error: AwsError, doing: str) -> BackendError:
+def is_throttled(error: CloudError) -> bool:
+    """Return whether EC2 refuses the call because there are too many."""
+    return error.code in THROTTLED
+
+
+def to_backend_error(error: CloudError, doing: str) -> BackendError:
     """The error of the contract. doing: as in "make a volume for pvc-1"."""
     return _TABLE.translated(error, doing)
 
 
-def outcome_unknown(error: AwsError) -> bool:
+def outcome_unknown(error: CloudError) -> bool:
     """Whether the call may have taken effect all the same."""
     return _TABLE.in_doubt(error)
 

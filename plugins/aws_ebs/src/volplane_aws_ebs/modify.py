@@ -12,23 +12,22 @@ from volplane import (
     ExpandRequest,
     InvalidArgument,
     ModifyRequest,
-    NotFound,
     ResourceExhausted,
     Throttled,
     VolumeIdentity,
 )
-from volplane.cloud import BoundedCache, HookCall, RetryLater
+from volplane.cloud import BoundedCache, Fences, HookCall, RetryLater, size_in_gib
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.attributes_class import AttributesClass
 from volplane_aws_ebs.ceilings import Ceilings
 from volplane_aws_ebs.ec2 import Ec2
 from volplane_aws_ebs.errors import MODIFICATION_RETRY_SECONDS, to_backend_error
-from volplane_aws_ebs.ownership import Fencing
-from volplane_aws_ebs.resources import Ec2Volume, VolumeModification, asset_from, place, volume_id
+from volplane_aws_ebs.ownership import write_term
+from volplane_aws_ebs.pending_modifications import Change, PendingModifications
+from volplane_aws_ebs.resources import Ec2Volume, VolumeModification, asset_from, existing, place, volume_id
 from volplane_aws_ebs.state_waits import StateWaits
-from volplane_aws_ebs.volume_types import VOLUME_TYPES, allowed_iops, check_throughput, gib
-from volplane_aws_ebs.wishes import Change, Wishes
+from volplane_aws_ebs.volume_types import VOLUME_TYPES, allowed_iops, check_throughput
 
 __all__ = ["Modifier"]
 
@@ -40,18 +39,18 @@ _FAILED_RETRY = 8 * 3_600.0
 class Modifier:
     """The hooks `expand` and `modify` of one driver. Safe for threads."""
 
-    def __init__(self, ec2: Ec2, fencing: Fencing, waits: StateWaits, ceilings: Ceilings) -> None:
+    def __init__(self, ec2: Ec2, fences: Fences, waits: StateWaits, ceilings: Ceilings) -> None:
         self._ec2 = ec2
         self._ceilings = ceilings
-        self._fencing = fencing
+        self._fences = fences
         self._waits = waits
-        self._wishes = Wishes(ec2.clock)
+        self._pending = PendingModifications(ec2.clock)
         self._failed_since: BoundedCache[tuple[str, float], float] = BoundedCache()
         """By volume and start of its last modification: since when this process knows that it failed."""
 
     def expand(self, request: ExpandRequest, call: HookCall) -> Asset:
         """Raises RetryLater, AwsError and the errors of the contract."""
-        size, volume = gib(request.capacity_bytes), self._volume(request.volume)
+        size, volume = size_in_gib(request.capacity_bytes), self._volume(request.volume)
         volume = self._modify_until(volume, "expand", self._capped(volume, _growth(volume, size), call), call)
         return asset_from(self._ec2.settings, volume, request.volume.source, driver=request.context.driver)
 
@@ -64,11 +63,8 @@ class Modifier:
         return Done()
 
     def _volume(self, identity: VolumeIdentity) -> Ec2Volume:
-        id_ = volume_id(identity)
-        volume = self._ec2.volume(id_)
-        if volume is None or volume.being_deleted:
-            raise NotFound(f"volume {id_} of {identity.name} does not exist (any more)", code="InvalidVolume.NotFound")
-        ownership_tags.refuse_foreign(id_, volume.tags, identity.owner)
+        volume = existing(self._ec2.volume(volume_id(identity)), identity)
+        ownership_tags.refuse_foreign(volume.id, volume.tags, identity.owner)
         return volume
 
     def _tag(self, volume: Ec2Volume, wanted: AttributesClass, name: str, call: HookCall) -> None:
@@ -76,7 +72,7 @@ class Modifier:
         removed, written = wanted.tags_to_remove(volume), wanted.tags_to_write(volume, name)
         if not removed and not written:
             return
-        self._fencing.refuse_former_leader(volume, call)
+        self._fences.refuse_former_leader(volume.id, volume.tags, call.context)
         if removed:
             tags = [{"Key": key} for key in removed]
             self._ec2.change(Action.DELETE_TAGS, volume.id, call, Resources=[volume.id], Tags=tags)
@@ -102,9 +98,9 @@ class Modifier:
         """
         id_ = volume.id
         if not own:
-            self._wishes.satisfied(id_, hook)
+            self._pending.satisfied(id_, hook)
             return volume
-        self._fencing.refuse_former_leader(volume, call)
+        self._fences.refuse_former_leader(volume.id, volume.tags, call.context)
         kind = VOLUME_TYPES.get(volume.volume_type)
         if kind is not None and not kind.modifiable:
             raise InvalidArgument(
@@ -113,13 +109,13 @@ class Modifier:
             )
         if volume.state == "creating":
             self._waits.creating(volume, after=0.5)
-        change, open_for = self._wishes.merged(id_, hook, own)
+        change, open_for = self._pending.merged(id_, hook, own)
         last = self._ec2.modification(id_)
         if last is not None:
             self._wait_for(last, own)
         if open_for > 0:
             raise RetryLater(self._ec2.batches.volumes.next_poll(id_, after=open_for))
-        self._fencing.write(volume, call)
+        write_term(self._ec2, self._fences, volume, call)
         try:
             self._ec2.change(Action.MODIFY_VOLUME, id_, call, VolumeId=id_, **change)
         except AwsError as error:
@@ -127,10 +123,10 @@ class Modifier:
             if error.code == "VolumeModificationRateExceeded":
                 raise _too_many_modifications(id_, error, last) from None
             if change != own and isinstance(to_backend_error(error, ""), InvalidArgument | ResourceExhausted):
-                self._wishes.keep_apart(id_)
+                self._pending.keep_apart(id_)
                 raise RetryLater(self._ec2.batches.volumes.next_poll(id_)) from None
             raise
-        self._wishes.made(id_)
+        self._pending.made(id_)
         self._ec2.batches.modifications.invalidate(id_)
         self._ec2.batches.volumes.invalidate(id_)
         raise RetryLater(self._ec2.batches.volumes.next_poll(id_, after=1.0))

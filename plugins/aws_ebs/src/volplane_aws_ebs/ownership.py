@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from volplane import (
-    AdoptRequest,
-    AlreadyExists,
-    AssetPage,
-    Done,
-    ListedAsset,
-    ListRequest,
-    NotFound,
-    Throttled,
-    Unsupported,
-)
-from volplane.cloud import TAGS, Fences, HookCall, RetryLater
+from collections.abc import Mapping
+
+from volplane import AdoptRequest, AssetPage, Done, ListedAsset, ListRequest, Throttled
+from volplane.cloud import GIB, Fences, HookCall, RetryLater
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action
 from volplane_aws_ebs.ec2 import Ec2
-from volplane_aws_ebs.resources import GIB, Ec2Volume, volume_id
+from volplane_aws_ebs.resources import Ec2Volume, existing, volume_id
 
-__all__ = ["Fencing", "adopt", "list_page"]
+__all__ = ["adopt", "list_page", "write_term"]
 
 _PAGE_SIZE = 500
-
-
-# --- list -------------------------------------------------------------------------------------------------------
 
 
 def list_page(ec2: Ec2, request: ListRequest) -> AssetPage:
@@ -54,41 +43,21 @@ def _listed(volume: Ec2Volume) -> ListedAsset:
     )
 
 
-# --- adopt ------------------------------------------------------------------------------------------------------
+# --- adopt and fence --------------------------------------------------------------------------------------------
 
 
-def adopt(ec2: Ec2, fencing: Fencing, request: AdoptRequest, call: HookCall) -> Done:
+def adopt(ec2: Ec2, fences: Fences, request: AdoptRequest, call: HookCall) -> Done:
     """Replace the ownership tags of `request.former` by those of the new owner.
 
-    The fence number becomes that of the new owner's leader: numbers of two clusters cannot be compared. Raises AwsError
-    and the errors of the contract: AlreadyExists if the volume is neither owner's.
+    Raises AwsError and the errors of the contract: AlreadyExists if the volume is neither owner's.
     """
-    id_, owner = volume_id(request.volume), request.volume.owner
-    if owner is None:
-        raise Unsupported(f"{request.volume.name} was not made by this driver: it carries no marks")
-    volume = ec2.batches.volumes.fetch_now(id_).value
-    if volume is None or volume.being_deleted:
-        raise NotFound(
-            f"volume {id_} of {request.volume.name} does not exist (any more)", code="InvalidVolume.NotFound"
-        )
-    found = ownership_tags.owner_of(volume.tags)
-    if found == owner:
+    id_ = volume_id(request.volume)
+    volume = existing(ec2.batches.volumes.fetch_now(id_).value, request.volume)
+    tags = fences.marks_to_adopt(id_, volume.tags, request)
+    if not tags:
         return Done()
-    if found != request.former:
-        whose = (
-            f"{found.volume_name} of cluster {found.cluster_id!r}"
-            if found is not None
-            else "nobody that volplane knows"
-        )
-        raise AlreadyExists(
-            f"{id_} belongs to {whose}, not to cluster {request.former.cluster_id!r}: it is not touched"
-        )
-    if request.former.cluster_id == owner.cluster_id:
-        fencing.refuse_former_leader(volume, call)
-    new = {**TAGS.of(owner), **TAGS.of_term(call.context)}
-    tags = [{"Key": key, "Value": value} for key, value in new.items()]
     try:
-        ec2.change(Action.CREATE_TAGS, id_, call, Resources=[id_], Tags=tags)
+        _tag(ec2, id_, tags, call)
     except RetryLater as retry:
         # The hook `adopt` has no InProgress.
         raise Throttled(
@@ -96,40 +65,23 @@ def adopt(ec2: Ec2, fencing: Fencing, request: AdoptRequest, call: HookCall) -> 
             retry_after=retry.seconds,
             nothing_done=True,
         ) from None
-    fencing.forget(id_)
-    ec2.batches.volumes.invalidate(id_)
+    fences.forget(id_)
     return Done()
 
 
-# --- fence ------------------------------------------------------------------------------------------------------
+def write_term(ec2: Ec2, fences: Fences, volume: Ec2Volume, call: HookCall) -> None:
+    """Tag one of our volumes with this leader's term, unless it has it. Raises RetryLater, AwsError.
 
-
-class Fencing:
-    """Refuses late calls of a former leader by comparing the terms of calls per volume. Safe for threads.
-
-    The newest term is written to the volume as a tag before it is attached or modified, so that other processes see
-    it too.
-    EC2 has no conditional writes: a call that starts between the read and the change is not refused. For DetachVolume
-    the device name closes this gap.
+    It is written before the volume is attached or modified, so that other processes see it too. EC2 has no conditional
+    writes: a call that starts between the read and the change is not refused. For DetachVolume the device name closes
+    this gap.
     """
+    tags = fences.mark_to_write(volume.tags, call.context)
+    if tags:
+        _tag(ec2, volume.id, tags, call)
 
-    def __init__(self, ec2: Ec2) -> None:
-        self._ec2 = ec2
-        self._fences = Fences(TAGS)
 
-    def refuse_former_leader(self, volume: Ec2Volume, call: HookCall) -> None:
-        """Raise Unavailable if a newer leader has changed this volume."""
-        self._fences.refuse_former_leader(volume.id, volume.tags, call.context)
-
-    def forget(self, volume: str) -> None:
-        """Drop what this process knows of the volume's leaders: the tag of the volume has a new term."""
-        self._fences.forget(volume)
-
-    def write(self, volume: Ec2Volume, call: HookCall) -> None:
-        """Tag one of our volumes with this leader's number, unless it has it. Raises RetryLater, AwsError."""
-        mark = self._fences.mark_to_write(volume.tags, call.context)
-        if not mark:
-            return
-        tags = [{"Key": key, "Value": value} for key, value in mark.items()]
-        self._ec2.change(Action.CREATE_TAGS, volume.id, call, Resources=[volume.id], Tags=tags)
-        self._ec2.batches.volumes.invalidate(volume.id)
+def _tag(ec2: Ec2, id_: str, tags: Mapping[str, str], call: HookCall) -> None:
+    wanted = [{"Key": key, "Value": value} for key, value in tags.items()]
+    ec2.change(Action.CREATE_TAGS, id_, call, Resources=[id_], Tags=wanted)
+    ec2.batches.volumes.invalidate(id_)

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from volplane import Asset, InvalidArgument, NodeIdentity, VolumeIdentity, VolumeMode, VolumeSource
+from volplane import Asset, InvalidArgument, NodeIdentity, NotFound, VolumeIdentity, VolumeSource
+from volplane.cloud import csi_asset
 from volplane_aws_ebs.settings import Settings
 
 __all__ = [
-    "GIB",
     "IN_TREE",
     "Ec2Attachment",
     "Ec2Instance",
@@ -22,16 +22,14 @@ __all__ = [
     "Ec2Volume",
     "VolumeModification",
     "asset_from",
+    "existing",
     "instance_id",
-    "new_source",
     "place",
     "tags_from",
     "volume_id",
     "volume_id_from",
     "zone_parameter",
 ]
-
-GIB = 1 << 30
 
 
 def tags_from(response: Mapping[str, Any]) -> dict[str, str]:
@@ -201,7 +199,6 @@ class Ec2Snapshot:
 IN_TREE = "awsElasticBlockStore"
 _HANDLE = re.compile(r"(?:aws://[^/]*/)?(vol-[0-9a-f]{8,17})")
 _INSTANCE = re.compile(r"(?:aws://(?:[^/]*/)*)?(i-[0-9a-f]{8,17})")
-_IDENTITY = "storage.kubernetes.io/csiProvisionerIdentity"
 
 
 def volume_id_from(handle: str) -> str | None:
@@ -226,14 +223,6 @@ def instance_id(node: NodeIdentity) -> str | None:
     return match[1] if match else None
 
 
-def new_source(settings: Settings, handle: str, mode: VolumeMode, fs_type: str) -> VolumeSource:
-    """The volume source of a new PersistentVolume."""
-    fields: dict[str, Any] = {"driver": settings.csi_driver_name, "volumeHandle": handle}
-    if mode is VolumeMode.FILESYSTEM:
-        fields["fsType"] = fs_type
-    return VolumeSource(kind="csi", fields=fields)
-
-
 def place(settings: Settings, volume: Ec2Volume) -> str:
     """The volume's zone, as `zone_label` of the nodes names it."""
     return volume.zone_id if settings.zone_ids else volume.zone
@@ -252,11 +241,17 @@ def asset_from(
     driver: str,
     attributes: Mapping[str, str] | None = None,
 ) -> Asset:
-    """The asset: its node affinity is its zone. attributes: for the node plugin."""
-    return Asset(
-        handle=volume.id,
-        source=source,
-        capacity_bytes=volume.size * GIB,
-        node_affinity=({settings.zone_label: place(settings, volume)},),
-        attributes={**(attributes or {}), _IDENTITY: driver} if source.kind == "csi" else {},
+    """Return the asset: its node affinity is its zone. attributes: for the node plugin."""
+    zones = (place(settings, volume),)
+    return csi_asset(
+        settings, volume.id, source, size_gib=volume.size, zones=zones, driver=driver, attributes=attributes
     )
+
+
+def existing(volume: Ec2Volume | None, identity: VolumeIdentity) -> Ec2Volume:
+    """Return the volume of a PersistentVolume. Raises NotFound if there is none, or it is being deleted."""
+    if volume is None or volume.being_deleted:
+        raise NotFound(
+            f"volume {volume_id(identity)} of {identity.name} does not exist (any more)", code="InvalidVolume.NotFound"
+        )
+    return volume

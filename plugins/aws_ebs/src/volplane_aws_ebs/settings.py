@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from volplane import InvalidArgument, Param, Secret
+from volplane.cloud import DiskOptions
 from volplane_aws_ebs.ownership_tags import MOST_TAGS, OWN_TAGS, RESERVED_PREFIXES
 
 __all__ = ["CSI_DRIVER", "ZONE_ID_LABEL", "ZONE_LABEL", "Settings", "check_tag_count", "check_tags"]
@@ -19,23 +20,16 @@ _URL = r"(https?://[^\s?#]+)?"
 _MAX_EXTRA_TAGS = 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+@dataclass(frozen=True, kw_only=True)
+class Settings(DiskOptions):
     """The options of a driver."""
 
-    region: Annotated[
-        str,
-        Param(
-            "Region of the volumes, such as eu-central-1. Never guessed: a handle means nothing in another region.",
-            pattern="[a-z0-9-]+",
-        ),
-    ]
     zones: Annotated[
         tuple[str, ...],
         Param(
-            "Zones for volumes whose place nobody chose (volumeBindingMode Immediate without allowedTopologies), "
-            "local zones too; empty = all availability zones of the region. Of these it takes one in which a node is, "
-            "if there is any. Ids such as euc1-az1 where zone_label holds ids."
+            "Zones for volumes whose place nobody chose (volumeBindingMode Immediate without allowedTopologies), local "
+            "zones too; empty = all availability zones of the region. Of these it takes one in which a node is, if "
+            "there is any. Ids such as euc1-az1 where zone_label holds ids."
         ),
     ] = ()
     access_key_id: Annotated[
@@ -63,23 +57,7 @@ class Settings:
     role_session_name: Annotated[
         str, Param("Under which name the role's calls appear in the audit log.", pattern=r"[\w+=,.@-]{2,64}")
     ] = "volplane"
-    endpoint: Annotated[
-        str,
-        Param(
-            "URL of the EC2 API instead of the region's own, for private endpoints and tests. Credentials are "
-            "sent there, which is why no class can set it.",
-            pattern=_URL,
-        ),
-    ] = ""
     sts_endpoint: Annotated[str, Param("URL of the STS API instead of the region's own.", pattern=_URL)] = ""
-    attach: Annotated[
-        bool,
-        Param(
-            "Declare that volplane attaches the volumes. Only where the controller of the official driver does "
-            "not run, "
-            "because its attacher serves the same VolumeAttachments."
-        ),
-    ] = False
     csi_driver_name: Annotated[
         str,
         Param(
@@ -117,14 +95,6 @@ class Settings:
             maximum=10_000,
         ),
     ] = 40
-    attach_limit: Annotated[
-        int,
-        Param(
-            "How many volumes a node may hold, its root volume included; 0 = what EC2 says of its instance type.",
-            minimum=0,
-            maximum=1_000,
-        ),
-    ] = 0
     reserved_attachments: Annotated[
         int,
         Param(

@@ -17,12 +17,12 @@ from volplane import (
     Snapshot,
     SnapshotRequest,
 )
-from volplane.cloud import BoundedCache, HookCall, RetryLater
+from volplane.cloud import GIB, BoundedCache, HookCall, RetryLater
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
 from volplane_aws_ebs.errors import NOT_FOUND, outcome_unknown
-from volplane_aws_ebs.resources import GIB, Ec2Snapshot, tags_from, volume_id
+from volplane_aws_ebs.resources import Ec2Snapshot, tags_from, volume_id
 
 __all__ = ["Snapshotter"]
 

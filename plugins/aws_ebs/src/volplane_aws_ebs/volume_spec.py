@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from volplane import AccessMode, InvalidArgument, ProvisionRequest, Unsupported, VolumeMode, read_parameters
+from volplane.cloud import GIB, size_in_gib
 from volplane_aws_ebs.parameters import ClassParameters
-from volplane_aws_ebs.resources import GIB, Ec2Volume
-from volplane_aws_ebs.volume_types import VOLUME_TYPES, check_throughput, gib
+from volplane_aws_ebs.resources import Ec2Volume
+from volplane_aws_ebs.volume_types import VOLUME_TYPES, check_throughput
 
 __all__ = ["VolumeSpec"]
 
@@ -35,7 +36,7 @@ class VolumeSpec:
         parameters = read_parameters(ClassParameters, request.parameters)
         if request.source_volume is not None:
             raise Unsupported("volumes cannot be made from other volumes; make a snapshot and a volume from that")
-        size = gib(request.capacity_bytes)
+        size = size_in_gib(request.capacity_bytes)
         low, high = VOLUME_TYPES[parameters.volume_type].sizes
         if not low <= size <= high:
             raise InvalidArgument(f"{size} GiB: volumes of type {parameters.volume_type} have {low} to {high} GiB")

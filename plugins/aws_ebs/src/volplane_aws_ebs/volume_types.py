@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from volplane import InvalidArgument
-from volplane_aws_ebs.resources import GIB
 
-__all__ = ["LARGEST_GIB", "VOLUME_TYPES", "VolumeType", "allowed_iops", "check_throughput", "gib"]
+__all__ = ["LARGEST_GIB", "VOLUME_TYPES", "VolumeType", "allowed_iops", "check_throughput"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +64,6 @@ VOLUME_TYPES: Mapping[str, VolumeType] = {
     "standard": VolumeType(sizes=(1, 1_024), modifiable=False),
 }
 LARGEST_GIB = max(kind.sizes[1] for kind in VOLUME_TYPES.values())
-
-
-def gib(size_bytes: int) -> int:
-    """The size in GiB, rounded up."""
-    return max(1, -(-size_bytes // GIB))
 
 
 def allowed_iops(

@@ -12,17 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
-from volplane.cloud import CloudError, measured
+from volplane.cloud import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, CloudError, measured
 from volplane_gce_pd.settings import Settings
 
-__all__ = ["NOT_SENT", "NO_ANSWER", "NO_CREDENTIALS", "ComputeClient", "Connect", "GceError", "Method", "connect"]
-
-NO_ANSWER = "NoAnswer"
-"""Code of our own: the request was sent and no usable answer came; it may have taken effect."""
-NOT_SENT = "NotSent"
-"""Code of our own: there was no connection; the request has no effect."""
-NO_CREDENTIALS = "NoCredentials"
-"""Code of our own: there are no credentials, or Google does not give a token for them."""
+__all__ = ["ComputeClient", "Connect", "GceError", "Method", "connect"]
 
 _TIMEOUT_SECONDS = 20.0
 _REQUEST_LINE = re.compile(r"^[A-Z]+ https?://\S+: ")

@@ -26,12 +26,12 @@ from volplane import (
     Unavailable,
     VolumeInUse,
 )
-from volplane.cloud import LABELS, BoundedCache, HookCall, RetryLater
+from volplane.cloud import LABELS, BoundedCache, Fences, HookCall, RetryLater
 from volplane_gce_pd.api import GceError, Method
 from volplane_gce_pd.compute import Compute
 from volplane_gce_pd.errors import IN_USE, NOT_FOUND, code_of, to_backend_error
 from volplane_gce_pd.operations import LongOperations, Outcome
-from volplane_gce_pd.ownership import FOREIGN_LABELS, Fencing
+from volplane_gce_pd.ownership import FOREIGN_LABELS, write_term
 from volplane_gce_pd.resources import (
     FORCE_ATTACH,
     AttachedDisk,
@@ -41,6 +41,7 @@ from volplane_gce_pd.resources import (
     InstanceKey,
     disk_key,
     disk_key_from,
+    existing,
     instance_key,
 )
 
@@ -86,11 +87,11 @@ class Attacher:
     """The hooks `attach` and `detach` of one driver. Safe for threads."""
 
     def __init__(
-        self, compute: Compute, operations: LongOperations, fencing: Fencing, node_name: Callable[[str], str]
+        self, compute: Compute, operations: LongOperations, fences: Fences, node_name: Callable[[str], str]
     ) -> None:
         self._compute = compute
         self._operations = operations
-        self._fencing = fencing
+        self._fences = fences
         self._node_name = node_name
         self._queues = VmQueues(compute.settings.operations_per_vm, compute.clock)
         self._failures: BoundedCache[tuple[InstanceKey, DiskKey], int] = BoundedCache()
@@ -108,12 +109,11 @@ class Attacher:
                 f"gce://{settings.project}/{settings.region}-a/{request.node.name}"
             )
         outcome = self._finished(call, Method.INSTANCES_ATTACH_DISK, key, vm, f"attach {key[1]} to {request.node.name}")
-        disk, target = self._compute.disk(key), self._compute.instance(vm)
-        if disk is None or disk.state == "DELETING":
-            raise NotFound(f"the disk {request.volume.handle} of {request.volume.name} does not exist (any more)")
+        found_disk, target = self._compute.disk(key), self._compute.instance(vm)
+        disk = existing(found_disk, request.volume)
         if request.volume.owner is not None:
             LABELS.refuse_foreign(disk.name, disk.labels, request.volume.owner)
-        self._fencing.refuse_former_leader(disk, call)
+        self._fences.refuse_former_leader(disk.asset, disk.labels, call.context)
         if target is None:
             raise NotFound(
                 f"virtual machine {vm[1]} of node {request.node.name} does not exist in zone {vm[0]}", code="notFound"
@@ -130,7 +130,7 @@ class Attacher:
         if disk.making:
             raise RetryLater(self._compute.disks.next_poll(key, after=0.5))
         self._refuse_place_and_room(request, disk, target)
-        self._fencing.write(disk, call)
+        write_term(self._compute, self._fences, disk, call)
         raise self._begin_attach(disk, target, mode, call, forced=forced)
 
     def _attached(
@@ -214,7 +214,7 @@ class Attacher:
             raise RetryLater(0.0, self._operations.next_attempt(call.context))
         if disk is None:
             raise Unavailable(f"{key[1]} is attached to {request.node.name} and cannot be read; it is tried again")
-        self._fencing.refuse_former_leader(disk, call)
+        self._fences.refuse_former_leader(disk.asset, disk.labels, call.context)
         fields = {"zone": target.zone, "instance": target.name, "device_name": found.device}
         raise self._begin(Method.INSTANCES_DETACH_DISK, disk, target, call, fields)
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from volplane import Asset, Done, ExpandRequest, InvalidArgument, ModifyRequest, NotFound, VolumeIdentity
-from volplane.cloud import LABELS, HookCall, RetryLater
+from volplane import Asset, Done, ExpandRequest, InvalidArgument, ModifyRequest, VolumeIdentity
+from volplane.cloud import LABELS, Fences, HookCall, RetryLater, size_in_gib
 from volplane_gce_pd.api import Method
 from volplane_gce_pd.compute import Compute
 from volplane_gce_pd.disk_types import DISK_TYPES, check_least_performance, check_performance, least_performance
 from volplane_gce_pd.operations import LongOperations, Outcome
-from volplane_gce_pd.ownership import FOREIGN_LABELS, Fencing
-from volplane_gce_pd.parameters import gib
-from volplane_gce_pd.resources import FORCE_ATTACH, Disk, asset_from, disk_key
+from volplane_gce_pd.ownership import FOREIGN_LABELS, write_term
+from volplane_gce_pd.resources import FORCE_ATTACH, Disk, asset_from, disk_key, existing
 
 __all__ = ["Changer"]
 
@@ -29,14 +28,14 @@ _UNITS = {"": 1, "mi": 1, "gi": 1024}
 class Changer:
     """The hooks `expand` and `modify` of one driver. Safe for threads."""
 
-    def __init__(self, compute: Compute, operations: LongOperations, fencing: Fencing) -> None:
+    def __init__(self, compute: Compute, operations: LongOperations, fences: Fences) -> None:
         self._compute = compute
         self._operations = operations
-        self._fencing = fencing
+        self._fences = fences
 
     def expand(self, request: ExpandRequest, call: HookCall) -> Asset:
         """Raises RetryLater, GceError and the errors of the contract."""
-        size = gib(request.capacity_bytes)
+        size = size_in_gib(request.capacity_bytes)
         disk, outcome = self._disk(request.volume, Method.DISKS_RESIZE, call)
         if disk.size >= size:
             kept = {key: text for key, text in request.volume.attributes.items() if key == FORCE_ATTACH}
@@ -89,9 +88,7 @@ class Changer:
     def _disk(self, identity: VolumeIdentity, method: Method, call: HookCall) -> tuple[Disk, Outcome]:
         key = disk_key(identity, self._compute.settings)
         outcome = self._operations.outcome(call, method, key)
-        disk = self._compute.disk(key)
-        if disk is None or disk.state == "DELETING":
-            raise NotFound(f"the disk {identity.handle} of {identity.name} does not exist (any more)", code="notFound")
+        disk = existing(self._compute.disk(key), identity)
         LABELS.refuse_foreign(disk.name, disk.labels, identity.owner, others=FOREIGN_LABELS)
         return disk, outcome
 
@@ -99,10 +96,10 @@ class Changer:
         """Raise unless the disk can be changed now, by this leader."""
         if outcome is not Outcome.NONE:
             raise RetryLater(0.0, self._operations.next_attempt(call.context))
-        self._fencing.refuse_former_leader(disk, call)
+        self._fences.refuse_former_leader(disk.asset, disk.labels, call.context)
         if disk.making:
             raise RetryLater(self._compute.disks.next_poll(disk.key, after=0.5))
-        self._fencing.write(disk, call)
+        write_term(self._compute, self._fences, disk, call)
 
     def _begin(self, disk: Disk, call: HookCall, method: Method, wish: object, fields: Mapping[str, Any]) -> RetryLater:
         """Start the operation; returns what to raise."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from volplane import Unavailable
-from volplane.cloud import Board, BoundedCache, HookCall, RateLimiter, RetryLater, chunks
+from volplane.cloud import BoundedCache, HookCall, RateLimiter, StatePoller, chunks
 from volplane_gce_pd.api import ComputeClient, GceError, Method
 from volplane_gce_pd.disk_types import hyperdisk_limit
-from volplane_gce_pd.errors import NOT_FOUND, THROTTLED, code_of, to_backend_error
+from volplane_gce_pd.errors import NOT_FOUND, code_of, is_throttled
 from volplane_gce_pd.resources import Disk, DiskKey, DiskSnapshot, Instance, InstanceKey, Operation
 from volplane_gce_pd.settings import Settings
 
@@ -47,10 +46,10 @@ class Compute:
     def __init__(self, settings: Settings, client: ComputeClient, clock: Callable[[], float]) -> None:
         self.settings = settings
         self.clock = clock
-        self.disks: Board[DiskKey, Disk] = self._board(self._read_disks)
-        self.names: Board[str, Named] = self._board(self._read_names)
-        self.instances: Board[InstanceKey, Instance] = self._board(self._read_instances)
-        self.operations: Board[DiskKey, Operation] = self._board(self._read_operations)
+        self.disks: StatePoller[DiskKey, Disk] = self._poller(self._read_disks)
+        self.names: StatePoller[str, Named] = self._poller(self._read_names)
+        self.instances: StatePoller[InstanceKey, Instance] = self._poller(self._read_instances)
+        self.operations: StatePoller[DiskKey, Operation] = self._poller(self._read_operations)
         self._client = client
         self._rates = RateLimiter(rate=settings.mutations_per_second, burst=settings.mutation_burst, clock=clock)
         self._limits: BoundedCache[str, int] = BoundedCache()
@@ -58,8 +57,8 @@ class Compute:
         self.started_at = clock()
         """Start of this process: calls that it does not know of were made before."""
 
-    def _board(self, read: Callable[[Sequence[K]], Mapping[K, V]]) -> Board[K, V]:
-        return Board(read, clock=self.clock, interval=_POLL_INTERVAL)
+    def _poller(self, read: Callable[[Sequence[K]], Mapping[K, V]]) -> StatePoller[K, V]:
+        return StatePoller(read, clock=self.clock, interval=_POLL_INTERVAL)
 
     # --- reads --------------------------------------------------------------------------------------------------
 
@@ -178,7 +177,7 @@ class Compute:
         """By one call for all places. An operation of a place that cannot be read now is not known to be done."""
         found: dict[DiskKey, Operation] = {}
         method = Method.GLOBAL_OPERATIONS_AGGREGATED_LIST
-        with _slowing(self.operations):
+        with self.operations.pacing(is_throttled):
             for some in chunks([name for _, name in keys], _NAMES_IN_A_FILTER):
                 for page in self._client.pages(method, filter=_any_of(some), max_results=_PAGE_SIZE):
                     for scope, listed in page.items.items():
@@ -194,7 +193,7 @@ class Compute:
 
     def _named(
         self,
-        board: Board[Any, Any],
+        poller: StatePoller[Any, Any],
         methods: tuple[Method, Method, str],
         place: str,
         names: Sequence[str],
@@ -207,7 +206,7 @@ class Compute:
         get, listing, field = methods
         kind, _, where = place.partition("/")
         scope = {kind.removesuffix("s"): where} if where else {}
-        with _slowing(board):
+        with poller.pacing(is_throttled):
             if len(names) == 1:
                 one = self._one(get, make, **scope, **{field: names[0]})
                 yield from [one] if one is not None else []
@@ -227,7 +226,7 @@ class Compute:
     def _read_names(self, names: Sequence[str]) -> dict[str, Named]:
         found: dict[str, list[Disk]] = {name: [] for name in names}
         unread: set[str] = set()
-        with _slowing(self.names):
+        with self.names.pacing(is_throttled):
             for some in chunks(names, _NAMES_IN_A_FILTER):
                 fields = {"filter": _any_of(some), "max_results": _PAGE_SIZE}
                 for page in self._client.pages(Method.DISKS_AGGREGATED_LIST, **fields):
@@ -258,17 +257,9 @@ class Compute:
 
         Raises RetryLater, GceError, and `Unavailable` if the hook call was cancelled.
         """
-        call.require_time()
-        wait = self._rates.wait(_MUTATIONS, (method, key))
-        if wait > 0:
-            raise RetryLater(wait)
-        try:
-            result = self._client.call(method, **fields)
-        except GceError as error:
-            if code_of(error) in THROTTLED:
-                self._rates.throttled(_MUTATIONS)
-            raise
-        self._rates.succeeded(_MUTATIONS)
+        result = self._rates.make(
+            _MUTATIONS, (method, key), call, lambda: self._client.call(method, **fields), is_throttled=is_throttled
+        )
         return Operation.of(result)
 
     def changed(self, key: tuple[str, str]) -> None:
@@ -278,16 +269,6 @@ class Compute:
             self.names.invalidate(key[1])
         else:
             self.instances.invalidate(key)
-
-    # --- errors -------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def translating_errors(self, doing: str) -> Iterator[None]:
-        """Turn every GceError that leaves the block into a `BackendError`. doing: as in "make a disk for pvc-1"."""
-        try:
-            yield
-        except GceError as error:
-            raise to_backend_error(error, doing) from error
 
     def close(self) -> None:
         """Close the connections."""
@@ -311,15 +292,3 @@ def _by_place(keys: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
     for place, name in keys:
         places.setdefault(place, []).append(name)
     return places
-
-
-@contextmanager
-def _slowing(board: Board[Any, Any]) -> Iterator[None]:
-    """Ask less often while Compute Engine refuses reads."""
-    try:
-        yield
-    except GceError as error:
-        if code_of(error) in THROTTLED:
-            board.slow_down()
-        raise
-    board.speed_up()

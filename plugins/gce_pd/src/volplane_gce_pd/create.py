@@ -6,7 +6,6 @@ name of the running operation, the number of the attempt, and which zones had no
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -21,53 +20,19 @@ from volplane import (
     ResourceExhausted,
     Unavailable,
 )
-from volplane.cloud import LABELS, BoundedCache, HookCall, RetryLater, StateAges
+from volplane.cloud import LABELS, BoundedCache, HookCall, RetryLater, StateAges, csi_source, zones_for
 from volplane_gce_pd.api import GceError, Method
 from volplane_gce_pd.compute import SETTLE_SECONDS, Compute
 from volplane_gce_pd.errors import ALREADY_EXISTS, code_of, outcome_unknown, to_backend_error
 from volplane_gce_pd.operations import LongOperations, Outcome
 from volplane_gce_pd.parameters import DiskSpec
-from volplane_gce_pd.resources import Disk, DiskKey, asset_from, disk_name, new_source
+from volplane_gce_pd.resources import Disk, DiskKey, asset_from, disk_name
 
-__all__ = ["Provisioner", "zones_for"]
+__all__ = ["Provisioner"]
 
 _FULL = "full"
 _STUCK_SECONDS = 600.0
 _STUCK_RETRY = 60.0
-
-
-def zones_for(request: ProvisionRequest, label: str, region: Sequence[str], *, count: int) -> tuple[str, ...]:
-    """The zones that the disk may be in, in order of preference. count: how many it needs.
-
-    They are the selected node's, else those of the class's allowedTopologies, else those of the region in which nodes
-    are, else all of the region. The order of several is a hash of the claim's uid, so that it is the same in every
-    attempt and every process. A disk in two zones has its second one from the latter three, and one without nodes only
-    where no other is left.
-    """
-    first = () if request.segment is None else (_zone_of(request.segment.get(label), label),)
-    allowed = [_zone_of(segment.get(label), label) for segment in request.allowed_segments]
-    with_nodes = {segment.get(label) for segment in request.node_segments}
-    near = allowed or [zone for zone in region if zone in with_nodes] or region
-    others = sorted(set(near) - set(first), key=lambda zone: _order(request.claim.uid, zone))
-    zones = (*first, *others) if count > 1 or not first else first
-    if len(zones) < count and not allowed:
-        zones += tuple(sorted(set(region) - set(zones), key=lambda zone: _order(request.claim.uid, zone)))
-    if len(zones) < count:
-        raise InvalidArgument(
-            f"the disk needs {count} zones, and {len(zones)} can be had; look at the option zones and at the class's "
-            "allowedTopologies"
-        )
-    return zones
-
-
-def _order(uid: str, zone: str) -> bytes:
-    return hashlib.sha256(f"{uid}\0{zone}".encode()).digest()
-
-
-def _zone_of(zone: str | None, label: str) -> str:
-    if not zone:
-        raise InvalidArgument(f"the place chosen for the volume has no {label}: nodes and the class's topology need it")
-    return zone
 
 
 class Provisioner:
@@ -263,7 +228,7 @@ class Provisioner:
             fields = {kind.removesuffix("s"): where, "disk": disk.name}
             raise self._operations.begin(call, method, disk.key, disk.id, "failed", state={}, **fields)
         self._ages.reset(disk.key, "making")
-        source = new_source(settings, disk.handle(settings.project), request.volume_mode, spec.parameters.fs_type)
+        source = csi_source(settings, disk.handle(settings.project), request.volume_mode, spec.parameters.fs_type)
         return asset_from(settings, disk, source, driver=request.context.driver, attributes=spec.attributes)
 
 

@@ -1,17 +1,17 @@
-"""The hook `delete`: check that the disk is ours and not attached, delete it, wait until it is gone."""
+"""The hooks `delete` and `recycle`: check that the disk is ours and not attached; delete it, or let a pod erase it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from volplane import DeleteRequest, Done, Unavailable, VolumeInUse
-from volplane.cloud import LABELS, HookCall, RetryLater, StateAges
+from volplane import DeleteRequest, Done, PodScrub, RecycleRequest, Unavailable, VolumeInUse
+from volplane.cloud import LABELS, Fences, HookCall, RetryLater, StateAges, pod_scrub
 from volplane_gce_pd.api import GceError, Method
 from volplane_gce_pd.compute import Compute
 from volplane_gce_pd.errors import NOT_FOUND, code_of
 from volplane_gce_pd.operations import LongOperations, Outcome
-from volplane_gce_pd.ownership import FOREIGN_LABELS, Fencing
-from volplane_gce_pd.resources import Disk, disk_key_from
+from volplane_gce_pd.ownership import FOREIGN_LABELS
+from volplane_gce_pd.resources import Disk, disk_key, disk_key_from, existing
 
 __all__ = ["Deleter"]
 
@@ -20,15 +20,15 @@ _STUCK_RETRY = 60.0
 
 
 class Deleter:
-    """The hook `delete` of one driver. Safe for threads."""
+    """The hooks `delete` and `recycle` of one driver. Safe for threads."""
 
     def __init__(
-        self, compute: Compute, operations: LongOperations, fencing: Fencing, node_name: Callable[[str], str]
+        self, compute: Compute, operations: LongOperations, fences: Fences, node_name: Callable[[str], str]
     ) -> None:
         """node_name: from the name of a virtual machine to that of its node."""
         self._compute = compute
         self._operations = operations
-        self._fencing = fencing
+        self._fences = fences
         self._node_name = node_name
         self._ages = StateAges(compute.clock)
 
@@ -58,8 +58,15 @@ class Deleter:
         if outcome is not Outcome.NONE:
             raise RetryLater(0.0, self._operations.next_attempt(call.context))
         self._refuse_attached(disk)
-        self._fencing.refuse_former_leader(disk, call)
+        self._fences.refuse_former_leader(disk.asset, disk.labels, call.context)
         return self._delete(disk, call)
+
+    def scrub(self, request: RecycleRequest) -> PodScrub:
+        """Return how a pod erases the disk, if it is ours and not attached. Raises as `delete`."""
+        disk = existing(self._compute.disk(disk_key(request.volume, self._compute.settings)), request.volume)
+        LABELS.refuse_foreign(disk.name, disk.labels, request.volume.owner, others=FOREIGN_LABELS)
+        where = [self._node_name(name) for _, name in disk.users]
+        return pod_scrub(request, disk.name, where, "resourceInUseByAnotherResource")
 
     def _wait(self, disk: Disk) -> None:
         """Raises RetryLater, and Unavailable once the state lasts ten minutes."""

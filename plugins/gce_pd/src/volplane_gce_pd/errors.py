@@ -16,10 +16,18 @@ from volplane import (
     Unavailable,
     VolumeInUse,
 )
-from volplane.cloud import CloudError, ErrorRow, ErrorTable
-from volplane_gce_pd.api import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, GceError
+from volplane.cloud import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, CloudError, ErrorRow, ErrorTable
 
-__all__ = ["ALREADY_EXISTS", "IN_USE", "NOT_FOUND", "THROTTLED", "code_of", "outcome_unknown", "to_backend_error"]
+__all__ = [
+    "ALREADY_EXISTS",
+    "IN_USE",
+    "NOT_FOUND",
+    "THROTTLED",
+    "code_of",
+    "is_throttled",
+    "outcome_unknown",
+    "to_backend_error",
+]
 
 NOT_FOUND = frozenset({"notFound", "RESOURCE_NOT_FOUND", "HTTP 404"})
 """The resource does not exist: success for delete and detach."""
@@ -150,18 +158,24 @@ _TABLE = ErrorTable(
 )
 
 
-def code_of(error: GceError) -> str:
-    """The code by which the table has the error: its own, else the one of its HTTP status."""
-    return error.code if _TABLE.knows(error.code) or not error.status else f"HTTP {error.status}"
+def code_of(error: CloudError) -> str:
+    """Return the code by which the table has the error: its own, else the one of its HTTP status."""
+    status = getattr(error, "status", 0)
+    return error.code if _TABLE.knows(error.code) or not status else f"HTTP {status}"
 
 
-def to_backend_error(error: GceError, doing: str) -> BackendError:
+def is_throttled(error: CloudError) -> bool:
+    """Return whether Compute Engine refuses the call because there are too many."""
+    return code_of(error) in THROTTLED
+
+
+def to_backend_error(error: CloudError, doing: str) -> BackendError:
     """The error of the contract. doing: as in "make a disk for pvc-1"."""
     failure = _TABLE.translated(CloudError(error.call, code_of(error), error.message), doing)
     failure.code = error.code
     return failure
 
 
-def outcome_unknown(error: GceError) -> bool:
+def outcome_unknown(error: CloudError) -> bool:
     """Whether the call may have taken effect all the same."""
     return _TABLE.in_doubt(CloudError(error.call, code_of(error), error.message))

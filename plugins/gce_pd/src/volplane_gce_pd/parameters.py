@@ -22,11 +22,12 @@ from volplane import (
     VolumeMode,
     read_parameters,
 )
+from volplane.cloud import GIB, size_in_gib
 from volplane_gce_pd.disk_types import DISK_TYPES, check_least_performance, check_performance
-from volplane_gce_pd.resources import FORCE_ATTACH, GIB, Disk, disk_key_from, snapshot_name_from
+from volplane_gce_pd.resources import FORCE_ATTACH, Disk, disk_key_from, snapshot_name_from
 from volplane_gce_pd.settings import Settings, check_labels
 
-__all__ = ["PARAMETERS", "ClassParameters", "DiskSpec", "gib", "mebibytes"]
+__all__ = ["PARAMETERS", "ClassParameters", "DiskSpec", "mebibytes"]
 
 MIB = 1 << 20
 _FS_TYPES = ("ext4", "ext3", "xfs", "btrfs", "ntfs")
@@ -36,11 +37,6 @@ _SHARED = (AccessMode.READ_WRITE_MANY, AccessMode.READ_ONLY_MANY)
 _MOST_RESOURCE_TAGS = 50
 _RESOURCE_TAG = re.compile(r"([^/\s]+)/([^/\s]+)/([^/\s]+)")
 _POOL = re.compile(r"projects/[^/\s]+/zones/([a-z0-9-]+)/storagePools/[a-z][a-z0-9-]{0,62}")
-
-
-def gib(size_bytes: int) -> int:
-    """The size in GiB, rounded up."""
-    return max(1, -(-size_bytes // GIB))
 
 
 def mebibytes(size_bytes: int) -> int:
@@ -238,7 +234,7 @@ class DiskSpec:
         """Raises `InvalidArgument`, `Unsupported` or `NotFound` if no disk can be like this."""
         parameters = read_parameters(ClassParameters, request.parameters)
         kind = DISK_TYPES[parameters.disk_type]
-        size = gib(request.capacity_bytes)
+        size = size_in_gib(request.capacity_bytes)
         low, high = (kind.regional_sizes if parameters.regional else None) or kind.sizes
         if size > high:
             raise InvalidArgument(f"{size} GiB: disks of type {parameters.disk_type} have at most {high} GiB")

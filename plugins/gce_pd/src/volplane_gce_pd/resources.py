@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from volplane import Asset, InvalidArgument, NodeIdentity, Ownership, VolumeIdentity, VolumeMode, VolumeSource
+from volplane import Asset, InvalidArgument, NodeIdentity, NotFound, Ownership, VolumeIdentity, VolumeSource
+from volplane.cloud import csi_asset
 from volplane_gce_pd.settings import Settings
 
 __all__ = [
     "FORCE_ATTACH",
-    "GIB",
     "AttachedDisk",
     "Disk",
     "DiskKey",
@@ -30,14 +30,13 @@ __all__ = [
     "disk_key",
     "disk_key_from",
     "disk_name",
+    "existing",
     "instance_key",
-    "new_source",
     "request_id",
     "resource_name",
     "snapshot_name_from",
 ]
 
-GIB = 1 << 30
 FORCE_ATTACH = "force-attach"
 """Attribute of volumes of the class parameter availability-class: regional-hard-failover, as of the official driver."""
 
@@ -117,6 +116,11 @@ class Disk:
     def key(self) -> DiskKey:
         """Its place and name."""
         return self.place, self.name
+
+    @property
+    def asset(self) -> str:
+        """Its place and name as one text."""
+        return f"{self.place}/{self.name}"
 
     @property
     def zones(self) -> tuple[str, ...]:
@@ -267,7 +271,6 @@ def request_id(*parts: object) -> str:
 _HANDLE = re.compile(r"projects/([^/\s]+)/(zones|regions)/([a-z0-9-]+)/disks/([a-z][a-z0-9-]{0,62})")
 _INSTANCE = re.compile(r"gce://([^/\s]+)/([a-z0-9-]+)/([a-z][a-z0-9-]{0,62})")
 _SNAPSHOT = re.compile(r"projects/([^/\s]+)/global/snapshots/([a-z][a-z0-9-]{0,62})")
-_IDENTITY = "storage.kubernetes.io/csiProvisionerIdentity"
 
 
 def disk_key_from(handle: str, project: str) -> DiskKey | None:
@@ -302,22 +305,18 @@ def instance_key(node: NodeIdentity, project: str) -> InstanceKey | None:
     return (match[2], match[3]) if match and match[1] == project else None
 
 
-def new_source(settings: Settings, handle: str, mode: VolumeMode, fs_type: str) -> VolumeSource:
-    """The volume source of a new PersistentVolume."""
-    fields: dict[str, Any] = {"driver": settings.csi_driver_name, "volumeHandle": handle}
-    if mode is VolumeMode.FILESYSTEM:
-        fields["fsType"] = fs_type
-    return VolumeSource(kind="csi", fields=fields)
-
-
 def asset_from(
     settings: Settings, disk: Disk, source: VolumeSource, *, driver: str, attributes: Mapping[str, str] | None = None
 ) -> Asset:
-    """The asset: its node affinity is its zone, or any of its two."""
-    return Asset(
-        handle=disk.handle(settings.project),
-        source=source,
-        capacity_bytes=disk.size * GIB,
-        node_affinity=tuple({settings.zone_label: zone} for zone in disk.zones),
-        attributes={_IDENTITY: driver, **(attributes or {})} if source.kind == "csi" else {},
+    """Return the asset: its node affinity is its zone, or any of its two."""
+    handle = disk.handle(settings.project)
+    return csi_asset(
+        settings, handle, source, size_gib=disk.size, zones=disk.zones, driver=driver, attributes=attributes
     )
+
+
+def existing(disk: Disk | None, identity: VolumeIdentity) -> Disk:
+    """Return the disk of a PersistentVolume. Raises NotFound if there is none, or it is being deleted."""
+    if disk is None or disk.state == "DELETING":
+        raise NotFound(f"the disk {identity.handle} of {identity.name} does not exist (any more)", code="notFound")
+    return disk

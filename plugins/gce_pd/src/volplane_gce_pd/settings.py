@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from volplane import InvalidArgument, Param, Secret
+from volplane.cloud import DiskOptions
 
 __all__ = ["CSI_DRIVER", "OWN_LABELS", "ZONE_LABEL", "Settings", "check_labels"]
 
@@ -23,28 +24,14 @@ _VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _RESERVED = ("volplane-", "goog")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+@dataclass(frozen=True, kw_only=True)
+class Settings(DiskOptions):
     """The options of a driver."""
 
     project: Annotated[
         str,
         Param("Id of the project of the disks. Never guessed.", pattern=r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]"),
     ]
-    region: Annotated[
-        str,
-        Param(
-            "Region of the disks, such as europe-west3. Disks of other regions are never listed or touched.",
-            pattern=r"[a-z0-9-]+",
-        ),
-    ]
-    zones: Annotated[
-        tuple[str, ...],
-        Param(
-            "Zones for disks whose place nobody chose (volumeBindingMode Immediate without allowedTopologies); "
-            "empty = all of the region. Of these it takes one in which a node is, if there is any."
-        ),
-    ] = ()
     credentials: Annotated[
         Secret | None,
         Param(
@@ -60,21 +47,6 @@ class Settings:
             pattern=r"([^@\s]+@[^@\s]+)?",
         ),
     ] = ""
-    endpoint: Annotated[
-        str,
-        Param(
-            "URL of the Compute API instead of the public one, for private endpoints and tests. Credentials are "
-            "sent there, which is why no class can set it.",
-            pattern=r"(https?://[^\s?#]+)?",
-        ),
-    ] = ""
-    attach: Annotated[
-        bool,
-        Param(
-            "Declare that volplane attaches the disks. Only where the controller of the official driver does not "
-            "run, because its attacher serves the same VolumeAttachments."
-        ),
-    ] = False
     csi_driver_name: Annotated[
         str, Param("Name of the CSI driver whose node plugin mounts the disks, as it stands in spec.csi.driver.")
     ] = CSI_DRIVER
@@ -110,14 +82,6 @@ class Settings:
             maximum=32,
         ),
     ] = 16
-    attach_limit: Annotated[
-        int,
-        Param(
-            "How many disks a node may hold, its boot disk included; 0 = what its machine type allows.",
-            minimum=0,
-            maximum=1_000,
-        ),
-    ] = 0
 
     def __post_init__(self) -> None:
         """Raise `InvalidArgument` naming the key, the value and what would be right."""

@@ -12,12 +12,12 @@ from volplane import (
     Snapshot,
     SnapshotRequest,
 )
-from volplane.cloud import LABELS, HookCall, RetryLater, label_text
+from volplane.cloud import GIB, LABELS, HookCall, RetryLater, label_text
 from volplane_gce_pd.api import GceError, Method
 from volplane_gce_pd.compute import Compute
 from volplane_gce_pd.errors import ALREADY_EXISTS, NOT_FOUND, code_of
 from volplane_gce_pd.operations import LongOperations, Outcome
-from volplane_gce_pd.resources import GIB, DiskKey, DiskSnapshot, disk_key, resource_name, snapshot_name_from
+from volplane_gce_pd.resources import DiskKey, DiskSnapshot, disk_key, resource_name, snapshot_name_from
 
 __all__ = ["Snapshotter"]
 

@@ -1,6 +1,6 @@
 """Merges what `expand` and `modify` want of one volume into one ModifyVolume.
 
-EC2 takes one modification at a time and four in 24 hours (Amazon EC2 API reference, ModifyVolume). A wish waits two
+EC2 takes one modification at a time and four in 24 hours (Amazon EC2 API reference, ModifyVolume). A change waits two
 seconds for others, as in the official driver (its flag `--modify-volume-request-handler-timeout`).
 Nothing here calls EC2.
 """
@@ -11,11 +11,11 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Change", "Wishes"]
+__all__ = ["Change", "PendingModifications"]
 
 _MERGE_SECONDS = 2.0
 _ASKED_SECONDS = 10.0
-"""A wish whose hook was not called for this long may have been withdrawn: it is not made for it by another hook."""
+"""A change that its hook has not asked for within this time may be withdrawn: no other hook makes it."""
 _APART_SECONDS = 900.0
 
 Change = Mapping[str, int | str]
@@ -23,18 +23,18 @@ Change = Mapping[str, int | str]
 
 
 @dataclass(slots=True)
-class _Wish:
+class _Pending:
     change: Change
     since: float
     asked: float
 
 
-class Wishes:
+class PendingModifications:
     """The changes that hooks want of each volume. Safe for threads. clock: seconds, never going back."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._wishes: dict[str, dict[str, _Wish]] = {}
+        self._pending: dict[str, dict[str, _Pending]] = {}
         self._apart_until: dict[str, float] = {}
         self._lock = threading.Lock()
 
@@ -46,30 +46,30 @@ class Wishes:
         now = self._clock()
         with self._lock:
             self._drop_old(now)
-            wishes = self._wishes.setdefault(volume, {})
-            known = wishes.get(hook)
+            changes = self._pending.setdefault(volume, {})
+            known = changes.get(hook)
             since = known.since if known is not None and known.change == change else now
-            wishes[hook] = _Wish(change, since, now)
+            changes[hook] = _Pending(change, since, now)
             if volume in self._apart_until:
                 return change, 0.0
             merged: dict[str, int | str] = {}
-            for name in sorted(wishes):
-                merged |= wishes[name].change
-            first = min(wish.since for wish in wishes.values())
+            for name in sorted(changes):
+                merged |= changes[name].change
+            first = min(each.since for each in changes.values())
             return merged, max(first + _MERGE_SECONDS - now, 0.0)
 
     def satisfied(self, volume: str, hook: str) -> None:
         """The hook wants nothing of this volume any more."""
         with self._lock:
-            wishes = self._wishes.get(volume, {})
-            wishes.pop(hook, None)
-            if not wishes:
-                self._wishes.pop(volume, None)
+            changes = self._pending.get(volume, {})
+            changes.pop(hook, None)
+            if not changes:
+                self._pending.pop(volume, None)
 
     def made(self, volume: str) -> None:
         """EC2 accepted the modification."""
         with self._lock:
-            self._wishes.pop(volume, None)
+            self._pending.pop(volume, None)
 
     def keep_apart(self, volume: str) -> None:
         """EC2 refused the merged change: for a while each hook gets its own, so that one error does not stop both."""
@@ -78,8 +78,8 @@ class Wishes:
 
     def _drop_old(self, now: float) -> None:
         self._apart_until = {volume: until for volume, until in self._apart_until.items() if until > now}
-        for volume, wishes in list(self._wishes.items()):
-            for hook in [hook for hook, wish in wishes.items() if wish.asked + _ASKED_SECONDS < now]:
-                del wishes[hook]
-            if not wishes:
-                del self._wishes[volume]
+        for volume, changes in list(self._pending.items()):
+            for hook in [hook for hook, each in changes.items() if each.asked + _ASKED_SECONDS < now]:
+                del changes[hook]
+            if not changes:
+                del self._pending[volume]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from volplane._cloud_metrics import ERRORS, SECONDS
 from volplane.errors import (
     AttachedElsewhere,
     BackendError,
@@ -14,10 +17,18 @@ from volplane.errors import (
     ResourceExhausted,
 )
 
-__all__ = ["CloudError", "ErrorRow", "ErrorTable"]
+__all__ = ["NOT_SENT", "NO_ANSWER", "NO_CREDENTIALS", "CloudError", "ErrorRow", "ErrorTable", "measured"]
 
 _CERTAIN = (InvalidArgument, PermissionDenied, ResourceExhausted, NotFound)
 """Classes for which a cloud refuses a call before it does anything, unless the row says otherwise."""
+
+
+NO_ANSWER = "NoAnswer"
+"""Code of a driver: the request was sent and no usable answer came; it may have taken effect."""
+NOT_SENT = "NotSent"
+"""Code of a driver: there was no connection; the request has no effect."""
+NO_CREDENTIALS = "NoCredentials"
+"""Code of a driver: there are no credentials, or the cloud does not accept them for a token or a role."""
 
 
 class CloudError(Exception):
@@ -101,3 +112,19 @@ class ErrorTable:
                 retry_after=row.retry_after,
             )
         return row.error(text, code=error.code, retry_after=row.retry_after)
+
+
+@contextmanager
+def measured(cloud: str, request: str) -> Iterator[None]:
+    """Count the call that the block makes, its duration and the `CloudError` that leaves it.
+
+    cloud, request: labels, such as "ec2" and "CreateVolume"; few and fixed, never a name or an id.
+    """
+    began = time.perf_counter()
+    try:
+        yield
+    except CloudError as error:
+        ERRORS.labels(cloud, request, error.code).inc()
+        raise
+    finally:
+        SECONDS.labels(cloud, request).observe(time.perf_counter() - began)

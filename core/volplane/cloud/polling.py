@@ -1,20 +1,22 @@
 """One shared poller of states: what many hook calls want to know is read by few calls of the cloud.
 
 A caller asks for a key and gets an observation that is recent enough, or None. After None it ends with a retry time
-and holds no thread. The first caller that finds the board due fetches for all keys that were asked for.
+and holds no thread. The first caller that finds the poller due fetches for all keys that were asked for.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from volplane.cloud.calls import CloudError
 from volplane.cloud.turns import RetryLater
 
-__all__ = ["Board", "Observation"]
+__all__ = ["Observation", "StatePoller", "chunks", "read_without_bad_ids"]
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -39,7 +41,7 @@ class Observation(Generic[V]):
     sequence: int
 
 
-class Board(Generic[K, V]):
+class StatePoller(Generic[K, V]):
     """Observations by key. Safe for threads; all times are seconds of `clock`.
 
     fetch: returns what exists of the keys; called by one thread at a time. interval: seconds between fetches.
@@ -177,6 +179,17 @@ class Board(Generic[K, V]):
             with self._changed:
                 self._slowdown = max(1.0, self._slowdown * 0.9)
 
+    @contextmanager
+    def pacing(self, is_throttled: Callable[[CloudError], bool]) -> Iterator[None]:
+        """Slow down if the block, a read of a fetch, is throttled; speed up if it succeeds."""
+        try:
+            yield
+        except CloudError as error:
+            if is_throttled(error):
+                self.slow_down()
+            raise
+        self.speed_up()
+
     @property
     def _period(self) -> float:
         relaxed = self._clock() < self._relaxed_until
@@ -248,3 +261,45 @@ class Board(Generic[K, V]):
             del self._known[key]
         for key in [key for key, (_, at) in self._failures.items() if at < now - _FAILURE_KEPT_SECONDS]:
             del self._failures[key]
+
+
+def chunks(items: Sequence[V], size: int) -> list[Sequence[V]]:
+    """The items in order, at most `size` at once."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def read_without_bad_ids(
+    ids: Sequence[str],
+    read: Callable[[Sequence[str]], Sequence[V]],
+    *,
+    is_bad: Callable[[CloudError], bool],
+    named: Callable[[CloudError], Collection[str]],
+) -> tuple[list[V], list[str]]:
+    """What `read` returns for the ids that it accepts, and the ids that make it fail.
+
+    is_bad: whether an error is about one of the ids, such as one that does not exist; any other error is raised.
+    named: the ids in the message of the error. Where it names none of the ids that were asked for, the batch is halved
+    until the bad ones are alone.
+    """
+    left = list(ids)
+    bad: list[str] = []
+    while left:
+        try:
+            return [*read(left)], bad
+        except CloudError as error:
+            if not is_bad(error):
+                raise
+            guilty = {*named(error)}.intersection(left)
+        if guilty:
+            bad += [id_ for id_ in left if id_ in guilty]
+            left = [id_ for id_ in left if id_ not in guilty]
+            continue
+        if len(left) == 1:
+            return [], [*bad, *left]
+        found: list[V] = []
+        for half in (left[: len(left) // 2], left[len(left) // 2 :]):
+            good, spoiled = read_without_bad_ids(half, read, is_bad=is_bad, named=named)
+            found += good
+            bad += spoiled
+        return found, bad
+    return [], bad

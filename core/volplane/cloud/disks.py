@@ -1,0 +1,396 @@
+"""What backends for the disks of a cloud share: their hooks, their options, sources and assets of their volumes.
+
+The disks are mounted by the node plugin of a CSI driver. A backend brings the calls of its cloud as `DiskOperations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from volplane.assets import (
+    AccessMode,
+    Asset,
+    AssetPage,
+    Attachment,
+    Done,
+    InProgress,
+    PodScrub,
+    Snapshot,
+    VolumeMode,
+    VolumeSource,
+)
+from volplane.cloud.calls import CloudError
+from volplane.cloud.turns import BoundedCache, HookCall, in_turns
+from volplane.cloud.zones import Zones
+from volplane.errors import BackendError, Unsupported, VolumeInUse
+from volplane.hookspecs import BackendSpec, hookimpl
+from volplane.requests import (
+    AdoptRequest,
+    AttachRequest,
+    Context,
+    DeleteRequest,
+    DeleteSnapshotRequest,
+    DescribeRequest,
+    DetachRequest,
+    ExpandRequest,
+    ListRequest,
+    ModifyRequest,
+    NodeIdentity,
+    ProvisionRequest,
+    RecycleRequest,
+    SnapshotRequest,
+    StartRequest,
+    StopRequest,
+)
+from volplane.schemas import DriverInfo, Param, ParameterSchema
+
+__all__ = [
+    "GIB",
+    "DiskBackend",
+    "DiskOperations",
+    "DiskOptions",
+    "NodeNames",
+    "csi_asset",
+    "csi_source",
+    "pod_scrub",
+    "size_in_gib",
+]
+
+T = TypeVar("T")
+
+GIB = 1 << 30
+"""Bytes of a GiB, in which clouds count the sizes of disks."""
+_IDENTITY = "storage.kubernetes.io/csiProvisionerIdentity"
+"""Attribute in which the external provisioner keeps the name of the driver; node plugins of clouds read it."""
+
+
+def size_in_gib(size_bytes: int) -> int:
+    """Return the size in GiB, rounded up."""
+    return max(1, -(-size_bytes // GIB))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiskOptions:
+    """The options of a driver that every cloud has: the base of a backend's own dataclass.
+
+    A subclass states again what has another default, or other limits, in its cloud.
+    """
+
+    region: Annotated[
+        str,
+        Param(
+            "Region of the disks. Never guessed: disks of other regions are never listed or touched.",
+            pattern="[a-z0-9-]+",
+        ),
+    ]
+    zones: Annotated[
+        tuple[str, ...],
+        Param(
+            "Zones for disks whose place nobody chose (volumeBindingMode Immediate without allowedTopologies); empty = "
+            "all of the region. Of these it takes one in which a node is, if there is any."
+        ),
+    ] = ()
+    endpoint: Annotated[
+        str,
+        Param(
+            "URL of the cloud's API instead of the public one, for private endpoints and tests. Credentials are sent "
+            "there, which is why no class can set it.",
+            pattern=r"(https?://[^\s?#]+)?",
+        ),
+    ] = ""
+    attach: Annotated[
+        bool,
+        Param(
+            "Declare that volplane attaches the disks. Only where the controller of the official driver does not run, "
+            "because its attacher serves the same VolumeAttachments."
+        ),
+    ] = False
+    csi_driver_name: Annotated[
+        str, Param("Name of the CSI driver whose node plugin mounts the disks, as it stands in spec.csi.driver.")
+    ]
+    zone_label: Annotated[str, Param("Node label that holds the zone, and key of the volumes' node affinity.")]
+    mutations_per_second: Annotated[
+        int, Param("Calls a second that change something, as the cloud grants them.", minimum=1, maximum=1_000)
+    ]
+    mutation_burst: Annotated[
+        int, Param("How many of these calls may come at once after a pause.", minimum=1, maximum=10_000)
+    ]
+    attach_limit: Annotated[
+        int,
+        Param(
+            "How many disks a node may hold, its boot disk included; 0 = what the cloud says of its machine type.",
+            minimum=0,
+            maximum=1_000,
+        ),
+    ] = 0
+
+
+class NodeNames:
+    """The names of nodes by their machines, for messages about a machine in later calls. Safe for threads."""
+
+    def __init__(self, machine_of: Callable[[NodeIdentity], str | None]) -> None:
+        """machine_of: the cloud's name of a node's machine; None if the node is no machine of this cloud."""
+        self._machine_of = machine_of
+        self._names: BoundedCache[str, str] = BoundedCache()
+
+    def remember(self, node: NodeIdentity) -> None:
+        """Keep the name of the node."""
+        machine = self._machine_of(node)
+        if machine is not None:
+            self._names.put(machine, node.name)
+
+    def __call__(self, machine: str) -> str:
+        """Return the name of the machine's node; the machine's own where that is not known."""
+        return self._names.get(machine) or machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskOperations:
+    """The calls of a cloud that the hooks of a `DiskBackend` make.
+
+    Each is called until it returns something else than InProgress. It raises `RetryLater`, `CloudError` and the errors
+    of the contract.
+    """
+
+    provision: Callable[[ProvisionRequest, HookCall, tuple[str, ...]], Asset | InProgress]
+    """Make the disk. The third argument: zones for disks for which neither a node nor the class names one."""
+    delete: Callable[[DeleteRequest, HookCall], Done | InProgress]
+    """Delete the disk, and wait until it is gone."""
+    scrub: Callable[[RecycleRequest], PodScrub]
+    """Check that a pod may erase the disk: `pod_scrub`."""
+    expand: Callable[[ExpandRequest, HookCall], Asset]
+    """Grow the disk."""
+    modify: Callable[[ModifyRequest, HookCall], Done]
+    """Change its performance."""
+    attach: Callable[[AttachRequest, HookCall], Attachment]
+    """Attach the disk to the machine of a node."""
+    detach: Callable[[DetachRequest, HookCall], Done]
+    """Detach it."""
+    create_snapshot: Callable[[SnapshotRequest, HookCall], Snapshot | InProgress]
+    """Make a snapshot."""
+    delete_snapshot: Callable[[DeleteSnapshotRequest, HookCall], Done]
+    """Delete a snapshot of this cluster."""
+    list_page: Callable[[ListRequest], AssetPage]
+    """Return one page of the disks with marks, of any cluster."""
+    adopt: Callable[[AdoptRequest, HookCall], Done]
+    """Replace the marks of the former owner."""
+    error: Callable[[CloudError, str], BackendError]
+    """Return the error of the contract. The second argument: what was done, as in "make a disk for pvc-1"."""
+    close: Callable[[], None]
+    """Close the connections."""
+
+
+class DiskBackend(BackendSpec):
+    """The hooks of a backend for the disks of a cloud.
+
+    A subclass adds `probe`, `validate`, `owns` and `find`. Hooks hold no thread while the cloud works: they return
+    `InProgress` where an operation raises `RetryLater`.
+    """
+
+    distribution: ClassVar[str]
+    """Name of the distribution, whose version `describe` returns."""
+    class_parameters: ClassVar[ParameterSchema]
+    """The parameters of classes."""
+    disk: ClassVar[str] = "disk"
+    """The cloud's word for a disk, in messages."""
+    settle_seconds: ClassVar[float]
+    """After this time a change is visible, or was never made."""
+    largest_gib: ClassVar[int]
+    """The largest disk."""
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        *,
+        settings: DiskOptions,
+        operations: DiskOperations,
+        zones: Zones,
+        nodes: NodeNames,
+        clock: Callable[[], float],
+    ) -> None:
+        """settings: the options, read. nodes: filled here, for messages of the operations. clock: seconds, never going
+        back.
+        """
+        super().__init__(options)
+        self._settings = settings
+        self._operations = operations
+        self._zones = zones
+        self._nodes = nodes
+        self._clock = clock
+
+    @contextmanager
+    def translating_errors(self, doing: str) -> Iterator[None]:
+        """Turn every CloudError that leaves the block into an error of the contract. doing: as in "list the disks"."""
+        try:
+            yield
+        except CloudError as error:
+            raise self._operations.error(error, doing) from error
+
+    def _in_turns(self, context: Context, doing: str, work: Callable[[HookCall], T]) -> T | InProgress:
+        with self.translating_errors(doing):
+            return in_turns(context, self._clock, work)
+
+    # --- the driver ---------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def describe(self, request: DescribeRequest) -> DriverInfo:
+        """Return every access mode: which of them a disk can have follows from its type."""
+        return DriverInfo(
+            version=version(self.distribution),
+            parameters=self.class_parameters,
+            topology_keys=(self._settings.zone_label,),
+            access_modes=frozenset(AccessMode),
+            volume_modes=frozenset(VolumeMode),
+            csi_driver_name=self._settings.csi_driver_name,
+            attach_required=self._settings.attach,
+            node_expansion_required=True,
+            supports_mount_options=True,
+            settle_seconds=self.settle_seconds,
+            minimum_bytes=GIB,
+            maximum_bytes=self.largest_gib * GIB,
+            max_attached_per_node=self._settings.attach_limit or None,
+        )
+
+    @hookimpl
+    def start(self, request: StartRequest) -> Done:
+        """Connect, and read the region's zones."""
+        with self.translating_errors(f"ask for the zones of {self._settings.region}"):
+            self._zones.load(request.context)
+        return Done()
+
+    @hookimpl
+    def stop(self, request: StopRequest) -> Done:
+        """Close the connections."""
+        self._operations.close()
+        return Done()
+
+    # --- volumes ------------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def provision(self, request: ProvisionRequest) -> Asset | InProgress:
+        """Find the disk or make it, and wait until it is ready."""
+        doing = f"make a {self.disk} for {request.name}"
+        with self.translating_errors(doing):
+            self._zones.refresh(request.context)
+        return self._in_turns(
+            request.context, doing, lambda call: self._operations.provision(request, call, self._zones.names)
+        )
+
+    @hookimpl
+    def delete(self, request: DeleteRequest) -> Done | InProgress:
+        """Check that the disk is ours and not attached, delete it, and wait until it is gone."""
+        doing = f"delete {request.volume.handle} of {request.volume.name}"
+        return self._in_turns(request.context, doing, lambda call: self._operations.delete(request, call))
+
+    @hookimpl
+    def recycle(self, request: RecycleRequest) -> PodScrub | InProgress:
+        """Check that the disk is ours and not attached; a pod on Linux empties or overwrites it."""
+        doing = f"scrub {request.volume.handle} of {request.volume.name}"
+        return self._in_turns(request.context, doing, lambda _call: self._operations.scrub(request))
+
+    @hookimpl
+    def expand(self, request: ExpandRequest) -> Asset | InProgress:
+        """Grow the disk online; the node plugin grows the file system."""
+        doing = f"grow {request.volume.handle} of {request.volume.name}"
+        return self._in_turns(request.context, doing, lambda call: self._operations.expand(request, call))
+
+    @hookimpl
+    def modify(self, request: ModifyRequest) -> Done | InProgress:
+        """Change the disk's performance."""
+        doing = f"change {request.volume.handle} of {request.volume.name}"
+        return self._in_turns(request.context, doing, lambda call: self._operations.modify(request, call))
+
+    @hookimpl
+    def list_assets(self, request: ListRequest) -> AssetPage:
+        """List all disks of the region with marks, of any cluster."""
+        with self.translating_errors(f"list the {self.disk}s"):
+            return self._operations.list_page(request)
+
+    @hookimpl
+    def adopt(self, request: AdoptRequest) -> Done:
+        """Replace the marks of the former owner."""
+        with self.translating_errors(f"mark {request.volume.handle} of {request.volume.name}"):
+            return self._operations.adopt(request, HookCall(request.context, self._clock, self._clock()))
+
+    # --- attachments --------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def attach(self, request: AttachRequest) -> Attachment | InProgress:
+        """Attach the disk to the machine of the node's providerID."""
+        self._nodes.remember(request.node)
+        doing = f"attach {request.volume.handle} to {request.node.name}"
+        return self._in_turns(request.context, doing, lambda call: self._operations.attach(request, call))
+
+    @hookimpl
+    def detach(self, request: DetachRequest) -> Done | InProgress:
+        """Detach the disk from that machine only, and only the attachment that was found."""
+        self._nodes.remember(request.node)
+        doing = f"detach {request.volume.handle} from {request.node.name}"
+        return self._in_turns(request.context, doing, lambda call: self._operations.detach(request, call))
+
+    # --- snapshots ----------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def create_snapshot(self, request: SnapshotRequest) -> Snapshot | InProgress:
+        """Make a snapshot, which is `ready` once a disk can be made from it."""
+        doing = f"make the snapshot {request.name}"
+        return self._in_turns(request.context, doing, lambda call: self._operations.create_snapshot(request, call))
+
+    @hookimpl
+    def delete_snapshot(self, request: DeleteSnapshotRequest) -> Done | InProgress:
+        """Delete a snapshot of this cluster."""
+        doing = f"delete the snapshot {request.handle}"
+        return self._in_turns(request.context, doing, lambda call: self._operations.delete_snapshot(request, call))
+
+
+# --- parts of operations ----------------------------------------------------------------------------------------
+
+
+def csi_source(settings: DiskOptions, handle: str, mode: VolumeMode, fs_type: str) -> VolumeSource:
+    """Return the source of a new PersistentVolume. fs_type: for a volume with a file system."""
+    fields: dict[str, Any] = {"driver": settings.csi_driver_name, "volumeHandle": handle}
+    if mode is VolumeMode.FILESYSTEM:
+        fields["fsType"] = fs_type
+    return VolumeSource(kind="csi", fields=fields)
+
+
+def csi_asset(
+    settings: DiskOptions,
+    handle: str,
+    source: VolumeSource,
+    *,
+    size_gib: int,
+    zones: Sequence[str],
+    driver: str,
+    attributes: Mapping[str, str] | None = None,
+) -> Asset:
+    """Return the asset of a disk that can be reached from these zones.
+
+    driver: of the call's context. attributes: for the node plugin; a source that is not csi has none.
+    """
+    return Asset(
+        handle=handle,
+        source=source,
+        capacity_bytes=size_gib * GIB,
+        node_affinity=tuple({settings.zone_label: zone} for zone in zones),
+        attributes={**(attributes or {}), _IDENTITY: driver} if source.kind == "csi" else {},
+    )
+
+
+def pod_scrub(request: RecycleRequest, disk: str, attached_to: Sequence[str], code: str) -> PodScrub:
+    """Return how a pod erases a disk that is proven to be the volume's: the pod gets it by a claim.
+
+    disk: its name in messages. attached_to: nodes. code: of the error `VolumeInUse`. Raises `Unsupported` for a file
+    system that a pod on Linux cannot mount.
+    """
+    if request.volume.source.fields.get("fsType") == "ntfs":
+        raise Unsupported(
+            f"{disk} has the file system ntfs: scrubber pods run on Linux; set the reclaim policy to Retain or Delete"
+        )
+    if attached_to:
+        raise VolumeInUse(f"{disk} cannot be scrubbed while it is attached to {', '.join(attached_to)}", code=code)
+    return PodScrub()
