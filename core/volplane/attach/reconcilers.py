@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -130,21 +129,14 @@ class PairReconciler:
             return action
         metadata = attachment.metadata
         since = metadata.deletion_timestamp or metadata.creation_timestamp
-        detaching = attachment.terminating and not decision.wanted
-        self._count(
-            "volume_detach" if detaching else "volume_attach", pair, self._seconds_since(since), failed=decision.failed
-        )
+        operation = "volume_detach" if attachment.terminating and not decision.wanted else "volume_attach"
+        self._count(operation, pair, self._cluster.seconds_since(since), failed=decision.failed)
         return action
 
     def _count(self, operation: str, pair: Pair, seconds: float, *, failed: bool = False) -> None:
         if self._metrics is not None:
             plugin = plugin_label(csi_parts(pair.volume)[0])
             self._metrics.attach_detach_ended(plugin, operation, seconds, failed=failed)
-
-    def _seconds_since(self, time: str | None) -> float:
-        if time is None:
-            return 0.0
-        return max((self._cluster.now() - datetime.fromisoformat(time)).total_seconds(), 0.0)
 
 
 class NodeReconciler:

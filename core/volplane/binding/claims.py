@@ -22,6 +22,7 @@ __all__ = [
     "confirm",
     "is_delayed",
     "no_volume_fits",
+    "not_asked",
     "pending",
     "wait_for_consumer",
 ]
@@ -113,6 +114,18 @@ def confirm(claim: Claim, outcome: Bind | Action, reads: LiveReads) -> Read | No
     if not isinstance(outcome, Patch) or not name or reads.has(VOLUMES, name):
         return None
     return Read(VOLUMES, name, why="is its volume really lost?")
+
+
+def not_asked(claim: Claim, storage_class: StorageClass) -> str:
+    """Why another binder has not asked for a volume yet, or ""."""
+    asked = claim.annotation(names.STORAGE_PROVISIONER) or claim.annotation(names.BETA_STORAGE_PROVISIONER)
+    if asked != storage_class.provisioner:
+        return f'the binder has not asked driver "{storage_class.provisioner}" for a volume'
+    if (migrated := claim.annotation(names.MIGRATED_TO)) and migrated != asked:
+        return f'the claim is migrated to "{migrated}"'
+    if storage_class.volume_binding_mode == "WaitForFirstConsumer" and not claim.annotation(names.SELECTED_NODE):
+        return "the scheduler has not selected a node"
+    return ""
 
 
 def no_volume_fits(claim: Claim, class_name: str | None, cluster: ClusterState) -> Action:

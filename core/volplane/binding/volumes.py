@@ -6,9 +6,9 @@ Source: `syncVolume` of pv_controller.go of Kubernetes; docs/explanation/differe
 from __future__ import annotations
 
 from volplane.binding.decide import Bind, decide_bound, decide_unbound, migration_step, unbind_patch
-from volplane.controller.actions import Patch, Wait, warning
+from volplane.controller.actions import Action, LiveReads, Patch, Settled, Wait, warning
 from volplane.intents.finalizers import finalizer_step
-from volplane.intents.record import can_never_be_bound
+from volplane.intents.record import can_never_be_bound, has_newer_intent
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, ObjectReference, Volume
@@ -24,6 +24,7 @@ __all__ = [
     "is_complete",
     "is_promised",
     "never_bound",
+    "not_released",
     "rests_with_its_claim",
 ]
 
@@ -114,3 +115,23 @@ def half_bound(volume: Volume, claim: Claim) -> Wait:
         warning(CLAIMS, claim, "VolumeMismatch", on_claim),
     )
     return Wait(reason=on_volume, events=events)
+
+
+def not_released(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action | None:
+    """What is missing until its asset may go; None once another binder released it, and its claim is not there."""
+    reference = volume.spec.claim_ref
+    if reference is None or not reference.uid:
+        # Never bound, or offered again: it stays until a person deletes the object.
+        return None if volume.terminating else Settled()
+    released = volume.status.phase in ("Released", "Failed")
+    if not released and (not volume.terminating or volume.status.phase == "Bound"):
+        return Wait(reason="the binder has not released it") if volume.terminating else Settled()
+    if not reference.namespace or not reference.name:
+        return Wait(reason="spec.claimRef lacks namespace or name, so nobody can say whether its claim is gone")
+    key = f"{reference.namespace}/{reference.name}"
+    claim = reads.get(CLAIMS, key) if reads.has(CLAIMS, key) else cluster.claims.get(key)
+    if not isinstance(claim, Claim) or claim.uid != reference.uid or claim.spec.volume_name not in ("", volume.name):
+        return None
+    if can_never_be_bound(volume, claim) and has_newer_intent(volume, claim, cluster.sealer):
+        return None
+    return Wait(reason=f"claim {key} may still be bound to it")

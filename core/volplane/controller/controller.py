@@ -15,7 +15,19 @@ from volplane.controller.config import ScrubberSettings
 from volplane.controller.metrics import Metrics
 from volplane.kube.cache import Cache
 
-__all__ = ["FOLLOW", "READ", "Controller", "Duty", "Handler", "LateQueue", "Role", "Rule", "Watch", "Work"]
+__all__ = [
+    "FOLLOW",
+    "FORCE_DETACH_AFTER",
+    "READ",
+    "Controller",
+    "Duty",
+    "Handler",
+    "LateQueue",
+    "Role",
+    "Rule",
+    "Watch",
+    "Work",
+]
 
 S = TypeVar("S")
 
@@ -27,6 +39,8 @@ Handler = Callable[[Run], Work]
 loop as the decision that returned the `Run`, so it sees the objects that were decided on. Raises OperationError.
 """
 
+FORCE_DETACH_AFTER: Final = 360.0
+"""Seconds, as in kube-controller-manager."""
 READ: Final = ("get", "list", "watch")
 FOLLOW: Final = ("list", "watch")
 
@@ -49,7 +63,7 @@ class Role:
     """Base and longest delay with which processes of nodes compete for claims; None = an assigner places them."""
     external_choice: bool = False
     """Whether others select the nodes of claims that bind immediately."""
-    force_detach_after: float | None = 360.0
+    force_detach_after: float | None = FORCE_DETACH_AFTER
     """Seconds after which a volume that its unhealthy node does not unmount is detached; None = never."""
     scrub: ScrubberSettings = field(default_factory=ScrubberSettings)
 

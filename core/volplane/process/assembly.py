@@ -24,11 +24,11 @@ from volplane.leaks.adoption import Adoption
 from volplane.leaks.check import LeakCheck
 from volplane.leaks.repair import LeakRepair
 from volplane.operations import Dispatcher, Ended, OperationRegistry
-from volplane.placement.selectors import field_selector, label_selector
 from volplane.process import duties
 from volplane.process.control_plane import ControlPlane
 from volplane.process.dependencies import Dependencies
 from volplane.process.measuring import MeasuredHooks
+from volplane.roles.node import field_selector, label_selector
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES, NodePlaces
 

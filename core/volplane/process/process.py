@@ -16,7 +16,7 @@ from random import Random
 from volplane.controller.actions import warning
 from volplane.controller.clock import Clock, SystemClock
 from volplane.controller.config import Configuration
-from volplane.controller.controller import Role
+from volplane.controller.controller import FORCE_DETACH_AFTER, Role
 from volplane.controller.leader import RENEW_PERIOD, Elector, Leadership
 from volplane.controller.metrics import Metrics
 from volplane.drivers.calls import reporting_fenced
@@ -52,32 +52,28 @@ GRACE = 2.0
 """Seconds for which drivers are waited for before the first term begins; those that take longer join later."""
 RENEWED_WITHIN = 2 / 3
 """Part of the lease after which a leader that could not renew it stops its work."""
-FORCE_DETACH_AFTER = 360.0
-"""Seconds; as in kube-controller-manager."""
 LEASE = "volplane"
 """Name of the Lease, in our namespace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options of `volplane run` that are not in the configuration file.
-
-    controllers: some of `ALL_CONTROLLERS`. namespace: of our Lease, sealing key and scrubber pods. leader_elect: work
-    only while holding the Lease. node_name: the node whose storage this process serves, with a Lease of its own; None =
-    the whole cluster. external_choice, race: see `Role`. force_detach: whether a volume that
-    its unhealthy node does not unmount is detached after some minutes. identity: holder name in the Lease. resync:
-    seconds between passes over all objects, 0 = never.
-    """
+    """The options of `volplane run` that are not in the configuration file."""
 
     controllers: frozenset[str] = frozenset(ALL_CONTROLLERS)
     namespace: str = "volplane-system"
     leader_elect: bool = True
+    """Whether it works only while it holds the Lease."""
     node_name: str | None = None
+    """The node whose storage this process serves, with a Lease of its own; None = the whole cluster."""
     external_choice: bool = False
     race: tuple[float, float] | None = None
     resync: float = 600.0
+    """Seconds between passes over all objects; 0 = never."""
     force_detach: bool = True
+    """Whether a volume that its unhealthy node does not unmount is detached after some minutes."""
     identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{secrets.token_hex(4)}")
+    """The holder's name in the Lease."""
 
     @property
     def lease(self) -> str:

@@ -38,12 +38,13 @@ def operations(role: Role, shared: Shared) -> Mapping[str, Handler]:
 
 def watches(role: Role, shared: Shared) -> tuple[Watch, ...]:
     """Return what the queue of volumes watches for this duty: scrubber pods, and what Kubernetes says about them."""
-    pods = Watch(cache=shared.cluster.pods, namespace=role.namespace)
+    cluster = shared.cluster
+    pods = Watch(cache=cluster.pods, namespace=cluster.namespace)
     if role.node_name:
         return (pods,)
     events: Cache[PodEvent] = Cache(POD_EVENTS)
-    ScrubEvents(events, shared.cluster, shared.recorder)
-    told = Watch(cache=events, namespace=role.namespace, field_selector=POD_EVENTS_SELECTOR, required=False)
+    ScrubEvents(events, cluster, shared.recorder)
+    told = Watch(cache=events, namespace=cluster.namespace, field_selector=POD_EVENTS_SELECTOR, required=False)
     return (pods, told)
 
 

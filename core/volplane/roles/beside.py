@@ -11,22 +11,21 @@ Source: provisionClaimOperationExternal of pv_controller.go of Kubernetes, and s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
+from volplane.binding.claims import not_asked
+from volplane.binding.volumes import not_released
 from volplane.controller.actions import Action, LiveReads, Settled, Wait, warning
 from volplane.intents.finalizers import finalizer_step, held_for_reclaim
 from volplane.intents.record import (
-    can_never_be_bound,
     class_is_gone,
     driver_of_class,
-    has_newer_intent,
     settle,
     settled_metadata,
 )
 from volplane.intents.term import take_over
 from volplane.kube import names
-from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.provision import decide as provision
 from volplane.provision.persistentvolume import restore_annotations
@@ -75,7 +74,7 @@ class Beside:
             return class_is_gone(claim, class_name) if settled_metadata(claim) else Settled()
         if not cluster.has_driver(storage_class.provisioner):
             return self._end_intent(claim)
-        if why := _not_asked(claim, storage_class):
+        if why := not_asked(claim, storage_class):
             return Wait(reason=why)
         return self._provision(claim, storage_class, reads)
 
@@ -99,7 +98,7 @@ class Beside:
         if cluster.drivers.on_nodes(driver):
             return Settled()
         if not cluster.has_driver(driver):
-            left = _DRIVER_GRACE - _seconds_since(claim.metadata.deletion_timestamp, cluster.now())
+            left = _DRIVER_GRACE - cluster.seconds_since(claim.metadata.deletion_timestamp)
             if left > 0:
                 seconds = left if claim.terminating else None
                 return Wait(reason=f'driver "{driver}" is not configured here', seconds=seconds)
@@ -146,7 +145,7 @@ class Beside:
         deletes = volume.spec.persistent_volume_reclaim_policy == "Delete"
         blocked: Action | None = Settled()
         if deletes and (not volume.terminating or held_for_reclaim(volume)):
-            blocked = _not_released(volume, cluster, reads)
+            blocked = not_released(volume, cluster, reads)
         if blocked is None and recycles(volume) and not volume.terminating:
             return decide_recycle(volume, cluster, reads, self.reclaim)
         if read_recycle_intent(volume.annotation(names.INTENT)) is not None:
@@ -161,38 +160,6 @@ def has_or_had_volume(claim: Claim) -> bool:
     return bool(claim.terminating or claim.spec.volume_name or claim.annotation(names.BIND_COMPLETED) is not None)
 
 
-def _not_asked(claim: Claim, storage_class: StorageClass) -> str:
-    """Why it is not our turn, or ""."""
-    asked = claim.annotation(names.STORAGE_PROVISIONER) or claim.annotation(names.BETA_STORAGE_PROVISIONER)
-    if asked != storage_class.provisioner:
-        return f'the binder has not asked driver "{storage_class.provisioner}" for a volume'
-    if (migrated := claim.annotation(names.MIGRATED_TO)) and migrated != asked:
-        return f'the claim is migrated to "{migrated}"'
-    if storage_class.volume_binding_mode == "WaitForFirstConsumer" and not claim.annotation(names.SELECTED_NODE):
-        return "the scheduler has not selected a node"
-    return ""
-
-
-def _not_released(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action | None:
-    """What must be so before its asset may go; None once the binder released it, and its claim is not there."""
-    reference = volume.spec.claim_ref
-    if reference is None or not reference.uid:
-        # Never bound, or offered again: it stays until a person deletes the object.
-        return None if volume.terminating else Settled()
-    released = volume.status.phase in ("Released", "Failed")
-    if not released and (not volume.terminating or volume.status.phase == "Bound"):
-        return Wait(reason="the binder has not released it") if volume.terminating else Settled()
-    if not reference.namespace or not reference.name:
-        return Wait(reason="spec.claimRef lacks namespace or name, so nobody can say whether its claim is gone")
-    key = f"{reference.namespace}/{reference.name}"
-    claim = reads.get(CLAIMS, key) if reads.has(CLAIMS, key) else cluster.claims.get(key)
-    if not isinstance(claim, Claim) or claim.uid != reference.uid or claim.spec.volume_name not in ("", volume.name):
-        return None
-    if can_never_be_bound(volume, claim) and has_newer_intent(volume, claim, cluster.sealer):
-        return None
-    return Wait(reason=f"claim {key} may still be bound to it")
-
-
 def _without_driver(volume: Volume, maker: str, cluster: ClusterState) -> Action:
     """Our finalizer holds a volume whose driver this process does not have, or cannot use."""
     going = volume.terminating or volume.status.phase in ("Released", "Failed")
@@ -203,17 +170,9 @@ def _without_driver(volume: Volume, maker: str, cluster: ClusterState) -> Action
         return Wait(reason=f'driver "{maker}" is starting')
     if not (why := cluster.drivers.broken(maker)):
         since = volume.metadata.deletion_timestamp or volume.status.last_phase_transition_time
-        left = _DRIVER_GRACE - _seconds_since(since, cluster.now())
+        left = _DRIVER_GRACE - cluster.seconds_since(since)
         if left > 0:
             return Wait(reason=f'driver "{maker}" is not configured here', seconds=left)
         why = f"it is not configured here; configure it, or remove {names.RECLAIM_FINALIZER} to keep the asset"
     message = f'the asset cannot be deleted by driver "{maker}": {why}'
     return Wait(reason=message, events=(warning(VOLUMES, volume, "VolumeFailedDelete", message),))
-
-
-def _seconds_since(time: str | None, now: datetime) -> float:
-    """How long ago a time of the server was, as far as its clock and ours agree; never less than 0. None = now."""
-    try:
-        return max(0.0, (now - datetime.fromisoformat(time or "").astimezone(UTC)).total_seconds())
-    except ValueError:
-        return 0.0

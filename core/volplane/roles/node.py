@@ -7,13 +7,14 @@ affinity of a volume (`volplane.intents.node`), which no tenant can change.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from volplane.controller.actions import Action, LiveReads, Patch, Read, Wait
+from volplane.controller.controller import Role
 from volplane.intents.node import claim_elsewhere, given_back, node_metadata, volume_elsewhere
 from volplane.intents.record import can_never_be_bound, has_newer_intent, settle, settled_metadata
 from volplane.kube import names
-from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.kinds import CAPACITIES, CLAIMS, NODES, PODS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.placement.race import decide_race
 from volplane.placement.recognise import decide_recognition
@@ -21,11 +22,15 @@ from volplane.provision import decide as provision
 from volplane.roles.beside import Beside
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import refers_to
-from volplane.state.naming import volume_name_of
+from volplane.state.naming import node_hash, volume_name_of
 from volplane.state.race import RaceTimes
 from volplane.state.records import ClaimIntent
 
-__all__ = ["OneNode"]
+__all__ = ["OneNode", "field_selector", "label_selector"]
+
+_LABELLED: Final = (CLAIMS.plural, VOLUMES.plural, PODS.plural, CAPACITIES.plural)
+_RACED_FOR: Final = (CLAIMS.plural, VOLUMES.plural)
+"""One that races for claims has to see them all, and has nobody who labels volumes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,3 +102,16 @@ class OneNode(Beside):
         if self.cluster.has_driver(maker) and (why := volume_elsewhere(volume, self.cluster)):
             return decide_recognition(volume, self.cluster) or Wait(reason=why)
         return super()._made_by(maker, volume, reads)
+
+
+def label_selector(plural: str, role: Role) -> str:
+    """Return what selects the objects of this kind that a process follows; "" for all."""
+    all_of_them = role.race is not None and plural in _RACED_FOR
+    if not role.node_name or plural not in _LABELLED or all_of_them:
+        return ""
+    return f"{names.NODE}={node_hash(role.node_name)}"
+
+
+def field_selector(plural: str, role: Role) -> str:
+    """Return the same for fields: of nodes only its own."""
+    return f"metadata.name={role.node_name}" if role.node_name and plural == NODES.plural else ""

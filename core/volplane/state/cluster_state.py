@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import product, starmap
 from typing import Protocol
 
@@ -154,6 +154,13 @@ class ClusterState:
     def has_driver(self, name: str) -> bool:
         """Whether a driver of this name is configured here, working or not."""
         return self.drivers.get(name) is not None or bool(self.drivers.broken(name))
+
+    def seconds_since(self, time: str | None) -> float:
+        """How long ago a time of the server was, as far as its clock and ours agree; 0 if that is not known."""
+        try:
+            return max(0.0, (self.now() - datetime.fromisoformat(time or "").astimezone(UTC)).total_seconds())
+        except ValueError:
+            return 0.0
 
     def flow_of_claim(self, key: str) -> str:
         """The flow of the claim's key in its queue: its class. Failing claims of one class do not delay others."""
