@@ -24,6 +24,7 @@ from volplane.roles import decisions
 from volplane.schemas import DriverInfo
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES
+from volplane.state.race import RaceTimes
 from volplane.state.records import Sealer
 
 DRIVER: Final = "disk.example.com"
@@ -77,11 +78,12 @@ class StateOfTest(ClusterState):
     """With the role of the process that decides."""
 
     role: Role
+    race: RaceTimes | None = None
 
     @property
     def decisions(self) -> Any:
         """What the role decides."""
-        return decisions(self.role, self)
+        return decisions(self.role, self, self.race)
 
 
 def empty_state(
@@ -171,7 +173,9 @@ def decide_volume(key: str, state: StateOfTest, reads: LiveReads) -> Action:
 
 def decide_provision(item: Claim, of_class: StorageClass, state: StateOfTest, reads: LiveReads) -> Action:
     """What the role of the state decides about a claim for which no volume fits."""
-    return state.decisions._provision(item, of_class, reads)
+    decided = state.decisions
+    here = decided._provision_here if state.node_name else decided._provision
+    return here(item, of_class, reads)
 
 
 def decide_delete(item: Volume, state: StateOfTest) -> Action:

@@ -64,14 +64,18 @@ class OneNode(Beside):
         return super()._end_intent(claim, moved=moved)
 
     def _provision(self, claim: Claim, storage_class: StorageClass, reads: LiveReads) -> Action:
-        cluster, node = self.cluster, self.cluster.own_node
-        driver = cluster.drivers.get(storage_class.provisioner)
+        driver = self.cluster.drivers.get(storage_class.provisioner)
         if driver is not None and self.race is not None:
-            taken = decide_race(claim, storage_class, driver, cluster, self.race)
+            taken = decide_race(claim, storage_class, driver, self.cluster, self.race)
             if taken is not None:
                 return taken
-        if why := claim_elsewhere(claim, cluster):
+        if why := claim_elsewhere(claim, self.cluster):
             return Wait(reason=why)
+        return self._provision_here(claim, storage_class, reads)
+
+    def _provision_here(self, claim: Claim, storage_class: StorageClass, reads: LiveReads) -> Action:
+        cluster, node = self.cluster, self.cluster.own_node
+        driver = cluster.drivers.get(storage_class.provisioner)
         made = cluster.volumes.get(volume_name_of(claim))
         if driver is not None and made is not None and refers_to(made, claim) and not can_never_be_bound(made, claim):
             # The binder writes the claim next, and ours ends the intent with that; unless the claim went to another
