@@ -4,7 +4,7 @@ python -m tools.trace_claim          print the files and functions in the order 
 
 Creates a claim of a class with the hostpath backend in a cluster in this process, and records the calls of functions of
 core that serve it: in reflectors, workers of the runner of claims, the operation on the claim, hooks, and callbacks of
-the event loop. docs/explanation/architecture.md describes these calls; a test compares the two.
+the event loop. docs/explanation/claim-walk.md describes these calls; a test compares the two.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The page about the architecture describes the way of a claim as it is: every function it names runs, no file is left
-out.
-"""
+"""The walk of a claim names functions that run and every file that runs; the table of layers is the checked one."""
 
 import importlib
 import operator
@@ -13,7 +11,7 @@ from tools.trace_claim import LEFT_OUT, Trace, trace_claim
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "docs" / "explanation" / "architecture.md"
-WALK = PAGE.read_text("utf-8").partition("\n## From a watch event to Bound\n")[2].partition("\n## ")[0]
+WALK = (REPOSITORY / "docs" / "explanation" / "claim-walk.md").read_text("utf-8")
 STOPS = re.findall(r"^- `([\w/]+\.py)` ((?:`[\w.]+`(?:, )?)+):", WALK, re.MULTILINE)
 """(file, the functions as they are written) of every line of the walk."""
 
@@ -39,7 +37,7 @@ def test_a_claim_goes_through_no_more_files_than_the_page_says(trace: Trace) -> 
 
 
 def test_control_goes_up_only_where_the_page_says(trace: Trace) -> None:
-    listed = re.findall(r"`([\w.]+)`", WALK.partition("### Calls upward")[2])
+    listed = re.findall(r"`([\w.]+)`", WALK.partition("\n## Calls upward\n")[2])
     assert [f"{caller} -> {called}" for caller, called in trace.upward if caller[1] not in listed] == []
 
 
