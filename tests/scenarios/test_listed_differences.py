@@ -11,6 +11,7 @@ from scenarios.differences import ATTACH_DIFFERENCES, PROTECTION_DIFFERENCES, VO
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "docs" / "explanation" / "differences.md"
+SCENARIOS = REPOSITORY / "docs" / "design" / "requirements.md"
 WEAKNESSES = {"20": 10, "21": 20, "22": 7}
 ELSEWHERE = {
     "bound-rebind-unchecked",
@@ -26,7 +27,8 @@ NAMED = re.compile(r"Items? (\d\d\.\d+(?:(?:, | and |, and )\d\d\.\d+)*)")
 
 def _listed() -> dict[str, str]:
     """Item by scenario, as the page says."""
-    rows = re.findall(r"^\| ((?:`[\w-]+`(?:, )?)+) \| ([\w.]+) \|", PAGE.read_text("utf-8"), re.MULTILINE)
+    text = SCENARIOS.read_text("utf-8").partition("\n## Scenarios that differ\n")[2]
+    rows = re.findall(r"^\| ((?:`[\w-]+`(?:, )?)+) \| ([\w.]+) \|", text, re.MULTILINE)
     return {name: item for names, item in rows for name in re.findall(r"`([\w-]+)`", names)}
 
 
