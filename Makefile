@@ -37,6 +37,10 @@ demo: $(STAMP) ## Walk volumes through their whole life on an embedded cluster
 test: $(WHOLE) ## Run the tests, less than five minutes on two processors
 	@$(PYTEST) $(PYTEST_ARGS)
 
+.PHONY: unit
+unit: $(STAMP) ## Run the unit tests alone, which need no Google library
+	@$(PYTEST) tests/unit $(PYTEST_ARGS)
+
 .PHONY: soak
 soak: $(WHOLE) ## Run what takes longer: more seeds, kills, crowds and bugs
 	@$(PYTEST) -m soak $(PYTEST_ARGS)
