@@ -18,9 +18,12 @@ import yaml
 from tests.e2e.processes import ENVIRONMENT, Command, kubectl, objects, running, until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-FORMER = "6fc48452499ae361aeeee4b8c1013ce12a344a40"
-"""The commit whose wheel takes part: the first one that other versions read records of."""
-BATCH = 12
+FORMER = "3487d7470b40f66f712d571c86429b4ba11fd203"
+"""The commit whose wheel takes part: the release before."""
+BATCH, FEW = 8, 3
+"""Claims that are made and deleted in each round; those that are recycled, and those that grow and are attached."""
+TURNS = 12
+"""Calls that each operation takes, as in `BACKEND`."""
 DRIVER = "slow.example.com"
 
 pytestmark = [
@@ -29,14 +32,16 @@ pytestmark = [
 ]
 
 BACKEND = '''
-"""Makes a file in four turns, and takes it away in two; notes each call with the process that made it."""
+"""Takes some turns for every operation; notes each call with the process that made it."""
 
 import json
 import os
 from pathlib import Path
 
-from volplane import Asset, BackendSpec, Done, DriverInfo, InProgress, Parameter, ParameterSchema
+from volplane import Asset, Attachment, BackendSpec, Done, DriverInfo, Erased, InProgress, Parameter, ParameterSchema
 from volplane import VolumeSource, hookimpl
+
+TURNS = 12
 
 
 class Slow(BackendSpec):
@@ -45,47 +50,65 @@ class Slow(BackendSpec):
     def __init__(self, options):
         self.root = Path(options["root"])
 
-    def turn(self, verb, name, request, turns):
-        """The state to go on with, None when it is done."""
+    def turn(self, verb, name, request):
+        """Return the answer to go on with, None when it is done."""
         polls = request.context.state.get("polls", 0)
         with (self.root / "calls").open("a") as calls:
             calls.write(json.dumps({"verb": verb, "name": name, "polls": polls, "process": os.getpid()}) + "\\n")
-        return {"polls": polls + 1} if polls < turns else None
+        return InProgress(retry_after=0.4, state={"polls": polls + 1}) if polls < TURNS - 1 else None
+
+    def asset(self, handle, size):
+        source = VolumeSource(kind="csi", fields={"driver": "slow.example.com", "volumeHandle": handle})
+        return Asset(handle=handle, source=source, capacity_bytes=size)
 
     @hookimpl
     def describe(self, request):
-        return DriverInfo(version="1")
+        return DriverInfo(version="1", csi_driver_name="slow.example.com", attach_required=True)
 
     @hookimpl
     def provision(self, request):
-        state = self.turn("provision", request.name, request, 4)
-        if state is not None:
-            return InProgress(retry_after=0.6, state=state)
-        path = self.root / "assets" / request.name
-        if not path.exists():
-            path.touch()
+        waiting = self.turn("provision", request.name, request)
+        if waiting is None and not (self.root / "assets" / request.name).exists():
+            (self.root / "assets" / request.name).touch()
             with (self.root / "made").open("a") as made:
                 made.write(request.name + "\\n")
-        source = VolumeSource(kind="hostPath", fields={"path": str(path)})
-        return Asset(handle=request.name, source=source, capacity_bytes=request.capacity_bytes)
+        return waiting or self.asset(request.name, request.capacity_bytes)
 
     @hookimpl
     def delete(self, request):
-        state = self.turn("delete", request.volume.handle, request, 2)
-        if state is not None:
-            return InProgress(retry_after=0.6, state=state)
-        (self.root / "assets" / request.volume.handle).unlink(missing_ok=True)
-        return Done()
+        waiting = self.turn("delete", request.volume.handle, request)
+        if waiting is None:
+            (self.root / "assets" / request.volume.handle).unlink(missing_ok=True)
+        return waiting or Done()
+
+    @hookimpl
+    def recycle(self, request):
+        return self.turn("recycle", request.volume.handle, request) or Erased()
+
+    @hookimpl
+    def expand(self, request):
+        return self.turn("expand", request.volume.handle, request) or self.asset(
+            request.volume.handle, request.capacity_bytes
+        )
+
+    @hookimpl
+    def attach(self, request):
+        return self.turn("attach", request.volume.handle, request) or Attachment()
+
+    @hookimpl
+    def detach(self, request):
+        return self.turn("detach", request.volume.handle, request) or Done()
 '''
 
 
 def site(directory: Path, commit: str) -> Path:
-    """The wheel of `volplane` as it was at this commit, unpacked."""
+    """Return the unpacked wheel of `volplane` as it was at this commit."""
     tree, made = directory / "tree", directory / "site"
     tree.mkdir()
     archive = subprocess.run(["git", "-C", str(REPOSITORY), "archive", commit], capture_output=True, check=False)
-    if archive.returncode != 0:
-        pytest.skip(f"this checkout has no commit {commit}: it is not a whole clone")
+    assert archive.returncode == 0, (
+        f"this checkout has no commit {commit}; make it a whole clone: git fetch --unshallow"
+    )
     subprocess.run(["tar", "-x", "-C", str(tree)], input=archive.stdout, check=True)
     build = "import sys; from hatchling.build import build_wheel; build_wheel(sys.argv[1])"
     subprocess.run([sys.executable, "-c", build, str(directory)], cwd=tree, check=True, stdout=subprocess.DEVNULL)
@@ -133,42 +156,79 @@ class Cluster:
         self.commands.append(command)
         return command
 
-    def ask(self, batch: str) -> None:
-        """Claims `batch-0` and on."""
-        body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
-        spec = {
-            "storageClassName": "slow",
-            "accessModes": ["ReadWriteOnce"],
-            "resources": {"requests": {"storage": "1Mi"}},
-        }
-        names = [f"{batch}-{number}" for number in range(BATCH)]
-        items = [{**body, "metadata": {"name": name, "namespace": "default"}, "spec": spec} for name in names]
-        kubectl(self.kubeconfig, "apply", "-f", "-", given=yaml.safe_dump_all(items))
+    def apply(self, *bodies: dict[str, Any]) -> None:
+        kubectl(self.kubeconfig, "apply", "-f", "-", given=yaml.safe_dump_all(bodies))
 
-    def forget(self, batch: str) -> None:
-        names = [f"pvc/{batch}-{number}" for number in range(BATCH)]
+    def ask(self, batch: str, many: int, storage_class: str, size: str = "1Mi") -> None:
+        """Make claims `batch-0` and on, or ask for more in those that are there."""
+        spec = {
+            "storageClassName": storage_class,
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": size}},
+        }
+        named = [{"name": f"{batch}-{number}", "namespace": "default"} for number in range(many)]
+        body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
+        self.apply(*({**body, "metadata": metadata, "spec": spec} for metadata in named))
+
+    def forget(self, batch: str, many: int) -> None:
+        names = [f"pvc/{batch}-{number}" for number in range(many)]
         kubectl(self.kubeconfig, "delete", "-n", "default", "--wait=false", *names)
 
-    def calls(self) -> list[dict[str, Any]]:
+    def volumes_of(self, batch: str) -> list[Any]:
+        claims = {each["spec"].get("claimRef", {}).get("name", ""): each for each in objects(self.kubeconfig, "pv")}
+        return [volume for claim, volume in claims.items() if claim.startswith(f"{batch}-")]
+
+    def attach(self, batch: str) -> None:
+        """Want the volumes of these claims on the node, as a stock attach-detach controller does."""
+        body = {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment"}
+        spec = {"attacher": DRIVER, "nodeName": "node-a"}
+        names = [volume["metadata"]["name"] for volume in self.volumes_of(batch)]
+        sources = {name: {"source": {"persistentVolumeName": name}} for name in names}
+        self.apply(*({**body, "metadata": {"name": f"on-{name}"}, "spec": spec | sources[name]} for name in names))
+
+    def detach(self) -> None:
+        kubectl(self.kubeconfig, "delete", "volumeattachments", "--all", "--wait=false")
+
+    def runs(self, verb: str) -> list[list[dict[str, Any]]]:
+        """Return the calls of each operation: those of one asset, until one begins with the first turn."""
         path = self.root / "calls"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        runs: list[list[dict[str, Any]]] = []
+        last: dict[str, list[dict[str, Any]]] = {}
+        for call in map(json.loads, path.read_text().splitlines() if path.exists() else ()):
+            if call["verb"] == verb:
+                if call["polls"] == 0 or call["name"] not in last:
+                    runs.append([])
+                    last[call["name"]] = runs[-1]
+                last[call["name"]].append(call)
+        return runs
 
-    def under_way(self, verb: str) -> set[str]:
-        """Assets of which some turns have been taken, and not all."""
-        turns = Counter(call["name"] for call in self.calls() if call["verb"] == verb)
-        return {name for name, taken in turns.items() if 1 < taken < 5}
-
-    def bound(self) -> int:
-        return sum(each["status"].get("phase") == "Bound" for each in objects(self.kubeconfig, "pvc"))
+    def under_way(self, verb: str) -> bool:
+        """Return whether some operation has taken a turn, and not all."""
+        return any(1 < run[-1]["polls"] < TURNS - 2 for run in self.runs(verb))
 
     def gone_on(self, verb: str) -> int:
-        """Assets that one process began and another finished, without beginning anew."""
-        turns: dict[str, list[dict[str, Any]]] = {}
-        for call in self.calls():
-            if call["verb"] == verb:
-                turns.setdefault(call["name"], []).append(call)
-        several = [calls for calls in turns.values() if len({call["process"] for call in calls}) > 1]
-        return sum([call["polls"] for call in calls] == sorted(call["polls"] for call in calls) for calls in several)
+        """Count the operations that one process began and another finished."""
+        done = [run for run in self.runs(verb) if run[-1]["polls"] == TURNS - 1]
+        return sum(len({call["process"] for call in run}) > 1 for run in done)
+
+    def bound(self, batch: str) -> bool:
+        claims = [each for each in objects(self.kubeconfig, "pvc") if each["metadata"]["name"].startswith(f"{batch}-")]
+        return bool(claims) and all(each["status"].get("phase") == "Bound" for each in claims)
+
+    def gone(self, batch: str) -> bool:
+        return not self.volumes_of(batch) and not any(
+            each["metadata"]["name"].startswith(f"{batch}-") for each in objects(self.kubeconfig, "pvc")
+        )
+
+    def offered(self) -> int:
+        return sum(each["status"].get("phase") == "Available" for each in objects(self.kubeconfig, "pv"))
+
+    def grown(self, size: str) -> bool:
+        return all(volume["spec"]["capacity"]["storage"] == size for volume in self.volumes_of("stays"))
+
+    def attached(self) -> int:
+        found = objects(self.kubeconfig, "volumeattachments")
+        return sum(bool(each.get("status", {}).get("attached")) for each in found)
 
     def said(self) -> str:
         return "\n".join(command.said() for command in self.commands)
@@ -178,10 +238,33 @@ def waits(command: Command) -> None:
     until("it waits or leads", lambda: "lead" in command.said() or "lease" in command.said(), said=command.said)
 
 
-def hand_over(cluster: Cluster, verb: str, end: Callable[[], object]) -> None:
-    """End the leader while operations are under way."""
-    until(f"some {verb} is under way", lambda: len(cluster.under_way(verb)) >= BATCH // 2, said=cluster.said)
+def hand_over(cluster: Cluster, old: str, new: str, size: str, end: Callable[[], object]) -> None:
+    """Begin one operation of every kind, end the leader while all are under way, and wait until all are done.
+
+    The claims `old` are deleted and `new` made, the pool is recycled, what stays grows and changes its attachments.
+    """
+    attaching = not cluster.attached()
+    verbs = ("provision", "delete", "recycle", "expand", "attach" if attaching else "detach")
+    before = {verb: cluster.gone_on(verb) for verb in verbs}
+    cluster.forget("pool", FEW)
+    cluster.forget(old, BATCH)
+    cluster.ask(new, BATCH, "slow")
+    cluster.ask("stays", FEW, "slow", size)
+    if attaching:
+        cluster.attach("stays")
+    else:
+        cluster.detach()
+    until("all is under way", lambda: all(cluster.under_way(verb) for verb in verbs), said=cluster.said)
     end()
+    until("claims are bound", lambda: cluster.bound(new) and cluster.gone(old), 90, said=cluster.said)
+    until("the pool is erased", lambda: cluster.offered() == FEW, 90, said=cluster.said)
+    until("volumes have grown", lambda: cluster.grown(size), 90, said=cluster.said)
+    until("attachments", lambda: cluster.attached() == FEW * attaching, 90, said=cluster.said)
+    until("no attachment is left", lambda: attaching or not objects(cluster.kubeconfig, "volumeattachments"), 90)
+    cluster.ask("pool", FEW, "pool")
+    until("the pool is used again", lambda: cluster.bound("pool"), said=cluster.said)
+    for verb in verbs:
+        assert cluster.gone_on(verb) > before[verb], f"a {verb} that one process began, another one finished"
 
 
 def test_versions_take_turns_with_work_under_way_and_nothing_is_lost_or_made_twice(tmp_path: Path) -> None:
@@ -191,51 +274,44 @@ def test_versions_take_turns_with_work_under_way_and_nothing_is_lost_or_made_twi
     with running(tmp_path / "server.log", "apiserver", "--port", "0", "--kubeconfig-out", str(kubeconfig)) as server:
         until("the server is up", kubeconfig.exists, said=server.said)
         cluster = Cluster(tmp_path, kubeconfig, sites)
-        storage_class = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "slow"}}
-        kubectl(kubeconfig, "apply", "-f", "-", given=json.dumps({**storage_class, "provisioner": DRIVER}))
+        kind = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": DRIVER}
+        recycled = {"metadata": {"name": "pool"}, "parameters": {"volplane.dev/on-release": "recycle"}}
+        cluster.apply({**kind, "metadata": {"name": "slow"}, "allowVolumeExpansion": True}, {**kind, **recycled})
+        cluster.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}})
         try:
             former = cluster.start("former")
-            until("the driver is ready", lambda: "is ready" in former.said(), said=former.said)
+            for batch, many, storage_class in (("stays", FEW, "slow"), ("pool", FEW, "pool"), ("a", BATCH, "slow")):
+                cluster.ask(batch, many, storage_class)
+            for batch in ("stays", "pool", "a"):
+                until(f"{batch} is bound", lambda batch=batch: cluster.bound(batch), said=cluster.said)  # type: ignore[misc]
 
             # An upgrade: this version waits, the former one is ended.
             this = cluster.start("this")
             waits(this)
-            cluster.ask("a")
-            hand_over(cluster, "provision", former.stop)
-            until("all of the first are bound", lambda: cluster.bound() == BATCH, said=cluster.said)
-            upgraded = cluster.gone_on("provision")
-            assert upgraded > 0, "this version went on with what the former one had begun"
+            hand_over(cluster, "a", "b", "2Mi", former.stop)
 
-            # The way back, with deletions under way too.
+            # The way back.
             former = cluster.start("former")
             waits(former)
-            cluster.ask("b")
-            cluster.forget("a")
-            hand_over(cluster, "provision", this.stop)
-            until("the second are bound, the first gone", lambda: names_left(cluster) == {"b"}, said=cluster.said)
-            until("all of the second are bound", lambda: cluster.bound() == BATCH, said=cluster.said)
-            assert cluster.gone_on("provision") > upgraded, "and the former one with what this version had begun"
+            hand_over(cluster, "b", "c", "3Mi", this.stop)
 
             # The former one dies, and nobody has ended its lease.
             this = cluster.start("this")
             waits(this)
-            cluster.ask("c")
-            hand_over(cluster, "provision", former.kill)
-            until("all are bound", lambda: cluster.bound() == 2 * BATCH, 60, said=cluster.said)
-            cluster.forget("b")
-            cluster.forget("c")
-            until("nothing is left", lambda: not objects(kubeconfig, "pvc", "pv"), 60, said=cluster.said)
+            hand_over(cluster, "c", "d", "4Mi", former.kill)
+
+            cluster.detach()
+            cluster.forget("d", BATCH)
+            cluster.forget("stays", FEW)
+            until("nothing is left but the pool", lambda: len(objects(kubeconfig, "pv")) == FEW, 90, said=cluster.said)
             assert this.stop() == 0
         finally:
             for command in cluster.commands:
                 if command.alive:
                     command.kill()
-    assert list((cluster.root / "assets").iterdir()) == []
     made = Counter((cluster.root / "made").read_text().split())
-    assert len(made) == 3 * BATCH
+    assert len(made) == 4 * BATCH + 2 * FEW
     assert set(made.values()) == {1}
+    left = {volume.name for volume in (cluster.root / "assets").iterdir()}
+    assert len(left) == FEW
     assert "Traceback" not in cluster.said()
-
-
-def names_left(cluster: Cluster) -> set[str]:
-    return {each["metadata"]["name"].partition("-")[0] for each in objects(cluster.kubeconfig, "pvc")}
