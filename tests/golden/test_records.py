@@ -2,18 +2,20 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from volplane.state.records import (
+    AttachmentIntent,
+    ChangeIntent,
+    DeleteIntent,
+    RecycleIntent,
     Sealer,
     named_in_record,
-    read_attachment_intent,
-    read_change_intent,
-    read_delete_intent,
-    read_recycle_intent,
+    read_intent,
     write_intent,
 )
 
@@ -21,10 +23,10 @@ GOLDEN = json.loads((Path(__file__).parent / "records.json").read_text("utf-8"))
 KEY, CLAIM = bytes.fromhex(GOLDEN["key"]), GOLDEN["claim"]
 OURS = "volplane-system"
 READ: dict[str, Callable[[str], Any]] = {
-    "recycle": read_recycle_intent,
-    "delete": read_delete_intent,
-    "change": read_change_intent,
-    "attachment": read_attachment_intent,
+    "recycle": partial(read_intent, RecycleIntent),
+    "delete": partial(read_intent, DeleteIntent),
+    "change": partial(read_intent, ChangeIntent),
+    "attachment": partial(read_intent, AttachmentIntent),
 }
 
 

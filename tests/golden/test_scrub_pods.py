@@ -11,7 +11,7 @@ from volplane.controller.config import ScrubberSettings
 from volplane.kube.objects import Pod, Volume
 from volplane.reclaim.scrub_pod import belongs, pod_body, sealed_spec
 from volplane.state.progress import ScrubPlan
-from volplane.state.records import Sealer, read_recycle_intent
+from volplane.state.records import RecycleIntent, Sealer, read_intent
 
 GOLDEN = json.loads((Path(__file__).parent / "scrub_pods.json").read_text("utf-8"))
 SEALER = Sealer(bytes.fromhex(GOLDEN["key"]), "volplane-system")
@@ -37,7 +37,7 @@ def pod_of(row: dict[str, Any], **annotations: str) -> Pod:
 
 @each
 def test_the_pod_of_an_earlier_release_is_ours(row: dict[str, Any]) -> None:
-    intent = read_recycle_intent(row["intent"])
+    intent = read_intent(RecycleIntent, row["intent"])
     assert intent is not None
     pod, volume = pod_of(row), msgspec.convert(row["volume"], Volume)
     assert belongs(pod, volume, intent)
@@ -52,7 +52,7 @@ def test_a_pod_with_another_value_of_one_annotation_is_not_ours(row: dict[str, A
 
 @each
 def test_the_same_pod_is_made_today(row: dict[str, Any]) -> None:
-    intent = read_recycle_intent(row["intent"])
+    intent = read_intent(RecycleIntent, row["intent"])
     assert intent is not None
     body = pod_body(
         msgspec.convert(row["volume"], Volume),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from integration.node_cluster import Cluster, pod
-from volplane.attach.identity import CSI_PREFIX, attachment_name
+from volplane.attach.desired import CSI_PREFIX, attachment_name
 from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NODES, VOLUMES
 from volplane.kube.objects import Claim
 from volplane_embedded.kubelet.attached_disks import disk_path

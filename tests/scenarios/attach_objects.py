@@ -7,7 +7,7 @@ from typing import Any
 
 from scenarios.attaching import DRIVER
 from scenarios.harness import Json
-from volplane.attach.identity import attachment_name
+from volplane.attach.desired import attachment_name
 from volplane.kube import names
 
 __all__ = ["UNIQUE", "attached_to", "bound_claim", "event", "listed", "node", "pod", "pod_at", "row"]

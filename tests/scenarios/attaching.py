@@ -11,8 +11,7 @@ from scenarios.backends import AttachingBackend
 from scenarios.faults import refusing
 from scenarios.harness import HEAD, Harness, Json
 from scenarios.references import place, resolved
-from volplane.attach.desired import pairs_of_pod, users_of
-from volplane.attach.identity import Pair, csi_parts
+from volplane.attach.desired import Pair, csi_parts, pairs_of_pod, users_of
 from volplane.state.indexes import finished
 
 DRIVER = "fake.csi.volplane.test"

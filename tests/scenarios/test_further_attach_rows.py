@@ -10,8 +10,7 @@ import pytest
 from scenarios.attach_objects import UNIQUE, attached_to, bound_claim, event, listed, node, pod, pod_at, row
 from scenarios.attaching import DRIVER, Row
 from scenarios.harness import Json
-from volplane.attach.desired import count_volumes
-from volplane.attach.identity import plugin_label
+from volplane.attach.desired import count_volumes, plugin_label
 from volplane.controller.metrics import Metrics
 
 SETTLE = {"op": "settle", "within": "20s"}

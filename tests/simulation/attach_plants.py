@@ -42,13 +42,13 @@ def forget_to_detach(stack: ExitStack) -> None:
             progress.step = Detached()
         return progress
 
-    leave = attacher._leave
+    detach_step = attacher._detach_step
 
     def hasty(*arguments: Any) -> Any:
         with patch.object(ProgressTable, "get", done):
-            return leave(*arguments)
+            return detach_step(*arguments)
 
-    replace(stack, attacher, "_leave", hasty)
+    replace(stack, attacher, "_detach_step", hasty)
 
 
 def keep_what_nobody_wants(stack: ExitStack) -> None:

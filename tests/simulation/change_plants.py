@@ -35,10 +35,10 @@ def grow_without_the_backend(stack: ExitStack) -> None:
     """Take the asset for grown as soon as the growth is declared."""
     towards = resize._towards
 
-    def hasty(target: int, claim: Claim, asset: Any, cluster: ClusterState) -> Action:
+    def hasty(target: int, claim: Claim, volume: Volume, driver: Any, cluster: ClusterState) -> Action:
         if resize.recorded_target(claim) == target:
-            return _finish(Changed(str(target), target), claim, asset.volume, asset.driver, cluster)
-        return towards(target, claim, asset, cluster)
+            return _finish(Changed(str(target), target), claim, volume, driver, cluster)
+        return towards(target, claim, volume, driver, cluster)
 
     replace(stack, resize, "_towards", hasty)
 
@@ -67,10 +67,10 @@ def change_without_the_backend(stack: ExitStack) -> None:
     """Name the new attributes as soon as the change is declared."""
     towards = modify._towards
 
-    def hasty(wanted: str, claim: Claim, asset: Any, cluster: ClusterState) -> Action:
+    def hasty(wanted: str, claim: Claim, volume: Volume, driver: Any, cluster: ClusterState) -> Action:
         if modify._status(claim) == modify.IN_PROGRESS:
-            return modify._finish(wanted, claim, asset.volume, cluster)
-        return towards(wanted, claim, asset, cluster)
+            return modify._finish(wanted, claim, volume, cluster)
+        return towards(wanted, claim, volume, driver, cluster)
 
     replace(stack, modify, "_towards", hasty)
 

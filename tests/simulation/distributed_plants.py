@@ -9,8 +9,7 @@ import msgspec
 
 from simulation.planting import by_name, replace
 from volplane.controller.actions import Patch, Settled, Wait
-from volplane.intents import node as node_rules
-from volplane.intents import operation, owner
+from volplane.intents import operation, ownership
 from volplane.kube import names
 from volplane.placement import assign, capacity, recognise, volumes
 from volplane.placement.state import PlacementState
@@ -32,13 +31,13 @@ def leave_labels_as_they_are(stack: ExitStack) -> None:
 
 def delete_by_the_label_alone(stack: ExitStack) -> None:
     """Take a volume for one's own because it is in the watch, wherever its node affinity puts it."""
-    for module in (owner, operation, one_node):
+    for module in (ownership, operation, one_node):
         replace(stack, module, "volume_elsewhere", lambda *_: "")
 
 
 def take_a_node_made_again_for_the_old_one(stack: ExitStack) -> None:
     """Know a node by its name."""
-    replace(stack, node_rules, "_made_again", lambda *_: "")
+    replace(stack, ownership, "_of_earlier_node", lambda *_: "")
     replace(stack, recognise, "decide_recognition", lambda *_: None)
 
 

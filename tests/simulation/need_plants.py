@@ -74,7 +74,7 @@ def scrub_what_pods_use(stack: ExitStack) -> None:
 def scrub_for_a_living_claim(stack: ExitStack) -> None:
     """Erase a volume whose claim is there after all."""
     replace(stack, whole, "claim_of", lambda *_: None)
-    replace(stack, whole, "once_proven", lambda _volume, action, *_: action)
+    replace(stack, whole, "require_claim_gone", lambda _volume, action, *_: action)
 
     async def whoever(self: OperationDeps, volume: Volume, **_options: Any) -> Volume | None:
         return await self.live_volume(volume.name)

@@ -155,7 +155,7 @@ def believe_the_cache_that_a_claim_is_gone(stack: ExitStack) -> None:
         return live if live is not None and live.uid == volume.uid else None
 
     replace(stack, OperationDeps, "released_volume", without_asking)
-    replace(stack, whole, "once_proven", lambda _volume, action, *_: action)
+    replace(stack, whole, "require_claim_gone", lambda _volume, action, *_: action)
 
 
 def take_absent_for_proof(stack: ExitStack) -> None:

@@ -1,4 +1,4 @@
-"""The next step for a volume on a node, and for the report of a node: what attach-detach decides. Pure.
+"""The decisions of attach-detach: the next step for a volume on a node, and for the report of a node. Pure.
 
 A volume is attached by creating its VolumeAttachment, and reported in `volumesAttached` of the node once that is
 attached. It is detached in the opposite order: the report is withdrawn, the node is read live, and only if its kubelet
@@ -9,25 +9,27 @@ Source: reconciler.go and node_status_updater.go of pkg/controller/volume/attach
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from volplane.attach.attacher import declared
 from volplane.attach.desired import (
+    CSI_PREFIX,
+    Pair,
+    csi_parts,
     elsewhere,
     is_managed,
     is_ready,
     is_wanted,
     listed_volumes,
+    named_by_controller,
     out_of_service,
     pair_of_attachment,
     users_and_volume,
     users_of,
     volumes_in_use,
 )
-from volplane.attach.identity import CSI_PREFIX, Pair, csi_parts, named_by_controller
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Settled, Wait
 from volplane.kube import names
 from volplane.kube.kinds import ATTACHMENTS, NODES, PODS, VOLUMES
@@ -37,56 +39,53 @@ from volplane.state.cluster_state import ClusterState
 __all__ = ["DELETION_LASTS", "AttachDetachState", "Decision", "decide_node", "decide_pair", "report_differs"]
 
 ATTACH_TIMEOUT: Final = 120.0
-"""Seconds after which pods are told that no attacher answers; and again after each further such time."""
+"""Seconds after which, again and again, events on the pods report that no attacher answers."""
 DELETION_LASTS: Final = 120.0
 """Seconds after which a request whose answer never came takes effect no more."""
 
 
 @dataclass(slots=True)
 class AttachDetachState:
-    """What the decisions see: the cluster, and what a restart may forget.
-
-    force_detach_after: seconds after which a volume that its unhealthy node does not unmount is detached, None for
-    never. attaches_here: the attacher is in this process too, and an attachment is made with what it would write first.
-    unwanted: key of a pair -> loop time since which nobody wants the volume on the node, while it is attached.
-    last_in_use: name of a node that is gone -> what its kubelet used when it went. creating: unique name of a volume
-    that may be on one node at a time -> key of the pair whose attachment is being created. reports: name of a node ->
-    unique names whose place in `volumesAttached` is to be judged. withdrawn: keys of pairs that the server showed
-    neither listed nor in use at once, after they had been listed. deleting: key of a pair -> loop time at which the
-    deletion of its attachment was begun; until the attachment shows it, it may take effect at any moment.
-    """
+    """What the decisions see: the cluster, and what a restart may forget."""
 
     cluster: ClusterState
     force_detach_after: float | None = 360.0
     attaches_here: bool = False
     unwanted: dict[str, float] = field(default_factory=dict)
+    """Key of a pair -> loop time since which no pod wants the volume on the node, while it is attached."""
     last_in_use: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Name of a node that is gone -> what its kubelet used last."""
     creating: dict[str, str] = field(default_factory=dict)
+    """Unique name of a volume for one node at a time -> key of the pair whose attachment is being created."""
     reports: dict[str, set[str]] = field(default_factory=dict)
+    """Name of a node -> unique names whose place in `volumesAttached` is to be decided."""
     withdrawn: set[str] = field(default_factory=set)
+    """Keys of pairs that were listed, and then shown as neither listed nor in use by one version of the node."""
     deleting: dict[str, float] = field(default_factory=dict)
+    """Key of a pair -> loop time of the request to delete its attachment, which may take effect at any moment."""
 
     def deletion_pending(self, pair: Pair) -> float:
-        """Seconds for which a deletion of the pair's attachment may still take effect; 0: none can."""
-        begun = self.deleting.get(pair.key)
-        return 0.0 if begun is None else max(begun + DELETION_LASTS - self.cluster.monotonic(), 0.0)
+        """Return the seconds for which a deletion of the pair's attachment may still take effect; 0: none can."""
+        started = self.deleting.get(pair.key)
+        return 0.0 if started is None else max(started + DELETION_LASTS - self.cluster.monotonic(), 0.0)
 
 
 class Decision(NamedTuple):
-    """action: the next step. about: what its events tell; they are recorded once for each such text, while the
-    volume is wanted on the node. wanted: whether it is. forced: why the volume is detached though its node may use it:
-    "timeout", "out-of-service". failed: whether `about` is a failure to attach or to detach.
-    """
+    """The next step for a pair, and what is to be counted and reported about it."""
 
     action: Action
     about: str = ""
+    """Identifies the events: they are recorded once for each text while the volume is wanted on the node."""
     wanted: bool = False
+    """The volume is wanted on the node."""
     forced: str = ""
+    """Why it is detached though its node may use it: "timeout", "out-of-service"."""
     failed: bool = False
+    """`about` is a failure to attach or to detach."""
 
 
 def decide_pair(pair: Pair, state: AttachDetachState, reads: LiveReads) -> Decision:
-    """The next step for the volume on the node."""
+    """Return the next step for the volume on the node."""
     attachment = state.cluster.attachments.get(pair.attachment)
     users, volume = users_and_volume(pair, state.cluster)
     if volume is not None:
@@ -96,7 +95,7 @@ def decide_pair(pair: Pair, state: AttachDetachState, reads: LiveReads) -> Decis
     if not csi_parts(pair.volume)[0]:
         name = attachment.spec.source.persistent_volume_name or ""
         if pair_of_attachment(attachment, state.cluster) != pair:
-            return Decision(Settled())  # Its volume is known by now, under whose name it is decided.
+            return Decision(Settled())  # Its volume is known by now: it is decided by the volume's name.
         if not reads.has(VOLUMES, name):
             return Decision(Read(VOLUMES, name, why="is its volume really gone?"))
     return _unwanted(pair, attachment, state, reads)
@@ -119,7 +118,7 @@ def _wanted(
         return _attach_failed(volume, users, text, about=f"deleted {attachment.uid}")
     node, attached = state.cluster.nodes.get(pair.node), attachment.status.attached
     if node is not None and _outlived(attachment, node) and not (attached and pair.volume in volumes_in_use(node)):
-        # The node's name went to another machine, which does not have the volume.
+        # Another machine has the node's name now, and does not have the volume.
         return Decision(Delete(kind=ATTACHMENTS, target=attachment, why="it is of a former node", exact=False))
     if not attached:
         return _awaited(attachment, volume, users, state.cluster)
@@ -159,9 +158,7 @@ def _blocked(
     others: Sequence[VolumeAttachment],
     state: AttachDetachState,
 ) -> Decision:
-    """Another node has it. Pods are told if it is attached there and will stay so for a while, and why it cannot be
-    detached where that was tried.
-    """
+    """Wait for another node that has it. Events say so if it stays there for a while, and why no detach succeeds."""
     nodes = ", ".join(sorted({each.spec.node_name for each in others}))
     reason = f"it is attached to {nodes}, and may be on one node at a time"
     theirs = [pod for other in others for pod in users_of(Pair(other.spec.node_name, pair.volume), state.cluster)]
@@ -181,7 +178,7 @@ def _blocked(
 
 
 def _holds(unique: str, attachment: VolumeAttachment, users: Sequence[Pod], state: AttachDetachState) -> bool:
-    """Whether it is attached there, and a pod, the node or a failure keeps it from being detached now."""
+    """Return whether it is attached there, and a pod, the node or a failure keeps it from being detached now."""
     if not attachment.status.attached:
         return False
     if attachment.terminating:
@@ -191,7 +188,7 @@ def _holds(unique: str, attachment: VolumeAttachment, users: Sequence[Pod], stat
 
 
 def _multi_attach_text(volume: Volume, pod: Pod, others: Iterable[Pod]) -> str:
-    """Names of pods in other namespaces are not disclosed."""
+    """Return the message for a pod. It does not disclose names of pods in other namespaces."""
     same, foreign = [], 0
     for other in others:
         if other.namespace == pod.namespace:
@@ -208,13 +205,13 @@ def _multi_attach_text(volume: Volume, pod: Pod, others: Iterable[Pod]) -> str:
 
 
 def _awaited(attachment: VolumeAttachment, volume: Volume, users: Sequence[Pod], cluster: ClusterState) -> Decision:
-    """Its attacher has not attached it yet."""
+    """Wait for its attacher, which has not attached it yet."""
     error = attachment.status.attach_error
     if error is not None:
         return _attach_failed(volume, users, error.message, about=f"error {attachment.uid} {error.time}")
-    waited = (cluster.now() - _time(attachment.metadata.creation_timestamp, cluster)).total_seconds()
+    waited = cluster.seconds_since(attachment.metadata.creation_timestamp)
     attacher = attachment.spec.attacher
-    times = int(max(waited, 0.0) // ATTACH_TIMEOUT)
+    times = int(waited // ATTACH_TIMEOUT)
     left = (times + 1) * ATTACH_TIMEOUT - waited
     reason = f"waiting for attacher {attacher}"
     if times == 0:
@@ -237,13 +234,9 @@ def _failed_text(volume: Volume, why: str) -> str:
 
 
 def _outlived(attachment: VolumeAttachment, node: Node) -> bool:
-    """Whether it was made for an earlier node of this name."""
+    """Return whether it was made for an earlier node of this name."""
     made_for = attachment.annotation(names.NODE_UID)
     return bool(made_for) and made_for != node.uid
-
-
-def _time(text: str | None, cluster: ClusterState) -> datetime:
-    return datetime.fromisoformat(text) if text else cluster.now()
 
 
 # --- unwanted -----------------------------------------------------------------------------------------------------
@@ -263,7 +256,7 @@ def _unwanted(pair: Pair, attachment: VolumeAttachment, state: AttachDetachState
     if mounted and not forced:
         return Decision(Wait(reason=f"node {pair.node} still uses it", seconds=left))
     if node is not None and is_managed(node) and _lists(pair, node):
-        return Decision(Wait(reason=f"node {pair.node} is told that it is no longer attached"))
+        return Decision(Wait(reason=f"the report of node {pair.node} still lists it"))
     if not forced and pair.key not in state.withdrawn and not reads.has(NODES, pair.node):
         return Decision(Read(NODES, pair.node, why="does its kubelet use the volume?"))
     why = f"no pod needs it on {pair.node}" + (f"; forced: {forced}" if forced else "")
@@ -271,7 +264,7 @@ def _unwanted(pair: Pair, attachment: VolumeAttachment, state: AttachDetachState
 
 
 def _mounted(pair: Pair, node: Node | None, state: AttachDetachState) -> bool:
-    """Whether its kubelet may use it. Of a node that is gone, what it last reported counts, and doubt means yes."""
+    """Return whether its kubelet may use it. For a node that is gone its last report counts; without one it may."""
     if node is not None:
         return _among(pair, volumes_in_use(node))
     known = state.last_in_use.get(pair.node)
@@ -289,7 +282,7 @@ def _among(pair: Pair, volumes: Iterable[str]) -> bool:
 
 
 def _force(pair: Pair, node: Node | None, state: AttachDetachState) -> tuple[str, float | None]:
-    """Why it may be detached all the same; or how long that still takes, None for as long as nothing changes."""
+    """Return why it may be detached all the same, or the seconds until then; None: until something changes."""
     since = state.unwanted.get(pair.key, state.cluster.monotonic())
     never = state.force_detach_after is None
     left = since + (state.force_detach_after or 0.0) - state.cluster.monotonic()
@@ -305,10 +298,10 @@ def _force(pair: Pair, node: Node | None, state: AttachDetachState) -> tuple[str
 
 
 def decide_node(name: str, state: AttachDetachState) -> Action:
-    """Write `volumesAttached` of the node: what is attached and not about to be detached.
+    """Return the write of the node's `volumesAttached`: what is attached and not about to be detached.
 
-    One write for all volumes of `reports`; the others are as they should be. It carries the version of the node it was
-    computed from: a list is replaced as a whole.
+    One write for all volumes of `reports`; the others are as they should be. It carries the version of the node that it
+    was computed from, because a list is replaced as a whole.
     """
     node = state.cluster.nodes.get(name)
     if node is None or not is_managed(node):
@@ -323,29 +316,25 @@ def decide_node(name: str, state: AttachDetachState) -> Action:
             del report[unique]
     if report.keys() == listed.keys():
         return Settled()
-    return _report(node, report, listed)
-
-
-def report_differs(pair: Pair, state: AttachDetachState) -> bool:
-    """Whether what `decide_node` would write about this volume is not what the node lists."""
-    node = state.cluster.nodes.get(pair.node)
-    if node is None or not is_managed(node):
-        return False
-    return not _stays(pair, node, state) if _lists(pair, node) else _appears(pair, node, state)
-
-
-def _report(node: Node, report: Mapping[str, str], listed: Mapping[str, str]) -> Patch:
-    attached: list[dict[str, Any]] = [{"name": name, "devicePath": report[name]} for name in sorted(report)]
+    attached = [{"name": unique, "devicePath": report[unique]} for unique in sorted(report)]
     more, fewer = len(report.keys() - listed.keys()), len(listed.keys() - report.keys())
     why = f"{more} volumes are attached, {fewer} are about to be detached"
     body = {"status": {"volumesAttached": attached or None}}
     return Patch(kind=NODES, target=node, body=body, subresource="status", why=why)
 
 
+def report_differs(pair: Pair, state: AttachDetachState) -> bool:
+    """Return whether what `decide_node` would write about this volume is not what the node lists."""
+    node = state.cluster.nodes.get(pair.node)
+    if node is None or not is_managed(node):
+        return False
+    return not _stays(pair, node, state) if _lists(pair, node) else _appears(pair, node, state)
+
+
 def _stays(pair: Pair, node: Node, state: AttachDetachState) -> bool:
-    """Whether a volume that is reported stays so. What is no CSI volume was not written by us."""
+    """Return whether a volume that is reported stays so."""
     if not csi_parts(pair.volume)[0]:
-        return True
+        return True  # It is no CSI volume: others have written it.
     attachment, wanted = state.cluster.attachments.get(pair.attachment), is_wanted(pair, state.cluster)
     if attachment is None and not wanted:
         return _mounted(pair, node, state) and not _force(pair, node, state)[0]
@@ -357,9 +346,9 @@ def _stays(pair: Pair, node: Node, state: AttachDetachState) -> bool:
 
 
 def _appears(pair: Pair, node: Node, state: AttachDetachState) -> bool:
-    """Whether a volume that is not reported is to be: it is attached and wanted, to this very node.
+    """Return whether a volume that is not reported is to be: it is attached and wanted, to this very node.
 
-    Not while a deletion of its attachment is on its way: a kubelet would mount what is about to be detached.
+    Not while a deletion of its attachment may take effect: a kubelet would mount what is about to be detached.
     """
     cluster = state.cluster
     attachment = cluster.attachments.get(pair.attachment)

@@ -1,6 +1,6 @@
 """The next step for an attachment of one of our drivers. Pure; the hook calls are in `operation`.
 
-The finalizer and the record of what is attached where are written before `attach` is called for the first time; where
+The finalizer and the record of what is attached where are written before `attach` is called for the first time; if
 attach-detach runs in this process, it creates the attachment with them. They are removed when `detach` is done. So an
 attachment that is being deleted still says what to detach, even if volume and node are gone.
 Source: pkg/controller/csi_handler.go of kubernetes-csi/external-attacher.
@@ -8,71 +8,80 @@ Source: pkg/controller/csi_handler.go of kubernetes-csi/external-attacher.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
-from volplane.attach.identity import attacher_finalizer
-from volplane.attach.leftover import put_back
-from volplane.attach.record import declaration, intent_of, record_of, recorded_state, true_record
-from volplane.controller.actions import Action, Delete, LiveReads, Patch, Run, Settled, Wait
-from volplane.drivers.status import DriverState
+from volplane.attach.desired import (
+    attacher_finalizer,
+    attachment_name,
+    csi_parts,
+    listed_volumes,
+    unique_name,
+    volumes_in_use,
+)
+from volplane.attach.record import declaration, intent_of, recorded_state, true_record
+from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.drivers.view import DriverView
-from volplane.intents.owner import driver_of, identify
+from volplane.intents.ownership import DriverLookup, driver_named, driver_of
 from volplane.kube import names
-from volplane.kube.kinds import ATTACHMENTS
+from volplane.kube.kinds import ATTACHMENTS, NODES
 from volplane.kube.objects import Node, Volume, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import volume_source
 from volplane.state.progress import Attached, Attaching, AttachmentFailure, Detached, Detaching
-from volplane.state.records import AttachmentIntent, write_intent
+from volplane.state.records import AttachmentIntent, attachment_intent_of, write_intent
 
-__all__ = ["decide_attachment", "declared", "rfc3339"]
+__all__ = [
+    "VALID",
+    "decide_attachment",
+    "declared",
+    "recreate_for_detach",
+    "rfc3339",
+    "unrecorded_attachment",
+]
 
+VALID: Final = 60.0
+"""Seconds for which a listing of the backend counts: a process that was stopped meanwhile lists again."""
 _MOST_BYTES = 1024
 """Of an error message in the status; the API server refuses a longer one."""
-_STARTING = f"is {DriverState.STARTING}"
-"""The end of the reason for which a driver that has not started cannot be used; that is not shown to anybody."""
-FINALIZER_BY_HAND = "remove the finalizer {} to accept that the backend may still have it attached"
 
 
 def decide_attachment(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
-    """The single next action for the VolumeAttachment of this name."""
+    """Return the next action for the VolumeAttachment of this name."""
     attachment = cluster.attachments.get(key)
     if attachment is None:
-        return put_back(key, cluster, reads)
+        return recreate_for_detach(key, cluster, reads)
     candidates = cluster.drivers.attachers(attachment.spec.attacher)
     if not candidates:
         made = cluster.volumes.get(attachment.spec.source.persistent_volume_name or "")
-        unusable = _unusable_maker(made, candidates, cluster) if made is not None else ""
-        return Wait(reason=unusable) if unusable else Settled()
+        maker = _unusable_maker(made, candidates, cluster) if made is not None else DriverLookup()
+        return maker.next or (Wait(reason=maker.reason) if maker.reason else Settled())
     if attachment.terminating:
-        return _leave(attachment, candidates, cluster)
+        return _detach_step(attachment, candidates, cluster)
     if attachment.annotation(names.LEFTOVER) is not None:
-        return Delete(kind=ATTACHMENTS, target=attachment, why="it was put back to be detached", exact=False)
+        return Delete(kind=ATTACHMENTS, target=attachment, why="it was created again to be detached", exact=False)
     if attachment.status.attached and not _doubtful(attachment, cluster):
-        return _hold(attachment, candidates, cluster)
-    return _enter(attachment, candidates, cluster)
+        return _keep_declared(attachment, candidates, cluster)
+    return _attach_step(attachment, candidates, cluster)
 
 
-def _hold(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: ClusterState) -> Action:
-    """It is attached. Finalizer and record are put right if a person edited them, or nobody could detach it later."""
+def _keep_declared(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: ClusterState) -> Action:
+    """Repair finalizer and record of what is attached, if a person edited them: without them nothing detaches it."""
     volume = cluster.volumes.get(attachment.spec.source.persistent_volume_name or "")
     node = cluster.nodes.get(attachment.spec.node_name)
-    record = record_of(attachment)
+    record = attachment_intent_of(attachment)
     made_for = record.node_uid if record is not None else attachment.annotation(names.NODE_UID)
     if volume is None or node is None or (made_for and made_for != node.uid):
         return Settled()  # Nothing says any more what is attached, or to which machine.
-    driver = _driver_for(volume, candidates, cluster)
-    if isinstance(driver, Run | Wait):
-        return driver
-    if not isinstance(driver, DriverView) or not driver.info.attach_required:
-        return Settled()
-    return _declare(attachment, volume, driver, node, cluster) or Settled()
+    lookup = _driver_for(volume, candidates, cluster)
+    if lookup.driver is None or not lookup.driver.info.attach_required:
+        return lookup.next or Settled()
+    return _declare(attachment, volume, lookup.driver, node, cluster) or Settled()
 
 
 def _doubtful(attachment: VolumeAttachment, cluster: ClusterState) -> bool:
-    """Whether what the status says may not hold any more: the backend shows otherwise, or the machine is another."""
+    """Return whether the status may be wrong: the backend shows otherwise, or the machine is another."""
     progress = cluster.progress.attachments.get(attachment.uid)
     if progress.lost or _moved(attachment, cluster):
         return True
@@ -81,13 +90,13 @@ def _doubtful(attachment: VolumeAttachment, cluster: ClusterState) -> bool:
 
 
 def _moved(attachment: VolumeAttachment, cluster: ClusterState) -> str:
-    """What is wrong if the node's name is that of another machine now; else "".
+    """Return what is wrong if the node's name is that of another machine now; else "".
 
     The id of a Node object never changes once it has one: if it is the one of the record, the annotation was written
     before that, or is edited.
     """
     node, was = cluster.nodes.get(attachment.spec.node_name), attachment.annotation(names.NODE_ID)
-    record = record_of(attachment)
+    record = attachment_intent_of(attachment)
     if node is None or was is None or node.spec.provider_id in ("", was) or record is None:
         return ""
     if record.node_uid == node.uid:
@@ -101,20 +110,19 @@ def _moved(attachment: VolumeAttachment, cluster: ClusterState) -> str:
 # --- attaching ----------------------------------------------------------------------------------------------------
 
 
-def _enter(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: ClusterState) -> Action:
+def _attach_step(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: ClusterState) -> Action:
     name = attachment.spec.source.persistent_volume_name
     if not name:
         return _cannot(attachment, "attach", "it names no PersistentVolume; others are not served", cluster)
     volume = cluster.volumes.get(name)
     if volume is None:
         return _cannot(attachment, "attach", f'PersistentVolume "{name}" does not exist', cluster)
-    driver = _driver_for(volume, candidates, cluster)
-    if isinstance(driver, Run | Wait):
-        return driver
-    if not isinstance(driver, DriverView):
-        # What was attached may well still be, and a driver that starts will say.
-        quiet = attachment.status.attached or driver.endswith(_STARTING)
-        return Wait(reason=driver) if quiet else _cannot(attachment, "attach", driver, cluster)
+    lookup = _driver_for(volume, candidates, cluster)
+    driver = lookup.driver
+    if driver is None:
+        # What was attached may well still be.
+        kept = Wait(reason=lookup.reason) if attachment.status.attached else None
+        return lookup.next or kept or _cannot(attachment, "attach", lookup.reason, cluster)
     if not driver.info.attach_required:
         body = {"status": {"attached": True}}
         why = f"volumes of {driver.name} need no attaching"
@@ -127,29 +135,29 @@ def _enter(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: C
     return _declare(attachment, volume, driver, node, cluster) or _attach(attachment, cluster)
 
 
-def _driver_for(volume: Volume, candidates: tuple[str, ...], cluster: ClusterState) -> DriverView | str | Run | Wait:
-    """Who attaches the volume: the only one that serves the name, else the one whose volume it is; or why nobody, or
-    how to find that out.
-    """
-    if unusable := _unusable_maker(volume, candidates, cluster):
-        return unusable
+def _driver_for(volume: Volume, candidates: tuple[str, ...], cluster: ClusterState) -> DriverLookup:
+    """Return the driver that attaches the volume: the only one of its CSI driver name, else the one that owns it."""
+    maker = _unusable_maker(volume, candidates, cluster)
+    if maker.next is not None or maker.reason:
+        return maker
     name = candidates[0] if len(candidates) == 1 else ""
     if not name:
         owner = driver_of(volume, cluster)
-        if not owner.known:
-            return identify(volume, owner)
+        if owner.next is not None:
+            return owner
         if owner.driver is None or owner.driver.name not in candidates:
             reason = owner.reason or cluster.drivers.owner_of(volume_source(volume)).reason
             who = f'none of the drivers {", ".join(candidates)} owns volume "{volume.name}"'
-            return f"{who}: {reason}" if reason else who
+            return DriverLookup(reason=f"{who}: {reason}" if reason else who)
         name = owner.driver.name
-    return cluster.drivers.get(name) or cluster.drivers.broken(name) or f"driver {name} is not usable"
+    found = driver_named(name, cluster)
+    return DriverLookup(reason=f"driver {name} is not usable") if found == DriverLookup() else found
 
 
-def _unusable_maker(volume: Volume, candidates: tuple[str, ...], cluster: ClusterState) -> str:
-    """Why the driver that made the volume cannot work, if nobody knows yet which attachments it serves; else ""."""
+def _unusable_maker(volume: Volume, candidates: tuple[str, ...], cluster: ClusterState) -> DriverLookup:
+    """Return why the driver that made the volume cannot work, if it is unknown which attachments that serves."""
     maker = volume.annotation(names.PROVISIONED_BY) or ""
-    return "" if maker in candidates else cluster.drivers.broken(maker)
+    return DriverLookup() if maker in candidates else driver_named(maker, cluster)._replace(driver=None)
 
 
 def _declare(
@@ -174,12 +182,13 @@ def _declare(
 
 
 def declared(volume: Volume, node: Node, attacher: str, cluster: ClusterState) -> dict[str, Any]:
-    """Finalizers and annotations that the attacher of this process would write on a new attachment; {} if it would
-    not attach the volume now. Who makes the attachment with them saves a write.
+    """Return what the attacher of this process would write on a new attachment; {} if it would not attach it now.
+
+    If the attachment is created with these finalizers and annotations, that saves a write.
     """
     candidates = cluster.drivers.attachers(attacher)
-    driver = _driver_for(volume, candidates, cluster) if candidates else ""
-    if not isinstance(driver, DriverView) or not driver.info.attach_required or volume.terminating:
+    driver = _driver_for(volume, candidates, cluster).driver if candidates else None
+    if driver is None or not driver.info.attach_required or volume.terminating:
         return {}
     return {
         "finalizers": [attacher_finalizer(attacher)],
@@ -188,90 +197,71 @@ def declared(volume: Volume, node: Node, attacher: str, cluster: ClusterState) -
 
 
 def _attach(attachment: VolumeAttachment, cluster: ClusterState) -> Action:
-    progress = cluster.progress.attachments.get(attachment.uid)
-    record = record_of(attachment)
+    record = attachment_intent_of(attachment)
     assert record is not None  # noqa: S101 -- _declare wrote it
-    if (shown := _unreported(attachment, "attach", cluster)) is not None:
-        return shown
-    match progress.step:
+    if (report := _unreported(attachment, "attach", cluster)) is not None:
+        return report
+    match cluster.progress.attachments.get(attachment.uid).step:
         case Attached(metadata=metadata):
-            return _attached(attachment, dict(metadata))
+            former = attachment.status.attachment_metadata or {}
+            shown = {**{key: None for key in former if key not in metadata}, **metadata} or None
+            body = {"status": {"attached": True, "attachError": None, "attachmentMetadata": shown}}
+            why = f"{attachment.spec.attacher} attached it"
+            return Patch(kind=ATTACHMENTS, target=attachment, body=body, subresource="status", why=why)
         case Attaching() as pending:
-            if (step := _go_on(attachment, record, pending, cluster)) is not None:
+            if (step := _resume(attachment, record, "attach", pending, cluster)) is not None:
                 return step
     return _run("attach", attachment, record)
-
-
-def _attached(attachment: VolumeAttachment, metadata: dict[str, str]) -> Patch:
-    status: dict[str, Any] = {"attached": True, "attachError": None}
-    former = attachment.status.attachment_metadata or {}
-    status["attachmentMetadata"] = {**{key: None for key in former if key not in metadata}, **metadata} or None
-    why = f"{attachment.spec.attacher} attached it"
-    return Patch(kind=ATTACHMENTS, target=attachment, body={"status": status}, subresource="status", why=why)
 
 
 # --- detaching ----------------------------------------------------------------------------------------------------
 
 
-def _leave(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: ClusterState) -> Action:
+def _detach_step(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: ClusterState) -> Action:
     finalizer = attacher_finalizer(attachment.spec.attacher)
     if not attachment.has_finalizer(finalizer):
         return Settled()
-    found = _recorded(attachment, candidates, cluster)
-    if not isinstance(found, tuple):
-        return _detach_later(attachment, found, cluster)
-    record, driver = found
-    if record_of(attachment) != record:
-        annotations = {names.INTENT: write_intent(record)}
-        why = "record what is detached"
-        return Patch(kind=ATTACHMENTS, target=attachment, body={"metadata": {"annotations": annotations}}, why=why)
-    if (shown := _unreported(attachment, "detach", cluster)) is not None:
-        return shown
-    if not driver.info.attach_required:
+    record, lookup = _recorded(attachment, candidates, cluster)
+    if lookup.driver is None or record is None:
+        by_hand = f"remove the finalizer {finalizer} to accept that the backend may still have it attached"
+        return lookup.next or _cannot(attachment, "detach", f"{lookup.reason}; {by_hand}", cluster)
+    if attachment_intent_of(attachment) != record:
+        return _write_record(attachment, record, why="record what is detached")
+    if (report := _unreported(attachment, "detach", cluster)) is not None:
+        return report
+    if not lookup.driver.info.attach_required:
         return _detached(attachment, finalizer)
     match cluster.progress.attachments.get(attachment.uid).step:
         case Detached():
             return _detached(attachment, finalizer)
         case Detaching() as pending:
-            if (step := _go_on(attachment, record, pending, cluster)) is not None:
+            if (step := _resume(attachment, record, "detach", pending, cluster)) is not None:
                 return step
     return _run("detach", attachment, record)
 
 
-def _detach_later(attachment: VolumeAttachment, why: str | Run | Wait, cluster: ClusterState) -> Action:
-    """What is to be detached, or by whom, is not known now. why: that in words, or how to find it out."""
-    if not isinstance(why, str):
-        return why
-    if why.endswith(_STARTING):
-        return Wait(reason=why)
-    by_hand = FINALIZER_BY_HAND.format(attacher_finalizer(attachment.spec.attacher))
-    return _cannot(attachment, "detach", f"{why}; {by_hand}", cluster)
-
-
 def _recorded(
     attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: ClusterState
-) -> tuple[AttachmentIntent, DriverView] | str | Run | Wait:
-    """What to detach and by whom; or why that is not known. One without a record was begun by another attacher."""
+) -> tuple[AttachmentIntent | None, DriverLookup]:
+    """Return what to detach, and the driver that detaches it. Without a record another attacher attached it."""
     name = attachment.spec.source.persistent_volume_name or ""
     volume = cluster.volumes.get(name)
     record = true_record(attachment, volume)
     if record is not None:
-        driver = cluster.drivers.get(record.driver)
-        if driver is None:
-            broken = cluster.drivers.broken(record.driver)
-            return broken or f'driver "{record.driver}" is not configured here'
-        return record, driver
+        found = driver_named(record.driver, cluster)
+        missing = DriverLookup(reason=f'driver "{record.driver}" is not configured here')
+        return record, missing if found == DriverLookup() else found
     if volume is None:
-        return f'PersistentVolume "{name}" is gone, and nothing else says what was attached'
+        return None, DriverLookup(reason=f'PersistentVolume "{name}" is gone, and nothing else says what was attached')
     found = _driver_for(volume, candidates, cluster)
-    if not isinstance(found, DriverView):
-        return found
+    if found.driver is None:
+        return None, found
     node = cluster.nodes.get(attachment.spec.node_name)
-    return intent_of(volume, found, node.uid if node is not None else "", cluster.cluster_id), found
+    return intent_of(volume, found.driver, node.uid if node is not None else "", cluster.cluster_id), found
 
 
 def _detached(attachment: VolumeAttachment, finalizer: str) -> Patch:
-    """The finalizer goes; the status first where others still hold the object."""
+    """Remove the finalizer; write the status first if others still hold the object."""
     rest = [held for held in attachment.metadata.finalizers or () if held != finalizer]
     if rest and (attachment.status.attached or attachment.status.detach_error is not None):
         status = {"attached": False, "attachmentMetadata": None, "detachError": None}
@@ -285,7 +275,7 @@ def _detached(attachment: VolumeAttachment, finalizer: str) -> Patch:
 
 
 def _run(verb: str, attachment: VolumeAttachment, record: AttachmentIntent) -> Run:
-    """Operations on one asset exclude each other; on different nodes only where it cannot be on several."""
+    """Return the operation. Those on one asset exclude each other, unless it may be on several nodes at once."""
     return Run(
         verb=verb,
         key=attachment.name,
@@ -297,25 +287,28 @@ def _run(verb: str, attachment: VolumeAttachment, record: AttachmentIntent) -> R
     )
 
 
-def _go_on(
-    attachment: VolumeAttachment, record: AttachmentIntent, pending: Attaching | Detaching, cluster: ClusterState
+def _resume(
+    attachment: VolumeAttachment,
+    record: AttachmentIntent,
+    hook: str,
+    pending: Attaching | Detaching,
+    cluster: ClusterState,
 ) -> Action | None:
-    """A long call: keep the state that the driver returned, then wait until the hook is to be called again."""
-    hook = "attach" if isinstance(pending, Attaching) else "detach"
-    recorded = recorded_state(record, hook)
-    resume = pending.resume(recorded, cluster.monotonic())
+    """Go on with a long call: keep its state, or wait until it is due; None: call the hook now."""
+    resume = pending.resume(recorded_state(record, hook), cluster.monotonic())
     if resume.write:
         kept = replace(record, hook=hook, state=dict(pending.state))
-        annotations = {names.INTENT: write_intent(kept)}
-        why = "keep the driver's state"
-        return Patch(kind=ATTACHMENTS, target=attachment, body={"metadata": {"annotations": annotations}}, why=why)
-    if not resume.seconds:
-        return None
-    return Wait(reason=f'driver "{record.driver}" is {hook}ing it', seconds=resume.seconds)
+        return _write_record(attachment, kept, why="keep the driver's state")
+    return Wait(reason=f'driver "{record.driver}" is {hook}ing it', seconds=resume.seconds) if resume.seconds else None
+
+
+def _write_record(attachment: VolumeAttachment, record: AttachmentIntent, *, why: str) -> Patch:
+    body = {"metadata": {"annotations": {names.INTENT: write_intent(record)}}}
+    return Patch(kind=ATTACHMENTS, target=attachment, body=body, why=why)
 
 
 def _unreported(attachment: VolumeAttachment, hook: str, cluster: ClusterState) -> Patch | None:
-    """Show the failure of the last call; None if there is none, or the status shows it already."""
+    """Write the failure of the last call; None if there is none, or the status shows it already."""
     failure = cluster.progress.attachments.get(attachment.uid).unreported
     if failure is None or failure.hook != hook:
         return None
@@ -326,7 +319,7 @@ def _unreported(attachment: VolumeAttachment, hook: str, cluster: ClusterState) 
 
 
 def _cannot(attachment: VolumeAttachment, hook: str, why: str, cluster: ClusterState) -> Action:
-    """Show why nothing can be done now, once; what it waits for queues the attachment when it changes."""
+    """Write why nothing can be done now, once. A change of what it waits for queues the attachment."""
     error = attachment.status.attach_error if hook == "attach" else attachment.status.detach_error
     failure = AttachmentFailure(hook, why)
     if error is not None and error.message == _text(failure) and not (hook == "attach" and attachment.status.attached):
@@ -348,5 +341,54 @@ def _text(failure: AttachmentFailure) -> str:
 
 
 def rfc3339(cluster: ClusterState) -> str:
-    """The time now, as the API writes times."""
+    """Return the time now, as the API writes times."""
     return cluster.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# --- attached without an attachment -------------------------------------------------------------------------------
+#
+# That happens when a process that was stopped in the middle of `attach` goes on after its attachment was removed, when
+# a person removes the finalizer of an attachment, and when the API server is restored from a backup. The missing
+# attachment is created again, with an annotation that it is to be deleted. From then on it is detached like any other:
+# one operation at a time, on a live read, fenced, with the error in its status. There cannot be two attachments of one
+# name, so this one and one that a pod needs exclude each other.
+
+
+def unrecorded_attachment(volume: Volume, node: str, driver: str, cluster: ClusterState) -> str:
+    """Return the name of the attachment that should exist; "" if the driver does not attach such volumes."""
+    attacher, handle = csi_parts(unique_name(volume))
+    return attachment_name(attacher, handle, node) if driver in cluster.drivers.attachers(attacher) else ""
+
+
+def recreate_for_detach(name: str, cluster: ClusterState, reads: LiveReads) -> Action:
+    """Return the next step for an attachment that does not exist: none, unless the backend showed its volume there.
+
+    The Node is read live: what its kubelet uses, or may start to use, is left alone.
+    """
+    seen = cluster.progress.unrecorded.get(name)
+    volume = cluster.volumes.get(seen.volume) if seen is not None else None
+    if seen is None or volume is None or volume.uid != seen.uid or cluster.monotonic() - seen.seen > VALID:
+        return Settled()
+    if seen.node in cluster.attached_to(volume):
+        return Settled()  # There is an attachment of another name by now.
+    if not reads.has(NODES, seen.node):
+        return Read(NODES, seen.node, why="does its kubelet use the volume?")
+    node = reads.get(NODES, seen.node)
+    if not isinstance(node, Node) or node.uid != seen.node_uid:
+        return Settled()
+    unique = unique_name(volume)
+    if unique in (*listed_volumes(node), *volumes_in_use(node)):
+        return Wait(reason=f"node {node.name} uses volume {volume.name}, for which there is no VolumeAttachment")
+    driver = cluster.drivers.get(seen.driver)
+    if driver is None:
+        return Wait(reason=cluster.drivers.broken(seen.driver) or f"driver {seen.driver} is not usable")
+    attacher = csi_parts(unique)[0]
+    known = declaration(volume, driver, node, cluster.cluster_id)
+    metadata: dict[str, Any] = {
+        "name": name,
+        "finalizers": [attacher_finalizer(attacher)],
+        "annotations": {names.NODE_UID: node.uid, names.LEFTOVER: "true", **known},
+    }
+    spec = {"attacher": attacher, "nodeName": node.name, "source": {"persistentVolumeName": volume.name}}
+    body = ATTACHMENTS.body(metadata=metadata, spec=spec)
+    return Create(kind=ATTACHMENTS, body=body, why=f"{volume.name} is attached to {node.name}, and nothing says so")

@@ -3,7 +3,7 @@
 An attachment is lost if two listings in a row do not show its asset at its node: an Event on the volume reports that,
 and `attach` is called again. Another Event reports an asset that the backend shows at a machine for which there is no
 attachment. If the asset carries the marks of the volume, and the machine is a node of ours, the asset is detached after
-a second listing (`leftover`). Any other asset stays attached, because a person may want that.
+a second listing (`attacher.recreate_for_detach`). Any other asset stays attached, because a person may want that.
 Source: the reconcile sync of kubernetes-csi/external-attacher, which does the first.
 """
 
@@ -16,10 +16,9 @@ from typing import Final, NamedTuple
 
 from volplane._delays import LEAK_CHECK_WITHOUT_DRIVER
 from volplane.assets import ListedAsset
-from volplane.attach.identity import plugin_label
-from volplane.attach.leftover import leftover_name
+from volplane.attach.attacher import unrecorded_attachment
+from volplane.attach.desired import plugin_label
 from volplane.attach.reconcilers import AttachMetrics
-from volplane.attach.record import record_of
 from volplane.controller import logs
 from volplane.controller.actions import warning
 from volplane.drivers.view import DriverView
@@ -31,7 +30,7 @@ from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Node, Volume, VolumeAttachment
 from volplane.leaks.listing import assets_of
 from volplane.state.progress import UnrecordedAttachment
-from volplane.state.records import AttachmentIntent
+from volplane.state.records import AttachmentIntent, attachment_intent_of
 
 __all__ = ["INTERVAL", "AttachmentComparison"]
 
@@ -45,17 +44,19 @@ log = logging.getLogger(__name__)
 
 
 class _Unaccounted(NamedTuple):
-    """An asset at a place that no attachment explains. node: the one of that place. marked: with the volume's marks."""
+    """An asset at a place that no attachment explains."""
 
     handle: str
     place: str
     volume: Volume
     node: Node | None
+    """The node at that place."""
     marked: bool
+    """The asset carries the volume's marks."""
 
 
 class AttachmentComparison:
-    """Compares, and keeps what the last comparison saw."""
+    """Compares periodically, and keeps what the last comparison saw."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class AttachmentComparison:
         drivers: Iterable[str],
         metrics: AttachMetrics | None = None,
     ) -> None:
-        """wake: queues an attachment. drivers: names of those that may attach."""
+        """wake: queues an attachment. drivers: names of the drivers that may attach."""
         self._deps = deps
         self._cluster = deps.cluster
         self._wake = wake
@@ -73,7 +74,7 @@ class AttachmentComparison:
         self._missing: set[str] = set()
         """Uids of attachments that the last listing did not show."""
         self._unexpected: dict[str, set[tuple[str, str]]] = {}
-        """Driver -> (handle, place) that its last listing showed without an attachment; they were reported."""
+        """Driver -> (handle, place) that its last listing showed without an attachment, and that were reported."""
 
     async def run(self, interval: float = INTERVAL) -> None:
         """Compare every `interval` seconds, until cancelled."""
@@ -101,14 +102,14 @@ class AttachmentComparison:
                     log.exception("the attachments could not be compared with the backend")
 
     async def compare(self, driver: DriverView) -> None:
-        """One comparison, which is counted. Raises BackendError or PluginError if the assets cannot be listed."""
-        begun, failed = self._cluster.monotonic(), True
+        """Compare once, and count it. Raises BackendError or PluginError if the assets cannot be listed."""
+        started, failed = self._cluster.monotonic(), True
         try:
             await self._compare(driver)
             failed = False
         finally:
             if self._metrics is not None:
-                plugin, seconds = plugin_label(driver.info.csi_driver_name or ""), self._cluster.monotonic() - begun
+                plugin, seconds = plugin_label(driver.info.csi_driver_name or ""), self._cluster.monotonic() - started
                 self._metrics.attach_detach_ended(plugin, _VERIFY, seconds, failed=failed)
 
     async def _compare(self, driver: DriverView) -> None:
@@ -116,18 +117,16 @@ class AttachmentComparison:
         stood: dict[str, list[VolumeAttachment]] = {}
         for attachment, record in self._of(driver.name):
             stood.setdefault(record.handle, []).append(attachment)
-        if not stood and not self._has_volumes(driver.name):
+        volumes = self._cluster.volumes.values()
+        if not stood and not any(each.annotation(names.PROVISIONED_BY) == driver.name for each in volumes):
             return
         listed = {asset.handle: asset async for asset in assets_of(driver, self._deps)}
         self._find_lost(driver.name, listed, before)
         self._find_unexpected(driver.name, listed, stood)
 
-    def _has_volumes(self, driver: str) -> bool:
-        return any(each.annotation(names.PROVISIONED_BY) == driver for each in self._cluster.volumes.values())
-
     def _of(self, driver: str) -> Iterator[tuple[VolumeAttachment, AttachmentIntent]]:
         for attachment in self._cluster.attachments.values():
-            record = record_of(attachment)
+            record = attachment_intent_of(attachment)
             if record is not None and record.driver == driver:
                 yield attachment, record
 
@@ -141,7 +140,7 @@ class AttachmentComparison:
     def _find_lost(self, driver: str, listed: Mapping[str, ListedAsset], before: Container[str]) -> None:
         busy = {state.key for state in self._deps.registry.snapshot()}
         for attachment in list(self._attached(driver)):
-            record = record_of(attachment)
+            record = attachment_intent_of(attachment)
             if attachment.uid not in before or attachment.name in busy or record is None or record.handle not in listed:
                 continue  # It was attached meanwhile, or the backend does not list such assets.
             if any(_is_node(place, attachment) for place in listed[record.handle].attached_to):
@@ -167,14 +166,14 @@ class AttachmentComparison:
     ) -> None:
         """stood: by handle, the attachments from before the listing, which may be gone since."""
         seen, found = self._unexpected.get(driver, set()), set()
-        leftovers = self._cluster.progress.unrecorded
-        for name in [name for name, each in leftovers.items() if each.driver == driver]:
-            del leftovers[name]
+        unrecorded = self._cluster.progress.unrecorded
+        for name in [name for name, each in unrecorded.items() if each.driver == driver]:
+            del unrecorded[name]
         for each in self._unaccounted(driver, listed, stood):
             about = (each.handle, each.place)
             found.add(about)
             if about not in seen:
-                self._tell_unexpected(each)
+                self._report_unexpected(each)
             elif each.node is not None and each.marked:
                 self._left_over(each.volume, each.node, driver)
         self._unexpected[driver] = found
@@ -182,14 +181,14 @@ class AttachmentComparison:
     def _unaccounted(
         self, driver: str, listed: Mapping[str, ListedAsset], stood: Mapping[str, list[VolumeAttachment]]
     ) -> Iterator[_Unaccounted]:
-        """What is attached where no attachment says so, of volumes that have attachments or that the driver made."""
+        """Yield what is attached without an attachment, of volumes that have attachments or that the driver made."""
         by_handle = {record.handle: record.volume for _, record in self._of(driver)}
         nodes = _NodesByPlace(self._cluster.nodes.values())
         for asset in listed.values():
             marked = self._marked_by(asset, driver) if asset.attached_to else None
             volume = marked or self._cluster.volumes.get(by_handle.get(asset.handle, ""))
             if volume is None:
-                continue  # It is attached to nothing, or the leak check tells of it.
+                continue  # It is attached to nothing, or the leak check reports it.
             attachments = [*self._cluster.attachments_of(volume), *stood.get(asset.handle, ())]
             for place in asset.attached_to:
                 node = nodes.at(place)
@@ -197,14 +196,14 @@ class AttachmentComparison:
                     yield _Unaccounted(asset.handle, place, volume, node, marked is not None)
 
     def _marked_by(self, asset: ListedAsset, driver: str) -> Volume | None:
-        """The volume whose marks the asset carries, if the driver made that, and it points at the asset."""
+        """Return the volume whose marks the asset carries, if the driver made that and it points at the asset."""
         volume = self._cluster.volumes.get(asset.owner.volume_name) if asset.owner is not None else None
         if volume is None or volume.annotation(names.PROVISIONED_BY) != driver:
             return None
         identity = volume_identity(volume, self._cluster.cluster_id)
         return volume if (identity.handle, identity.owner) == (asset.handle, asset.owner) else None
 
-    def _tell_unexpected(self, found: _Unaccounted) -> None:
+    def _report_unexpected(self, found: _Unaccounted) -> None:
         place = found.node.name if found.node is not None else found.place
         text = f"the backend shows it attached to {place}, for which there is no VolumeAttachment"
         leaves = found.node is not None and found.marked
@@ -212,8 +211,8 @@ class AttachmentComparison:
         self._warn(found.volume.name, "UnexpectedAttachment", f"{text}; {follows}")
 
     def _left_over(self, volume: Volume, node: Node, driver: str) -> None:
-        if name := leftover_name(volume, node.name, driver, self._cluster):
-            log.info("%s is attached to %s without a VolumeAttachment: putting it back", volume.name, node.name)
+        if name := unrecorded_attachment(volume, node.name, driver, self._cluster):
+            log.info("%s is attached to %s without a VolumeAttachment: creating that", volume.name, node.name)
             self._cluster.progress.unrecorded[name] = UnrecordedAttachment(
                 volume=volume.name,
                 uid=volume.uid,
@@ -231,14 +230,14 @@ class AttachmentComparison:
 
 
 class _NodesByPlace:
-    """Finds the node for what a backend calls a node or an instance."""
+    """Finds the node for what a backend calls a node or an instance, in an index that is made when it is needed."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self._nodes = nodes
         self._found: dict[str, Node | None] | None = None
 
     def at(self, place: str) -> Node | None:
-        """None if there is no such node, or more than one may be meant."""
+        """Return the node; None if there is no such node, or more than one may be meant."""
         if self._found is None:
             self._found = {}
             for node in self._nodes:
@@ -248,15 +247,13 @@ class _NodesByPlace:
 
 
 def _suffixes(provider_id: str) -> Iterator[str]:
-    """The id of a machine for the cloud, and its ends: "aws:///z/i-1" is also "z/i-1" and "i-1"."""
+    """Yield the id of a machine and its ends: "aws:///z/i-1" is also "z/i-1" and "i-1"."""
     while provider_id:
         yield provider_id
         provider_id = provider_id.partition("/")[2]
 
 
 def _is_node(place: str, attachment: VolumeAttachment, node: Node | None = None) -> bool:
-    """Whether what the backend names, a node or an instance, is the node of the attachment. node: the one of that
-    place, as far as it is known.
-    """
+    """Return whether what the backend names is the node of the attachment. node: the one of that place, if known."""
     node_id, name = attachment.annotation(names.NODE_ID) or "", attachment.spec.node_name
     return place in (name, node_id) or node_id.endswith(f"/{place}") or (node is not None and node.name == name)

@@ -1,8 +1,8 @@
 """The CSIDriver objects of our drivers: whether volumes need attaching, whether their room is published. Pure.
 
-Whether volumes need attaching is said only of a driver whose CSI driver name is its own name; that of another belongs
-to whoever installs the node plugin. Without the object kube-controller-manager makes attachments, kubelets wait for
-them, and the scheduler ignores every CSIStorageCapacity.
+Whether volumes need attaching is written only for a driver whose CSI driver name is its own name; the object of another
+name belongs to the node plugin. Without the object kube-controller-manager makes attachments, kubelets wait for them,
+and the scheduler ignores every CSIStorageCapacity.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ __all__ = ["decide_csi_driver"]
 
 
 def decide_csi_driver(name: str, cluster: ClusterState, *, attacher: bool, capacity: bool) -> Action:
-    """The next action for the CSIDriver of the driver of this name.
+    """Return the next action for the CSIDriver of the driver of this name.
 
-    attacher, capacity: whether this process serves attachments, and publishes room.
+    attacher, capacity: this process serves attachments, publishes room.
     """
     driver = cluster.drivers.get(name) or cluster.drivers.distributed(name)
     if driver is None:

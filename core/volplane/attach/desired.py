@@ -1,52 +1,137 @@
-"""The desired and the actual state of the world, as lookups in the caches. Pure.
+"""Volumes on nodes: their names, and the desired and actual state of the world as lookups in the caches. Pure.
 
-Both are rebuilt from the API after a restart. A volume is wanted on a node where a pod that has not ended uses it
-through a bound claim. It is attached where a VolumeAttachment says so.
-Source: desired_state_of_world_populator.go and actual_state_of_world.go of pkg/controller/volume/attachdetach.
+Both states are rebuilt from the API after a restart. A volume is wanted on a node if a pod that has not ended uses it
+through a bound claim. It is attached if a VolumeAttachment says so. Names are as Kubernetes makes them: kubelets and
+other attachers look for these.
+Source: desired_state_of_world_populator.go and actual_state_of_world.go of pkg/controller/volume/attachdetach,
+pkg/volume/csi/csi_attacher.go (getAttachmentName), pkg/volume/util (GetUniqueVolumeName) of Kubernetes;
+pkg/controller/util.go of the external-attacher.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from volplane.attach.identity import (
-    CSI_PREFIX,
-    Pair,
-    csi_parts,
-    named_by_controller,
-    plugin_label,
-    shares_nodes,
-    unique_name,
-)
 from volplane.kube import names
 from volplane.kube.objects import Claim, Node, Pod, Volume, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import asset_name, claims_of_pod, finished
-from volplane.state.naming import handle_in, volume_source
+from volplane.state.naming import csi_source, handle_in, volume_source
 
 __all__ = [
+    "CSI_PREFIX",
     "NODE_INDEX",
     "VOLUME_INDEXES",
+    "Pair",
+    "attacher_finalizer",
+    "attachment_name",
     "count_volumes",
+    "csi_parts",
     "elsewhere",
     "is_managed",
     "is_ready",
     "is_wanted",
     "listed_volumes",
     "may_share",
+    "named_by_controller",
     "needs_attaching",
     "out_of_service",
     "pair_of_attachment",
+    "pair_of_key",
     "pairs_of_node",
     "pairs_of_pod",
     "pairs_wanted",
+    "plugin_label",
+    "shares_nodes",
+    "unique_name",
     "users_and_volume",
     "users_of",
     "volume_of_claim",
     "volumes_in_use",
     "wanted_or_attached",
 ]
+
+CSI_PREFIX = "kubernetes.io/csi/"
+_MANY = frozenset({"ReadWriteMany", "ReadOnlyMany"})
+_NAME = re.compile("csi-[0-9a-f]{64}")
+
+
+class Pair(NamedTuple):
+    """A volume on a node, the unit of attach-detach."""
+
+    node: str
+    volume: str
+    """What `unique_name` returns; the name of the attachment, if the volume is not known any more."""
+
+    @property
+    def key(self) -> str:
+        """The key in a work queue. Names of nodes have no slash."""
+        return f"{self.node}/{self.volume}"
+
+    @property
+    def attachment(self) -> str:
+        """The name of the attachment that stands for it."""
+        driver, handle = csi_parts(self.volume)
+        return attachment_name(driver, handle, self.node) if driver else self.volume
+
+
+def pair_of_key(key: str) -> Pair:
+    """Return the pair with this key."""
+    node, _, volume = key.partition("/")
+    return Pair(node, volume)
+
+
+def unique_name(volume: Volume) -> str:
+    """Return driver and handle as one name, by which nodes report the volume; "" if it needs no attaching.
+
+    Two PersistentVolumes with the same driver and handle are one volume.
+    """
+    driver, handle = csi_source(volume)
+    return f"{CSI_PREFIX}{driver}^{handle}" if driver else ""
+
+
+def csi_parts(unique: str) -> tuple[str, str]:
+    """Return driver and handle of a unique name; two empty texts for the volume of another kind of plugin."""
+    if not unique.startswith(CSI_PREFIX):
+        return "", ""
+    driver, _, handle = unique.removeprefix(CSI_PREFIX).partition("^")
+    return driver, handle
+
+
+@functools.lru_cache(16_384)
+def attachment_name(driver: str, handle: str, node: str) -> str:
+    """Return the stock name of the VolumeAttachment."""
+    return "csi-" + hashlib.sha256(f"{handle}{driver}{node}".encode()).hexdigest()
+
+
+def named_by_controller(attachment: VolumeAttachment) -> bool:
+    """Return whether the name has the form of `attachment_name`. Others are never deleted by us."""
+    return _NAME.fullmatch(attachment.name) is not None
+
+
+def shares_nodes(volume: Volume) -> bool:
+    """Return whether it may be attached to several nodes at once: an access mode allows that, or none is given."""
+    modes = volume.spec.access_modes
+    return not modes or not _MANY.isdisjoint(modes)
+
+
+@functools.lru_cache(256)
+def attacher_finalizer(driver: str) -> str:
+    """Return the finalizer on attachments of this CSI driver name, the same as the external-attacher's."""
+    return "external-attacher/" + re.sub("[^A-Za-z0-9-]", "-", driver)
+
+
+def plugin_label(driver: str) -> str:
+    """Return the stock controllers' label for a CSI driver in metrics."""
+    return f"kubernetes.io/csi:{driver}"
+
+
+# --- pods --------------------------------------------------------------------------------------------------------
 
 
 def _unique_names(volume: Volume) -> list[str]:
@@ -58,7 +143,7 @@ def _unique_names(volume: Volume) -> list[str]:
 
 
 VOLUME_INDEXES = {"unique": _unique_names}
-"""unique: by driver and handle; a volume with an in-tree source also by the handle as that has it."""
+"""unique: by driver and handle; a volume with an in-tree source also by the handle in that source."""
 
 
 def _node_of(pod: Pod) -> list[str]:
@@ -70,16 +155,14 @@ NODE_INDEX = {"node": _node_of}
 
 
 def needs_attaching(unique: str, cluster: ClusterState) -> bool:
-    """Whether such a volume must be attached before it is mounted.
-
-    A CSI driver without a CSIDriver object needs attaching, as in the stock controller.
-    """
+    """Return whether such a volume must be attached before it is mounted."""
+    # A CSI driver without a CSIDriver object needs attaching, as in the stock controller.
     driver = cluster.csi_drivers.get(csi_parts(unique)[0])
     return driver is None or driver.spec.attach_required
 
 
 def pairs_of_pod(pod: Pod, cluster: ClusterState) -> Iterator[Pair]:
-    """The pairs that a pod on a node concerns, ended or not."""
+    """Yield the pairs of a pod that is on a node, ended or not."""
     if not pod.spec.node_name:
         return
     for key in claims_of_pod(pod):
@@ -90,28 +173,28 @@ def pairs_of_pod(pod: Pod, cluster: ClusterState) -> Iterator[Pair]:
 
 
 def users_of(pair: Pair, cluster: ClusterState) -> list[Pod]:
-    """The pods for which the volume must be attached to the node, by name; empty: nobody wants it there."""
+    """Return the pods for which the volume must be attached to the node."""
     return [pod for pod, _ in _users(pair.volume, cluster, pair.node)]
 
 
 def is_wanted(pair: Pair, cluster: ClusterState) -> bool:
-    """Whether a pod needs the volume to be attached to the node."""
+    """Return whether a pod needs the volume to be attached to the node."""
     return next(_users(pair.volume, cluster, pair.node), None) is not None
 
 
 def users_and_volume(pair: Pair, cluster: ClusterState) -> tuple[list[Pod], Volume | None]:
-    """`users_of`, and the PersistentVolume through which the first of them wants it; None: nobody wants it there."""
+    """Return `users_of`, and the PersistentVolume through which the first of them wants it; None without users."""
     found = list(_users(pair.volume, cluster, pair.node))
     return [pod for pod, _ in found], found[0][1] if found else None
 
 
 def pairs_wanted(unique: str, cluster: ClusterState) -> set[Pair]:
-    """Where the volume is wanted. unique: see `VOLUME_INDEXES`."""
+    """Return the pairs for which the volume is wanted. unique: see `VOLUME_INDEXES`."""
     return {Pair(pod.spec.node_name, unique_name(volume)) for pod, volume in _users(unique, cluster)}
 
 
 def _users(unique: str, cluster: ClusterState, node: str = "") -> Iterator[tuple[Pod, Volume]]:
-    """On this node, or on any."""
+    """Yield the pods that need the volume on this node, or on any, with the PersistentVolume that they use."""
     if not needs_attaching(unique, cluster):
         return
     for volume in cluster.volumes.by_index("unique", unique):
@@ -126,7 +209,7 @@ def _users(unique: str, cluster: ClusterState, node: str = "") -> Iterator[tuple
 
 
 def _mounts(pod: Pod, claim: Claim) -> bool:
-    """Whether the claim is the pod's: one of the name of an ephemeral volume must have been made for this pod."""
+    """Return whether the pod uses the claim. That of an ephemeral volume must have been made for this pod."""
     for volume in pod.spec.volumes or ():
         mounted = volume.persistent_volume_claim
         if mounted is not None and mounted.claim_name == claim.name:
@@ -139,7 +222,7 @@ def _mounts(pod: Pod, claim: Claim) -> bool:
 
 
 def volume_of_claim(claim: Claim, cluster: ClusterState) -> Volume | None:
-    """The volume of a bound claim, if that refers to this claim."""
+    """Return the volume of a bound claim, if that refers to this claim."""
     if claim.status.phase != "Bound" or not claim.spec.volume_name:
         return None
     volume = cluster.volumes.get(claim.spec.volume_name)
@@ -151,9 +234,9 @@ def volume_of_claim(claim: Claim, cluster: ClusterState) -> Volume | None:
 
 
 def pair_of_attachment(attachment: VolumeAttachment, cluster: ClusterState) -> Pair | None:
-    """The pair it stands for, by its volume, else by what its node reports; None for one with another's name.
+    """Return the pair that it stands for, by its volume, else by what its node reports; None if its name is not ours.
 
-    The pair of an attachment whose volume nobody knows any more has the attachment's name in place of the volume's.
+    If the volume is not known any more, the pair has the name of the attachment instead.
     """
     node = attachment.spec.node_name
     volume = cluster.volumes.get(attachment.spec.source.persistent_volume_name or "")
@@ -171,13 +254,13 @@ def pair_of_attachment(attachment: VolumeAttachment, cluster: ClusterState) -> P
 
 
 def may_share(unique: str, cluster: ClusterState) -> bool:
-    """Whether it may be on several nodes at once: every PersistentVolume of it allows that."""
+    """Return whether it may be on several nodes at once: every PersistentVolume of it allows that."""
     volumes = [*cluster.volumes.by_index("unique", unique)]
     return bool(volumes) and all(shares_nodes(volume) for volume in volumes)
 
 
 def elsewhere(pair: Pair, cluster: ClusterState) -> list[VolumeAttachment]:
-    """Attachments of a wanted volume to other nodes, if it may be on one node at a time only."""
+    """Return the attachments of a wanted volume to other nodes, if it may be on one node at a time only."""
     if may_share(pair.volume, cluster):
         return []
     volumes = cluster.volumes.by_index("unique", pair.volume)
@@ -186,7 +269,7 @@ def elsewhere(pair: Pair, cluster: ClusterState) -> list[VolumeAttachment]:
 
 
 def pairs_of_node(name: str, cluster: ClusterState) -> Iterator[Pair]:
-    """The pairs of attachments to this node."""
+    """Yield the pairs of attachments to this node."""
     for attachment in cluster.attachments.by_index("node", name):
         pair = pair_of_attachment(attachment, cluster)
         if pair is not None:
@@ -194,7 +277,7 @@ def pairs_of_node(name: str, cluster: ClusterState) -> Iterator[Pair]:
 
 
 def wanted_or_attached(cluster: ClusterState) -> list[str]:
-    """Keys of all pairs that there is something to decide about."""
+    """Return the keys of all pairs that there is something to decide about."""
     found = {pair.key for pod in cluster.pods.values() for pair in pairs_of_pod(pod, cluster)}
     for attachment in cluster.attachments.values():
         pair = pair_of_attachment(attachment, cluster)
@@ -206,7 +289,7 @@ def wanted_or_attached(cluster: ClusterState) -> list[str]:
 
 
 def count_volumes(cluster: ClusterState) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]:
-    """For metrics: pairs by plugin and state of the world; volumes of pods by node and plugin."""
+    """Count, for metrics, the pairs by plugin and state of the world, and the volumes of pods by node and plugin."""
     wanted: set[Pair] = set()
     in_use: Counter[tuple[str, str]] = Counter()
     for pod in cluster.pods.values():
@@ -227,26 +310,26 @@ def count_volumes(cluster: ClusterState) -> tuple[Counter[tuple[str, str]], Coun
 
 
 def is_managed(node: Node) -> bool:
-    """Whether its kubelet leaves attaching to the controller."""
+    """Return whether its kubelet leaves attaching to the controller."""
     return names.ATTACH_BY_CONTROLLER in (node.metadata.annotations or {})
 
 
 def is_ready(node: Node | None) -> bool:
-    """Whether it exists, and its kubelet reports that it works."""
+    """Return whether it exists, and its kubelet reports that it works."""
     conditions = node.status.conditions if node is not None else None
     return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions or ())
 
 
 def out_of_service(node: Node | None) -> bool:
-    """Whether a person declared that the machine is off. Only the key of the taint counts, whatever its effect."""
+    """Return whether a person declared that the machine is off: the key of the taint counts, whatever its effect."""
     return node is not None and any(taint.key == names.OUT_OF_SERVICE for taint in node.spec.taints or ())
 
 
 def listed_volumes(node: Node) -> list[str]:
-    """The unique names in `volumesAttached`."""
+    """Return the unique names in `volumesAttached`."""
     return [each.name for each in node.status.volumes_attached or ()]
 
 
 def volumes_in_use(node: Node) -> list[str]:
-    """The unique names in `volumesInUse`."""
+    """Return the unique names in `volumesInUse`."""
     return node.status.volumes_in_use or []

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from volplane.attach.attach_detach import AttachDetachState
 from volplane.attach.desired import (
+    CSI_PREFIX,
+    Pair,
     is_managed,
     is_ready,
     listed_volumes,
@@ -14,15 +16,15 @@ from volplane.attach.desired import (
     pairs_of_node,
     pairs_of_pod,
     pairs_wanted,
+    unique_name,
     volumes_in_use,
 )
-from volplane.attach.identity import CSI_PREFIX, Pair, unique_name
-from volplane.attach.record import record_of
 from volplane.controller.actions import Queue
 from volplane.kube import names
 from volplane.kube.objects import Claim, CsiDriver, KubeObject, Node, Pod, Volume, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import asset_name, finished
+from volplane.state.records import attachment_intent_of
 
 __all__ = ["AttachDetachHandlers", "AttacherHandlers"]
 
@@ -148,7 +150,7 @@ class AttachDetachHandlers:
         volume = self._cluster.volumes.get(attachment.spec.source.persistent_volume_name or "")
         if volume is not None:
             return unique_name(volume)
-        record = record_of(attachment)
+        record = attachment_intent_of(attachment)
         return f"{CSI_PREFIX}{asset_name(attachment.spec.attacher, record.handle)}" if record is not None else ""
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:

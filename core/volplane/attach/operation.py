@@ -1,8 +1,8 @@
 """The operations `attach` and `detach`: the live checks, one call of the hook, and its result kept.
 
-A detach starts only when the API server shows this very attachment, by its uid, as being deleted. An attachment that
-was made anew for the same volume and node has another uid, and while either is worked on, the registry lets no other
-operation touch the asset: a late detach cannot undo a newer attach of this process.
+A detach starts only when the API server shows this very attachment, by its uid, as being deleted. A later attachment of
+the same volume and node has another uid, and the registry lets no other operation touch the asset meanwhile: a late
+detach cannot undo a newer attach of this process.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, Final
 
-from volplane.assets import Attachment, InProgress
-from volplane.attach.identity import shares_nodes
+from volplane.assets import InProgress
+from volplane.attach.desired import shares_nodes
 from volplane.attach.record import (
     identity_of_record,
     node_of_record,
-    record_of,
     recorded_state,
     volume_to_attach,
 )
@@ -28,9 +27,8 @@ from volplane.kube.kinds import ATTACHMENTS
 from volplane.kube.objects import Volume, VolumeAttachment
 from volplane.operations import Work
 from volplane.requests import AttachRequest, DetachRequest
-from volplane.state.naming import volume_source
 from volplane.state.progress import Attached, Attaching, AttachmentFailure, AttachmentProgress, Detached, Detaching
-from volplane.state.records import AttachmentIntent
+from volplane.state.records import AttachmentIntent, attachment_intent_of
 
 __all__ = ["AttachOperation", "DetachOperation"]
 
@@ -61,7 +59,7 @@ class _AttachmentOperation:
 
     def _found(self, run: Run) -> tuple[VolumeAttachment, AttachmentIntent]:
         attachment = self._deps.cluster.attachments.get(run.key)
-        record = record_of(attachment) if attachment is not None else None
+        record = attachment_intent_of(attachment) if attachment is not None else None
         if attachment is None or record is None or attachment.uid != run.uid:
             raise OperationError(f"{run.name} was not started: what it was decided for is gone")
         return attachment, record
@@ -73,7 +71,7 @@ class _AttachmentOperation:
 
 
 class AttachOperation(_AttachmentOperation):
-    """Handler of the verb `attach`."""
+    """Handles the verb `attach`."""
 
     hook = "attach"
 
@@ -88,17 +86,23 @@ class AttachOperation(_AttachmentOperation):
         read_only = bool((volume.spec.csi or {}).get("readOnly"))
         given = recorded_state(record, self.hook)
 
-        def request() -> AttachRequest:
-            return AttachRequest(
+        async def attach() -> None:
+            now = cluster.attachments.get(run.key)
+            if now is None or now.uid != run.uid or now.terminating:
+                raise self._deps.not_justified()
+            request = AttachRequest(
                 context=self._deps.context(driver, max(record.generation, 1), given),
                 volume=identity,
                 node=node,
                 read_only=read_only,
                 attachment=run.uid,
             )
-
-        async def attach() -> None:
-            result = await self._attach(run, driver, request, progress, volume)
+            try:
+                self._refuse_second_node(run, now, volume)
+                result = await self._deps.hooks.call(driver, request)
+            except BackendError as error:
+                self._failed(run, progress, error)
+                raise
             if isinstance(result, InProgress):
                 due = self._deps.next_due(result.retry_after)
                 progress.succeeded(Attaching(dict(result.state), due, given))
@@ -107,30 +111,13 @@ class AttachOperation(_AttachmentOperation):
 
         return attach
 
-    async def _attach(
-        self,
-        run: Run,
-        driver: DriverView,
-        request: Callable[[], AttachRequest],
-        progress: AttachmentProgress,
-        volume: Volume,
-    ) -> Attachment | InProgress:
-        now = self._deps.cluster.attachments.get(run.key)
-        if now is None or now.uid != run.uid or now.terminating:
-            raise self._deps.not_justified()
-        try:
-            self._refuse_second_node(run, now, volume)
-            return await self._deps.hooks.call(driver, request())
-        except BackendError as error:
-            self._failed(run, progress, error)
-            raise
-
     def _refuse_second_node(self, run: Run, attachment: VolumeAttachment, volume: Volume) -> None:
-        """A volume for one node at a time is attached to no second one, whatever its backend would allow. What was
-        attached through another PersistentVolume is the same asset, and one that allows one node is enough.
+        """Raise AttachedElsewhere if a volume for one node at a time is at another node, whatever its backend allows.
+
+        Another PersistentVolume of the asset counts, too: one that allows a single node is enough.
         """
         cluster = self._deps.cluster
-        same = map(cluster.volumes.get, cluster.overlaps.sharing(volume_source(volume)))
+        same = map(cluster.volumes.get, cluster.overlaps.same_asset(volume))
         if run.node and all(shares_nodes(each) for each in same if each is not None):
             return
         for other in cluster.attachments_of(volume):
@@ -143,7 +130,7 @@ class AttachOperation(_AttachmentOperation):
 
 
 class DetachOperation(_AttachmentOperation):
-    """Handler of the verb `detach`."""
+    """Handles the verb `detach`."""
 
     hook = "detach"
 

@@ -1,4 +1,4 @@
-"""The reconcilers of attach-detach: they keep state between pure decisions, record each Event once, and count."""
+"""The reconcilers of attach-detach, which keep state between pure decisions, record each Event once, and count."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ from typing import Final, Protocol
 from msgspec.structs import replace
 
 from volplane.attach.attach_detach import AttachDetachState, Decision, decide_node, decide_pair, report_differs
-from volplane.attach.desired import may_share, pairs_wanted
-from volplane.attach.identity import Pair, csi_parts, pair_of_key, plugin_label
+from volplane.attach.desired import Pair, csi_parts, may_share, pair_of_key, pairs_wanted, plugin_label
 from volplane.controller.actions import Action, Create, Delete, LiveReads, Settled, Wait
 from volplane.kube.objects import VolumeAttachment
 
 __all__ = ["AttachMetrics", "NodeReconciler", "PairReconciler"]
 
-
 _REPORT_TOGETHER: Final = 0.5
-"""Seconds that a volume's report waits at most for others that are about to be attached to its node. A kubelet asks for
-a volume up to ten seconds after it was wanted.
+"""Seconds for which a volume's report waits at most for others that are about to be attached to its node.
+
+A kubelet asks for a volume up to ten seconds after it was wanted.
 """
 _WITHDRAW_TOGETHER: Final = 0.1
 """The same for one that is to be detached: the period of the stock controller's loop."""
 
 
 class AttachMetrics(Protocol):
-    """What attach-detach counts."""
+    """Counts what attach-detach does."""
 
     def detach_forced(self, reason: str) -> None: ...
 
@@ -35,7 +34,7 @@ class AttachMetrics(Protocol):
 
 
 class PairReconciler:
-    """Decides pairs. Events are told once; the node is queued when its report is to change."""
+    """Decides pairs. Each Event is recorded once; the node is queued when its report is to change."""
 
     def __init__(
         self,
@@ -52,8 +51,8 @@ class PairReconciler:
         self._metrics = metrics
         self._awaited: dict[str, set[str]] = {}
         """Name of a node -> keys of pairs that are about to be attached."""
-        self._told: dict[str, str] = {}
-        """Key of a pair -> what was told or counted of it last."""
+        self._recorded: dict[str, str] = {}
+        """Key of a pair -> what was recorded or counted of it last."""
         self._detached_at: dict[str, float] = {}
         """Key of a pair -> loop time at which its attachment was deleted."""
 
@@ -90,15 +89,14 @@ class PairReconciler:
     def _remember(self, key: str, decision: Decision, attachment: VolumeAttachment | None) -> None:
         if decision.wanted or attachment is None:
             self._state.unwanted.pop(key, None)
+            self._state.withdrawn.discard(key)
         else:
             self._state.unwanted.setdefault(key, self._cluster.monotonic())
-        if decision.wanted or attachment is None:
-            self._state.withdrawn.discard(key)
         if not decision.wanted and not decision.about:
-            self._told.pop(key, None)
+            self._recorded.pop(key, None)
 
     def _report_after(self, pair: Pair, decision: Decision) -> float:
-        """Seconds for which a report waits for others of its node, because each is a write."""
+        """Return the seconds for which a report waits for others of its node, because each is a write."""
         if not decision.wanted:
             return _WITHDRAW_TOGETHER
         return _REPORT_TOGETHER if self._awaited.get(pair.node) else 0.0
@@ -113,22 +111,21 @@ class PairReconciler:
                 del self._awaited[pair.node]
 
     def _wake_waiting(self, pair: Pair) -> None:
-        """Whether another node may have the volume is known now."""
+        """Queue the pairs that wait for the decision whether another node may have the volume."""
         for other in sorted(pairs_wanted(pair.volume, self._cluster) - {pair}):
             self._wake_pair(other.key)
 
     def _once(self, key: str, pair: Pair, decision: Decision, attachment: VolumeAttachment | None) -> Action:
-        """The action, without events that were told already. What is told is counted too."""
+        """Return the action without events that were recorded already. What is recorded is counted, too."""
         action = decision.action
         if not decision.about or not isinstance(action, Wait | Settled):
             return action
-        if self._told.get(key) == decision.about:
+        if self._recorded.get(key) == decision.about:
             return replace(action, events=())
-        self._told[key] = decision.about
+        self._recorded[key] = decision.about
         if attachment is None:
             return action
-        metadata = attachment.metadata
-        since = metadata.deletion_timestamp or metadata.creation_timestamp
+        since = attachment.metadata.deletion_timestamp or attachment.metadata.creation_timestamp
         operation = "volume_detach" if attachment.terminating and not decision.wanted else "volume_attach"
         self._count(operation, pair, self._cluster.seconds_since(since), failed=decision.failed)
         return action

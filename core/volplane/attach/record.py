@@ -6,39 +6,33 @@ from dataclasses import replace
 from typing import Any
 
 from volplane.assets import AccessMode, Ownership, VolumeMode, VolumeSource
-from volplane.attach.identity import shares_nodes
+from volplane.attach.desired import shares_nodes
 from volplane.drivers.view import DriverView
 from volplane.intents.requests import volume_identity
 from volplane.kube import names
 from volplane.kube.objects import Node, Volume, VolumeAttachment
 from volplane.requests import NodeIdentity, VolumeIdentity
 from volplane.state.naming import asset_key, handle_in, volume_source
-from volplane.state.records import INTENT_VERSION, AttachmentIntent, read_attachment_intent, write_intent
+from volplane.state.records import INTENT_VERSION, AttachmentIntent, attachment_intent_of, write_intent
 
 __all__ = [
     "declaration",
     "identity_of_record",
     "intent_of",
     "node_of_record",
-    "record_of",
     "recorded_state",
     "true_record",
     "volume_to_attach",
 ]
 
 
-def record_of(attachment: VolumeAttachment) -> AttachmentIntent | None:
-    """The record that the attachment carries."""
-    return read_attachment_intent(attachment.annotation(names.INTENT))
-
-
 def true_record(attachment: VolumeAttachment, volume: Volume | None) -> AttachmentIntent | None:
-    """The record, unless it is damaged, or names another asset than the volume: then somebody edited it.
+    """Return the record; None if it is damaged, or was edited to name another asset than the volume's.
 
-    volume: the one of the name that the attachment has, if there is one now. One that was made anew under that name has
-    another uid, and the record is of the former one.
+    volume: the one that the attachment names, if it exists. If it was created again it has another uid: then the record
+    is about the former one.
     """
-    record = record_of(attachment)
+    record = attachment_intent_of(attachment)
     if record is None or volume is None or record.uid != volume.uid:
         return record
     handle = volume.annotation(names.HANDLE) or handle_in(volume_source(volume))
@@ -46,18 +40,18 @@ def true_record(attachment: VolumeAttachment, volume: Volume | None) -> Attachme
 
 
 def recorded_state(record: AttachmentIntent, hook: str) -> dict[str, Any] | None:
-    """The state that the last `InProgress` of this hook returned; None if there was none."""
+    """Return the state that the last `InProgress` of this hook returned; None if there was none."""
     return record.state if record.hook == hook else None
 
 
 def volume_to_attach(volume: Volume, driver: DriverView, cluster_id: str) -> VolumeIdentity:
-    """The volume as hooks see it. Marks are expected only on what this driver made."""
+    """Return the volume as hooks see it. Marks are expected only on what this driver made."""
     identity = volume_identity(volume, cluster_id)
     return identity if volume.annotation(names.PROVISIONED_BY) == driver.name else replace(identity, owner=None)
 
 
 def intent_of(volume: Volume, driver: DriverView, node_uid: str, cluster_id: str) -> AttachmentIntent:
-    """What is recorded before `attach` is called for the first time."""
+    """Return what is recorded before `attach` is called for the first time."""
     identity = volume_to_attach(volume, driver, cluster_id)
     return AttachmentIntent(
         v=INTENT_VERSION,
@@ -79,15 +73,13 @@ def intent_of(volume: Volume, driver: DriverView, node_uid: str, cluster_id: str
 
 
 def declaration(volume: Volume, driver: DriverView, node: Node, cluster_id: str) -> dict[str, str]:
-    """The annotations that stand on an attachment before anything is attached: the record, and what the backend calls
-    the node.
-    """
+    """Return the annotations that are written before anything is attached: the record, and the backend's node id."""
     record = intent_of(volume, driver, node.uid, cluster_id)
     return {names.NODE_ID: node.spec.provider_id, names.INTENT: write_intent(record)}
 
 
 def identity_of_record(record: AttachmentIntent, cluster_id: str) -> VolumeIdentity:
-    """The volume as hooks see it, from the record alone."""
+    """Return the volume as hooks see it, from the record alone."""
     owner = None
     if record.generation:
         owner = Ownership(
@@ -111,7 +103,7 @@ def identity_of_record(record: AttachmentIntent, cluster_id: str) -> VolumeIdent
 
 
 def node_of_record(attachment: VolumeAttachment, record: AttachmentIntent, node: Node | None) -> NodeIdentity:
-    """The node to which it was attached. node: the one that has the name now; it may be another machine."""
+    """Return the node to which it was attached. node: the one that has the name now; it may be another machine."""
     same = node is not None and (not record.node_uid or node.uid == record.node_uid)
     labels = dict(node.metadata.labels or {}) if node is not None and same else {}
     shown = node.spec.provider_id if node is not None and node.uid == record.node_uid else ""

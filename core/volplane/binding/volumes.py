@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from volplane.binding.decide import Bind, decide_bound, decide_unbound, migration_step, unbind_patch
 from volplane.controller.actions import Action, LiveReads, Patch, Settled, Wait, warning
-from volplane.intents.finalizers import finalizer_step
+from volplane.intents.ownership import finalizer_step
 from volplane.intents.record import can_never_be_bound, has_newer_intent
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES

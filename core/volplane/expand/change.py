@@ -2,43 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-from volplane.controller.actions import Action, Patch, Run, Settled, Wait
+from volplane.controller.actions import Action, Patch, Run, Wait
 from volplane.drivers.view import DriverView
-from volplane.intents.owner import driver_of, identify
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, Volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import refers_to
 from volplane.state.naming import asset_key
 from volplane.state.progress import Changing
-from volplane.state.records import INTENT_VERSION, ChangeIntent, read_change_intent, write_intent
+from volplane.state.records import INTENT_VERSION, ChangeIntent, read_intent, write_intent
 
-__all__ = ["BoundAsset", "bound_asset", "go_on", "recorded_state", "run_for_claim"]
-
-
-class BoundAsset(NamedTuple):
-    """The volume that a claim is bound to, and the driver that works on its asset."""
-
-    volume: Volume
-    driver: DriverView
+__all__ = ["bound_volume", "go_on", "record_change", "recorded_state", "run_for_claim"]
 
 
-def bound_asset(claim: Claim, cluster: ClusterState, *, otherwise: str) -> BoundAsset | Action:
-    """The asset of a bound claim; or what to do where nothing can be changed now.
-
-    otherwise: the beginning of the reason, where the driver cannot work.
-    """
+def bound_volume(claim: Claim, cluster: ClusterState) -> Volume | None:
+    """Return the volume that the claim is bound to, if it refers to the claim and is not being deleted."""
     volume = cluster.volumes.get(claim.spec.volume_name)
-    if volume is None or volume.terminating or not refers_to(volume, claim):
-        return Settled()
-    owner = driver_of(volume, cluster)
-    if not owner.known:
-        return identify(volume, owner)
-    if owner.driver is None:
-        return Wait(reason=f"{otherwise}: {owner.reason}") if owner.reason else Settled()
-    return BoundAsset(volume, owner.driver)
+    return None if volume is None or volume.terminating or not refers_to(volume, claim) else volume
 
 
 def record_change(volume: Volume, annotation: str, begun: ChangeIntent | None, *, why: str) -> Patch:
@@ -71,13 +53,12 @@ def go_on(
 
 def recorded_state(saved: str | None, target: str) -> dict[str, Any] | None:
     """The state that an earlier call for this target returned; None if there is none. saved: the annotation."""
-    known = read_change_intent(saved)
+    known = read_intent(ChangeIntent, saved)
     return known.state if known is not None and known.target == target else None
 
 
-def run_for_claim(verb: str, claim: Claim, asset: BoundAsset, *, group: str) -> Run:
-    """An operation on the asset that is about the claim."""
-    volume, driver = asset
+def run_for_claim(verb: str, claim: Claim, volume: Volume, driver: DriverView, *, group: str) -> Run:
+    """Return an operation on the volume's asset that is about the claim."""
     return Run(
         verb=verb,
         key=claim.key,

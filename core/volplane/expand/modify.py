@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Settled, Wait, warning
 from volplane.drivers.view import DriverView
-from volplane.expand.change import BoundAsset, bound_asset, go_on, record_change, run_for_claim
+from volplane.expand.change import bound_volume, go_on, record_change, run_for_claim
 from volplane.expand.conditions import (
     MODIFY_CONDITIONS,
     MODIFY_VOLUME_ERROR,
@@ -21,12 +21,13 @@ from volplane.expand.conditions import (
     conditions_with,
     conditions_without,
 )
+from volplane.intents.ownership import driver_of
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUME_ATTRIBUTES_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, Volume, VolumeAttributesClass
 from volplane.state.cluster_state import ClusterState
 from volplane.state.progress import Changed, Changing, Refused
-from volplane.state.records import INTENT_VERSION, ChangeIntent, read_change_intent
+from volplane.state.records import INTENT_VERSION, ChangeIntent, read_intent
 
 __all__ = ["MODIFY", "decide_modify", "modification_target", "wants_other_attributes"]
 
@@ -50,22 +51,29 @@ def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     claim = cluster.claims.get(key)
     if claim is None or not wants_other_attributes(claim):
         return Settled()
-    asset = bound_asset(claim, cluster, otherwise="its attributes cannot be changed")
-    if not isinstance(asset, BoundAsset):
-        return asset
-    wanted = modification_target(claim, asset.volume)
+    volume = bound_volume(claim, cluster)
+    if volume is None:
+        return Settled()
+    lookup = driver_of(volume, cluster)
+    if lookup.next is not None:
+        return lookup.next
+    driver = lookup.driver
+    if driver is None:
+        reason = f"its attributes cannot be changed: {lookup.reason}"
+        return Wait(reason=reason) if lookup.reason else Settled()
+    wanted = modification_target(claim, volume)
     if not wanted:
-        return _cancel(claim, asset.volume, cluster)
+        return _cancel(claim, volume, cluster)
     if not reads.has(VOLUME_ATTRIBUTES_CLASSES, wanted):
         return Read(VOLUME_ATTRIBUTES_CLASSES, wanted, why="what does the class ask for?")
     attributes = reads.get(VOLUME_ATTRIBUTES_CLASSES, wanted)
     if not isinstance(attributes, VolumeAttributesClass):
         return _class_missing(wanted, claim, cluster)
-    if why_not := _obstacle(attributes, asset.driver):
+    if why_not := _obstacle(attributes, driver):
         # It may be made anew under its name.
         event = warning(CLAIMS, claim, "VolumeModifyFailed", why_not)
         return Wait(reason=why_not, seconds=CLASS_MISSING_SECONDS, events=(event,))
-    return _towards(wanted, claim, asset, cluster)
+    return _towards(wanted, claim, volume, driver, cluster)
 
 
 def _cancel(claim: Claim, volume: Volume, cluster: ClusterState) -> Action:
@@ -88,7 +96,7 @@ def modification_target(claim: Claim, volume: Volume) -> str:
     """
     if _wanted(claim) or _status(claim) == IN_PROGRESS:
         return _wanted(claim) or _target(claim)
-    begun = read_change_intent(volume.annotation(names.MODIFICATION))
+    begun = read_intent(ChangeIntent, volume.annotation(names.MODIFICATION))
     return begun.target if begun is not None and (_target(claim), _status(claim)) != (begun.target, INFEASIBLE) else ""
 
 
@@ -131,9 +139,8 @@ def _class_missing(wanted: str, claim: Claim, cluster: ClusterState) -> Action:
     return Wait(reason=message, seconds=CLASS_MISSING_SECONDS, events=(event,))
 
 
-def _towards(wanted: str, claim: Claim, asset: BoundAsset, cluster: ClusterState) -> Action:
-    """The next step towards a class whose parameters the driver shall apply."""
-    volume, driver = asset
+def _towards(wanted: str, claim: Claim, volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:
+    """Return the next step towards a class whose parameters the driver shall apply."""
     step = cluster.progress.changes.get((volume.uid, MODIFY)).for_target(wanted)
     if isinstance(step, Changed):
         return _finish(wanted, claim, volume, cluster)
@@ -153,7 +160,7 @@ def _towards(wanted: str, claim: Claim, asset: BoundAsset, cluster: ClusterState
             pause := go_on(step, volume, names.MODIFICATION, cluster, doing=doing, former=_former(volume, wanted))
         ) is not None:
             return pause
-    return run_for_claim(MODIFY, claim, asset, group=wanted)
+    return run_for_claim(MODIFY, claim, volume, driver, group=wanted)
 
 
 def _note(wanted: str, claim: Claim, volume: Volume) -> Patch | None:
@@ -161,7 +168,7 @@ def _note(wanted: str, claim: Claim, volume: Volume) -> Patch | None:
     former = _target(claim)
     if _status(claim) != IN_PROGRESS or former == wanted:
         return None
-    known = read_change_intent(volume.annotation(names.MODIFICATION))
+    known = read_intent(ChangeIntent, volume.annotation(names.MODIFICATION))
     if known is not None and known.target == former:
         return None
     return _record_applied(volume, former, _former(volume, former))
@@ -174,13 +181,13 @@ def _record_applied(volume: Volume, target: str, former: tuple[str, ...]) -> Pat
 
 def _former(volume: Volume, target: str) -> tuple[str, ...]:
     """The classes besides `target` that may have been applied, as the volume has them noted."""
-    known = read_change_intent(volume.annotation(names.MODIFICATION))
+    known = read_intent(ChangeIntent, volume.annotation(names.MODIFICATION))
     return () if known is None else tuple(each for each in (*known.former, known.target) if each != target)
 
 
 def _drop_refused(volume: Volume) -> Patch:
     """The noted class is refused and not wanted: the one before it, if any, is what may have been applied."""
-    known = read_change_intent(volume.annotation(names.MODIFICATION))
+    known = read_intent(ChangeIntent, volume.annotation(names.MODIFICATION))
     if known is not None and known.former:
         return _record_applied(volume, known.former[-1], known.former[:-1])
     return record_change(volume, names.MODIFICATION, None, why="no change goes on")

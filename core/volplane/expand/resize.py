@@ -15,7 +15,7 @@ from volplane._delays import NODE_GROWTH_REFUSED
 from volplane.assets import VolumeMode
 from volplane.controller.actions import Action, EventRecord, Patch, Settled, Wait, warning
 from volplane.drivers.view import DriverView
-from volplane.expand.change import BoundAsset, bound_asset, go_on, run_for_claim
+from volplane.expand.change import bound_volume, go_on, run_for_claim
 from volplane.expand.conditions import (
     CONTROLLER_RESIZE_ERROR,
     FILE_SYSTEM_RESIZE_PENDING,
@@ -27,7 +27,7 @@ from volplane.expand.conditions import (
     conditions_without,
     since_when,
 )
-from volplane.intents.owner import driver_of
+from volplane.intents.ownership import driver_of
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
@@ -65,35 +65,36 @@ def decide_resize(key: str, cluster: ClusterState, *, whole: bool) -> Action:
         return Settled()
     if not wants_more(claim):
         return _forget_size_before(claim, cluster)
-    asset = bound_asset(claim, cluster, otherwise="it cannot grow")
-    if not isinstance(asset, BoundAsset):
-        return _without_driver(asset, claim, cluster, whole=whole)
-    step = cluster.progress.changes.get((asset.volume.uid, EXPAND)).step
+    volume = bound_volume(claim, cluster)
+    if volume is None:
+        return Settled()
+    lookup = driver_of(volume, cluster)
+    if lookup.driver is None:
+        return lookup.next or _without_driver(lookup.reason, claim, volume, whole=whole)
+    step = cluster.progress.changes.get((volume.uid, EXPAND)).step
     untouched = isinstance(step, Untouched) and step.target == str(_allocated(claim))
-    target = expansion_target(claim, asset.volume, untouched=untouched)
+    target = expansion_target(claim, volume, untouched=untouched)
     if target is None:
         return _wait_for_node(claim, cluster)
-    if not asset.driver.supports(EXPAND):
-        message = f'driver "{asset.driver.name}" cannot grow volumes, so the claim keeps its size'
+    if not lookup.driver.supports(EXPAND):
+        message = f'driver "{lookup.driver.name}" cannot grow volumes, so the claim keeps its size'
         return Wait(reason=message, events=(warning(CLAIMS, claim, "VolumeResizeFailed", message),))
-    return _towards(target, claim, asset, cluster)
+    return _towards(target, claim, volume, lookup.driver, cluster)
 
 
-def _without_driver(action: Action, claim: Claim, cluster: ClusterState, *, whole: bool) -> Action:
-    """Say on the claim why its volume does not grow; beside other controllers only if the volume is of our driver."""
-    volume = cluster.volumes.get(claim.spec.volume_name)
-    if volume is not None and driver_of(volume, cluster).starting:
-        return action  # Nothing has failed: once it has started it grows the volume, or says why not.
-    if isinstance(action, Wait) and not action.events and action.seconds is None:
-        return Wait(reason=action.reason, events=(warning(CLAIMS, claim, "VolumeResizeFailed", action.reason),))
-    if isinstance(action, Settled) and whole and volume is not None and refers_to(volume, claim):
-        # The words of the expand controller of kube-controller-manager.
-        text = (
-            f"no driver here serves volume {volume.name}, so nothing here can grow it; "
-            "waiting for an external controller to process this PVC"
-        )
-        return Wait(reason=text, events=(warning(CLAIMS, claim, "ExternalExpanding", text),))
-    return action
+def _without_driver(why: str, claim: Claim, volume: Volume, *, whole: bool) -> Action:
+    """Say on the claim why its volume does not grow. why: "" if it is another controller's."""
+    if why:
+        reason = f"it cannot grow: {why}"
+        return Wait(reason=reason, events=(warning(CLAIMS, claim, "VolumeResizeFailed", reason),))
+    if not whole:
+        return Settled()
+    # The words of the expand controller of kube-controller-manager.
+    text = (
+        f"no driver here serves volume {volume.name}, so nothing here can grow it; "
+        "waiting for an external controller to process this PVC"
+    )
+    return Wait(reason=text, events=(warning(CLAIMS, claim, "ExternalExpanding", text),))
 
 
 def notes_size_before(volume: Volume) -> bool:
@@ -179,9 +180,8 @@ def _node_pending(claim: Claim, cluster: ClusterState) -> dict[str, Any]:
     return {"allocatedResourceStatuses": {"storage": NODE_PENDING}, "conditions": conditions}
 
 
-def _towards(target: int, claim: Claim, asset: BoundAsset, cluster: ClusterState) -> Action:
-    """The next step towards a size that the driver shall give the asset."""
-    volume, driver = asset
+def _towards(target: int, claim: Claim, volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:
+    """Return the next step towards a size that the driver shall give the asset."""
     step = cluster.progress.changes.get((volume.uid, EXPAND)).for_target(str(target))
     if recorded_target(claim) != target:
         # Also what was done or refused earlier: nodes grow file systems to the size that is declared.
@@ -194,7 +194,7 @@ def _towards(target: int, claim: Claim, asset: BoundAsset, cluster: ClusterState
         doing = f'driver "{driver.name}" is growing the asset to {format_bytes(target)}'
         if (pause := go_on(step, volume, names.EXPANSION, cluster, doing=doing)) is not None:
             return pause
-    return run_for_claim(EXPAND, claim, asset, group=volume.spec.storage_class_name)
+    return run_for_claim(EXPAND, claim, volume, driver, group=volume.spec.storage_class_name)
 
 
 def _begin(target: int, claim: Claim, volume: Volume, cluster: ClusterState) -> Patch:

@@ -11,8 +11,7 @@ from typing import Any
 
 from volplane._messages import near
 from volplane.attach.attach_detach import AttachDetachState, decide_pair
-from volplane.attach.desired import pairs_wanted, volume_of_claim
-from volplane.attach.identity import unique_name
+from volplane.attach.desired import pairs_wanted, unique_name, volume_of_claim
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.controller.controller import Controller
 from volplane.controller.trace import trace_of

@@ -7,14 +7,15 @@ from typing import NamedTuple
 
 from volplane.attach.attach_detach import AttachDetachState, decide_pair
 from volplane.attach.desired import (
+    Pair,
     is_ready,
     listed_volumes,
     needs_attaching,
     out_of_service,
+    unique_name,
     volume_of_claim,
     volumes_in_use,
 )
-from volplane.attach.identity import Pair, unique_name
 from volplane.controller.actions import Action, Create, Delete, LiveReads, Wait
 from volplane.explain.explain import Explanation, attachment_sentence
 from volplane.kube.objects import Claim, Node, Pod, PodVolume, Volume, VolumeAttachment

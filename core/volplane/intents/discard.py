@@ -103,7 +103,7 @@ class DiscardOperation:
                 return asset
         if driver.supports("find"):
             found = await self._deps.find(claim, intent, driver)
-            if isinstance(found, Asset):
+            if found is not None:
                 return found
             self._wait_until_settled(driver, progress)
             if intent.state is None or intent.discard is not None:

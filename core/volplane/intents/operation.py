@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from volplane._delays import LIVE_STATE_FORBIDS
-from volplane.assets import Absent, Asset
+from volplane.assets import Asset
 from volplane.controller.actions import Recorder, Run
 from volplane.drivers.view import DriverView
 from volplane.errors import OperationError
-from volplane.intents.node import volume_elsewhere
+from volplane.intents.ownership import volume_elsewhere
 from volplane.intents.record import can_never_be_bound, has_newer_intent
 from volplane.intents.requests import context_of, owner_of_claim
 from volplane.kube.client import Client
@@ -151,8 +151,8 @@ class OperationDeps:
             fence=self.fence(),
         )
 
-    async def find(self, claim: Claim, intent: ClaimIntent, driver: DriverView) -> Asset | Absent:
-        """Look up the asset of the claim's intent."""
+    async def find(self, claim: Claim, intent: ClaimIntent, driver: DriverView) -> Asset | None:
+        """Return the asset of the claim's intent; None if the backend shows none (see `DriverInfo.settle_seconds`)."""
         context = self.context(driver, intent.generation, intent.state)
         request = FindRequest(
             context=context,
@@ -160,7 +160,8 @@ class OperationDeps:
             owner=owner_of_claim(claim, context.cluster_id, intent.generation),
             segment=intent.segment or None,
         )
-        return await self.hooks.call(driver, request)
+        found = await self.hooks.call(driver, request)
+        return found if isinstance(found, Asset) else None
 
     def next_due(self, retry_after: float) -> float:
         """Loop time at which a hook that answered `InProgress` is called again."""

@@ -1,36 +1,34 @@
 """The intent on a claim: the place it records, how it is written, how it ends, and what follows it. Pure.
 
-An intent ends when its own volume is bound, or when no volume can come of it any more and no asset is left. Where a
-person deletes the volume before the claim is bound to it, the claim's intent names the next generation before that
-volume's asset is destroyed: what is made next is another asset, and must be told apart from this one, by a client token
-too.
+An intent ends when its own volume is bound, or when no volume can come of it any more and no asset is left. If a person
+deletes the volume before the claim is bound to it, the claim's intent names the next generation before that volume's
+asset is destroyed: what is made next is another asset, and client tokens must tell the two apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from itertools import product
+from collections.abc import Mapping
 from typing import Any
 from zlib import crc32
 
 from msgspec.structs import replace
 
-from volplane.assets import Segment
 from volplane.controller.actions import Action, EventRecord, Patch, Run, Wait, warning
 from volplane.drivers.view import DriverView
 from volplane.intents.conflict import claim_conflict
+from volplane.intents.ownership import driver_named
+from volplane.intents.requests import allowed_segments
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim, refers_to
-from volplane.state.naming import volume_name_of
+from volplane.state.naming import generation_of, volume_name_of
 from volplane.state.progress import Discarded, Discarding, Pending
 from volplane.state.records import INTENT_VERSION, ClaimIntent, Sealer, named_in_record
 
 __all__ = [
     "after_deleted_volume",
-    "allowed_segments",
     "can_never_be_bound",
     "choose_segment",
     "class_is_gone",
@@ -56,9 +54,9 @@ __all__ = [
 def choose_segment(
     claim: Claim, storage_class: StorageClass, driver: DriverView, cluster: ClusterState
 ) -> tuple[dict[str, str] | None, str]:
-    """Where the asset goes: the selected node's labels, else an allowed segment by the claim's uid; or why not.
+    """Return where the asset goes, or why it can go nowhere: the selected node's labels, else an allowed segment.
 
-    {} = wherever the driver likes; that is a choice too, which a node selected later does not change.
+    {} = the driver chooses. That is a choice, too, which a node selected later does not change.
     """
     keys = driver.info.topology_keys
     if not keys:
@@ -85,42 +83,25 @@ def choose_segment(
 def presumed_segment(
     claim: Claim, storage_class: StorageClass, driver: DriverView, cluster: ClusterState
 ) -> tuple[dict[str, str] | None, str]:
-    """As `choose_segment`, for a claim whose record cannot be opened: where another installation has begun it.
+    """Return the place as `choose_segment` does, for a claim whose record cannot be opened.
 
-    Only if that is a place that the class allows and a node has: anybody may have written it. It gives a tenant
-    nothing, who may select any node by an annotation of the claim.
+    If another installation has sealed the record, its place counts, provided that the class allows it and a node is
+    there: anybody may have written it. A tenant gains nothing, who may select any node by an annotation of the claim.
     """
     text, keys = claim.annotation(names.INTENT), driver.info.topology_keys
     if keys and cluster.sealer.other_author(claim.uid, text):
         named = named_in_record(text)
-        place = named.segment if named.driver == driver.name else None
-        if place is not None and _may_be_begun(place, keys, allowed_segments(storage_class), cluster):
-            return place, ""
+        if named.driver == driver.name and named.segment is not None:
+            place, allowed = named.segment, allowed_segments(storage_class)
+            permitted = not allowed or any(each.items() <= place.items() for each in allowed)
+            there = any(place.items() <= (node.metadata.labels or {}).items() for node in cluster.nodes.values())
+            if (not place and not allowed) or (place.keys() == set(keys) and permitted and there):
+                return place, ""
     return choose_segment(claim, storage_class, driver, cluster)
 
 
-def _may_be_begun(place: Segment, keys: Collection[str], allowed: Collection[Segment], cluster: ClusterState) -> bool:
-    """Whether something may have been begun in this place. {} = wherever the driver likes, where all is allowed."""
-    if not place:
-        return not allowed
-    permitted = not allowed or any(each.items() <= place.items() for each in allowed)
-    there = any(place.items() <= (node.metadata.labels or {}).items() for node in cluster.nodes.values())
-    return permitted and there and place.keys() == set(keys)
-
-
-def allowed_segments(storage_class: StorageClass) -> tuple[Segment, ...]:
-    """`allowedTopologies` as single segments; terms are alternatives, keys of a term hold together."""
-    segments: list[Segment] = []
-    for term in storage_class.allowed_topologies or ():
-        expressions = term.match_label_expressions or []
-        keys = [expression.key for expression in expressions]
-        choices = product(*[expression.values or [] for expression in expressions])
-        segments.extend(dict(zip(keys, values, strict=True)) for values in choices)
-    return tuple(segments)
-
-
 def presumed_intent(claim: Claim, driver: DriverView, cluster: ClusterState) -> ClaimIntent:
-    """What was begun for a claim whose record is lost: the first generation, where it would be put now."""
+    """Return what to assume for a claim whose record is lost: the first generation, where it would be put now."""
     storage_class = cluster.classes.get(class_of_claim(claim) or "")
     segment = None if storage_class is None else presumed_segment(claim, storage_class, driver, cluster)[0]
     return ClaimIntent(v=INTENT_VERSION, driver=driver.name, segment=segment)
@@ -130,17 +111,17 @@ def presumed_intent(claim: Claim, driver: DriverView, cluster: ClusterState) -> 
 
 
 def provisioning_failed(claim: Claim, message: str, *, same_as: str = "") -> EventRecord:
-    """The event that tells why provisioning does not go on. same_as: see `EventRecord`."""
+    """Return the event that says why provisioning does not go on. same_as: see `EventRecord`."""
     return warning(CLAIMS, claim, "ProvisioningFailed", message, same_as=same_as)
 
 
 def not_provisioned(claim: Claim, message: str) -> Wait:
-    """Wait, and tell on the claim why provisioning does not go on."""
+    """Wait, with an event on the claim that says why provisioning does not go on."""
     return Wait(reason=message, events=(provisioning_failed(claim, message),))
 
 
 def class_is_gone(claim: Claim, class_name: str) -> Wait:
-    """Nothing can be made without the class. What was begun by it belongs to the claim, and goes with it."""
+    """Wait for the class, without which nothing can be made."""
     if not settled_metadata(claim):
         return not_provisioned(claim, f'storageclass.storage.k8s.io "{class_name}" not found')
     message = (
@@ -158,7 +139,7 @@ def record_intent(
     why: str,
     others: Mapping[str, str | None] | None = None,
 ) -> Patch:
-    """Write an intent over the one before; on a claim that is not being deleted with its finalizer.
+    """Return the write of an intent over the one before, with the finalizer if the claim is not being deleted.
 
     others: annotations that change with it.
     """
@@ -169,7 +150,7 @@ def record_intent(
 
 
 def settled_metadata(claim: Claim) -> dict[str, Any]:
-    """What a write to the claim changes on its metadata to end the intent; empty if there is none."""
+    """Return what a write to the claim changes on its metadata to end the intent; empty if there is none."""
     metadata: dict[str, Any] = {}
     if claim.annotation(names.INTENT) is not None:
         metadata["annotations"] = {names.INTENT: None}
@@ -182,40 +163,34 @@ def settled_metadata(claim: Claim) -> dict[str, Any]:
 def settle(claim: Claim, cluster: ClusterState, *, moved: bool = False) -> Action | None:
     """End an intent that no longer leads to a bind of its own volume; None if there is nothing to end.
 
+    The claim is terminating, or was bound to another volume. The asset is deleted first unless a volume holds it.
     moved: the claim went to another node, so that the volume of its name holds another asset than this intent's.
-
-    The asset is deleted first unless a volume holds it: the claim is terminating, or was bound to another volume.
     """
     if not settled_metadata(claim):
         return None
     if not claim.has_finalizer(names.PROVISIONING_FINALIZER):
-        # Record and finalizer are written at once: this one is a tenant's. What one takes from us is for the leak
-        # check.
+        # We write record and finalizer at once: this record is a tenant's. An asset whose finalizer a tenant has
+        # removed is found by the leak check.
         return None if claim.terminating else _end_intent(claim)
     intent = cluster.intent_of(claim)
     name = intent.driver if intent is not None else driver_of_class(claim, cluster)
     if cluster.drivers.on_nodes(name):
-        return None  # The process of its node knows what is left, and the assigner what becomes of it without one.
+        return None  # The process of its node deletes the asset; the assigner decides if there is no such process.
     made = cluster.volumes.get(volume_name_of(claim))
-    used = claim.annotation(names.BIND_COMPLETED) is not None and claim.spec.volume_name == volume_name_of(claim)
     held = made is not None and holds_asset(made, claim, name)
-    if ((used or held) and not moved) or isinstance(cluster.progress.claims.get(claim.uid).step, Discarded):
+    if (held and not moved) or isinstance(cluster.progress.claims.get(claim.uid).step, Discarded):
         return _end_intent(claim)
+    if made is None and not claim.terminating and claim.spec.volume_name == volume_name_of(claim):
+        return None  # Its volume is not in the cache yet, or a tenant wrote this name: the claim proves neither.
     if (wait := claim_conflict(claim, name, cluster)) is not None:
         return wait
-    return _restore_record(claim, name, intent, cluster) or discard(claim, name, cluster)
-
-
-def _restore_record(claim: Claim, name: str, known: ClaimIntent | None, cluster: ClusterState) -> Patch | None:
-    """Write down where an asset is looked for, if a tenant has damaged that: looking may make it, where it was not yet.
-
-    known: what this process knows; whoever works on the claim next may know nothing.
-    """
     driver = cluster.drivers.get(name)
-    if driver is None or cluster.sealer.open(claim.uid, claim.annotation(names.INTENT)) is not None:
-        return None
-    intent = known or presumed_intent(claim, driver, cluster)
-    return record_intent(claim, intent, cluster, why="restore the record of what was begun")
+    if driver is not None and cluster.sealer.open(claim.uid, claim.annotation(names.INTENT)) is None:
+        # A tenant has damaged the record. Without `find` the asset is looked up by making it once more: the place is
+        # written down first, for the process that works on the claim next may not know it.
+        lost = intent or presumed_intent(claim, driver, cluster)
+        return record_intent(claim, lost, cluster, why="restore the record of what was begun")
+    return discard(claim, name, cluster)
 
 
 def _end_intent(claim: Claim) -> Patch:
@@ -224,7 +199,7 @@ def _end_intent(claim: Claim) -> Patch:
 
 
 def discard_begun(claim: Claim, cluster: ClusterState) -> bool:
-    """Whether the asset of the claim's intent is being deleted: from then on nothing but its absence ends that."""
+    """Return whether the asset of the claim's intent is being deleted: only its absence ends that."""
     step = cluster.progress.claims.get(claim.uid).step
     if isinstance(step, Discarding | Discarded):
         return isinstance(step, Discarding)
@@ -233,22 +208,21 @@ def discard_begun(claim: Claim, cluster: ClusterState) -> bool:
 
 
 def discard(claim: Claim, name: str, cluster: ClusterState) -> Action:
-    """Make sure that nothing of the claim is left on the driver of this name."""
-    driver = cluster.drivers.get(name)
-    if driver is None and cluster.drivers.starting(name):
-        return Wait(reason=f'driver "{name}" is starting')
-    if driver is None:
-        reason = cluster.drivers.broken(name) or "it is not configured here"
+    """Make sure that no asset of the claim is left on the driver of this name."""
+    lookup = driver_named(name, cluster)
+    if lookup.next is not None:
+        return lookup.next
+    if lookup.driver is None:
         message = (
-            f'an asset may be left on driver "{name}", which cannot be asked: {reason}. Configure the driver, '
+            f'an asset may be left on driver "{name}", which cannot be asked: '
+            f"{lookup.reason or 'it is not configured here'}. Configure the driver, "
             f"or remove the finalizer {names.PROVISIONING_FINALIZER} to accept a leak"
         )
         return not_provisioned(claim, message)
     step, intent = cluster.progress.claims.get(claim.uid).step, cluster.intent_of(claim)
-    known = intent if intent is not None and intent.driver == name else None
-    now = cluster.monotonic()
+    known, now = intent if intent is not None and intent.driver == name else None, cluster.monotonic()
     if isinstance(step, Pending) and known is not None and step.resume(known.state, now).write:
-        # Until the job has ended `find` proves nothing; whoever goes on after a crash must know of it.
+        # Until the job has ended `find` proves nothing: the next process must know of it.
         kept = replace(known, v=INTENT_VERSION, state=dict(step.state))
         return record_intent(claim, kept, cluster, why="keep the driver's state")
     if isinstance(step, Discarding) and step.call is not None:
@@ -260,11 +234,11 @@ def discard(claim: Claim, name: str, cluster: ClusterState) -> Action:
             reason = f'driver "{name}" is deleting an asset that is not wanted any more'
             return Wait(reason=reason, seconds=resume.seconds)
     asset = volume_name_of(claim)
-    return Run(verb="discard", key=claim.key, uid=claim.uid, driver=driver.name, asset=asset, group="discard")
+    return Run(verb="discard", key=claim.key, uid=claim.uid, driver=name, asset=asset, group="discard")
 
 
 def run_provision(claim: Claim, storage_class: StorageClass, driver: DriverView) -> Run:
-    """The operation that asks the driver for the claim's asset."""
+    """Return the operation that asks the driver for the claim's asset."""
     return Run(
         verb="provision",
         key=claim.key,
@@ -276,12 +250,12 @@ def run_provision(claim: Claim, storage_class: StorageClass, driver: DriverView)
 
 
 def holds_asset(made: Volume, claim: Claim, driver: str) -> bool:
-    """Whether the volume of our name is what was made for the claim, whoever it refers to now."""
+    """Return whether the volume of our name is what was made for the claim, whatever claim it refers to now."""
     return refers_to(made, claim) or made.annotation(names.PROVISIONED_BY) == driver
 
 
 def driver_of_class(claim: Claim, cluster: ClusterState) -> str:
-    """Who provisions for the claim by its class; where that is gone, by what the binder noted. "" = unknown."""
+    """Return the provisioner of the claim's class; if that is gone, what the binder noted. "" = unknown."""
     storage_class = cluster.classes.get(class_of_claim(claim) or "")
     return storage_class.provisioner if storage_class else claim.annotation(names.STORAGE_PROVISIONER) or ""
 
@@ -290,35 +264,30 @@ def driver_of_class(claim: Claim, cluster: ClusterState) -> str:
 
 
 def can_never_be_bound(volume: Volume, claim: Claim) -> bool:
-    """Whether a person deleted the volume before the claim it was made for got it.
+    """Return whether a person deleted the volume before the claim that it was made for got it.
 
-    A binder writes the phase first, on a version of the volume that it has seen; that of a terminating one it refuses.
+    A binder writes the phase first, on a version of the volume that it has seen; it refuses a terminating one.
     """
     pointed = claim.spec.volume_name or claim.annotation(names.BIND_COMPLETED) is not None
     return volume.terminating and volume.status.phase != "Bound" and not pointed
 
 
 def has_newer_intent(volume: Volume, claim: Claim, sealer: Sealer) -> bool:
-    """Whether the claim's intent leads to another asset than this volume's, which may go then."""
+    """Return whether the claim's intent leads to another asset than this volume's, which may go then."""
     if volume.name != volume_name_of(claim) or volume.annotation(names.PROVISIONED_BY) is None:
         return True
     intent = sealer.open(claim.uid, claim.annotation(names.INTENT))
     held = claim.has_finalizer(names.PROVISIONING_FINALIZER)
-    return held and intent is not None and intent.generation > _generation_of(volume)
+    return held and intent is not None and intent.generation > generation_of(volume)
 
 
 def after_deleted_volume(claim: Claim, volume: Volume, cluster: ClusterState) -> Action:
-    """The next action for a claim whose volume `can_never_be_bound`."""
+    """Return the next action for a claim whose volume `can_never_be_bound`."""
     if has_newer_intent(volume, claim, cluster.sealer):
         reason = f'volume "{volume.name}" was deleted before it was bound; when it is gone another one is made'
         return Wait(reason=reason)
     maker = volume.annotation(names.PROVISIONED_BY) or ""
     if (wait := claim_conflict(claim, maker, cluster)) is not None:
         return wait
-    intent = ClaimIntent(v=INTENT_VERSION, driver=maker, generation=_generation_of(volume) + 1)
+    intent = ClaimIntent(v=INTENT_VERSION, driver=maker, generation=generation_of(volume) + 1)
     return record_intent(claim, intent, cluster, why="declare the intent to provision anew")
-
-
-def _generation_of(volume: Volume) -> int:
-    text = volume.annotation(names.GENERATION) or ""
-    return int(text) if text.isdecimal() else 1

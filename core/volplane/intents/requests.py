@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -11,16 +12,16 @@ import msgspec
 from volplane.assets import AccessMode, Asset, Ownership, Segment, VolumeMode
 from volplane.controller.trace import traceparent
 from volplane.drivers.view import DriverView
-from volplane.intents.record import allowed_segments
 from volplane.kube import names
 from volplane.kube.objects import Claim, Node, StorageClass, Volume
 from volplane.requests import ClaimIdentity, Context, NodeIdentity, ProvisionRequest, VolumeIdentity
 from volplane.state.indexes import NodePlaces
 from volplane.state.matching import capacity_of, request_of
-from volplane.state.naming import handle_in, volume_name_of, volume_source
+from volplane.state.naming import generation_of, handle_in, volume_name_of, volume_source
 from volplane.state.records import ClaimIntent
 
 __all__ = [
+    "allowed_segments",
     "asset_identity",
     "context_of",
     "node_identity",
@@ -45,7 +46,7 @@ def context_of(
     state: Mapping[str, Any] | None = None,
     fence: str = "",
 ) -> Context:
-    """What a call of the driver's hooks carries besides its demand."""
+    """Return what a call of the driver's hooks carries besides its demand."""
     return Context(
         driver=driver.name,
         cluster_id=cluster_id,
@@ -53,29 +54,40 @@ def context_of(
         attempt=attempt,
         state=dict(state or {}),
         fence=fence,
-        # One for each driver: loggers are kept for ever. What is worked on stands in the fields of each message.
+        # One for each driver, as loggers are kept for ever. The fields of each message name what is worked on.
         log=logging.getLogger(f"volplane.driver.{driver.name}"),
         traceparent=traceparent(),
     )
 
 
 def split_parameters(storage_class: StorageClass) -> tuple[dict[str, str], str]:
-    """The class's parameters for the backend, and what is ours: the value of `volplane.dev/on-release`."""
+    """Return the class's parameters for the backend, and what is ours: the value of `volplane.dev/on-release`."""
     parameters = dict(storage_class.parameters or {})
     for name in (names.PLACEMENT, names.NODE_GONE_AFTER):
         parameters.pop(name, None)
     return parameters, parameters.pop(names.ON_RELEASE, "delete")
 
 
+def allowed_segments(storage_class: StorageClass) -> tuple[Segment, ...]:
+    """Return `allowedTopologies` as single segments; terms are alternatives, keys of a term hold together."""
+    segments: list[Segment] = []
+    for term in storage_class.allowed_topologies or ():
+        expressions = term.match_label_expressions or []
+        keys = [expression.key for expression in expressions]
+        choices = product(*[expression.values or [] for expression in expressions])
+        segments.extend(dict(zip(keys, values, strict=True)) for values in choices)
+    return tuple(segments)
+
+
 def owner_of_claim(claim: Claim, cluster_id: str, generation: int) -> Ownership:
-    """The marks of the asset that is made for the claim."""
+    """Return the marks of the asset that is made for the claim."""
     return Ownership(
         cluster_id=cluster_id, claim_uid=claim.uid, volume_name=volume_name_of(claim), generation=generation
     )
 
 
 def _modes(names_of_modes: list[str] | None) -> tuple[AccessMode, ...]:
-    """As far as they are known: a mode of a later Kubernetes must not keep a volume from being deleted."""
+    # A mode of a later Kubernetes is left out: it must not keep a volume from being deleted.
     return tuple(AccessMode(mode) for mode in names_of_modes or () if mode in _ACCESS_MODES)
 
 
@@ -88,7 +100,7 @@ def provision_request(
     *,
     nodes: NodePlaces,
 ) -> ProvisionRequest:
-    """What to make for the claim. Raises InvalidArgument if the class's parameters are refused."""
+    """Return what to make for the claim. Raises InvalidArgument if the class's parameters are refused."""
     selected = claim.annotation(names.SELECTED_NODE)
     parameters, _ = split_parameters(storage_class)
     return ProvisionRequest(
@@ -115,7 +127,7 @@ def provision_request(
 
 
 def node_identity(node: Node | None) -> NodeIdentity | None:
-    """The node as hooks see it."""
+    """Return the node as hooks see it."""
     if node is None:
         return None
     labels = dict(node.metadata.labels or {})
@@ -123,7 +135,7 @@ def node_identity(node: Node | None) -> NodeIdentity | None:
 
 
 def asset_identity(asset: Asset, claim: Claim, owner: Ownership) -> VolumeIdentity:
-    """An asset that never became a volume, as `delete` wants it."""
+    """Return an asset that never became a volume, as `delete` wants it."""
     return VolumeIdentity(
         name=owner.volume_name,
         uid="",
@@ -139,7 +151,7 @@ def asset_identity(asset: Asset, claim: Claim, owner: Ownership) -> VolumeIdenti
 
 
 def volume_identity(volume: Volume, cluster_id: str) -> VolumeIdentity:
-    """The volume as hooks see it; marks are expected only on what a driver of ours made."""
+    """Return the volume as hooks see it; marks are expected only on what a driver of ours made."""
     source = volume_source(volume)
     return VolumeIdentity(
         name=volume.name,
@@ -156,7 +168,7 @@ def volume_identity(volume: Volume, cluster_id: str) -> VolumeIdentity:
 
 
 def _attributes_of(volume: Volume) -> dict[str, str]:
-    """As the backend returned them. An annotation that somebody damaged counts as none."""
+    """Return the attributes as the backend returned them; none, if the annotation is damaged."""
     if volume.spec.csi is not None:
         return dict(volume.spec.csi.get("volumeAttributes") or {})
     try:
@@ -168,17 +180,16 @@ def _attributes_of(volume: Volume) -> dict[str, str]:
 def _owner_of(volume: Volume, cluster_id: str) -> Ownership | None:
     if volume.annotation(names.PROVISIONED_BY) is None or not volume.name.startswith(NAME_PREFIX):
         return None
-    generation = volume.annotation(names.GENERATION) or "1"
     return Ownership(
         cluster_id=cluster_id,
         claim_uid=volume.name.removeprefix(NAME_PREFIX),
         volume_name=volume.name,
-        generation=int(generation) if generation.isdecimal() and len(generation) < 10 else 1,
+        generation=generation_of(volume),
     )
 
 
 def segments_of(volume: Volume) -> tuple[Segment, ...]:
-    """Node affinity as segments, as far as it is one: `In` with a single value each."""
+    """Return the node affinity as segments, without terms that are none: `In` with a single value each."""
     affinity = volume.spec.node_affinity
     if affinity is None or affinity.required is None:
         return ()

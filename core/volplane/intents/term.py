@@ -11,7 +11,7 @@ from __future__ import annotations
 from volplane._delays import LIVE_STATE_FORBIDS
 from volplane.controller.actions import Action, LiveReads, Read, Wait
 from volplane.intents.conflict import claim_conflict
-from volplane.intents.node import claim_elsewhere
+from volplane.intents.ownership import claim_elsewhere
 from volplane.intents.record import record_intent
 from volplane.kube import names
 from volplane.kube.kinds import LEASES

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from volplane.assets import Segment
 from volplane.controller.actions import Action, LiveReads, Patch, Read, Settled, Wait
 from volplane.drivers.view import DriverView
-from volplane.intents.node import given_back, node_metadata
-from volplane.intents.record import allowed_segments, not_provisioned, provisioning_failed, settled_metadata
+from volplane.intents.ownership import metadata_without_node, node_metadata
+from volplane.intents.record import not_provisioned, provisioning_failed, settled_metadata
+from volplane.intents.requests import allowed_segments
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, NODES
 from volplane.kube.objects import Claim, Node, StorageClass
@@ -148,7 +149,7 @@ def _belonging(claim: Claim, node: Node, *, select: bool = False) -> Patch | Non
 
 def _give_up(claim: Claim, intent: ClaimIntent, name: str, state: PlacementState) -> Patch:
     """Go on without the node: with another asset, or, where none is wanted, with no intent."""
-    metadata = given_back()
+    metadata = metadata_without_node()
     annotations: dict[str, Any] = metadata["annotations"]
     if claim.terminating or claim.spec.volume_name:
         settled = settled_metadata(claim)
@@ -216,7 +217,9 @@ def _selected(claim: Claim, selected: str, driver: DriverView, state: PlacementS
 
 def _give_back(claim: Claim, message: str) -> Patch:
     events = (provisioning_failed(claim, message),)
-    return Patch(kind=CLAIMS, target=claim, body={"metadata": given_back()}, why="ask for another node", events=events)
+    return Patch(
+        kind=CLAIMS, target=claim, body={"metadata": metadata_without_node()}, why="ask for another node", events=events
+    )
 
 
 # --- claims that have none ---------------------------------------------------------------------------------------

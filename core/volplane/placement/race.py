@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from volplane.controller.actions import Action, Patch, Run, Wait
 from volplane.drivers.view import DriverView
-from volplane.intents.node import node_metadata
 from volplane.intents.operation import OperationDeps
-from volplane.intents.record import allowed_segments
-from volplane.intents.requests import split_parameters
+from volplane.intents.ownership import node_metadata
+from volplane.intents.requests import allowed_segments, split_parameters
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, StorageClass

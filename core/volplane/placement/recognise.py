@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from volplane.assets import Asset
 from volplane.controller.actions import Action, EventRecord, Patch, Run, Wait
-from volplane.intents.node import on_node
 from volplane.intents.operation import OperationDeps
+from volplane.intents.ownership import on_node
 from volplane.intents.requests import volume_identity
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES

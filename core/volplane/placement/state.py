@@ -8,7 +8,7 @@ from datetime import datetime
 
 from volplane.assets import Segment
 from volplane.drivers.view import DriverView
-from volplane.intents.record import allowed_segments
+from volplane.intents.requests import allowed_segments
 from volplane.kube import names
 from volplane.kube.objects import Claim, CsiStorageCapacity, KubeObject, Node, StorageClass, Volume
 from volplane.placement.board import Board, Candidate

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Settled, Wait, warning
-from volplane.intents.node import node_metadata, on_node
+from volplane.intents.ownership import node_metadata, on_node
 from volplane.intents.requests import segments_of
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, NODES, VOLUMES

@@ -9,7 +9,7 @@ from typing import Final
 
 from volplane.binding.volumes import is_promised
 from volplane.controller.controller import FOLLOW, Controller, Duty, Role, Rule, Watch
-from volplane.intents.finalizers import removes_protection
+from volplane.intents.ownership import removes_protection
 from volplane.intents.shared import Shared
 from volplane.kube.objects import Volume
 from volplane.protection.claims import ClaimProtection, ProtectionState

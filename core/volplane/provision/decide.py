@@ -83,7 +83,7 @@ def decide_provision(
     """The next action for an unbound claim of this class for which no volume fits."""
     known = cluster.intent_of(claim)
     made = cluster.volumes.get(volume_name_of(claim))
-    if made is None and (step := _what_was_begun(claim, known, storage_class.provisioner, cluster)) is not None:
+    if made is None and (step := _previous_attempt(claim, known, storage_class.provisioner, cluster)) is not None:
         return step
     driver = cluster.drivers.get(storage_class.provisioner)
     if driver is None:
@@ -119,7 +119,7 @@ def decide_provision(
     return _after_hook(claim, storage_class, driver, intent, cluster, terms=terms)
 
 
-def _what_was_begun(claim: Claim, known: ClaimIntent | None, driver: str, cluster: ClusterState) -> Action | None:
+def _previous_attempt(claim: Claim, known: ClaimIntent | None, driver: str, cluster: ClusterState) -> Action | None:
     """What comes before anything new: a record that others write too, and an asset that is being deleted."""
     if (wait := claim_conflict(claim, driver, cluster)) is not None or not discard_begun(claim, cluster):
         return wait

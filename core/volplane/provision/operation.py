@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from volplane.assets import Absent, Asset, InProgress
+from volplane.assets import Asset, InProgress
 from volplane.controller.actions import Run
 from volplane.drivers.view import DriverView
 from volplane.errors import AlreadyDeleted, BackendError, OutcomeUnknown, ResourceExhausted
@@ -101,7 +101,7 @@ class ProvisionOperation:
     async def _recognise(self, claim: Claim, intent: ClaimIntent, driver: DriverView, progress: ClaimProgress) -> None:
         """Learn what the claim's volume stands for, whose annotations are gone."""
         found, now = await self._deps.find(claim, intent, driver), self._cluster.monotonic()
-        if isinstance(found, Asset):
+        if found is not None:
             progress.provision_made(found, now)
         elif (left := progress.absence_seen(now) + driver.info.settle_seconds - now) > 0:
             raise Again(after=left)
@@ -119,7 +119,7 @@ class ProvisionOperation:
         for generation in range(1, intent.generation):
             former = replace(intent, generation=generation, state=None)
             found = await self._deps.find(claim, former, driver)
-            if isinstance(found, Asset):
+            if found is not None:
                 context = self._deps.context(driver, generation)
                 owner = owner_of_claim(claim, context.cluster_id, generation)
                 request = DeleteRequest(context=context, volume=asset_identity(found, claim, owner))
@@ -162,4 +162,4 @@ class ProvisionOperation:
             return False  # A job of the driver was begun, and may go on.
         if not driver.supports("find") or driver.info.settle_seconds > 0:
             return False
-        return isinstance(await self._deps.find(claim, intent, driver), Absent)
+        return await self._deps.find(claim, intent, driver) is None

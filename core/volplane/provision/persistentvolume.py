@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from volplane.assets import Asset
-from volplane.controller.actions import Patch, Run
+from volplane.controller.actions import Action, Patch
 from volplane.drivers.view import DriverView
-from volplane.intents.node import claim_elsewhere
+from volplane.intents.ownership import claim_elsewhere
 from volplane.intents.record import run_provision, settled_metadata
 from volplane.intents.requests import split_parameters
 from volplane.kube import names
@@ -60,7 +60,7 @@ def volume_body(
     return VOLUMES.body(metadata=metadata, spec=spec)
 
 
-def restore_annotations(claim: Claim, cluster: ClusterState) -> Patch | Run | None:
+def restore_annotations(claim: Claim, cluster: ClusterState) -> Action | None:
     """Put on the claim's new volume what an admission webhook took off: without it nobody would delete the asset.
 
     Only while the record on the claim stands. A process that does not know what was made asks the driver first. None if

@@ -1,4 +1,4 @@
-"""Reclaiming: what happens to the asset of a released volume, deletion or scrub, and how drain gives volumes up.
+"""Reclaiming: what happens to the asset of a released volume, deletion or scrub, and how drain releases volumes.
 
 `delete` and `recycle` decide, `operation` makes the live checks and calls the hooks, `scrub_pod` is the body of the
 pod that erases. `volplane.roles` calls them, once a live read in the same pass has shown that the claim is gone. It

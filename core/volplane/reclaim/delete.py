@@ -1,7 +1,7 @@
 """Destroying the asset of a released volume. Pure decisions; the hook call with its live checks is in `operation`.
 
 With our finalizer in place the object is deleted first, under uid and resourceVersion: from then on no binder can use
-it, and a policy changed meanwhile makes the API server refuse. Then the hook runs, then the finalizer goes.
+it, and a policy changed meanwhile makes the API server refuse. Then the hook runs, then the finalizer is removed.
 """
 
 from __future__ import annotations
@@ -13,17 +13,23 @@ from volplane.binding.decide import volume_phase_step
 from volplane.controller.actions import Action, Delete, LiveReads, Patch, Read, Run, Settled, Wait, warning
 from volplane.controller.config import ScrubberSettings
 from volplane.drivers.view import DriverView
-from volplane.intents.finalizers import held_for_reclaim, removes_protection, without_finalizer
-from volplane.intents.owner import driver_of, identify, run_on_asset, shared_with
+from volplane.intents.ownership import (
+    driver_of,
+    held_for_reclaim,
+    removes_protection,
+    run_on_asset,
+    shared_with,
+    without_finalizer,
+)
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import reclaim_finalizer
 from volplane.state.progress import Deleted, Deleting
-from volplane.state.records import INTENT_VERSION, DeleteIntent, read_delete_intent, write_intent
+from volplane.state.records import INTENT_VERSION, DeleteIntent, read_intent, write_intent
 
-__all__ = ["Terms", "decide_delete", "once_proven"]
+__all__ = ["Terms", "decide_delete", "recorded_state", "require_claim_gone"]
 
 
 class Terms(NamedTuple):
@@ -37,13 +43,13 @@ class Terms(NamedTuple):
 
 
 def decide_delete(volume: Volume, cluster: ClusterState, terms: Terms) -> Action:
-    """The next action for a volume whose asset is to be destroyed, if its claim is gone (see `once_proven`)."""
-    owner = driver_of(volume, cluster)
-    if not owner.known:
-        return (_no_deleter(volume, owner.reason) if owner.reason else None) or identify(volume, owner)
-    driver = owner.driver
+    """Return the next action for a volume whose asset is to be destroyed, if `require_claim_gone` allows it."""
+    lookup = driver_of(volume, cluster)
+    if lookup.next is not None:
+        return (_no_deleter(volume, lookup.reason) if lookup.reason else None) or lookup.next
+    driver = lookup.driver
     if driver is None:
-        return _without_deleter(volume, owner.reason)
+        return _without_deleter(volume, lookup.reason)
     progress = cluster.progress.volumes.get(volume.uid)
     if not isinstance(progress.step, Deleting | Deleted) and (why := shared_with(volume, cluster)):
         return _kept(volume, why, terms)
@@ -55,26 +61,26 @@ def decide_delete(volume: Volume, cluster: ClusterState, terms: Terms) -> Action
             return step
     match progress.step:
         case Deleting() as pending:
-            return _go_on(volume, driver, pending, cluster)
+            return _resume(volume, driver, pending, cluster)
         case Deleted():
-            pass
-        case _:
-            return _begin(volume, driver, cluster)
-    return _let_go(volume, cluster, terms)
+            return _remove_finalizer(volume, cluster, terms)
+    if nodes := cluster.attached_to(volume):
+        return Wait(reason=f"attachments of it exist, to {', '.join(nodes)}")
+    return run_on_asset("delete", volume, driver)
 
 
-def once_proven(volume: Volume, action: Action, cluster: ClusterState, reads: LiveReads) -> Action:
-    """An action that was decided because the volume's claim is gone; before it, where it matters, a live read of that.
+def require_claim_gone(volume: Volume, action: Action, cluster: ClusterState, reads: LiveReads) -> Action:
+    """Return the action, which was decided because the volume's claim is gone, or the live read that must prove that.
 
-    That a cache has it not proves nothing; that the server has told it gone for good does, as a uid is never given
-    again. An operation reads volume and claim live itself before it calls its hook, waiting harms nobody, and once the
-    asset is gone the claim has nothing left to lose.
+    A claim that is absent from a cache may exist. A DELETED of the server proves its end, as uids are never reused.
     """
     match action:
         case Run() | Settled() | Wait(events=()):
+            # An operation reads volume and claim live before it calls its hook.
             return action
     reference = volume.spec.claim_ref
     if reference is None or not reference.uid or isinstance(cluster.progress.volumes.get(volume.uid).step, Deleted):
+        # Once the asset is gone the claim has nothing to lose.
         return action
     key = f"{reference.namespace}/{reference.name}"
     if not reads.has(CLAIMS, key):
@@ -88,26 +94,25 @@ def once_proven(volume: Volume, action: Action, cluster: ClusterState, reads: Li
     return action
 
 
-def _let_go(volume: Volume, cluster: ClusterState, terms: Terms) -> Action:
-    """The object may go, now that its asset is gone."""
+def recorded_state(volume: Volume) -> dict[str, object] | None:
+    """Return the state that a long `delete` of the volume returned; None if none is recorded."""
+    known = read_intent(DeleteIntent, volume.annotation(names.INTENT))
+    return known.delete_state if known is not None else None
+
+
+def _remove_finalizer(volume: Volume, cluster: ClusterState, terms: Terms) -> Action:
+    """Let the object be deleted, now that its asset is gone."""
     if not held_for_reclaim(volume):
         return Wait(reason="its asset is gone; others hold the object by their finalizers")
     if volume.has_finalizer(names.VOLUME_PROTECTION) and not terms.protects:
-        # Both finalizers are due at the same time: who writes second would be refused.
+        # Both finalizers are due at the same time: the second write would be refused.
         return Wait(reason="its asset is gone; another process takes its protection away")
     protection = terms.writes_phase and terms.protects and removes_protection(volume, cluster)
     return without_finalizer(volume, why="the asset is gone", protection=protection)
 
 
-def _begin(volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:
-    """Call the hook once nothing is attached any more."""
-    if nodes := cluster.attached_to(volume):
-        return Wait(reason=f"attachments of it exist, to {', '.join(nodes)}")
-    return run_on_asset("delete", volume, driver)
-
-
 def _kept(volume: Volume, why: str, terms: Terms) -> Action:
-    """Say why the asset stays. Where another is the binder, phases are its own."""
+    """Say why the asset stays. Beside another binder that is an event alone: it writes the phases."""
     event = warning(VOLUMES, volume, "VolumeFailedDelete", why)
     if not terms.writes_phase:
         return Wait(reason=why, events=(event,))
@@ -115,7 +120,7 @@ def _kept(volume: Volume, why: str, terms: Terms) -> Action:
 
 
 def _delete_object_first(volume: Volume, driver: DriverView) -> Action:
-    """The object is deleted before its asset, and held by our finalizer."""
+    """Put our finalizer on the object, then delete it, before anything happens to its asset."""
     if held_for_reclaim(volume):
         return Delete(kind=VOLUMES, target=volume, why="released under policy Delete", exact=True)
     finalizers = [*(volume.metadata.finalizers or ()), reclaim_finalizer(driver.name)]
@@ -123,11 +128,9 @@ def _delete_object_first(volume: Volume, driver: DriverView) -> Action:
     return Patch(kind=VOLUMES, target=volume, body=body, why="the asset goes before the object")
 
 
-def _go_on(volume: Volume, driver: DriverView, pending: Deleting, cluster: ClusterState) -> Action:
-    """A long deletion: the state that the driver returned is kept on the volume, then the hook is called again."""
-    known = read_delete_intent(volume.annotation(names.INTENT))
-    recorded = known.delete_state if known is not None else None
-    resume = pending.resume(recorded, cluster.monotonic())
+def _resume(volume: Volume, driver: DriverView, pending: Deleting, cluster: ClusterState) -> Action:
+    """Go on with a long deletion: keep the driver's state on the volume, wait, then call the hook again."""
+    resume = pending.resume(recorded_state(volume), cluster.monotonic())
     if resume.write:
         kept = write_intent(DeleteIntent(v=INTENT_VERSION, delete_state=dict(pending.state)))
         body = {"metadata": {"annotations": {names.INTENT: kept}}}

@@ -1,6 +1,6 @@
 """Leaving a cluster: what our finalizers hold, and the writes that release it with its asset kept. Pure.
 
-Where assets are deleted instead, the running controllers do that: once a claim is deleted, they settle its intent,
+If assets are to be deleted instead, the running controllers do that: once a claim is deleted, they settle its intent,
 detach and delete the asset, and remove their finalizers.
 """
 
@@ -16,7 +16,7 @@ from volplane.kube import names
 from volplane.kube.kinds import ATTACHMENTS, CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume, VolumeAttachment
 from volplane.state.naming import volume_name_of
-from volplane.state.records import named_in_record, read_attachment_intent
+from volplane.state.records import attachment_intent_of, named_in_record
 
 __all__ = [
     "Held",
@@ -32,24 +32,27 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """An object that we hold. driver: "" if unknown. asset: its handle, or its future name. why: for people."""
+    """An object that we hold."""
 
     kind: str
     key: str
     driver: str
+    """"" = unknown."""
     phase: str
     asset: str
+    """The handle, or the name that the asset will have."""
     why: str
+    """What holds it, for messages."""
 
 
 def driver_of_claim(claim: Claim) -> str:
-    """The driver that the claim names. Its seal is not checked: good for selecting, not for acting."""
+    """Return the driver that the claim names, by a record whose seal is not checked: to select by, not to act on."""
     name = named_in_record(claim.annotation(names.INTENT)).driver
     return name or claim.annotation(names.STORAGE_PROVISIONER) or claim.annotation(names.BETA_STORAGE_PROVISIONER) or ""
 
 
 def held_volumes(volumes: Iterable[Volume], driver: str = "") -> Iterator[tuple[Volume, Held]]:
-    """Volumes that stay until their asset is gone, or are in the middle of a scrub. driver: of this one only."""
+    """Yield the volumes that stay until their asset is gone or their scrub has ended. driver: of this one only."""
     for volume in volumes:
         maker = volume.annotation(names.PROVISIONED_BY) or volume.annotation(names.DRIVER) or ""
         finalizer = volume.has_finalizer(names.RECLAIM_FINALIZER)
@@ -62,7 +65,7 @@ def held_volumes(volumes: Iterable[Volume], driver: str = "") -> Iterator[tuple[
 
 
 def held_claims(claims: Iterable[Claim], driver: str = "") -> Iterator[tuple[Claim, Held]]:
-    """Claims for which an asset may be in the making. driver: on this one only."""
+    """Yield the claims for which an asset may be in the making. driver: on this one only."""
     for claim in claims:
         finalizer = claim.has_finalizer(names.PROVISIONING_FINALIZER)
         if not (finalizer or claim.annotation(names.INTENT) is not None):
@@ -79,36 +82,27 @@ def held_claims(claims: Iterable[Claim], driver: str = "") -> Iterator[tuple[Cla
 def held_attachments(
     attachments: Iterable[VolumeAttachment], driver: str = ""
 ) -> Iterator[tuple[VolumeAttachment, Held]]:
-    """Attachments that we made at the storage, or may have. driver: of this one only."""
+    """Yield the attachments that we made at the storage, or may have made. driver: of this one only."""
     for attachment in attachments:
-        record = read_attachment_intent(attachment.annotation(names.INTENT))
+        record = attachment_intent_of(attachment)
         if record is None or driver not in ("", record.driver):
             continue
         phase = "Detaching" if attachment.terminating else "Attached" if attachment.status.attached else "Attaching"
         why = f"annotation {names.INTENT}: to node {attachment.spec.node_name}"
-        yield (
-            attachment,
-            Held(
-                kind="attachment",
-                key=attachment.name,
-                driver=record.driver,
-                phase=phase,
-                asset=record.handle,
-                why=why,
-            ),
+        held = Held(
+            kind="attachment", key=attachment.name, driver=record.driver, phase=phase, asset=record.handle, why=why
         )
+        yield attachment, held
 
 
 def release_attachment(attachment: VolumeAttachment) -> Patch:
-    """Forget the attachment and keep it: the finalizer, which is any attacher's, stays for the one that serves it
-    next.
-    """
+    """Remove our record and keep the finalizer, which is the same for all attachers, for the next one."""
     body = {"metadata": {"annotations": {names.INTENT: None}}}
     return Patch(kind=ATTACHMENTS, target=attachment, body=body, why="released by drain, it stays attached")
 
 
 def release_volume(volume: Volume) -> Patch:
-    """Release the volume and keep its asset: the finalizer goes, and the policy becomes Retain."""
+    """Release the volume and keep its asset: remove the finalizer, and set the policy to Retain."""
     kept = [name for name in volume.metadata.finalizers or () if name != names.RECLAIM_FINALIZER]
     metadata: dict[str, Any] = {"finalizers": kept or None}
     if volume.annotation(names.INTENT) is not None:
@@ -120,6 +114,6 @@ def release_volume(volume: Volume) -> Patch:
 
 
 def release_claim(claim: Claim) -> Patch:
-    """Let the claim go; an asset that was in the making is left where it is."""
+    """Remove record and finalizer; an asset that was in the making is left where it is."""
     body = {"metadata": settled_metadata(claim)}
     return Patch(kind=CLAIMS, target=claim, body=body, why="released by drain, an asset in the making is left")

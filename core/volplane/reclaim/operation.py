@@ -1,6 +1,6 @@
-"""The operations of released volumes.
+"""The operations of released volumes: `delete` and `recycle`, and `identify`, which asks who owns a static volume.
 
-`delete` and `recycle`: the live checks, one call of the hook, its result kept. `identify`: whose a static volume is.
+Each makes the live checks, calls one hook, and keeps its result for the next decision.
 """
 
 from __future__ import annotations
@@ -13,32 +13,30 @@ from volplane.controller.actions import EventRecord, Run, warning
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, OutcomeUnknown, VolumeInUse
 from volplane.intents.operation import OperationDeps
-from volplane.intents.owner import shared_with
+from volplane.intents.ownership import shared_with
 from volplane.intents.requests import volume_identity
-from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES
 from volplane.kube.objects import Volume
 from volplane.operations import Work
-from volplane.reclaim.recycle import job_erases, recycles
-from volplane.reclaim.users import used_by, users_of_former
+from volplane.reclaim.delete import recorded_state
+from volplane.reclaim.recycle import job_erases, recycles, used_by, users_of_former
 from volplane.requests import DeleteRequest, RecycleRequest
 from volplane.state.indexes import claims_of_pod
 from volplane.state.naming import volume_source
 from volplane.state.progress import BackendErased, Deleted, Deleting, Erasing, ScrubPlan, VolumeProgress
-from volplane.state.records import read_delete_intent, read_recycle_intent
+from volplane.state.records import recycle_intent_of
 
 __all__ = ["DeleteOperation", "IdentifyOperation", "RecycleOperation"]
 
 WakeVolume = Callable[[str], None]
 """Queues a volume, so that its failure is written before the next try."""
 
-
 Identify = Callable[[VolumeSource], Awaitable[None]]
-"""Asks the drivers whose the source is (`DriverRegistry.identify`). Raises BackendError or PluginError."""
+"""Asks the drivers which of them owns the source (`DriverRegistry.identify`). Raises BackendError or PluginError."""
 
 
 class IdentifyOperation:
-    """Handler of the verb `identify`."""
+    """Handles the verb `identify`."""
 
     def __init__(self, deps: OperationDeps, identify: Identify) -> None:
         self._deps = deps
@@ -59,9 +57,9 @@ class _VolumeOperation:
     def _failed(
         self, run: Run, volume: Volume, progress: VolumeProgress, error: BackendError, *, reason: str, message: str
     ) -> None:
-        """A failure becomes the volume's phase and event by its next decision; the same one again is an event alone.
+        """Keep the failure for the next decision, which writes phase and event; if the phase shows it, record an event.
 
-        Where another is the binder, phases are its own: every failure is an event alone.
+        Beside another binder, which writes the phases, every failure is an event alone.
         """
         deps = self._deps
         shown = volume.status.phase == "Failed" and volume.status.message == message
@@ -74,7 +72,7 @@ class _VolumeOperation:
 
 
 class DeleteOperation(_VolumeOperation):
-    """Handler of the verb `delete`."""
+    """Handles the verb `delete`."""
 
     def __call__(self, run: Run) -> Work:
         volume, driver = self._deps.volume(run), self._deps.driver(run)
@@ -85,17 +83,16 @@ class DeleteOperation(_VolumeOperation):
     async def _delete(
         self, run: Run, volume: Volume, driver: DriverView, progress: VolumeProgress, answered: float
     ) -> None:
-        """answered: loop time at which the server answered with the volume, as that of its own deletion does."""
+        """answered: loop time at which the server last answered with the volume."""
         deps = self._deps
         live = await deps.released_volume(volume, writes_phase=self._writes_phase, answered=answered)
         if live is None or not live.terminating or live.spec.persistent_volume_reclaim_policy != "Delete":
             raise deps.not_justified()
         if shared_with(live, deps.cluster):
             raise deps.not_justified()
-        known = read_delete_intent(live.annotation(names.INTENT))
         identity = volume_identity(live, deps.cluster.cluster_id)
         generation = identity.owner.generation if identity.owner else 1
-        given = known.delete_state if known is not None else None
+        given = recorded_state(live)
         context = deps.context(driver, generation, given)
         try:
             result = await deps.hooks.call(driver, DeleteRequest(context=context, volume=identity))
@@ -112,20 +109,20 @@ class DeleteOperation(_VolumeOperation):
 
 
 class RecycleOperation(_VolumeOperation):
-    """Handler of the verb `recycle`."""
+    """Handles the verb `recycle`."""
 
     def __call__(self, run: Run) -> Work:
         volume, driver = self._deps.volume(run), self._deps.driver(run)
-        # A scrub that begins anew has a new record: an answer to this one is lost then.
+        # The next scrub has a new record: a late answer to this call is lost.
         progress = self._deps.cluster.progress.volumes.track(run.uid)
         return lambda: self._recycle(run, volume, driver, progress)
 
     async def _recycle(self, run: Run, volume: Volume, driver: DriverView, progress: VolumeProgress) -> None:
         deps = self._deps
         live = await deps.released_volume(volume, writes_phase=self._writes_phase)
-        intent = read_recycle_intent(live.annotation(names.INTENT)) if live is not None else None
+        intent = recycle_intent_of(live) if live is not None else None
         if live is None or live.terminating or intent is None or not (recycles(live) or job_erases(intent, progress)):
-            progress.recycling = False  # an earlier call has returned: two operations never hold one asset
+            progress.recycling = False  # An earlier call has returned: two operations never hold one asset.
             raise deps.not_justified()
         if intent.fence != deps.fence() or shared_with(live, deps.cluster):
             raise deps.not_justified()
@@ -150,7 +147,7 @@ class RecycleOperation(_VolumeOperation):
                 progress.succeeded(BackendErased())
 
     async def _users(self, volume: Volume) -> list[str]:
-        """Pods that still use the claim it was released from, by a live list: a cache may not have them yet."""
+        """Return the pods that still use the claim it was released from, by a live list: a cache may lack them."""
         reference = volume.spec.claim_ref
         if reference is None or not reference.namespace:
             return []

@@ -1,28 +1,39 @@
 """Scrubbing a released volume and offering it again. Pure decisions over volume, intent and scrubber pod.
 
-intent -> plan (the `recycle` hook) -> gated pod -> its uid on the volume, after a live re-read -> gate lifted ->
-erased, verified by the pod itself -> pod deleted -> claim reference and intent released in one write. No step relies on
-this process having taken an earlier one. A failed attempt is counted on the volume; after the last one a person
-decides.
+The intent is written; the `recycle` hook returns a plan; the pod is created with a scheduling gate; its uid is written
+on the volume, after a live read; the gate is removed; the pod erases the contents and verifies that; the pod is
+deleted; claim reference and intent are removed in one write. No step relies on this process having taken an earlier
+one. A failed attempt is counted on the volume; after the last one a person decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
 from volplane._delays import SCRUB_FAILED
 from volplane.binding.decide import unbind_patch, volume_phase_step
-from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Wait, warning
+from volplane.controller.actions import (
+    Action,
+    Create,
+    Delete,
+    EventRecord,
+    LiveReads,
+    Patch,
+    Read,
+    Settled,
+    Wait,
+    warning,
+)
 from volplane.drivers.view import DriverView
 from volplane.intents.conflict import scrub_conflict
-from volplane.intents.owner import NO_PLUGIN, driver_of, identify, run_on_asset, shared_with
+from volplane.intents.ownership import NO_PLUGIN, DriverLookup, driver_of, run_on_asset, shared_with
 from volplane.intents.term import not_leading
 from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES, WHOLE_PODS
-from volplane.kube.objects import Pod, Volume, WholePod
+from volplane.kube.objects import Claim, Pod, Volume, WholePod
 from volplane.reclaim.delete import Terms
 from volplane.reclaim.scrub_claim import (
     cannot_make,
@@ -34,16 +45,33 @@ from volplane.reclaim.scrub_claim import (
     released_from,
     remove_stray_claim,
 )
-from volplane.reclaim.scrub_pod import SCRUB_GATE, Unmountable, belongs, pod_body, pod_name, sealed_spec
-from volplane.reclaim.scrub_script import LONGEST_FAILURE, last_lines
+from volplane.reclaim.scrub_pod import (
+    LONGEST_FAILURE,
+    SCRUB_GATE,
+    Unmountable,
+    belongs,
+    last_lines,
+    pod_body,
+    pod_name,
+    sealed_spec,
+)
 from volplane.reclaim.scrub_spec import spec_difference
-from volplane.reclaim.users import used_by, users_of_released
 from volplane.state.cluster_state import ClusterState
+from volplane.state.indexes import finished
 from volplane.state.naming import on_release
 from volplane.state.progress import BackendErased, Erasing, ScrubPlan, VolumeProgress
-from volplane.state.records import INTENT_VERSION, RecycleIntent, read_recycle_intent, write_intent
+from volplane.state.records import INTENT_VERSION, RecycleIntent, recycle_intent_of, write_intent
 
-__all__ = ["abandon_scrub", "decide_recycle", "end_scrub", "job_erases", "recycles", "remove_strays"]
+__all__ = [
+    "abandon_scrub",
+    "decide_recycle",
+    "end_scrub",
+    "job_erases",
+    "recycles",
+    "remove_strays",
+    "used_by",
+    "users_of_former",
+]
 
 
 _MOST_STRANGERS = 3
@@ -51,19 +79,19 @@ _MOST_STRANGERS = 3
 
 
 def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads, terms: Terms) -> Action:
-    """The next action for a volume whose contents are to go, if its claim is gone (see `delete.once_proven`)."""
-    intent = read_recycle_intent(volume.annotation(names.INTENT))
+    """Return the next action for a volume to be erased, if its claim is gone (see `delete.require_claim_gone`)."""
+    intent = recycle_intent_of(volume)
     if (wait := scrub_conflict(volume, intent, cluster)) is not None:
         return wait
-    if users := users_of_released(volume, cluster):
+    if users := users_of_released(volume, intent, cluster):
         message = used_by(users)
         return Wait(reason=message, events=(EventRecord(VOLUMES, volume, "Normal", "VolumeFailedRecycle", message),))
     if volume.annotation(names.INTENT) is None and (nodes := cluster.attached_to(volume)):
         return Wait(reason=f"attachments of it exist, to {', '.join(nodes)}")
-    driver = _recycler(volume, cluster, terms)
-    if not isinstance(driver, DriverView):
-        return driver
-    return _by_record(volume, intent, driver, cluster, reads, terms=terms)
+    recycler = _recycler(volume, cluster, terms)
+    if recycler.driver is None:
+        return recycler.next or Settled()
+    return _by_record(volume, intent, recycler.driver, cluster, reads, terms=terms)
 
 
 def _by_record(
@@ -75,7 +103,7 @@ def _by_record(
     *,
     terms: Terms,
 ) -> Action:
-    """What follows from how far the scrub is."""
+    """Return the next action by how far the scrub is."""
     reference = released_from(volume, intent)
     if (intent is None or not intent.erased) and (why := shared_with(volume, cluster)):
         pod = _pod_of(volume, cluster)
@@ -102,32 +130,35 @@ def _by_record(
 
 
 def recycles(volume: Volume) -> bool:
-    """Whether a release of this volume leads to a scrub: policy Recycle, or a dynamic volume of a warm pool."""
+    """Return whether a release of this volume leads to a scrub: policy Recycle, or a dynamic volume of a warm pool."""
     policy = volume.spec.persistent_volume_reclaim_policy
     return policy == "Recycle" or (policy == "Delete" and on_release(volume) == "recycle")
 
 
 def job_erases(intent: RecycleIntent, progress: VolumeProgress) -> bool:
-    """Whether the backend is erasing the contents by a job, which goes on whatever the policy is by now."""
+    """Return whether the backend is erasing the contents by a job, which goes on whatever the policy is now."""
     return isinstance(progress.step, Erasing) or (progress.step is None and intent.state is not None)
 
 
 def end_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads, terms: Terms) -> Action:
-    """The policy does not ask for the scrub any more. What a backend has begun to erase is erased to the end first:
-    until then nobody may get the volume.
+    """Return the next action for a scrub that the policy does not ask for any more.
+
+    If the backend is erasing the contents, that ends first: until then the volume may not be offered.
     """
-    intent = read_recycle_intent(volume.annotation(names.INTENT))
+    intent = recycle_intent_of(volume)
     progress = cluster.progress.volumes.get(volume.uid)
     begun = intent is not None and (progress.recycling or job_erases(intent, progress))
     if intent is None or not begun or intent.erased or intent.failed or _pod_of(volume, cluster) is not None:
         return abandon_scrub(volume, cluster, reads)
-    driver = _recycler(volume, cluster, terms)
-    return _by_record(volume, intent, driver, cluster, reads, terms=terms) if isinstance(driver, DriverView) else driver
+    recycler = _recycler(volume, cluster, terms)
+    if recycler.driver is None:
+        return recycler.next or Settled()
+    return _by_record(volume, intent, recycler.driver, cluster, reads, terms=terms)
 
 
 def abandon_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
-    """The policy or the reference changed in the middle: stop the pod, then drop the intent."""
-    intent = read_recycle_intent(volume.annotation(names.INTENT))
+    """Return the next action after policy or reference have changed: stop the pod, then drop the intent."""
+    intent = recycle_intent_of(volume)
     if (wait := scrub_conflict(volume, intent, cluster)) is not None:
         return wait
     if intent is not None and intent.fence != cluster.fence() and (step := not_leading(cluster, reads)) is not None:
@@ -156,32 +187,61 @@ def _remove_stray_pod(key: str, volume: Volume | None, cluster: ClusterState, re
         holds_up = not pod.terminating or (volume is not None and volume.terminating)
         if pod.namespace == cluster.namespace and pod.name != wanted and holds_up:
             if not pod.terminating and not reads.has(VOLUMES, key):
-                # Another leader may have begun it; this cache may be what is behind.
-                return Read(VOLUMES, key, why="does nobody wait for this scrub?")
-            return _remove_pod(pod, why="nobody waits for this scrub")
+                # Another leader may have started it: this cache may be outdated.
+                return Read(VOLUMES, key, why="is this scrub not wanted any more?")
+            return _remove_pod(pod, why="this scrub is not wanted any more")
     return None
 
 
 def _remove_pod(pod: Pod, *, why: str) -> Action:
     if pod.terminating:
         return Wait(reason=f"scrubber pod {pod.key} is going away")
-    # With its own grace period: one that runs is gone only once its node says that it has stopped.
+    # With its own grace period: a running pod is gone only once its node has reported that it has stopped.
     return Delete(kind=PODS, target=pod, why=why, exact=False)
 
 
-def _recycler(volume: Volume, cluster: ClusterState, terms: Terms) -> DriverView | Action:
-    """The driver that erases the volume; or the action for a volume that has none, or none that is known yet."""
-    owner = driver_of(volume, cluster)
-    if not owner.known:
-        return (_failed_step(volume, owner.reason, terms) if owner.reason else None) or identify(volume, owner)
-    if owner.driver is None:
-        nobody = owner.reason in ("", NO_PLUGIN)
-        return _fail(volume, "No recycler plugin found for the volume!" if nobody else owner.reason, terms)
-    if not owner.driver.supports("recycle"):
-        name = owner.driver.name
-        message = f'driver "{name}" cannot erase volumes; set the reclaim policy to Retain or Delete'
-        return _fail(volume, message, terms)
-    return owner.driver
+def _recycler(volume: Volume, cluster: ClusterState, terms: Terms) -> DriverLookup:
+    """Return the driver that erases the volume, or with `next` the action for a volume that has none."""
+    lookup = driver_of(volume, cluster)
+    if lookup.next is not None:
+        failed = _failed_step(volume, lookup.reason, terms) if lookup.reason else None
+        return lookup._replace(next=failed or lookup.next)
+    if lookup.driver is None:
+        unserved = lookup.reason in ("", NO_PLUGIN)
+        message = "No recycler plugin found for the volume!" if unserved else lookup.reason
+    elif not lookup.driver.supports("recycle"):
+        message = f'driver "{lookup.driver.name}" cannot erase volumes; set the reclaim policy to Retain or Delete'
+    else:
+        return lookup
+    return DriverLookup(next=_fail(volume, message, terms))
+
+
+def users_of_released(volume: Volume, intent: RecycleIntent | None, cluster: ClusterState) -> list[str]:
+    """Return the pods in the cache that still use the volume by the claim that it was released from."""
+    reference = released_from(volume, intent)
+    if reference is None:
+        return []
+    key = f"{reference.namespace}/{reference.name}"
+    return users_of_former(cluster.pods.by_index("claim", key), cluster.claims.get(key))
+
+
+def users_of_former(pods: Iterable[Pod], successor: Claim | None) -> list[str]:
+    """Return which of the pods of a claim's name still use the claim that is gone.
+
+    successor: the claim that has the name now. Its pods use its volume, but those that were started before it was
+    created have the former one's mounted. Times are whole seconds; in doubt a pod is the successor's.
+    """
+    return sorted(pod.key for pod in pods if not finished(pod) and (successor is None or _older(pod, successor)))
+
+
+def _older(pod: Pod, claim: Claim) -> bool:
+    started = pod.status.start_time or pod.metadata.creation_timestamp or ""
+    return bool(pod.spec.node_name) and started < (claim.metadata.creation_timestamp or "")
+
+
+def used_by(pods: list[str]) -> str:
+    """Return why a volume is not erased yet."""
+    return "Volume is used by pods: " + ",".join(pods)
 
 
 def _record(volume: Volume, intent: RecycleIntent, *, why: str, events: tuple[EventRecord, ...] = ()) -> Patch:
@@ -195,7 +255,7 @@ def _fail(volume: Volume, message: str, terms: Terms) -> Action:
 
 
 def _failed_step(volume: Volume, message: str, terms: Terms) -> Patch | None:
-    """Write the phase, if that is ours to write, and say why with the same step."""
+    """Write the phase and say why with the same step; None if another binder writes phases, or it says so already."""
     if not _writes_phase(volume, terms):
         return None
     event = warning(VOLUMES, volume, "VolumeFailedRecycle", message)
@@ -203,17 +263,17 @@ def _failed_step(volume: Volume, message: str, terms: Terms) -> Patch | None:
 
 
 def _writes_phase(volume: Volume, terms: Terms) -> bool:
-    """While a claim of the scrub is bound to the volume, its phase is Bound."""
+    # While a claim of the scrub is bound to the volume, its phase is Bound.
     return terms.writes_phase and not held_for_scrub(volume)
 
 
 def _failed_events(volume: Volume, message: str, terms: Terms) -> tuple[EventRecord, ...]:
-    """What is said where no phase is written."""
+    """Return the event for a failure that no phase shows."""
     return () if _writes_phase(volume, terms) else (warning(VOLUMES, volume, "VolumeFailedRecycle", message),)
 
 
 def _pod_of(volume: Volume, cluster: ClusterState) -> Pod | None:
-    """The pod that has the name of the volume's scrubber, whoever made it."""
+    """Return the pod that has the name of the volume's scrubber, which may be a stranger."""
     return cluster.pods.get(f"{cluster.namespace}/{pod_name(volume)}")
 
 
@@ -237,7 +297,7 @@ def _scrub(
         return _with_pod(volume, intent, pod, cluster, reads)
     if intent.pod:
         return _record(volume, replace(intent, failed="recycler pod was deleted"), why="the scrub failed")
-    if intent.held_by:  # The driver has said how, or the volume could not refer to a claim of ours.
+    if intent.held_by:  # The driver has returned its plan, or the volume could not refer to a claim of ours.
         return _by_claim(volume, intent, cluster, reads, terms)
     progress = cluster.progress.volumes.get(volume.uid)
     if (why := progress.unreported_failure) and (step := _failed_step(volume, why, terms)) is not None:
@@ -293,7 +353,7 @@ def _create_pod(
 
 
 def _with_pod(volume: Volume, intent: RecycleIntent, pod: Pod, cluster: ClusterState, reads: LiveReads) -> Action:
-    """A pod has the scrubber's name: ours for this attempt, ours from an earlier one, or somebody else's."""
+    """Return the next action if a pod has the scrubber's name: of this attempt, of an earlier one, or a stranger."""
     made = sealed_spec(pod, cluster.sealer)
     if made is not None and belongs(pod, volume, intent):
         if intent.pod == pod.uid and (why := claim_lost(volume, intent, cluster)):
@@ -305,7 +365,7 @@ def _with_pod(volume: Volume, intent: RecycleIntent, pod: Pod, cluster: ClusterS
 
 
 def _remove_stranger(volume: Volume, intent: RecycleIntent, pod: Pod, why: str) -> Action:
-    """Remove a pod that may not run under the scrubber's name. What puts one there for ever fails the attempt."""
+    """Remove a pod that may not run under the scrubber's name. The attempt fails if others follow."""
     if pod.terminating or pod.uid in intent.strangers:
         return _remove_pod(pod, why=why)
     if len(intent.strangers) < _MOST_STRANGERS:
@@ -319,37 +379,35 @@ def _follow_pod(volume: Volume, intent: RecycleIntent, pod: Pod, made: Mapping[s
     gates = [gate.name for gate in pod.spec.scheduling_gates or ()]
     if intent.pod != pod.uid:
         if SCRUB_GATE not in gates:
-            # Somebody lifted or stripped the gate, or another instance worked on an older intent.
+            # The gate was removed by others, or another instance worked on an older intent.
             return _remove_stranger(volume, intent, pod, "it started without a permit")
         if not reads.has(VOLUMES, volume.key):
             return Read(VOLUMES, volume.key, why="is it still ours to scrub?")
         return _record(volume, replace(intent, pod=pod.uid), why=f"permit pod {pod.name}")
     if SCRUB_GATE in gates:
-        seen = _compared(volume, intent, pod, made, reads)
-        return _lift_gate(seen) if isinstance(seen, WholePod) else seen
+        return _unlike_made(volume, intent, pod, made, reads) or _lift_gate(pod, reads)
     match pod.status.phase:
         case "Succeeded":
-            seen = _compared(volume, intent, pod, made, reads)
-            erased = replace(intent, erased=True)
-            return _record(volume, erased, why="the pod erased it") if isinstance(seen, WholePod) else seen
+            erased = _record(volume, replace(intent, erased=True), why="the pod erased it")
+            return _unlike_made(volume, intent, pod, made, reads) or erased
         case "Failed":
             return _record(volume, replace(intent, failed=_why_failed(pod)), why="the scrub failed")
         case phase:
             return Wait(reason=f"scrubber pod {pod.key} is {phase or 'Pending'}")
 
 
-def _compared(
+def _unlike_made(
     volume: Volume, intent: RecycleIntent, pod: Pod, made: Mapping[str, Any], reads: LiveReads
-) -> Action | WholePod:
-    """The pod, read live, if it is what we made; else what follows."""
+) -> Action | None:
+    """Return what follows unless the pod, read live, is as we made it; else None."""
     if not reads.has(WHOLE_PODS, pod.key):
         return Read(WHOLE_PODS, pod.key, why="is it the pod that was made?")
     live = reads.get(WHOLE_PODS, pod.key)
     if not isinstance(live, WholePod) or live.uid != pod.uid:
         return Wait(reason=f"scrubber pod {pod.key} is being replaced", seconds=SCRUB_FAILED.delay())
     if not (difference := spec_difference(made, live.spec)):
-        return live
-    # Whatever changed it changes the next one too: no further attempt.
+        return None
+    # What changed it will change the next one, too: no further attempt.
     why = (
         f"the recycler pod is not as volplane made it: {difference}; exempt namespace {pod.namespace} from the "
         "admission webhook or the person that changed it"
@@ -357,17 +415,20 @@ def _compared(
     return _record(volume, replace(intent, failed=why, given_up=True), why="the scrubber pod was changed")
 
 
-def _lift_gate(live: WholePod) -> Action:
-    """live: as it was compared; the write is refused if the pod has changed since."""
+def _lift_gate(pod: Pod, reads: LiveReads) -> Action:
+    """Remove the gate of the pod as it was compared: the write is refused if it has changed since."""
+    live = reads.get(WHOLE_PODS, pod.key)
+    assert isinstance(live, WholePod)  # noqa: S101 -- `_unlike_made` has read it
     gates = [gate["name"] for gate in live.spec.get("schedulingGates") or ()]
     if SCRUB_GATE not in gates:
-        return Wait(reason=f"scrubber pod {live.key} has been let go")  # and the cache hears of it soon
+        # The cache will show that soon.
+        return Wait(reason=f"the scheduling gate of scrubber pod {live.key} is removed")
     left = [{"name": name} for name in gates if name != SCRUB_GATE]
     return Patch(kind=PODS, target=live, body={"spec": {"schedulingGates": left}}, why="lift the gate")
 
 
 def _why_failed(pod: Pod) -> str:
-    """The message of the pod, else that of its container's termination."""
+    """Return the messages of the pod and of its containers' termination."""
     texts = [pod.status.reason, pod.status.message]
     for status in pod.status.container_statuses or ():
         ended = status.state.terminated if status.state is not None else None
@@ -378,7 +439,7 @@ def _why_failed(pod: Pod) -> str:
 
 
 def _next_attempt(volume: Volume, intent: RecycleIntent, cluster: ClusterState, terms: Terms) -> Action:
-    """Say it failed, remove the pod, and after a while begin the next attempt, or give up."""
+    """Report the failure and remove the pod; after a pause start the next attempt, or give up."""
     message = f"Recycle failed: failed to recycle volume: {intent.failed}"
     if (step := _failed_step(volume, message, terms)) is not None:
         return step
@@ -399,7 +460,7 @@ def _next_attempt(volume: Volume, intent: RecycleIntent, cluster: ClusterState, 
             volume, replace(intent, not_before=now + pause), why="pause before the next attempt", events=events
         )
     left = intent.not_before - now
-    if 0 < left <= SCRUB_FAILED.ceiling:  # more than that is a clock that was put back
+    if 0 < left <= SCRUB_FAILED.ceiling:  # More than that means that a clock was put back.
         return Wait(reason=f"{message}; attempt {intent.attempt + 1} of {limit} follows", seconds=left)
     fresh = RecycleIntent(
         v=INTENT_VERSION,
@@ -414,7 +475,7 @@ def _next_attempt(volume: Volume, intent: RecycleIntent, cluster: ClusterState, 
 
 
 def _release(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: LiveReads) -> Action:
-    """Nothing is left: the pod goes first, then the scrub's claim, then reference and intent in one write."""
+    """Offer the erased volume: remove the pod, then the scrub's claim, then reference and intent in one write."""
     pod = _pod_of(volume, cluster)
     if pod is not None:
         return _remove_pod(pod, why="the scrub is done")

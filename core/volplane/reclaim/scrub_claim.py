@@ -1,9 +1,8 @@
 """The claim by which a scrubber pod gets a volume with a csi source. Pure.
 
-A pod mounts such a volume only through a claim. So for the time of the scrub the released volume refers to a claim in
-our namespace instead of the one it was released from, which its intent keeps. The reference goes back before the
-volume is offered again, or the scrub is given up. The volume is never free meanwhile, and its source is that of one
-volume alone.
+A pod mounts such a volume only through a claim. So during the scrub the released volume refers to a claim in our
+namespace instead of the one it was released from, which its intent keeps. The reference is restored before the volume
+is offered again, or the scrub is given up. The volume is never free meanwhile.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from volplane.reclaim.scrub_pod import pod_name
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_volume, mode_of
 from volplane.state.naming import volume_source
-from volplane.state.records import RecycleIntent, Sealer, read_recycle_intent, write_intent
+from volplane.state.records import RecycleIntent, Sealer, recycle_intent_of, write_intent
 
 __all__ = [
     "cannot_make",
@@ -35,18 +34,17 @@ __all__ = [
     "remove_stray_claim",
 ]
 
-
 _SEAL: Final = "volplane.dev/scrub-seal"
 
 
 def needs_claim(volume: Volume) -> bool:
-    """Whether a pod cannot name this volume's source itself."""
+    """Return whether a pod can mount this volume only through a claim."""
     return volume_source(volume).kind == "csi"
 
 
 def held_for_scrub(volume: Volume) -> bool:
-    """Whether the volume refers to the claim of its own scrub."""
-    intent = read_recycle_intent(volume.annotation(names.INTENT))
+    """Return whether the volume refers to the claim of its own scrub."""
+    intent = recycle_intent_of(volume)
     return intent is not None and _holds(volume, intent)
 
 
@@ -56,7 +54,7 @@ def _holds(volume: Volume, intent: RecycleIntent) -> bool:
 
 
 def released_from(volume: Volume, intent: RecycleIntent | None) -> ObjectReference | None:
-    """The claim that the volume was released from, also while it refers to that of its scrub."""
+    """Return the claim that the volume was released from, also while it refers to that of its scrub."""
     if intent is None or not _holds(volume, intent):
         return volume.spec.claim_ref
     return _former(intent)
@@ -68,7 +66,7 @@ def _former(intent: RecycleIntent) -> ObjectReference:
 
 
 def hold(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: LiveReads) -> Action | None:
-    """The next step until the volume is bound to a claim of ours; None then."""
+    """Return the next step until the volume is bound to a claim of ours; None then."""
     claim = cluster.claims.get(_key(volume, cluster))
     if _holds(volume, intent):
         if claim is None or claim.uid != intent.held_by:
@@ -108,12 +106,12 @@ def hold(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: Li
 
 
 def cannot_make(volume: Volume, what: str) -> EventRecord:
-    """What is said on the volume when the server refuses the pod or the claim of its scrub, such as for a quota."""
+    """Return the event for a pod or claim of the scrub that the server refuses, such as for a quota."""
     return warning(VOLUMES, volume, "VolumeFailedRecycle", f"The {what} that scrubs it cannot be created")
 
 
 def claim_lost(volume: Volume, intent: RecycleIntent, cluster: ClusterState) -> str:
-    """Why the pod may not be the scrub of this volume, though it is the pod that was made; "" if nothing is wrong."""
+    """Return why the pod may not erase this volume, though it is the pod that was made; "" if nothing is wrong."""
     if not intent.held_by:
         return "the pod has no claim" if needs_claim(volume) else ""
     claim = cluster.claims.get(_key(volume, cluster))
@@ -122,7 +120,7 @@ def claim_lost(volume: Volume, intent: RecycleIntent, cluster: ClusterState) -> 
 
 
 def give_back(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: LiveReads) -> Action | None:
-    """The next step until the claim is gone and the volume refers to what it was released from; None then.
+    """Return the next step until the claim is gone and the volume refers to what it was released from; None then.
 
     The pod must be gone.
     """
@@ -130,7 +128,7 @@ def give_back(volume: Volume, intent: RecycleIntent, cluster: ClusterState, read
     if claim is not None and _is_ours(claim, volume, cluster.sealer):
         if claim.terminating:
             return Wait(reason=f"the scrub's claim {claim.key} is going away")
-        return Delete(kind=CLAIMS, target=claim, why="the scrub needs it no more", exact=False)
+        return Delete(kind=CLAIMS, target=claim, why="the scrub is over", exact=False)
     if not _holds(volume, intent):
         return None
     return _gone(volume, cluster, reads) or _restore(volume, intent, why="the scrub is over")
@@ -144,7 +142,7 @@ def remove_stray_claim(key: str, volume: Volume | None, cluster: ClusterState) -
         if claim.namespace == cluster.namespace and _sealed_uid(claim, cluster.sealer):
             if claim.terminating:
                 return None
-            return Delete(kind=CLAIMS, target=claim, why="nobody scrubs its volume", exact=False)
+            return Delete(kind=CLAIMS, target=claim, why="its volume is not being scrubbed", exact=False)
     return None
 
 
@@ -153,23 +151,15 @@ def _key(volume: Volume, cluster: ClusterState) -> str:
 
 
 def _gone(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Read | None:
-    """A cache never proves that a claim is gone."""
+    """Return the read that proves that the claim is gone, unless this pass has made it."""
     key = _key(volume, cluster)
     return None if reads.has(CLAIMS, key) else Read(CLAIMS, key, why="is the claim of the scrub really gone?")
 
 
 def _restore(volume: Volume, intent: RecycleIntent, *, why: str) -> Patch:
-    reference = _former(intent)
-    spec: dict[str, Any] = {"claimRef": None}
-    if reference.name:
-        spec = {
-            "claimRef": {
-                "namespace": reference.namespace,
-                "name": reference.name,
-                "uid": reference.uid,
-                "resourceVersion": None,
-            }
-        }
+    former = _former(intent)
+    reference = {"namespace": former.namespace, "name": former.name, "uid": former.uid, "resourceVersion": None}
+    spec = {"claimRef": reference if former.name else None}
     return _note(volume, replace(intent, held_by="", released="", pod=""), why=why, spec=spec)
 
 
@@ -185,7 +175,7 @@ def _sealed(name: str, uid: str) -> tuple[str, bytes]:
 
 
 def _sealed_uid(claim: Claim, sealer: Sealer) -> str:
-    """Uid of the volume whose scrub this claim is for; "" if volplane did not make it."""
+    """Return the uid of the volume that this claim scrubs; "" if volplane did not make the claim."""
     uid, seal = claim.annotation(names.SCRUB_VOLUME_UID), claim.annotation(_SEAL)
     return uid if uid and seal and sealer.signed(*_sealed(claim.name, uid), seal) else ""
 
@@ -195,7 +185,7 @@ def _is_ours(claim: Claim, volume: Volume, sealer: Sealer) -> bool:
 
 
 def _body(volume: Volume, cluster: ClusterState) -> dict[str, Any]:
-    """A claim that no other volume can satisfy and that this one does satisfy."""
+    """Return the claim, which this volume satisfies and no other one can."""
     name, spec = pod_name(volume), volume.spec
     wanted: dict[str, Any] = {
         "accessModes": list(spec.access_modes or ("ReadWriteOnce",)),

@@ -1,4 +1,4 @@
-"""Copies the events about a scrubber pod (of scheduler, kubelet, image puller) to the volume that it scrubs.
+"""Copy the events about a scrubber pod (of scheduler, kubelet, image puller) to the volume that it erases.
 
 Source: pkg/volume/util/recyclerclient of Kubernetes, reason `RecyclerPod`.
 """
@@ -19,7 +19,7 @@ __all__ = ["POD_EVENTS", "POD_EVENTS_SELECTOR", "PodEvent", "ScrubEvents"]
 
 
 class PodEvent(KubeObject):
-    """core/v1 Event, as far as it is copied."""
+    """Has the fields of a core/v1 Event that are copied."""
 
     involved_object: ObjectReference = msgspec.field(default_factory=ObjectReference)
     type: str = "Normal"
@@ -31,7 +31,7 @@ POD_EVENTS_SELECTOR = "involvedObject.kind=Pod"
 
 
 class ScrubEvents:
-    """Listener of a cache that holds the events about pods in our namespace."""
+    """Listens to a cache of the events about pods in our namespace."""
 
     def __init__(self, events: Cache[PodEvent], cluster: ClusterState, recorder: Recorder) -> None:
         self._events = events
@@ -40,7 +40,7 @@ class ScrubEvents:
         events.subscribe(self.event_changed)
 
     def event_changed(self, old: PodEvent | None, new: PodEvent | None) -> None:
-        """Copy a new event. The process before copied those of the first list; a repeated one is copied once."""
+        """Copy a new event. The previous process has copied those of the first list; a repeated one is copied once."""
         if new is None or old is not None or not self._events.synced:
             return
         about = new.involved_object

@@ -1,13 +1,14 @@
-"""The scrubber pod: its name, its body, and whether a pod found under that name is ours for this very scrub. Pure.
+"""The scrubber pod: name, command, body, its failure, and whether a pod of that name is ours for this scrub. Pure.
 
-Whoever may create pods in our namespace may create one of that name. So the pod carries what it is for and the spec
+Others who may create pods in our namespace may create one of that name. So the pod carries what it is for and the spec
 that it was made with, sealed with our key.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -17,7 +18,6 @@ from volplane.controller.scrub_template import ADDED_CAPABILITIES, CONTAINER, VO
 from volplane.kube import names
 from volplane.kube.kinds import PODS
 from volplane.kube.objects import Pod, Volume
-from volplane.reclaim.scrub_script import BLOCK_SCRIPT, DEVICE, SCRIPT
 from volplane.state.indexes import SCRUB_VOLUME
 from volplane.state.matching import capacity_of
 from volplane.state.naming import volume_source
@@ -25,10 +25,15 @@ from volplane.state.progress import ScrubPlan
 from volplane.state.records import RecycleIntent, Sealer
 
 __all__ = [
+    "BLOCK_SCRIPT",
+    "DEVICE",
+    "LONGEST_FAILURE",
+    "SCRIPT",
     "SCRUB_GATE",
     "SCRUB_LABEL",
     "Unmountable",
     "belongs",
+    "last_lines",
     "pod_body",
     "pod_name",
     "scrub_deadline",
@@ -37,14 +42,14 @@ __all__ = [
 ]
 
 SCRUB_GATE = "volplane.dev/scrub"
-"""Scheduling gate: lifted only after the pod's uid stands on the volume, so a late or foreign pod never starts."""
+"""Scheduling gate, removed only after the pod's uid is on the volume: a late or foreign pod never starts."""
 SCRUB_LABEL = "volplane.dev/scrub"
 """On the pod: hash of the volume's uid, as in its name."""
 _CLAIM_UID = "volplane.dev/scrub-claim-uid"
 _SOURCE = "volplane.dev/scrub-source"
 _ATTEMPT = "volplane.dev/scrub-attempt"
 _SPEC = "volplane.dev/scrub-spec"
-"""The spec as it was made, JSON: admission may have changed the pod's own."""
+"""The spec as it was made, as JSON: admission may have changed the pod's own."""
 _SEAL = "volplane.dev/scrub-seal"
 _SEALED = (SCRUB_VOLUME, names.SCRUB_VOLUME_UID, _CLAIM_UID, _SOURCE, _ATTEMPT, _SPEC)
 
@@ -54,8 +59,45 @@ LONGEST_DEADLINE = 2**31 - 1
 NANOS_PER_GIB = 2**30 * 10**9
 
 
+LONGEST_FAILURE = 900
+"""Characters of a failure that are kept in the volume's annotation."""
+
+SCRIPT = """\
+test -d /scrub || { echo 'there is no volume at /scrub'; exit 1; }
+while read -r _ where _; do
+  case "$where" in /scrub/?*) echo "something is mounted at $where: nothing was erased"; exit 1 ;; esac
+done < /proc/self/mounts || exit 1
+find /scrub/. ! -name . -prune -exec rm -rf {} + 2>&1 | tail -n 5
+left=$(ls -A /scrub) || exit 1
+test -z "$left" || { echo 'not erased:'; printf '%s\\n' "$left" | head -n 5; exit 1; }
+"""
+"""Empties /scrub without following links or crossing mounts, and fails unless nothing is left.
+
+It uses only what POSIX asks of a shell, find, rm, ls, head and tail (IEEE Std 1003.1-2008), and a command that the
+image lacks makes it fail. rm, not find, descends: its paths may grow longer than PATH_MAX.
+"""
+
+DEVICE = "/dev/volplane-scrub"
+"""Where the pod finds a block volume."""
+
+BLOCK_SCRIPT = f"""\
+disk={DEVICE}
+test -e "$disk" || {{ echo "there is no volume at $disk"; exit 1; }}
+size=$(blockdev --getsize64 "$disk" 2>/dev/null || stat -Lc %s "$disk") || exit 1
+test "$size" -gt 0 || {{ echo "the volume at $disk has no size"; exit 1; }}
+blkdiscard -f "$disk" 2>/dev/null || fallocate -p -l "$size" "$disk" 2>/dev/null
+cmp -s -n "$size" "$disk" /dev/zero && exit 0
+dd if=/dev/zero of="$disk" bs=4M count="$size" iflag=count_bytes,fullblock conv=notrunc,fsync status=none || exit 1
+cmp -n "$size" "$disk" /dev/zero || {{ echo 'not erased'; exit 1; }}
+"""
+"""Discards the whole disk; where it reads anything but zeros after that, overwrites it. Fails unless all of it is zero.
+
+blkdiscard, blockdev and fallocate are of util-linux, cmp of diffutils, the others of coreutils: essential in Debian.
+"""
+
+
 class Unmountable(Exception):
-    """A scrubber pod cannot mount this volume; the text says why."""
+    """Raised when a scrubber pod cannot mount the volume; the text says why."""
 
 
 def _hash(data: bytes) -> str:
@@ -63,12 +105,12 @@ def _hash(data: bytes) -> str:
 
 
 def pod_name(volume: Volume) -> str:
-    """`volplane-scrub-` and the first 16 hex digits of SHA-256 of the volume's uid."""
+    """Return `volplane-scrub-` and the first 16 hex digits of SHA-256 of the volume's uid."""
     return f"volplane-scrub-{_hash(volume.uid.encode())}"
 
 
 def source_digest(volume: Volume) -> str:
-    """Which source the pod was made for: a changed source must not be scrubbed under an old permit."""
+    """Return the hash of the volume's source: a changed source must not be scrubbed under an old permit."""
     source = volume_source(volume)
     return _hash(msgspec.json.encode([source.kind, dict(source.fields)], order="deterministic"))
 
@@ -84,13 +126,13 @@ def _permit(volume: Volume, intent: RecycleIntent) -> dict[str, str]:
 
 
 def belongs(pod: Pod, volume: Volume, intent: RecycleIntent) -> bool:
-    """Whether the pod names this volume, this release of it, this source and this attempt."""
+    """Return whether the pod names this volume, this release of it, this source and this attempt."""
     annotations = pod.metadata.annotations or {}
     return all(annotations.get(key) == value for key, value in _permit(volume, intent).items())
 
 
 def sealed_spec(pod: Pod, sealer: Sealer) -> dict[str, Any] | None:
-    """The spec that this cluster's volplane made the pod with; None if it did not, or an annotation was changed."""
+    """Return the spec that this cluster's volplane made the pod with; None if it is not ours or was changed."""
     annotations = pod.metadata.annotations or {}
     if not sealer.signed(*_sealed(pod.name, annotations), annotations.get(_SEAL, "")):
         return None
@@ -98,13 +140,13 @@ def sealed_spec(pod: Pod, sealer: Sealer) -> dict[str, Any] | None:
 
 
 def _sealed(name: str, annotations: Mapping[str, str]) -> tuple[str, bytes]:
-    """Subject and content of the seal."""
+    """Return subject and content of the seal."""
     content = [annotations.get(key) for key in _SEALED]
     return f"scrub {name}", msgspec.json.encode(content)
 
 
 def scrub_deadline(volume: Volume, settings: ScrubberSettings) -> int:
-    """Seconds a scrub may run: a base and so much for each GiB."""
+    """Return the seconds that a scrub may run: a base, and more for each GiB."""
     gib = capacity_of(volume) // NANOS_PER_GIB
     return min(int(settings.base_deadline + min(gib, LONGEST_DEADLINE) * settings.deadline_per_gib), LONGEST_DEADLINE)
 
@@ -118,7 +160,7 @@ def pod_body(
     namespace: str,
     sealer: Sealer,
 ) -> dict[str, Any]:
-    """The pod, gated and sealed. Raises Unmountable if the volume can be mounted neither inline nor by a claim."""
+    """Return the pod, gated and sealed. Raises Unmountable if it can be mounted neither inline nor by a claim."""
     block = volume.spec.volume_mode == "Block"
     if block and not intent.held_by:
         raise Unmountable("a volume of mode Block cannot be mounted in a scrubber pod")
@@ -171,7 +213,7 @@ def pod_body(
 
 
 def _shown(plan: ScrubPlan, *, block: bool) -> dict[str, Any]:
-    """Where the container finds the volume."""
+    """Return where the container finds the volume."""
     if block:
         return {"volumeDevices": [{"name": VOLUME, "devicePath": DEVICE}]}
     return {
@@ -194,3 +236,35 @@ def _pod_volume(volume: Volume, intent: RecycleIntent, plan: ScrubPlan) -> Mappi
             return {"nfs": {"server": server, "path": path}}
         case kind, _:
             raise Unmountable(f"a volume whose source is {kind or 'unknown'} cannot be mounted in a scrubber pod")
+
+
+# --- its failure ---------------------------------------------------------------------------------------------------
+
+_USAGE = re.compile(r"(?i)usage:|BusyBox v\S+ .*multi-call binary|try '.*--help'")
+_MESSAGE = re.compile(r"[\w./-]+: |[a-z][\w ]*:$")
+"""The beginning of a program's message: its name, or a heading of ours."""
+
+
+def last_lines(text: str, longest: int = LONGEST_FAILURE) -> str:
+    """Return the end of a program's output on one line: at most `longest` characters, whole lines, no help text."""
+    kept: list[str] = []
+    left = longest
+    for line in reversed(list(_without_usage(text))):
+        shown = line.strip()
+        if kept and len(shown) + 1 > left:
+            break
+        kept.append(shown[-longest:])
+        left -= len(shown) + 1
+    return " ".join(reversed(kept))
+
+
+def _without_usage(text: str) -> Iterator[str]:
+    """Yield the lines without the blank ones and those from `Usage:` to the next message of a program."""
+    usage = False
+    for line in text.splitlines():
+        if _USAGE.match(line.strip()):
+            usage = True
+        elif _MESSAGE.match(line) and not line.startswith("Defaults: "):
+            usage = False
+        if line.strip() and not usage:
+            yield line

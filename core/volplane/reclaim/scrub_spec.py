@@ -1,14 +1,13 @@
 """Whether the spec of a scrubber pod is still the one it was made with. Pure.
 
-The API server and its admission plugins fill in fields; a webhook may add whatever it likes. Fields that only say
-where, when and how patiently a pod runs may differ. What runs, with which rights and on what, may not: a container that
-was added would see the contents of a volume, and a command that was changed could report success over contents that are
-still there.
+The API server and its admission plugins fill in fields; a webhook may add anything. Fields that only say where, when
+and how long a pod runs may differ. What runs, with which rights and on what, may not: an added container would see the
+contents of a volume, and a changed command could report success while the contents are still there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 __all__ = ["spec_difference"]
@@ -40,10 +39,9 @@ _FILLED_IN: Final = {
     ),
     "container": frozenset({"imagePullPolicy", "resources", "terminationMessagePath", "terminationMessagePolicy"}),
 }
-"""Fields that may differ, or be there without having been asked for. Everything else counts, what Kubernetes adds
-later too."""
+"""Fields that may differ, or be filled in. Every other field counts, also those that Kubernetes will add."""
 _DEMANDED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
-"""Of the node affinity, what says where the volume is. Preferences and other pods only choose among those nodes."""
+"""The part of the node affinity that counts; preferences only choose among those nodes."""
 _DEFAULTS: Final[Mapping[str, object]] = {
     "apiVersion": "v1",
     "defaultMode": 420,
@@ -56,11 +54,11 @@ _DEFAULTS: Final[Mapping[str, object]] = {
     "stdinOnce": False,
     "tty": False,
 }
-"""Values that say the same as their absence, wherever they stand."""
+"""Values that mean the same as their absence, in any place."""
 
 
 def spec_difference(made: Mapping[str, Any], live: Mapping[str, Any]) -> str:
-    """What of the live spec is not as it was made, in words; "" if nothing is that matters."""
+    """Return what of the live spec differs from what was made, in words; "" if nothing relevant does."""
     return (
         _lists_differ("volume", made, live, "volumes")
         or _lists_differ("container", made, live, "containers")
@@ -80,8 +78,8 @@ _LISTS: Final = frozenset({"containers", "volumes", "initContainers", "ephemeral
 
 
 def _lists_differ(what: str, made: Mapping[str, Any], live: Mapping[str, Any], key: str) -> str:
-    """Of a list of named things: one added, removed, changed."""
-    ours, theirs = _named(made.get(key)), _named(live.get(key))
+    """Return what was added to, removed from or changed in a list of named items."""
+    ours, theirs = ({str(item.get("name")): item for item in spec.get(key) or ()} for spec in (made, live))
     if added := sorted(theirs.keys() - ours.keys()):
         return f"{what} {added[0]!r} was added"
     if removed := sorted(ours.keys() - theirs.keys()):
@@ -95,10 +93,6 @@ def _lists_differ(what: str, made: Mapping[str, Any], live: Mapping[str, Any], k
     return ""
 
 
-def _named(items: Iterable[Mapping[str, Any]] | None) -> dict[str, Mapping[str, Any]]:
-    return {str(item.get("name")): item for item in items or ()}
-
-
 def _fields_differ(where: str, made: Mapping[str, Any], live: Mapping[str, Any]) -> str:
     ours, theirs = _plain(made), _plain(live)
     for key in sorted((ours.keys() | theirs.keys()) - _FILLED_IN.get(where, frozenset())):
@@ -109,14 +103,14 @@ def _fields_differ(where: str, made: Mapping[str, Any], live: Mapping[str, Any])
 
 
 def _plain(value: Any) -> Any:
-    """Without what says nothing: nulls, empty texts, lists and mappings, defaults of the API."""
+    """Return the value without nulls, empty texts, lists and mappings, and defaults of the API."""
     if isinstance(value, Mapping):
         parts = {key: _plain(item) for key, item in value.items()}
-        return {key: item for key, item in parts.items() if not _says_nothing(key, item)}
+        return {key: item for key, item in parts.items() if not _is_default(key, item)}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
 
 
-def _says_nothing(key: str, value: Any) -> bool:
+def _is_default(key: str, value: Any) -> bool:
     return value is None or value in ({}, [], "") or (key in _DEFAULTS and value == _DEFAULTS[key])

@@ -16,7 +16,7 @@ from typing import Final
 from volplane.binding.claims import not_asked
 from volplane.binding.volumes import not_released
 from volplane.controller.actions import Action, LiveReads, Settled, Wait, warning
-from volplane.intents.finalizers import finalizer_step, held_for_reclaim
+from volplane.intents.ownership import finalizer_step, held_for_reclaim
 from volplane.intents.record import (
     class_is_gone,
     driver_of_class,
@@ -29,13 +29,13 @@ from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.provision import decide as provision
 from volplane.provision.persistentvolume import restore_annotations
-from volplane.reclaim.delete import Terms, decide_delete, once_proven
+from volplane.reclaim.delete import Terms, decide_delete, require_claim_gone
 from volplane.reclaim.recycle import abandon_scrub, decide_recycle, end_scrub, recycles, remove_strays
 from volplane.reclaim.scrub_claim import held_for_scrub
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim
 from volplane.state.naming import is_in_tree
-from volplane.state.records import read_recycle_intent
+from volplane.state.records import recycle_intent_of
 
 __all__ = ["Beside", "has_or_had_volume"]
 
@@ -134,7 +134,7 @@ class Beside:
             return _without_driver(volume, maker, cluster)
         if (step := finalizer_step(volume, ours=True)) is not None:
             return step
-        return once_proven(volume, self._reclaim(volume, reads), cluster, reads)
+        return require_claim_gone(volume, self._reclaim(volume, reads), cluster, reads)
 
     def _reclaim(self, volume: Volume, reads: LiveReads) -> Action:
         cluster = self.cluster
@@ -148,7 +148,7 @@ class Beside:
             blocked = not_released(volume, cluster, reads)
         if blocked is None and recycles(volume) and not volume.terminating:
             return decide_recycle(volume, cluster, reads, self.reclaim)
-        if read_recycle_intent(volume.annotation(names.INTENT)) is not None:
+        if recycle_intent_of(volume) is not None:
             if blocked is None and not volume.terminating:
                 return end_scrub(volume, cluster, reads, self.reclaim)
             return abandon_scrub(volume, cluster, reads)

@@ -1,7 +1,7 @@
 """The process of one node: as beside a stock control plane, for claims and volumes whose assets are there. Pure.
 
 A label selects what it watches. What it may work on follows from the sealed intent of a claim and from the node
-affinity of a volume (`volplane.intents.node`), which no tenant can change.
+affinity of a volume (`volplane.intents.ownership`), which no tenant can change.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from volplane.controller.actions import Action, LiveReads, Patch, Read, Wait
 from volplane.controller.controller import Role
-from volplane.intents.node import claim_elsewhere, given_back, node_metadata, volume_elsewhere
+from volplane.intents.ownership import claim_elsewhere, metadata_without_node, node_metadata, volume_elsewhere
 from volplane.intents.record import can_never_be_bound, has_newer_intent, settle, settled_metadata
 from volplane.kube import names
 from volplane.kube.kinds import CAPACITIES, CLAIMS, NODES, PODS, VOLUMES
@@ -84,14 +84,14 @@ class OneNode(Beside):
             return ended or Wait(reason=f'volume "{made.name}" exists, the binder must bind it')
         terms = provision.Terms(
             on_volume=node_metadata(node) if node is not None else {},
-            without_node=given_back(),
+            without_node=metadata_without_node(),
             reschedule=self._give_back,
         )
         return provision.decide_provision(claim, storage_class, cluster, reads, terms)
 
     def _give_back(self, claim: Claim, intent: ClaimIntent, cluster: ClusterState) -> Patch:
         """Give the claim back, as this node is full."""
-        metadata: dict[str, Any] = given_back()
+        metadata: dict[str, Any] = metadata_without_node()
         if intent.generation > 1 and self.race is None:
             # A node that is gone may have an asset of an earlier generation. The assigner ends a record without place.
             metadata["annotations"][names.INTENT] = cluster.sealed(claim, intent)

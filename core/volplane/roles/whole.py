@@ -28,7 +28,7 @@ from volplane.binding.volumes import (
     rests_with_its_claim,
 )
 from volplane.controller.actions import Action, LiveReads, Read, Settled, Wait, warning
-from volplane.intents.finalizers import finalizer_step, held_for_reclaim
+from volplane.intents.ownership import finalizer_step, held_for_reclaim
 from volplane.intents.record import (
     after_deleted_volume,
     can_never_be_bound,
@@ -42,13 +42,13 @@ from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.provision import decide as provision
 from volplane.provision.persistentvolume import restore_annotations
-from volplane.reclaim.delete import Terms, decide_delete, once_proven
+from volplane.reclaim.delete import Terms, decide_delete, require_claim_gone
 from volplane.reclaim.recycle import abandon_scrub, decide_recycle, end_scrub, recycles, remove_strays
 from volplane.reclaim.scrub_claim import held_for_scrub
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim, refers_to
 from volplane.state.naming import volume_name_of
-from volplane.state.records import read_recycle_intent
+from volplane.state.records import recycle_intent_of
 
 __all__ = ["Whole"]
 
@@ -158,7 +158,7 @@ class Whole:
             return incomplete(volume)
         claim = claim_of(volume, reference, cluster)
         if claim is None or claim.uid != reference.uid:
-            return once_proven(volume, self._released(volume, reads), cluster, reads)
+            return require_claim_gone(volume, self._released(volume, reads), cluster, reads)
         return self._referenced(volume, claim, reads)
 
     def _on_its_node(self, volume: Volume) -> Wait | None:
@@ -170,7 +170,7 @@ class Whole:
         """What a scrub that has begun demands, whatever else there is to say about the volume."""
         if (there := self._on_its_node(volume)) is not None:
             return there
-        if volume.terminating and read_recycle_intent(volume.annotation(names.INTENT)) is not None:
+        if volume.terminating and recycle_intent_of(volume) is not None:
             return abandon_scrub(volume, self.cluster, reads)
         return self._recycle(volume, reads) if held_for_scrub(volume) else None
 

@@ -136,10 +136,9 @@ class ClusterState:
         return self.sealer.seal(claim.uid, replace(intent, fence=self.fence()))
 
     def attachments_of(self, volume: Volume) -> list[VolumeAttachment]:
-        """The attachments of the volume's asset: those that name the volume, and those that name another
-        PersistentVolume of the same driver and handle, which may be gone.
-        """
-        found = {each.name: each for each in self.attachments.by_index("volume", volume.name)}
+        """Return the attachments of the volume's asset, through whatever PersistentVolume: that may be gone."""
+        volumes = {volume.name, *self.overlaps.same_asset(volume)}
+        found = {each.name: each for name in volumes for each in self.attachments.by_index("volume", name)}
         driver, handle = csi_source(volume)
         attachers = sorted({driver, *(each.spec.attacher for each in found.values())})
         # What is recorded of a volume with an in-tree source is the handle as that has it.

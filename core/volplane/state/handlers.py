@@ -16,7 +16,7 @@ from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import claims_of_pod, finished, scrubbed_volume
 from volplane.state.matching import class_of_claim
 from volplane.state.naming import shows_asset, volume_name_of
-from volplane.state.records import read_attachment_intent, read_recycle_intent
+from volplane.state.records import RecycleIntent, attachment_intent_of, read_intent
 
 __all__ = ["EventHandlers"]
 
@@ -166,8 +166,8 @@ class EventHandlers:
             progress.claims.get(new.name.removeprefix("pvc-")).volume_seen(complete=shows_asset(new))
         if old is None or (before := _record(old)) is None or before == (now := _record(new)):
             return
-        begun = read_recycle_intent(before)
-        if now is None or (begun is not None and not begun.same_scrub(read_recycle_intent(now))):
+        begun = read_intent(RecycleIntent, before)
+        if now is None or (begun is not None and not begun.same_scrub(read_intent(RecycleIntent, now))):
             progress.volumes.forget(new.uid)
 
     def class_changed(self, old: StorageClass | None, new: StorageClass | None) -> None:
@@ -184,9 +184,13 @@ class EventHandlers:
         """A released volume waits with its deletion until nothing of its asset is attached any more."""
         if new is not None or old is None:
             return
-        named, record = old.spec.source.persistent_volume_name or "", read_attachment_intent(_record(old))
-        source = VolumeSource(kind=record.source, fields=record.fields) if record is not None else None
-        for name in {named, *(self._cluster.overlaps.sharing(source) if source is not None else ())}:
+        named, overlaps = old.spec.source.persistent_volume_name or "", self._cluster.overlaps
+        same: list[str] = []
+        if (volume := self._cluster.volumes.get(named)) is not None:
+            same = overlaps.same_asset(volume)
+        elif (record := attachment_intent_of(old)) is not None:
+            same = overlaps.sharing(VolumeSource(kind=record.source, fields=record.fields))
+        for name in {named, *same}:
             self._volume_left(name)
 
     def _volume_left(self, name: str) -> None:

@@ -10,7 +10,7 @@ from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, Node, Pod, PodVolume, VolumeAttachment
 from volplane.state.matching import class_of_claim
 from volplane.state.naming import volume_name_of
-from volplane.state.records import read_attachment_intent
+from volplane.state.records import attachment_intent_of
 
 __all__ = [
     "ATTACHMENT_INDEXES",
@@ -100,7 +100,7 @@ def asset_name(attacher: str, handle: str) -> str:
 
 
 def _asset_of_attachment(attachment: VolumeAttachment) -> list[str]:
-    record = read_attachment_intent(attachment.annotation(names.INTENT))
+    record = attachment_intent_of(attachment)
     return [asset_name(attachment.spec.attacher, record.handle)] if record is not None else []
 
 

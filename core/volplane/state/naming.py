@@ -12,6 +12,7 @@ __all__ = [
     "IN_TREE_PREFIX",
     "asset_key",
     "csi_source",
+    "generation_of",
     "handle_in",
     "is_in_tree",
     "node_hash",
@@ -93,6 +94,12 @@ def shows_asset(volume: Volume) -> bool:
     """Whether its annotations say who made it and what; an admission webhook may have taken them off."""
     maker = volume.annotation(names.PROVISIONED_BY)
     return maker is not None and (is_in_tree(maker) or volume.annotation(names.HANDLE) is not None)
+
+
+def generation_of(volume: Volume) -> int:
+    """Return which asset of its claim the volume holds; 1, if the annotation is absent or damaged."""
+    text = volume.annotation(names.GENERATION) or ""
+    return int(text) if text.isdecimal() and len(text) < 10 else 1
 
 
 def asset_key(volume: Volume) -> str:

@@ -1,47 +1,50 @@
 """Which volumes share storage: sources that are equal, or of which one lies within the other. Pure.
 
-Paths on nodes are compared for `hostPath` and `local` together, and only where both can be on one node; NFS exports by
-server and path; all other sources by their handle. Servers are compared by name: two names of one server are two
-servers.
+Paths on nodes are compared for `hostPath` and `local` together, and only if both can be on one node; NFS exports by
+server and path; disks of Amazon and Google by the handle that their CSI driver has for them, whether the source is CSI
+or in-tree; all other sources by their handle. Servers are compared by name: two names count as two servers.
 """
 
 from __future__ import annotations
 
 import posixpath
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from sortedcontainers import SortedDict
 
 from volplane.assets import VolumeSource
+from volplane.kube import names
 from volplane.kube.objects import NodeSelectorTerm, Volume
-from volplane.state.naming import handle_in, source_of
+from volplane.state.naming import csi_source, handle_in, source_of
 
 __all__ = ["Overlap", "Overlaps"]
 
 _HOSTNAME: Final = "kubernetes.io/hostname"
 _ANYWHERE: Final = ""
-"""In place of the label of volumes that are not pinned to nodes."""
+"""Stands for the label of volumes that are not pinned to nodes."""
 _END: Final = "\U0010ffff"
-"""Sorts behind every key that begins with the same path."""
+"""Sorts after every key with the same prefix."""
+_PD: Final = names.MIGRATED_PLUGINS["kubernetes.io/gce-pd"]
 _MOUNT_FIELDS: Final = frozenset({"fsType", "readOnly", "secretRef", "secretName", "mountOptions", "partition"})
-"""Fields of a source that say how it is mounted, not what it is."""
+"""Fields of a source that say how it is mounted, not which storage it is."""
 
 
 class Overlap(NamedTuple):
-    """Another volume that shares storage. relation: how the first one's source lies to it, for messages."""
+    """Another volume that shares storage."""
 
     name: str
     relation: str
+    """How the first one's source is related to it, for messages."""
 
 
 class Overlaps:
-    """The places of all volumes of a cache. A place is a text; a place within another begins with it.
+    """An index of the places of all volumes of a cache. A place is a text; a place within another begins with it.
 
     Places of paths end with "/". A path on nodes is listed under each node label value that its volume is pinned to,
-    and under the label alone, so that thousands of nodes with the same path cost a lookup what one node costs.
+    and under the label alone, so that a lookup costs the same for one node as for thousands with the same path.
     """
 
     def __init__(self) -> None:
@@ -50,8 +53,10 @@ class Overlaps:
 
     def changed(self, old: Volume | None, new: Volume | None) -> None:
         """Follow the cache."""
-        if old is not None and new is not None and _stays(old, new):
-            return
+        if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
+            pinned = old.spec.node_affinity == new.spec.node_affinity
+            if old.spec == new.spec or (pinned and source_of(old) == source_of(new)):
+                return
         before = () if old is None else _places(old)
         after = () if new is None else _places(new)
         if before == after:
@@ -67,7 +72,7 @@ class Overlaps:
         self._pins = +self._pins
 
     def of(self, volume: Volume) -> Overlap | None:
-        """A volume, other than this one, that shares its storage."""
+        """Return another volume that shares the storage of this one; None if there is none."""
         for place in _sought(volume, self._pins):
             for key, relation in self._near(place):
                 other = next((name for name in self._at(key) if name != volume.name), None)
@@ -76,20 +81,30 @@ class Overlaps:
         return None
 
     def sharing(self, source: VolumeSource) -> list[str]:
-        """Names of the volumes that have this very source, which is no path on nodes; sorted."""
-        return sorted({name for place in _elsewhere(source) if place in self._names for name in self._at(place)})
+        """Return the names of the volumes that have this very source, which is no path on nodes; sorted."""
+        return self._listed_at(_elsewhere(source))
+
+    def same_asset(self, volume: Volume) -> list[str]:
+        """Return the names of the volumes that stand for the asset of this one, which is no path on nodes; sorted."""
+        source = source_of(volume)
+        if source is None or _node_path(source) is not None:
+            return []
+        return self._listed_at((*_elsewhere(source), *_disk_places(volume, sought=True)))
 
     def freed_by(self, gone: Volume) -> list[str]:
-        """Names of volumes that may share their storage with none, now that this one is gone; sorted."""
+        """Return the names of volumes that may share their storage with none, now that this one is gone; sorted."""
         keys = {key for place in _sought(gone, self._pins) for key, _ in self._near(place)}
-        return sorted({name for key in keys if len(names := self._at(key)) == 1 for name in names})
+        return sorted({name for key in keys if len(found := self._at(key)) == 1 for name in found})
+
+    def _listed_at(self, places: Iterable[str]) -> list[str]:
+        return sorted({name for place in places if place in self._names for name in self._at(place)})
 
     def _at(self, place: str) -> Collection[str]:
-        names = self._names[place]
-        return (names,) if isinstance(names, str) else names
+        found = self._names[place]
+        return (found,) if isinstance(found, str) else found
 
     def _near(self, place: str) -> Iterator[tuple[str, str]]:
-        """Places that equal, contain, or lie within this one."""
+        """Yield the listed places that equal, contain, or lie within this one, with the relation."""
         if place in self._names:
             yield place, "is that of"
         if not place.endswith("/"):
@@ -103,55 +118,48 @@ class Overlaps:
             yield key, "contains that of"
 
     def _add(self, place: str, name: str) -> None:
-        """One name, the usual case, costs no set."""
-        names = self._names.get(place)
-        if names is None:
-            self._names[place] = name
-        elif isinstance(names, str):
-            self._names[place] = {names, name}
+        found = self._names.get(place)
+        if found is None:
+            self._names[place] = name  # The usual case needs no set.
+        elif isinstance(found, str):
+            self._names[place] = {found, name}
         else:
-            names.add(name)
+            found.add(name)
 
     def _drop(self, place: str, name: str) -> None:
-        names = self._names.get(place)
-        if isinstance(names, set):
-            names.discard(name)
-            if len(names) == 1:
-                self._names[place] = names.pop()
-        elif names == name:
+        found = self._names.get(place)
+        if isinstance(found, set):
+            found.discard(name)
+            if len(found) == 1:
+                self._names[place] = found.pop()
+        elif found == name:
             del self._names[place]
 
 
-def _stays(old: Volume, new: Volume) -> bool:
-    """Whether the place is the same, as in nearly every change of a volume."""
-    if old.spec == new.spec:
-        return True
-    return old.spec.node_affinity == new.spec.node_affinity and source_of(old) == source_of(new)
-
-
 def _places(volume: Volume) -> tuple[str, ...]:
-    """Where the volume is listed."""
+    """Return where the volume is listed."""
     source = source_of(volume)
     if source is None:
         return ()
     if (path := _node_path(source)) is None:
-        return _elsewhere(source)
+        return (*_elsewhere(source), *_disk_places(volume, sought=False))
     label, values = _pinned(volume)
     return (*(_on_nodes(label, value, path) for value in values), _on_nodes(label, "", path))
 
 
 def _sought(volume: Volume, pins: Mapping[str, int]) -> Iterator[str]:
-    """Places at which volumes that share its storage would be listed. pins: labels by which volumes are pinned."""
+    """Yield the places at which volumes that share its storage are listed. pins: labels by which volumes are pinned."""
     source = source_of(volume)
     if source is None:
         return
     if (path := _node_path(source)) is None:
         yield from _elsewhere(source)
+        yield from _disk_places(volume, sought=True)
         return
     label, values = _pinned(volume)
     if label != _ANYWHERE:
         yield from (_on_nodes(label, value, path) for value in values)
-    # Whether two different labels select the same nodes is unknown here: they may.
+    # Two different labels may select the same nodes.
     yield from (_on_nodes(other, "", path) for other in pins if other != label or label == _ANYWHERE)
 
 
@@ -170,8 +178,26 @@ def _node_path(source: VolumeSource) -> str | None:
     return _normal(path) if source.kind in {"hostPath", "local"} and isinstance(path, str) and path else None
 
 
+def _disk_places(volume: Volume, *, sought: bool) -> tuple[str, ...]:
+    """Return the places of a cloud's disk by which CSI and in-tree sources recognise each other.
+
+    An in-tree source of Google names no project, so it is compared without; two CSI sources are compared with theirs.
+    """
+    driver, handle = csi_source(volume)
+    in_tree = volume.spec.csi is None
+    if driver != _PD:
+        return (f"csi:{driver}:{handle}\0",) if driver and in_tree else ()
+    disk = handle.partition("/")[2].partition("/")[2]
+    ours, theirs = (
+        (f"in-tree-pd:{disk}\0", f"csi-pd:{disk}\0") if in_tree else (f"csi-pd:{disk}\0", f"in-tree-pd:{disk}\0")
+    )
+    if not sought:
+        return (ours,)
+    return (ours, theirs) if in_tree else (theirs,)
+
+
 def _normal(path: str) -> str:
-    """`/a/b/` for every spelling of /a/b."""
+    """Return `/a/b/` for every spelling of /a/b."""
     clean = posixpath.normpath(f"/{path}").lstrip("/")
     return f"/{clean}/" if clean else "/"
 
@@ -198,7 +224,7 @@ def _export(server: Any, *paths: Any) -> tuple[str, ...]:
 
 
 def _pinned(volume: Volume) -> tuple[str, tuple[str, ...]]:
-    """The node label that every term of the affinity demands, and its values; `_ANYWHERE` if there is none."""
+    """Return the node label that every term of the affinity demands, and its values; `_ANYWHERE` if there is none."""
     affinity = volume.spec.node_affinity
     terms = (
         affinity.required.node_selector_terms if affinity is not None and affinity.required is not None else None
@@ -214,6 +240,6 @@ def _pinned(volume: Volume) -> tuple[str, tuple[str, ...]]:
 
 
 def _demanded(term: NodeSelectorTerm) -> dict[str, list[str]]:
-    """The values that a term allows of each label, where it names them."""
+    """Return the values that a term allows of each label that it names."""
     named = [*(term.match_expressions or ()), *(term.match_fields or ())]
     return {each.key: each.values or [] for each in named if each.operator == "In"}

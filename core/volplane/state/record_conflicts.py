@@ -16,7 +16,7 @@ import msgspec
 from volplane._delays import RECORD_OVERWRITTEN
 from volplane.kube import names
 from volplane.kube.objects import Claim, Volume
-from volplane.state.records import RecycleIntent, Sealer, named_in_record, read_recycle_intent
+from volplane.state.records import RecycleIntent, Sealer, named_in_record, read_intent
 
 __all__ = ["TAKEOVER_GRACE", "RecordConflict", "RecordConflicts"]
 
@@ -143,7 +143,7 @@ class RecordConflicts:
         before, now = old.annotation(names.INTENT), new.annotation(names.INTENT)
         if before == now:
             return
-        had, has = read_recycle_intent(before), read_recycle_intent(now)
+        had, has = read_intent(RecycleIntent, before), read_intent(RecycleIntent, now)
         if has is None:
             self._known.pop(new.uid, None)
         elif self._is_of_our_term(had) and not self._is_of_our_term(has) and has.same_scrub(had):

@@ -1,8 +1,8 @@
-"""Intents: the durable record that an operation may have had side effects. Pure but for the key.
+"""Intents: the durable record that an operation may have had side effects.
 
 On a claim the record is sealed, because tenants may write claims: HMAC-SHA-256 over the claim's uid and the content,
 with a key from a Secret of our namespace. A missing or broken seal reads as "outcome unknown", never as "nothing was
-done". Volumes are written by administrators and controllers only; their record carries no seal.
+done". Volumes and attachments are written by administrators and controllers only; their records carry no seal.
 """
 
 from __future__ import annotations
@@ -14,99 +14,100 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from volplane.kube import names
+from volplane.kube.objects import Volume, VolumeAttachment
+
 __all__ = [
     "INTENT_VERSION",
     "AttachmentIntent",
     "ChangeIntent",
     "ClaimIntent",
     "DeleteIntent",
+    "Intent",
     "NamedInRecord",
     "RecycleIntent",
     "Sealer",
+    "attachment_intent_of",
     "named_in_record",
-    "read_attachment_intent",
-    "read_change_intent",
-    "read_delete_intent",
-    "read_recycle_intent",
+    "read_intent",
+    "recycle_intent_of",
     "write_intent",
 ]
 
 INTENT_VERSION = 1
-"""Written; this and the version before are read. Raise it when a field changes its meaning, not when one is added.
+"""The version that is written; this one and the one before are read, others are unreadable: then the backend is asked.
 
-Anything else counts as unreadable: what the record says is then found out from the backend.
+Raise it when a field changes its meaning, not when one is added.
 """
-_KEPT_OPEN = 1024
-_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-"""The name of a namespace."""
+_INTENTS_KEPT_OPEN = 1024
+_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
-class ClaimIntent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a provisioning was begun with, and must go on with.
-
-    generation: which asset of this claim, part of client tokens; rises only when the former one is proven absent.
-    segment: the place chosen, kept over retries; {} = wherever the driver likes, None = none is chosen. state: what the
-    last `InProgress` of `provision` returned; None = there was none. discard: the asset is being deleted, and the state
-    that the last `InProgress` of `delete` returned; None = it is not. fence: the term (`volplane.Fence`) under which it
-    is worked on; "" = nobody was elected.
-    """
+class Intent(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What every record has. v: its version."""
 
     v: int
+
+
+class ClaimIntent(Intent, frozen=True):
+    """What a provisioning was started with, and must go on with."""
+
     driver: str
     generation: int = 1
+    """Which asset of this claim; part of client tokens. It rises only when the former asset is proven absent."""
     segment: dict[str, str] | None = None
+    """The place, kept over retries; {} = the driver chooses, None = none is chosen yet."""
     state: dict[str, Any] | None = None
+    """What the last `InProgress` of `provision` returned; None = there was none."""
     discard: dict[str, Any] | None = None
+    """The asset is being deleted; what the last `InProgress` of `delete` returned. None = it is not being deleted."""
     fence: str = ""
+    """The term (`volplane.Fence`) in which it is worked on; "" = without an election."""
 
     def same_asset(self, other: ClaimIntent | None) -> bool:
-        """Whether both lead to one asset of the claim."""
+        """Return whether both lead to the same asset of the claim."""
         return other is not None and (self.driver, self.generation) == (other.driver, other.generation)
 
 
 class _Sealed(msgspec.Struct, frozen=True, omit_defaults=True):
-    """by: namespace of the installation that has sealed it. Nothing vouches for it: it serves messages and delays."""
-
     intent: msgspec.Raw
     seal: str
     by: str = ""
+    """Namespace of the installation that sealed it. The seal does not cover it: it serves messages and delays only."""
 
 
 class Sealer:
-    """Seals and opens the intents of claims with one key (32 bytes)."""
+    """Seals and opens the intents of claims with one key of at least 16 bytes."""
 
     def __init__(self, key: bytes, installation: str = "") -> None:
-        """installation: the namespace that holds the key; "" = nobody else may seal."""
+        """installation: the namespace that holds the key; "" = there are no other installations."""
         self.installation = installation
         if len(key) < 16:
             raise ValueError(f"a sealing key has at least 16 bytes, this one {len(key)}")
         self._keyed = hmac.new(key, digestmod="sha256")
-        # Every decision about a claim opens its intent, and so does its operation: that would cost more than deciding.
-        self._opened = functools.lru_cache(_KEPT_OPEN)(self._open)
-
-    def _mark(self, claim_uid: str, content: bytes) -> str:
-        mark = self._keyed.copy()
-        mark.update(claim_uid.encode() + b"\0" + content)
-        return mark.hexdigest()
+        # Every decision about a claim opens its intent, and so does its operation. The HMAC would cost more than they.
+        self._opened = functools.lru_cache(_INTENTS_KEPT_OPEN)(self._open)
 
     def sign(self, subject: str, content: bytes) -> str:
-        """The seal of any other record of ours. subject: what it is about, a uid with a prefix of its kind."""
-        return self._mark(subject, content)
+        """Return the seal of this content. subject: what it is about: a claim's uid, or a kind and a name."""
+        mark = self._keyed.copy()
+        mark.update(subject.encode() + b"\0" + content)
+        return mark.hexdigest()
 
     def signed(self, subject: str, content: bytes, seal: str) -> bool:
-        """Whether this cluster's volplane made the seal."""
-        return hmac.compare_digest(seal.encode(), self._mark(subject, content).encode())
+        """Return whether this cluster's volplane made the seal."""
+        return hmac.compare_digest(seal.encode(), self.sign(subject, content).encode())
 
     def seal(self, claim_uid: str, intent: ClaimIntent) -> str:
-        """The annotation value."""
+        """Return the annotation value."""
         content = msgspec.json.encode(intent, order="sorted")
-        sealed = _Sealed(msgspec.Raw(content), self._mark(claim_uid, content), self.installation)
+        sealed = _Sealed(msgspec.Raw(content), self.sign(claim_uid, content), self.installation)
         return msgspec.json.encode(sealed).decode()
 
     def other_author(self, claim_uid: str, text: str | None) -> str:
-        """Namespace of the other installation that seems to have sealed this; "" if none does.
+        """Return the namespace of the other installation that seems to have sealed this; "" if none does.
 
-        One that names our own was sealed with a key that is lost, or is damaged.
+        A record that names our own namespace was sealed with a key that is lost, or is damaged.
         """
         if not text or not self.installation or self.open(claim_uid, text) is not None:
             return ""
@@ -114,17 +115,17 @@ class Sealer:
             author = msgspec.json.decode(text, type=_Sealed).by
         except (msgspec.MsgspecError, UnicodeError, TypeError):
             return ""
-        return author if author != self.installation and _LABEL.fullmatch(author) else ""
+        return author if author != self.installation and _NAMESPACE.fullmatch(author) else ""
 
     def open(self, claim_uid: str, text: str | None) -> ClaimIntent | None:
-        """The intent, or None if there is none that this cluster's volplane wrote for this very claim."""
+        """Return the intent; None if this cluster's volplane did not write it for this very claim."""
         return self._opened(claim_uid, text) if text else None
 
     def _open(self, claim_uid: str, text: str) -> ClaimIntent | None:
         try:
             sealed = msgspec.json.decode(text, type=_Sealed)
             content = bytes(sealed.intent)
-            if not hmac.compare_digest(sealed.seal, self._mark(claim_uid, content)):
+            if not hmac.compare_digest(sealed.seal, self.sign(claim_uid, content)):
                 return None
             intent = msgspec.json.decode(content, type=ClaimIntent)
         except (msgspec.MsgspecError, UnicodeError, TypeError):
@@ -133,7 +134,7 @@ class Sealer:
 
 
 class NamedInRecord(msgspec.Struct, frozen=True):
-    """What the record on a claim says without its seal, which anybody may have written."""
+    """What the record on a claim says, read without its seal: a tenant may have written it."""
 
     driver: str = ""
     segment: dict[str, str] | None = None
@@ -144,7 +145,7 @@ class _Unsealed(msgspec.Struct):
 
 
 def named_in_record(text: str | None) -> NamedInRecord:
-    """What stands there in the clear; no seal is checked. Nothing, if it is no record."""
+    """Return what the record says, without a check of its seal; empty fields, if it is no record."""
     try:
         return msgspec.json.decode(text or "", type=_Unsealed).intent
     except (msgspec.MsgspecError, UnicodeError):
@@ -155,93 +156,94 @@ def _is_known(version: int) -> bool:
     return INTENT_VERSION - 1 <= version <= INTENT_VERSION
 
 
-class RecycleIntent(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """How far the scrub of a released volume is.
+class RecycleIntent(Intent, frozen=True):
+    """How far the scrub of a released volume is."""
 
-    fence: the term (`volplane.Fence`) under which it is worked on; "" = nobody was elected.
-    claim: uid of the claim it was released from. attempt: from 1, survives restarts. pod: uid of the scrubber pod that
-    may start, "" before. erased: contents are gone and verified. failed: why the last attempt failed. given_up: no
-    further attempt is made until a person removes the annotation. strangers: uids of pods that were removed from the
-    scrubber's name in this attempt, because we did not make them or they ran without a permit. held_by: uid of the
-    claim of the scrub that the volume refers to meanwhile, "" = none. released: namespace/name of the claim that it
-    referred to before. installation: namespace of the volplane that works on it, whose pods are there; "" = unknown.
-    """
-
-    v: int
     claim: str
+    """Uid of the claim that the volume was released from."""
     attempt: int = 1
+    """Counts from 1, over restarts."""
     pod: str = ""
+    """Uid of the scrubber pod that may start."""
     erased: bool = False
+    """The contents are gone, and that is verified."""
     failed: str = ""
+    """Why the last attempt failed."""
     given_up: bool = False
+    """No further attempt is made until a person removes the annotation."""
     fence: str = ""
+    """The term (`volplane.Fence`) in which it is worked on; "" = without an election."""
     strangers: tuple[str, ...] = ()
+    """Uids of pods that had the scrubber's name in this attempt and were removed: they were not ours, or not permitted
+    to start."""
     held_by: str = ""
+    """Uid of the claim of the scrub that the volume refers to meanwhile."""
     released: str = ""
+    """Namespace/name of the claim that it referred to before."""
     not_before: float = 0.0
     """Unix time before which the next attempt does not start."""
     state: dict[str, Any] | None = None
-    """What the last `InProgress` of `recycle` returned in this attempt."""
+    """What the last `InProgress` of `recycle` returned in this attempt; None = there was none."""
     installation: str = ""
+    """Namespace of the volplane that works on it, where its pods are; "" = unknown."""
 
     def same_scrub(self, other: RecycleIntent | None) -> bool:
-        """Whether both are about one attempt after one release: what was erased for the one is erased for the other."""
+        """Return whether both are about the same attempt after the same release."""
         return other is not None and (self.claim, self.attempt) == (other.claim, other.attempt)
 
 
-class DeleteIntent(msgspec.Struct, frozen=True, rename="camel"):
+class DeleteIntent(Intent, frozen=True):
     """The state that a long `delete` returned, kept on the terminating volume."""
 
-    v: int
     delete_state: dict[str, Any]
 
 
-class ChangeIntent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The state that a long `expand` or `modify` returned, kept on the volume.
+class ChangeIntent(Intent, frozen=True):
+    """The state that a long `expand` or `modify` returned, kept on the volume."""
 
-    target: what the call is for: the size in bytes as a number, or the name of the VolumeAttributesClass. Of a class
-    that may have been applied before the claim named another one the state may be empty. former: further classes that
-    may have been applied, the last one at the end.
-    """
-
-    v: int
     target: str
+    """The size in bytes, or the name of the VolumeAttributesClass."""
     state: dict[str, Any]
+    """Empty also for a class that may have been applied before the claim named another one."""
     former: tuple[str, ...] = ()
+    """Further classes that may have been applied, the last one at the end."""
 
 
-class AttachmentIntent(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """On an attachment: what its driver was asked to attach and where, enough to detach it without volume and node.
+class AttachmentIntent(Intent, frozen=True):
+    """What a driver was asked to attach, and where: enough to detach it when volume and node are gone."""
 
-    driver: name of ours. asset: what operations exclude each other by. volume, uid, handle, source, fields, capacity,
-    access_modes, volume_mode: of the volume. generation: of the asset, 0 for one that is not marked as ours.
-    attributes: as hooks get them. node_uid: of the Node; its id for the backend is the annotation `names.NODE_ID`.
-    shared: it may be on several nodes at once. state: what the last `InProgress` of `hook` returned.
-    """
-
-    v: int
     driver: str
     asset: str
+    """The name by which operations exclude each other."""
     volume: str
+    """Name of the volume, as uid, handle, source, fields, capacity, access modes and volume mode are the volume's."""
     uid: str
     handle: str
     source: str
     fields: dict[str, Any]
     capacity: int
     generation: int = 0
+    """Of the asset; 0 = it is not marked as ours."""
     access_modes: list[str] = []
     volume_mode: str = "Filesystem"
     attributes: dict[str, str] = {}
     node_uid: str = ""
+    """Uid of the Node; its id for the backend is the annotation `names.NODE_ID`."""
     shared: bool = False
+    """The asset may be on several nodes at once."""
     hook: str = ""
+    """The hook that returned `state`."""
     state: dict[str, Any] | None = None
 
 
-_IntentT = TypeVar("_IntentT", RecycleIntent, DeleteIntent, ChangeIntent, AttachmentIntent)
+_IntentT = TypeVar("_IntentT", bound=Intent)
 
 
-def _read(text: str | None, kind: type[_IntentT]) -> _IntentT | None:
+def read_intent(kind: type[_IntentT], text: str | None) -> _IntentT | None:
+    """Return the intent in this annotation; None if it is absent or unreadable.
+
+    What is unreadable counts as lost: the backend is called without a state, a scrub begins again. Both are safe.
+    """
     if not text:
         return None
     try:
@@ -251,26 +253,16 @@ def _read(text: str | None, kind: type[_IntentT]) -> _IntentT | None:
     return intent if _is_known(intent.v) else None
 
 
-def read_recycle_intent(text: str | None) -> RecycleIntent | None:
-    """The intent, or None if absent or unreadable (then the scrub starts anew: that is always safe)."""
-    return _read(text, RecycleIntent)
+def recycle_intent_of(volume: Volume) -> RecycleIntent | None:
+    """Return the record of the volume's scrub; None if there is none, or it is unreadable."""
+    return read_intent(RecycleIntent, volume.annotation(names.INTENT))
 
 
-def read_delete_intent(text: str | None) -> DeleteIntent | None:
-    """The intent, or None if absent or unreadable (then the backend is called without a state: it is idempotent)."""
-    return _read(text, DeleteIntent)
+def attachment_intent_of(attachment: VolumeAttachment) -> AttachmentIntent | None:
+    """Return the record of what is attached; None if there is none, or it is unreadable."""
+    return read_intent(AttachmentIntent, attachment.annotation(names.INTENT))
 
 
-def read_change_intent(text: str | None) -> ChangeIntent | None:
-    """The intent, or None if absent or unreadable (then the backend is called without a state: it is idempotent)."""
-    return _read(text, ChangeIntent)
-
-
-def read_attachment_intent(text: str | None) -> AttachmentIntent | None:
-    """The intent, or None if absent or unreadable (then it is made anew from the volume)."""
-    return _read(text, AttachmentIntent)
-
-
-def write_intent(intent: RecycleIntent | DeleteIntent | ChangeIntent | AttachmentIntent) -> str:
-    """The annotation value."""
+def write_intent(intent: Intent) -> str:
+    """Return the annotation value."""
     return msgspec.json.encode(intent, order="sorted").decode()

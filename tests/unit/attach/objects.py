@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from unit.binding.objects import claim, volume
-from volplane.attach.identity import Pair, attachment_name
+from volplane.attach.desired import Pair, attachment_name
 from volplane.kube import names
 from volplane.kube.objects import Claim, KubeObject, Node, Pod, Volume, VolumeAttachment
 

@@ -13,8 +13,8 @@ from unit.binding.objects import claim, volume
 from unit.deciding import disk, read, state_with
 from volplane.attach.attach_detach import DELETION_LASTS, AttachDetachState, Decision, decide_pair
 from volplane.attach.attacher import decide_attachment
+from volplane.attach.desired import Pair
 from volplane.attach.handlers import AttachDetachHandlers
-from volplane.attach.identity import Pair
 from volplane.attach.reconcilers import NodeReconciler, PairReconciler
 from volplane.attach.record import intent_of
 from volplane.controller.actions import Create, Delete, LiveReads, Patch, Read, Run, Settled, Wait
@@ -301,7 +301,7 @@ def test_when_a_volume_that_nobody_wants_is_detached(
 
 def test_the_report_is_withdrawn_first() -> None:
     decision = decided(*bound(), node(attached=[UNIQUE]), attachment(attached=True))
-    assert decision.action == Wait(reason="node node-a is told that it is no longer attached")
+    assert decision.action == Wait(reason="the report of node node-a still lists it")
 
 
 def test_the_node_is_read_live_before_the_attachment_is_deleted() -> None:

@@ -12,14 +12,14 @@ from unit.attach.objects import CSI, FINALIZER, attachment, bound, node
 from unit.deciding import HOOKS, disk, state_with
 from volplane.attach.attacher import decide_attachment
 from volplane.attach.csidriver import decide_csi_driver
-from volplane.attach.record import identity_of_record, intent_of, node_of_record, record_of
+from volplane.attach.record import identity_of_record, intent_of, node_of_record
 from volplane.controller.actions import Create, LiveReads, Patch, Run, Settled, Wait
 from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.objects import CsiDriver, CsiDriverSpec, KubeObject, Metadata, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
 from volplane.state.progress import Attached, Attaching, AttachmentFailure, Detached
-from volplane.state.records import write_intent
+from volplane.state.records import attachment_intent_of, write_intent
 
 ATTACHES = HOOKS | {"attach", "detach"}
 BOTH: Any = {"attacher": True, "capacity": True}
@@ -144,7 +144,7 @@ def test_what_the_same_node_is_called_is_put_right(known: str, attached: bool) -
     action = decided(subject, *bound(), node())
     assert isinstance(action, Patch)
     assert action.body == {"metadata": {"annotations": {names.NODE_ID: "aws:///z/node-a"}}}
-    record = record_of(subject)
+    record = attachment_intent_of(subject)
     assert record is not None
     assert node_of_record(subject, record, node()).instance_id == "aws:///z/node-a"
     assert node_of_record(subject, record, None).instance_id == known

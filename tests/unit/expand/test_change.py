@@ -10,20 +10,22 @@ import pytest
 
 from unit.binding.objects import claim, volume
 from unit.deciding import DRIVER, HOOKS, disk, state_with
-from volplane.controller.actions import Patch, Run, Settled, Wait
+from volplane.controller.actions import LiveReads, Patch, Run, Settled, Wait
 from volplane.drivers.owners import SourceOwner
-from volplane.expand.change import BoundAsset, bound_asset, go_on
+from volplane.expand.change import bound_volume, go_on
 from volplane.expand.conditions import RESIZE_CONDITIONS, RESIZING, conditions_with, conditions_without
+from volplane.expand.modify import decide_modify
 from volplane.kube.objects import Volume
 from volplane.state.naming import asset_key
 from volplane.state.progress import Changing
-from volplane.state.records import INTENT_VERSION, ChangeIntent, read_change_intent, write_intent
+from volplane.state.records import INTENT_VERSION, ChangeIntent, read_intent, write_intent
 
 MARK = "example.com/expansion"
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 BEFORE = "2025-12-31T23:00:00Z"
 OURS = disk(hooks=HOOKS | {"expand"})
 ITEM = claim(volumeName="v", status={"phase": "Bound"})
+WANTING = claim(volumeName="v", volumeAttributesClassName="fast", status={"phase": "Bound"})
 
 # --- whose it is -------------------------------------------------------------------------------------------------
 
@@ -32,33 +34,37 @@ def its(**fields: Any) -> Volume:
     return volume(**{"claim": ITEM, "status": {"phase": "Bound"}, **fields})
 
 
-def found(item: Volume | None, *, owner: SourceOwner | None = None) -> Any:
-    cluster = state_with(*([item] if item is not None else []), drivers=(OURS,))
-    if owner is not None:
-        cluster.drivers.owner_of = lambda _source: owner  # type: ignore[method-assign]
-    return bound_asset(ITEM, cluster, otherwise="it cannot grow")
-
-
 def test_the_asset_is_that_of_the_volume_that_the_claim_is_bound_to() -> None:
     item = its()
-    assert found(item) == BoundAsset(item, OURS)
+    assert bound_volume(ITEM, state_with(item)) == item
 
 
 @pytest.mark.parametrize(
     "item", [None, its(deletionTimestamp=BEFORE), its(claim=claim("another")), its(claim=claim("c", uid="former"))]
 )
 def test_nothing_is_changed_of_a_volume_that_is_gone_is_going_or_is_bound_to_another(item: Volume | None) -> None:
-    assert found(item) == Settled()
+    cluster = state_with(*([item] if item is not None else []), drivers=(OURS,))
+    assert bound_volume(ITEM, cluster) is None
+    cluster.claims.observe(WANTING)
+    assert decide_modify(WANTING.key, cluster, LiveReads()) == Settled()
+
+
+def changed(item: Volume, owner: SourceOwner) -> Any:
+    """What is decided about a claim that asks for other attributes, with this answer of the drivers."""
+    cluster = state_with(WANTING, item, drivers=(OURS,))
+    cluster.drivers.owner_of = lambda _source: owner  # type: ignore[method-assign]
+    return decide_modify(WANTING.key, cluster, LiveReads())
 
 
 def test_drivers_are_asked_first_whose_a_static_volume_is() -> None:
     item = its()
-    unknown = SourceOwner(known=False)
-    assert found(item, owner=unknown) == Run(verb="identify", key="v", uid="uid-v", driver="", asset=asset_key(item))
+    asked = Run(verb="identify", key="v", uid="uid-v", driver="", asset=asset_key(item))
+    assert changed(item, SourceOwner(known=False)) == asked
 
 
 def test_a_driver_that_cannot_work_is_waited_for_with_the_reason() -> None:
-    assert found(its(), owner=SourceOwner(reason="it is broken")) == Wait(reason="it cannot grow: it is broken")
+    reason = "its attributes cannot be changed: it is broken"
+    assert changed(its(), SourceOwner(reason="it is broken")) == Wait(reason=reason)
 
 
 # --- a call that takes long --------------------------------------------------------------------------------------
@@ -99,7 +105,7 @@ def test_what_the_driver_said_is_kept_where_the_next_process_finds_it(answer: Ch
     assert isinstance(action, Patch)
     assert action.target is item
     assert action.body.keys() == {"metadata"}
-    kept = read_change_intent(action.body["metadata"]["annotations"][MARK])
+    kept = read_intent(ChangeIntent, action.body["metadata"]["annotations"][MARK])
     assert kept == ChangeIntent(v=INTENT_VERSION, target="2", state=dict(answer.state))
 
 

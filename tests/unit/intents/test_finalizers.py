@@ -8,7 +8,7 @@ import pytest
 
 from unit.binding.objects import claim, volume
 from volplane.binding.decide import migration_step
-from volplane.intents.finalizers import finalizer_step, held_for_reclaim
+from volplane.intents.ownership import finalizer_step, held_for_reclaim
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.names import EXTERNAL_PROVISIONER_FINALIZER as EXTERNAL
 from volplane.kube.names import IN_TREE_FINALIZER as IN_TREE

@@ -13,6 +13,7 @@ from unit.deciding import DRIVER, decide_claim, decided, disk, fast, read, state
 from volplane.assets import Asset, VolumeSource
 from volplane.controller.actions import Create, LiveReads, Patch, Read, Run, Settled
 from volplane.drivers.view import DriverView
+from volplane.intents.record import settle
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Node, Volume
 from volplane.provision.persistentvolume import awaits_recognition
@@ -29,6 +30,7 @@ ASKED = {
     "volume.beta.kubernetes.io/storage-provisioner": DRIVER,
 }
 DONE = {"pv.kubernetes.io/bind-completed": "yes"}
+MADE: dict[str, Any] = {"pv.kubernetes.io/provisioned-by": DRIVER, "volplane.dev/handle": "h"}
 
 
 # --- ours --------------------------------------------------------------------------------------------------------
@@ -83,6 +85,29 @@ def test_with_its_intent_on_the_claim_the_hook_runs() -> None:
     assert PROVISION.name == "provision-default/c[uid-c]"
 
 
+CLAIMS_TO_BE_BOUND: dict[str, Any] = {"volumeName": "pvc-uid-c", "annotations": DONE, "status": {"phase": "Bound"}}
+
+
+def test_a_claim_that_says_of_itself_that_it_is_bound_keeps_its_record_until_the_volume_is_seen() -> None:
+    """A tenant can write that. If the record ended by it, nothing would count or delete the asset any more."""
+    made = prepared(item=fast(**CLAIMS_TO_BE_BOUND))
+    item = made.claims.get("default/c")
+    assert item is not None
+    assert settle(item, made) is None
+    made.volumes.observe(volume("pvc-uid-c", claim=item, annotations=MADE))
+    ended = settle(item, made)
+    assert isinstance(ended, Patch)
+    assert ended.body["metadata"]["annotations"] == {INTENT: None}
+
+
+def test_the_asset_of_such_a_claim_is_deleted_with_it() -> None:
+    dying = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    made = prepared(item=fast(**CLAIMS_TO_BE_BOUND, **dying))
+    item = made.claims.get("default/c")
+    assert item is not None
+    assert settle(item, made) == DISCARD
+
+
 @pytest.mark.parametrize("damage", ["intent", "finalizer"])
 def test_a_damaged_declaration_is_repaired_before_the_hook_runs(damage: str) -> None:
     made = prepared()
@@ -98,7 +123,6 @@ def test_a_damaged_declaration_is_repaired_before_the_hook_runs(damage: str) -> 
     assert step.why == "declare the intent to provision"
 
 
-MADE: dict[str, Any] = {"pv.kubernetes.io/provisioned-by": DRIVER, "volplane.dev/handle": "h"}
 ASSET = Asset(handle="h", source=VolumeSource(kind="hostPath", fields={"path": "/a"}), capacity_bytes=2 * 2**30)
 
 

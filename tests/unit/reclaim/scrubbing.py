@@ -16,7 +16,7 @@ from volplane.reclaim.scrub_pod import SCRUB_GATE, pod_body, pod_name
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import asset_key
 from volplane.state.progress import ScrubPlan
-from volplane.state.records import INTENT_VERSION, RecycleIntent, Sealer, read_recycle_intent, write_intent
+from volplane.state.records import INTENT_VERSION, RecycleIntent, Sealer, read_intent, recycle_intent_of, write_intent
 
 INTENT = "volplane.dev/intent"
 GONE = claim("gone")
@@ -46,7 +46,7 @@ def with_record(text: str, **spec: Any) -> Volume:
 
 def body_of(item: Volume, *, sealer: Sealer = SEALER) -> dict[str, Any]:
     """What we would create for this volume and intent."""
-    intent = read_recycle_intent(item.annotation(INTENT))
+    intent = recycle_intent_of(item)
     assert intent is not None
     body = pod_body(item, intent, ScrubPlan(None), ScrubberSettings(), namespace=OURS, sealer=sealer)
     body["metadata"] |= {"uid": "uid-pod", "resourceVersion": "1"}
@@ -94,7 +94,7 @@ def noted(action: Any) -> RecycleIntent:
     assert isinstance(action, Patch), action
     assert action.kind is VOLUMES
     assert action.target.uid == "uid-v"
-    intent = read_recycle_intent(action.body["metadata"]["annotations"][INTENT])
+    intent = read_intent(RecycleIntent, action.body["metadata"]["annotations"][INTENT])
     assert intent is not None
     return intent
 

@@ -34,8 +34,7 @@ from unit.reclaim.scrubbing import (
 from volplane.controller.actions import Create, Delete, LiveReads, Patch, Read, Wait, warning
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES, WHOLE_PODS
 from volplane.kube.objects import Pod, Volume, WholePod
-from volplane.reclaim.scrub_pod import SCRUB_GATE
-from volplane.reclaim.scrub_script import LONGEST_FAILURE
+from volplane.reclaim.scrub_pod import LONGEST_FAILURE, SCRUB_GATE
 from volplane.state.cluster_state import ClusterState
 from volplane.state.progress import BackendErased, Erasing, ScrubPlan
 from volplane.state.records import INTENT_VERSION, RecycleIntent
@@ -186,7 +185,7 @@ def test_of_the_gates_ours_alone_is_lifted_and_from_the_pod_that_was_compared() 
 def test_a_gate_that_is_lifted_already_is_not_lifted_again(gates: dict[str, Any]) -> None:
     item = dirty(pod="uid-pod")
     step = erased(item, pod_of(item, gated=True), reads=whole(item, **{"schedulingGates": [], **gates}))
-    assert step == Wait(reason=f"scrubber pod {SCRUB_CLAIM} has been let go")
+    assert step == Wait(reason=f"the scheduling gate of scrubber pod {SCRUB_CLAIM} is removed")
 
 
 # --- why it failed ------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from volplane.kube.objects import Claim, Volume
 from volplane.reclaim.scrub_claim import claim_lost, give_back, held_for_scrub, hold, remove_stray_claim
 from volplane.reclaim.scrub_pod import pod_name
 from volplane.state.cluster_state import ClusterState
-from volplane.state.records import RecycleIntent, read_recycle_intent
+from volplane.state.records import RecycleIntent, recycle_intent_of
 
 DYING = "2026-01-01T00:00:00Z"
 CSI = {"hostPath": None, "csi": {"driver": "x.example.com", "volumeHandle": "h"}}
@@ -27,7 +27,7 @@ FROM_GONE = {"namespace": "default", "name": "gone", "uid": "uid-gone", "resourc
 
 
 def intent_of(item: Volume) -> RecycleIntent:
-    intent = read_recycle_intent(item.annotation(INTENT))
+    intent = recycle_intent_of(item)
     assert intent is not None
     return intent
 
@@ -222,7 +222,7 @@ def test_a_volume_is_held_for_a_scrub_if_it_refers_to_the_claim_that_its_record_
 def test_the_claim_goes_first_and_then_the_volume_refers_to_what_it_was_released_from() -> None:
     there = made()
     action = given_back(HOLDING, state(HOLDING, there))
-    assert action == Delete(kind=CLAIMS, target=there, why="the scrub needs it no more", exact=False)
+    assert action == Delete(kind=CLAIMS, target=there, why="the scrub is over", exact=False)
     dying = state(HOLDING, made(deletionTimestamp=DYING))
     assert given_back(HOLDING, dying) == Wait(reason=f"the scrub's claim {SCRUB_CLAIM} is going away")
     gone = state(HOLDING)
@@ -243,7 +243,7 @@ def test_a_claim_of_the_name_that_is_not_ours_is_left_where_it_is() -> None:
 def test_a_claim_whose_volume_is_gone_or_not_being_scrubbed_is_removed(item: Volume | None) -> None:
     there, theirs = made(), claim("a", namespace=OURS, volumeName="v")
     action = remove_stray_claim("v", item, state(theirs, there))
-    assert action == Delete(kind=CLAIMS, target=there, why="nobody scrubs its volume", exact=False)
+    assert action == Delete(kind=CLAIMS, target=there, why="its volume is not being scrubbed", exact=False)
 
 
 @pytest.mark.parametrize(

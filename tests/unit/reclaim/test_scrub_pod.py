@@ -14,6 +14,9 @@ from unit.binding.objects import volume
 from volplane.controller.config import ScrubberSettings
 from volplane.kube.objects import Pod, Volume
 from volplane.reclaim.scrub_pod import (
+    BLOCK_SCRIPT,
+    DEVICE,
+    SCRIPT,
     Unmountable,
     belongs,
     pod_body,
@@ -22,7 +25,6 @@ from volplane.reclaim.scrub_pod import (
     sealed_spec,
     source_digest,
 )
-from volplane.reclaim.scrub_script import BLOCK_SCRIPT, DEVICE, SCRIPT
 from volplane.state.progress import ScrubPlan
 from volplane.state.records import INTENT_VERSION, RecycleIntent, Sealer
 

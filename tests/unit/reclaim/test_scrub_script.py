@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from volplane.reclaim.scrub_script import BLOCK_SCRIPT, DEVICE, LONGEST_FAILURE, SCRIPT, last_lines
+from volplane.reclaim.scrub_pod import BLOCK_SCRIPT, DEVICE, LONGEST_FAILURE, SCRIPT, last_lines
 
 SHELLS = {"sh": ["/bin/sh"], "dash": ["dash"], "bash": ["bash", "--posix"], "busybox": ["busybox", "sh"]}
 APPLETS = ("find", "head", "ls", "rm", "tail")

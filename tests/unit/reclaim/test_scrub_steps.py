@@ -31,11 +31,10 @@ from unit.reclaim.scrubbing import (
 )
 from volplane.controller.actions import Delete, EventRecord, LiveReads, Patch, Read, Run, Wait
 from volplane.drivers.owners import SourceOwner
-from volplane.intents.owner import NO_PLUGIN
+from volplane.intents.ownership import NO_PLUGIN
 from volplane.kube.kinds import CLAIMS, LEASES, PODS, VOLUMES
 from volplane.kube.objects import Pod, Volume, VolumeAttachment
-from volplane.reclaim.recycle import abandon_scrub, recycles, remove_strays
-from volplane.reclaim.users import users_of_former
+from volplane.reclaim.recycle import abandon_scrub, recycles, remove_strays, users_of_former
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import asset_key
 from volplane.state.records import INTENT_VERSION, RecycleIntent, write_intent
@@ -298,9 +297,9 @@ def stray(item: Volume | None, *pods: Pod, reads: LiveReads = SEEN) -> Any:
 
 def test_the_pod_of_a_volume_that_is_gone_goes_too_after_a_live_look() -> None:
     pod = pod_of(dirty())
-    assert stray(None, pod, reads=LiveReads()) == Read(VOLUMES, "v", "does nobody wait for this scrub?")
-    assert stray(None, pod) == Delete(kind=PODS, target=pod, why="nobody waits for this scrub", exact=False)
-    assert stray(CLEAN, pod) == Delete(kind=PODS, target=pod, why="nobody waits for this scrub", exact=False)
+    assert stray(None, pod, reads=LiveReads()) == Read(VOLUMES, "v", "is this scrub not wanted any more?")
+    assert stray(None, pod) == Delete(kind=PODS, target=pod, why="this scrub is not wanted any more", exact=False)
+    assert stray(CLEAN, pod) == Delete(kind=PODS, target=pod, why="this scrub is not wanted any more", exact=False)
 
 
 def test_a_pod_that_somebody_waits_for_stays() -> None:

@@ -148,3 +148,53 @@ def test_a_change_of_the_affinity_is_followed() -> None:
     assert overlaps.of(other) is None
     overlaps.changed(here, there)
     assert overlaps.of(other) == Overlap("v", "is that of")
+
+
+# --- disks with sources of both kinds ------------------------------------------------------------------------------
+
+ZONE = {"labels": {"topology.kubernetes.io/zone": "us-a"}}
+REGION = {"labels": {"topology.kubernetes.io/zone": "us-a__us-b"}}
+
+
+def ebs(name: str, handle: str, *, csi: bool) -> Volume:
+    csi_source = {"csi": {"driver": "ebs.csi.aws.com", "volumeHandle": handle}}
+    return volume(name, hostPath=None, **(csi_source if csi else {"awsElasticBlockStore": {"volumeID": handle}}))
+
+
+def pd(name: str, handle: str, **more: Any) -> Volume:
+    csi = handle.startswith("projects/")
+    csi_source = {"csi": {"driver": "pd.csi.storage.gke.io", "volumeHandle": handle}}
+    return volume(name, hostPath=None, **(csi_source if csi else {"gcePersistentDisk": {"pdName": handle}}), **more)
+
+
+SAME = [
+    (ebs("mine", "vol-1", csi=True), ebs("other", "vol-1", csi=False)),
+    (ebs("mine", "vol-1", csi=True), ebs("other", "aws://us-east-1a/vol-1", csi=False)),
+    (ebs("mine", "vol-1", csi=False), ebs("other", "aws://us-east-1a/vol-1", csi=False)),
+    (pd("mine", "projects/p/zones/us-a/disks/d"), pd("other", "d", **ZONE)),
+    (pd("mine", "projects/p/regions/us/disks/d"), pd("other", "d", **REGION)),
+    (pd("mine", "d", **ZONE), pd("other", "d", **ZONE)),
+]
+OTHERS = [
+    (ebs("mine", "vol-1", csi=True), ebs("other", "vol-2", csi=False)),
+    (pd("mine", "projects/p/zones/us-a/disks/d"), pd("other", "projects/q/zones/us-a/disks/d")),
+    (pd("mine", "projects/p/zones/us-b/disks/d"), pd("other", "d", **ZONE)),
+    (pd("mine", "projects/p/zones/us-a/disks/e"), pd("other", "d", **ZONE)),
+]
+
+
+@pytest.mark.parametrize(("mine", "other"), SAME)
+def test_a_disk_is_the_same_whether_its_source_is_csi_or_in_tree(mine: Volume, other: Volume) -> None:
+    overlaps = known(mine, other)
+    assert overlaps.of(mine) == Overlap("other", "is that of")
+    assert overlaps.of(other) == Overlap("mine", "is that of")
+    assert overlaps.same_asset(mine) == overlaps.same_asset(other) == ["mine", "other"]
+    overlaps.changed(other, None)
+    assert overlaps.of(mine) is None
+
+
+@pytest.mark.parametrize(("mine", "other"), OTHERS)
+def test_disks_with_other_names_or_in_other_places_are_others(mine: Volume, other: Volume) -> None:
+    overlaps = known(mine, other)
+    assert overlaps.of(mine) is None
+    assert overlaps.same_asset(mine) == ["mine"]

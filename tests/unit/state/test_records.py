@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -11,14 +10,14 @@ from hypothesis import strategies as st
 
 from volplane.state.records import (
     INTENT_VERSION,
+    AttachmentIntent,
+    ChangeIntent,
     ClaimIntent,
     DeleteIntent,
+    Intent,
     RecycleIntent,
     Sealer,
-    read_attachment_intent,
-    read_change_intent,
-    read_delete_intent,
-    read_recycle_intent,
+    read_intent,
     write_intent,
 )
 
@@ -62,29 +61,29 @@ def test_intents_are_read_one_version_back_and_never_from_the_future(version: in
 
 @pytest.mark.parametrize(("version", "readable"), [(INTENT_VERSION, True), (INTENT_VERSION - 1, True), (99, False)])
 @pytest.mark.parametrize(
-    ("read", "content"),
+    ("kind", "content"),
     [
-        (read_recycle_intent, {"claim": "uid", "erased": True}),
-        (read_delete_intent, {"deleteState": {"job": 7}}),
-        (read_change_intent, {"target": "5", "state": {"job": 7}}),
+        (RecycleIntent, {"claim": "uid", "erased": True}),
+        (DeleteIntent, {"deleteState": {"job": 7}}),
+        (ChangeIntent, {"target": "5", "state": {"job": 7}}),
         (
-            read_attachment_intent,
+            AttachmentIntent,
             {"driver": "d", "asset": "a", "volume": "v", "uid": "u", "handle": "h", "source": "csi", "fields": {}}
             | {"capacity": 1},
         ),
     ],
 )
 def test_the_records_of_volumes_are_read_one_version_back_and_never_from_the_future(
-    read: Callable[[str], object], content: dict[str, object], version: int, readable: bool
+    kind: type[Intent], content: dict[str, object], version: int, readable: bool
 ) -> None:
     """What "erased" means may change in a later version; after a downgrade the scrub starts anew."""
-    assert (read(json.dumps({"v": version, **content})) is not None) is readable
+    assert (read_intent(kind, json.dumps({"v": version, **content})) is not None) is readable
 
 
 def test_unknown_fields_of_a_later_release_do_not_break_the_seal_or_the_reading() -> None:
     later = Sealer(b"k" * 32)
     content = b'{"colour":"red","driver":"disk.example.com","v":%d}' % INTENT_VERSION
-    text = json.dumps({"intent": json.loads(content), "seal": later._mark("uid", content)}, separators=(",", ":"))
+    text = json.dumps({"intent": json.loads(content), "seal": later.sign("uid", content)}, separators=(",", ":"))
     opened = SEALER.open("uid", text)
     assert opened is not None
     assert opened.driver == "disk.example.com"
@@ -98,23 +97,23 @@ def test_a_key_must_be_long_enough_to_be_one() -> None:
 @given(st.text(max_size=200))
 def test_no_text_on_a_claim_or_volume_does_harm(text: str) -> None:
     assert SEALER.open("uid", text) is None
-    assert read_recycle_intent(text) is None or text.strip().startswith("{")
-    assert read_delete_intent(text) is None or text.strip().startswith("{")
+    assert read_intent(RecycleIntent, text) is None or text.strip().startswith("{")
+    assert read_intent(DeleteIntent, text) is None or text.strip().startswith("{")
 
 
 def test_intents_of_volumes_are_read_back_and_keep_what_is_not_the_default() -> None:
     scrub = RecycleIntent(v=1, claim="uid", attempt=2, pod="p", failed="disk error", given_up=True)
-    assert read_recycle_intent(write_intent(scrub)) == scrub
+    assert read_intent(RecycleIntent, write_intent(scrub)) == scrub
     assert json.loads(write_intent(RecycleIntent(v=1, claim="uid"))) == {"v": 1, "claim": "uid"}
     delete = DeleteIntent(v=1, delete_state={"job": 3})
-    assert read_delete_intent(write_intent(delete)) == delete
+    assert read_intent(DeleteIntent, write_intent(delete)) == delete
 
 
 def test_the_intent_of_another_operation_is_not_taken_for_this_one() -> None:
     scrub = write_intent(RecycleIntent(v=1, claim="uid"))
     delete = write_intent(DeleteIntent(v=1, delete_state={}))
-    assert read_delete_intent(scrub) is None
-    assert read_recycle_intent(delete) is None
+    assert read_intent(DeleteIntent, scrub) is None
+    assert read_intent(RecycleIntent, delete) is None
 
 
 # --- who has sealed it ---------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from volplane.attach.identity import attachment_name, unique_name
+from volplane.attach.desired import attachment_name, unique_name
 from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.kinds import ATTACHMENTS, CSI_DRIVERS, NODES

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from volplane.attach.identity import unique_name
+from volplane.attach.desired import unique_name
 from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, VOLUMES

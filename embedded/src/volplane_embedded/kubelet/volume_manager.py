@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from volplane.attach.identity import attachment_name, csi_parts, unique_name
+from volplane.attach.desired import attachment_name, csi_parts, unique_name
 from volplane.errors import ApiError
 from volplane.kube.client import Client
 from volplane.kube.kinds import SECRETS

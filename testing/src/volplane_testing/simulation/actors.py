@@ -16,7 +16,7 @@ from volplane.kube import names
 from volplane.kube.quantity import parse
 from volplane.reclaim.scrub_pod import SCRUB_GATE
 from volplane.state.indexes import SCRUB_VOLUME
-from volplane.state.records import read_recycle_intent
+from volplane.state.records import RecycleIntent, read_intent
 from volplane_testing.simulation.backends import SimulatedBackend
 from volplane_testing.simulation.cluster_view import Commit, Json, annotations_of, finalizers_of, key_of, reference_of
 from volplane_testing.simulation.disks import Disk, source_key
@@ -176,7 +176,9 @@ class Actors:
         new = commit.new
         if commit.kind != "volume" or new is None or names.INTENT not in annotations_of(new):
             return
-        if (uid := new["metadata"]["uid"]) in self._to_forge and read_recycle_intent(annotations_of(new)[names.INTENT]):
+        if (uid := new["metadata"]["uid"]) in self._to_forge and read_intent(
+            RecycleIntent, annotations_of(new)[names.INTENT]
+        ):
             self._to_forge.discard(uid)
             asyncio.get_running_loop().call_soon(self._create_forged_pod, new)
 

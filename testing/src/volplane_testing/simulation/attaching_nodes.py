@@ -10,7 +10,7 @@ import asyncio
 import json
 from typing import Any, ClassVar, Final
 
-from volplane.attach.identity import attachment_name
+from volplane.attach.desired import attachment_name
 from volplane_testing.simulation.attached_storage import Machines
 from volplane_testing.simulation.attachments import OUT_OF_SERVICE
 from volplane_testing.simulation.cluster_view import Json

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from volplane.kube import names
 from volplane.kube.quantity import Quantity, parse
-from volplane.state.records import read_recycle_intent
+from volplane.state.records import RecycleIntent, read_intent
 from volplane_testing.simulation.actors import Actors
 from volplane_testing.simulation.cluster_view import Json, annotations_of, finalizers_of, key_of, reference_of
 from volplane_testing.simulation.disks import source_of
@@ -223,7 +223,7 @@ class Liveness:
 
     def _given_up(self, volume: Json) -> bool:
         """Tell whether the permitted number of scrubs failed."""
-        intent = read_recycle_intent(annotations_of(volume).get(names.INTENT))
+        intent = read_intent(RecycleIntent, annotations_of(volume).get(names.INTENT))
         if intent is None or not intent.given_up:
             return False
         pods = {

@@ -12,7 +12,7 @@ from volplane.assets import Ownership
 from volplane.kube import names
 from volplane.kube.objects import Claim
 from volplane.reclaim.scrub_pod import SCRUB_GATE
-from volplane.state.records import read_recycle_intent
+from volplane.state.records import RecycleIntent, read_intent
 from volplane_testing.simulation.attachments import Attachments
 from volplane_testing.simulation.cluster_view import ClusterView, Commit, Json, annotations_of, reference_of
 from volplane_testing.simulation.disks import Disk, Disks, source_of
@@ -245,7 +245,7 @@ class Safety:
         if not _gated(old) or _gated(new):
             return
         volume = self._view.volumes.get(annotations_of(new).get(_SCRUB_VOLUME, ""))
-        intent = read_recycle_intent(_intent(volume)) if volume is not None else None
+        intent = read_intent(RecycleIntent, _intent(volume)) if volume is not None else None
         if volume is not None and volume["metadata"]["uid"] in self.touched:
             return
         if intent is None or intent.pod != new["metadata"]["uid"]:

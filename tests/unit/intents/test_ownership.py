@@ -12,7 +12,7 @@ from unit.deciding import Views, disk, state_with
 from volplane.assets import VolumeSource
 from volplane.controller.actions import Run, Wait
 from volplane.drivers.owners import SourceOwner
-from volplane.intents.owner import NO_PLUGIN, driver_of, identify, run_on_asset, shared_with
+from volplane.intents.ownership import NO_PLUGIN, DriverLookup, driver_named, driver_of, run_on_asset, shared_with
 from volplane.kube.objects import Node, Volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import asset_key
@@ -45,22 +45,25 @@ def by(provisioner: str) -> Volume:
     return volume(annotations={"pv.kubernetes.io/provisioned-by": provisioner})
 
 
+STARTS = DriverLookup(passes=True, next=Wait(reason='driver "slow.example.com" is starting'))
 HERE: dict[str, Any] = {"key": "kubernetes.io/hostname", "operator": "In"}
 CSI: dict[str, Any] = {"hostPath": None, "csi": {"driver": "x.example.com", "volumeHandle": "h"}}
+IDENTIFY = Run(verb="identify", key="v", uid="uid-v", driver="", asset=asset_key(volume()))
+IDENTIFY_CSI = Run(verb="identify", key="v", uid="uid-v", driver="", asset=asset_key(volume(**CSI)))
 
 
 @pytest.mark.parametrize(
     ("provisioner", "owner"),
     [
-        (DISK.name, SourceOwner(driver=DISK)),
-        ("slow.example.com", SourceOwner(known=False, starting="slow.example.com")),
-        ("broken.example.com", SourceOwner(reason='driver "broken.example.com" cannot work: its root is not mounted')),
-        ("somebody.example.com", SourceOwner()),
-        ("kubernetes.io/glusterfs", SourceOwner(reason=NO_PLUGIN)),
+        (DISK.name, DriverLookup(DISK)),
+        ("slow.example.com", STARTS),
+        ("broken.example.com", DriverLookup(reason='driver "broken.example.com" cannot work: its root is not mounted')),
+        ("somebody.example.com", DriverLookup()),
+        ("kubernetes.io/glusterfs", DriverLookup(reason=NO_PLUGIN)),
     ],
 )
 def test_a_volume_belongs_to_the_driver_that_made_it_whoever_owns_its_source(
-    provisioner: str, owner: SourceOwner
+    provisioner: str, owner: DriverLookup
 ) -> None:
     others = SourceOwner(driver=disk("other.example.com"))
     assert driver_of(by(provisioner), world(others, starting="slow.example.com")) == owner
@@ -72,37 +75,43 @@ def test_a_volume_of_another_node_belongs_to_nobody_on_this_one_whatever_its_lab
     node = msgspec.convert({"metadata": {"name": "here", "uid": "u", "labels": {HERE["key"]: "here"}}}, Node)
     owner = driver_of(item, state_with(node, drivers=(DISK,), node_name="here"))
     assert owner.driver is None
-    assert owner.known
+    assert owner.next is None
     assert "its node affinity does not put it on node here" in owner.reason
 
 
 @pytest.mark.parametrize(
     ("fields", "said", "owner"),
     [
-        ({}, SourceOwner(driver=DISK), SourceOwner(driver=DISK)),
-        (CSI, SourceOwner(driver=DISK), SourceOwner(driver=DISK)),
-        ({}, SourceOwner(), SourceOwner(reason=NO_PLUGIN)),
-        ({}, SourceOwner(reason="two drivers own it"), SourceOwner(reason="two drivers own it")),
-        ({}, SourceOwner(known=False), SourceOwner(known=False)),
-        ({}, SourceOwner(known=False, starting="s"), SourceOwner(known=False, starting="s")),
-        (CSI, SourceOwner(), SourceOwner()),
-        (CSI, SourceOwner(reason="two drivers own it"), SourceOwner()),
-        (CSI, SourceOwner(known=False, starting="s"), SourceOwner(known=False, starting="s")),
+        ({}, SourceOwner(driver=DISK), DriverLookup(DISK)),
+        (CSI, SourceOwner(driver=DISK), DriverLookup(DISK)),
+        ({}, SourceOwner(), DriverLookup(reason=NO_PLUGIN)),
+        ({}, SourceOwner(reason="two drivers own it"), DriverLookup(reason="two drivers own it")),
+        ({}, SourceOwner(known=False), DriverLookup(next=IDENTIFY)),
+        ({}, SourceOwner(known=False, reason="it hangs"), DriverLookup(reason="it hangs", next=IDENTIFY)),
+        ({}, SourceOwner(known=False, starting="slow.example.com"), STARTS),
+        (CSI, SourceOwner(), DriverLookup()),
+        (CSI, SourceOwner(reason="two drivers own it"), DriverLookup()),
+        (CSI, SourceOwner(known=False, reason="it hangs"), DriverLookup(next=IDENTIFY_CSI)),
+        (CSI, SourceOwner(known=False, starting="slow.example.com"), STARTS),
     ],
 )
 def test_a_static_volume_belongs_to_whoever_owns_its_source_and_a_csi_volume_may_be_somebody_elses(
-    fields: dict[str, Any], said: SourceOwner, owner: SourceOwner
+    fields: dict[str, Any], said: SourceOwner, owner: DriverLookup
 ) -> None:
     assert driver_of(volume(**fields), world(said)) == owner
 
 
-def test_the_drivers_are_asked_whose_a_volume_is_once_they_have_started() -> None:
-    item = volume()
-    waits = identify(item, SourceOwner(known=False, starting="slow.example.com"))
-    assert waits == Wait(reason='driver "slow.example.com" is starting')
-    assert identify(item, SourceOwner(known=False)) == Run(
-        verb="identify", key="v", uid="uid-v", driver="", asset=asset_key(item)
-    )
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        (DISK.name, DriverLookup(DISK)),
+        ("slow.example.com", STARTS),
+        ("broken.example.com", DriverLookup(reason="its root is not mounted")),
+        ("somebody.example.com", DriverLookup()),
+    ],
+)
+def test_a_driver_is_there_or_starts_or_is_broken_or_is_not_configured(name: str, found: DriverLookup) -> None:
+    assert driver_named(name, world(starting="slow.example.com")) == found
 
 
 def test_operations_of_a_volume_exclude_each_other_and_fail_by_class() -> None:

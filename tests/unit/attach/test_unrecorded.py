@@ -9,16 +9,15 @@ import pytest
 from unit.attach.objects import CSI, FINALIZER, UNIQUE, attachment, bound, node
 from unit.attach.test_attacher import attaching
 from unit.deciding import read, state_with
-from volplane.attach.attacher import decide_attachment
-from volplane.attach.identity import attachment_name
-from volplane.attach.leftover import VALID, leftover_name
-from volplane.attach.record import record_of
+from volplane.attach.attacher import VALID, decide_attachment, unrecorded_attachment
+from volplane.attach.desired import attachment_name
 from volplane.controller.actions import Action, Create, Delete, LiveReads, Read, Settled, Wait
 from volplane.kube import names
 from volplane.kube.kinds import NODES
 from volplane.kube.objects import KubeObject, Node
 from volplane.state.cluster_state import ClusterState
 from volplane.state.progress import UnrecordedAttachment
+from volplane.state.records import attachment_intent_of
 
 NAME = attachment_name(CSI, "h-1", "node-a")
 
@@ -51,7 +50,7 @@ def test_the_attachment_is_put_back_as_one_that_goes_at_once() -> None:
         "nodeName": "node-a",
         "source": {"persistentVolumeName": "v"},
     }
-    record = record_of(made)
+    record = attachment_intent_of(made)
     assert record is not None
     assert (record.handle, record.node_uid, made.annotation(names.NODE_ID)) == ("h-1", "uid-node-a", "aws:///z/node-a")
     step = decide_attachment(NAME, state_with(*bound(), node(), made, drivers=(attaching(),)), LiveReads())
@@ -106,5 +105,5 @@ def test_nothing_is_put_back_unless_the_backend_showed_it() -> None:
 
 def test_only_who_serves_the_attachments_of_a_volume_puts_one_back() -> None:
     volume = bound()[1]
-    assert leftover_name(volume, "node-a", CSI, world()) == NAME
-    assert leftover_name(volume, "node-a", "another.example.com", world()) == ""
+    assert unrecorded_attachment(volume, "node-a", CSI, world()) == NAME
+    assert unrecorded_attachment(volume, "node-a", "another.example.com", world()) == ""

@@ -1,0 +1,252 @@
+"""Which driver and which process work on an asset, and the finalizers that hold the object for it. Pure.
+
+A label selects what the process of one node watches. What it may work on follows from the sealed intent of a claim and
+from the node affinity of a volume, which cannot be changed.
+
+Our finalizer is `volplane.dev/reclaim`. Volumes of in-tree plugin names carry that of the reference controller instead,
+which stock tools know: `kubernetes.io/pv-controller`.
+Source: pkg/controller/volume/persistentvolume/pv_controller.go of Kubernetes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from volplane.controller.actions import Action, Patch, Run, Wait
+from volplane.drivers.view import DriverView
+from volplane.intents.requests import segments_of
+from volplane.kube import names
+from volplane.kube.kinds import VOLUMES
+from volplane.kube.names import csi_driver_of
+from volplane.kube.objects import Claim, Node, Volume
+from volplane.state.cluster_state import ClusterState
+from volplane.state.naming import asset_key, is_in_tree, node_hash, volume_source
+
+__all__ = [
+    "NO_PLUGIN",
+    "DriverLookup",
+    "claim_elsewhere",
+    "driver_named",
+    "driver_of",
+    "finalizer_step",
+    "held_for_reclaim",
+    "metadata_without_node",
+    "node_metadata",
+    "on_node",
+    "removes_protection",
+    "run_on_asset",
+    "shared_with",
+    "volume_elsewhere",
+    "without_finalizer",
+]
+
+NO_PLUGIN = "no volume plugin matched"
+_RECLAIM = (names.RECLAIM_FINALIZER, names.IN_TREE_FINALIZER)
+_SERVED_NODE_GONE = "node {}, which this process serves, does not exist"
+
+
+# --- drivers ------------------------------------------------------------------------------------------------------
+
+
+class DriverLookup(NamedTuple):
+    """The driver that works on an asset, or why none does."""
+
+    driver: DriverView | None = None
+    reason: str = ""
+    """What is wrong; "" if nothing is: another controller works on the asset, or the answer is not known yet."""
+    passes: bool = False
+    """The driver is starting: nothing has failed, and nothing is to be reported."""
+    next: Action | None = None
+    """What comes first where the answer is not known yet: wait for a start, or ask the drivers."""
+
+
+def driver_named(name: str, cluster: ClusterState) -> DriverLookup:
+    """Return the driver of this name; an empty answer, if none of this name is configured here."""
+    driver = cluster.drivers.get(name)
+    if driver is not None:
+        return DriverLookup(driver)
+    if cluster.drivers.starting(name):
+        return _starting(name)
+    return DriverLookup(reason=cluster.drivers.broken(name))
+
+
+def _starting(name: str) -> DriverLookup:
+    return DriverLookup(passes=True, next=Wait(reason=f'driver "{name}" is starting'))
+
+
+def driver_of(volume: Volume, cluster: ClusterState) -> DriverLookup:
+    """Return the driver that works on this volume: the one that made it, else the one that owns its source."""
+    maker = volume.annotation(names.PROVISIONED_BY)
+    if not maker:
+        return _owner_of_source(volume, cluster)
+    if elsewhere := volume_elsewhere(volume, cluster):
+        return DriverLookup(reason=elsewhere)
+    found = driver_named(maker, cluster)
+    if found.reason:
+        return DriverLookup(reason=f'driver "{maker}" cannot work: {found.reason}')
+    if found == DriverLookup() and is_in_tree(maker):
+        return DriverLookup(reason=NO_PLUGIN)
+    return found
+
+
+def _owner_of_source(volume: Volume, cluster: ClusterState) -> DriverLookup:
+    owner = cluster.drivers.owner_of(volume_source(volume))
+    if owner.driver is not None:
+        return DriverLookup(owner.driver)
+    if owner.starting:
+        return _starting(owner.starting)
+    # A CSI volume that no driver here owns is another controller's.
+    csi = volume.spec.csi is not None
+    if not owner.known:
+        # Without a driver's name: no driver's limits apply to this operation.
+        identify = Run(verb="identify", key=volume.key, uid=volume.uid, driver="", asset=asset_key(volume))
+        return DriverLookup(reason="" if csi else owner.reason, next=identify)
+    return DriverLookup(reason="" if csi else owner.reason or NO_PLUGIN)
+
+
+def run_on_asset(verb: str, volume: Volume, driver: DriverView) -> Run:
+    """Return the operation on the volume's asset."""
+    return Run(
+        verb=verb,
+        key=volume.key,
+        uid=volume.uid,
+        driver=driver.name,
+        asset=asset_key(volume),
+        group=f"{verb} {volume.spec.storage_class_name}",
+    )
+
+
+def shared_with(volume: Volume, cluster: ClusterState) -> str:
+    """Return why nothing of the volume may be destroyed, if another one lies on the same storage; else ""."""
+    other = cluster.overlaps.of(volume)
+    if other is None:
+        return ""
+    return (
+        f'its source {other.relation} volume "{other.name}": nothing is destroyed while both exist; set the policy of '
+        "one of them to Retain and delete that object"
+    )
+
+
+# --- the process of a node ----------------------------------------------------------------------------------------
+
+
+def claim_elsewhere(claim: Claim, cluster: ClusterState) -> str:
+    """Return why this process may not work on the claim's asset; "" if it may."""
+    name = cluster.node_name
+    if not name:
+        return ""
+    node = cluster.nodes.get(name)
+    if node is None:
+        return _SERVED_NODE_GONE.format(name)
+    if why := _of_earlier_node(claim, node):
+        return why
+    intent = cluster.intent_of(claim)
+    if intent is not None and intent.segment:
+        if intent.segment.items() <= (node.metadata.labels or {}).items():
+            return ""
+        place = ", ".join(f"{key}={value}" for key, value in sorted(intent.segment.items()))
+        return f"its volume is made at {place}, not on node {name}"
+    selected = claim.annotation(names.SELECTED_NODE)
+    if selected == name:
+        return ""
+    return f"node {selected} is selected, not {name}" if selected else "no node is selected"
+
+
+def volume_elsewhere(volume: Volume, cluster: ClusterState) -> str:
+    """Return why this process may not work on the volume's asset; "" if it may."""
+    name = cluster.node_name
+    if not name:
+        return ""
+    node = cluster.nodes.get(name)
+    if node is None:
+        return _SERVED_NODE_GONE.format(name)
+    if not on_node(volume, node):
+        return f"its node affinity does not put it on node {name}, whatever its label {names.NODE} says"
+    return _of_earlier_node(volume, node)
+
+
+def on_node(volume: Volume, node: Node) -> bool:
+    """Return whether the volume's node affinity names places that are all this node."""
+    affinity = volume.spec.node_affinity
+    terms = affinity.required.node_selector_terms if affinity is not None and affinity.required is not None else None
+    places, labels = segments_of(volume), node.metadata.labels or {}
+    return bool(places) and len(places) == len(terms or ()) and all(each.items() <= labels.items() for each in places)
+
+
+def _of_earlier_node(item: Claim | Volume, node: Node) -> str:
+    uid = item.annotation(names.NODE_UID)
+    if uid in (None, node.uid):
+        return ""
+    return f"it is of an earlier node {node.name} (uid {uid}); the present one was made again (uid {node.uid})"
+
+
+def node_metadata(node: Node | None) -> dict[str, Any]:
+    """Return labels and annotations of what belongs to the node; with None, those that remove it from every node."""
+    return {
+        "labels": {names.NODE: node_hash(node.name) if node is not None else None},
+        "annotations": {names.NODE_UID: node.uid if node is not None else None},
+    }
+
+
+def metadata_without_node() -> dict[str, Any]:
+    """Return what takes a claim from every node and clears its selected node: another one may be chosen."""
+    metadata = node_metadata(None)
+    return {**metadata, "annotations": {**metadata["annotations"], names.SELECTED_NODE: None}}
+
+
+# --- finalizers ---------------------------------------------------------------------------------------------------
+
+
+def held_for_reclaim(volume: Volume) -> bool:
+    """Return whether a finalizer keeps the object until its asset is gone."""
+    return any(volume.has_finalizer(name) for name in _RECLAIM)
+
+
+def removes_protection(volume: Volume, cluster: ClusterState) -> bool:
+    """Return whether the last write of a binder that deletes and protects removes the volume's protection, too."""
+    maker = volume.annotation(names.PROVISIONED_BY) or ""
+    deletes = volume.has_finalizer(names.RECLAIM_FINALIZER) and cluster.has_driver(maker)
+    return deletes and not cluster.drivers.on_nodes(maker) and volume.status.phase != "Bound"
+
+
+def without_finalizer(volume: Volume, *, why: str, protection: bool = False) -> Patch:
+    """Return the write that removes our finalizer: the asset is gone, or is to be kept.
+
+    protection: the finalizer that protects bound volumes is removed with it.
+    """
+    unwanted = (*_RECLAIM, names.VOLUME_PROTECTION) if protection else _RECLAIM
+    kept = [name for name in volume.metadata.finalizers or () if name not in unwanted]
+    return Patch(kind=VOLUMES, target=volume, body={"metadata": {"finalizers": kept or None}}, why=why)
+
+
+def finalizer_step(volume: Volume, *, ours: bool) -> Patch | None:
+    """Return the write that makes the finalizers what maker and policy demand; None if they are.
+
+    ours: a driver of this process made the volume.
+    """
+    held = list(volume.metadata.finalizers or ())
+    unwanted, needed = _demand(volume, ours=ours)
+    wanted = [name for name in held if name not in unwanted]
+    # The API server refuses new finalizers on an object that is being deleted.
+    if needed and needed not in wanted and not volume.terminating:
+        wanted.append(needed)
+    if wanted == held:
+        return None
+    policy = volume.spec.persistent_volume_reclaim_policy
+    body = {"metadata": {"finalizers": wanted or None}}
+    return Patch(kind=VOLUMES, target=volume, body=body, why=f"finalizers for policy {policy}")
+
+
+def _demand(volume: Volume, *, ours: bool) -> tuple[set[str], str]:
+    """Return the finalizers that must not be there, and the one that must, or ""."""
+    maker = volume.annotation(names.PROVISIONED_BY) or ""
+    deletes = volume.spec.persistent_volume_reclaim_policy == "Delete"
+    # Under any other policy the asset is kept, so nothing may hold the object for it.
+    unwanted = set() if deletes else {names.RECLAIM_FINALIZER}
+    if csi_driver_of(maker) is not None:
+        return unwanted | {names.IN_TREE_FINALIZER}, ""
+    if is_in_tree(maker):
+        if deletes:
+            return unwanted | {names.EXTERNAL_PROVISIONER_FINALIZER}, names.IN_TREE_FINALIZER
+        return unwanted | {names.IN_TREE_FINALIZER, names.EXTERNAL_PROVISIONER_FINALIZER}, ""
+    return unwanted, names.RECLAIM_FINALIZER if deletes and ours and maker else ""
