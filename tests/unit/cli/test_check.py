@@ -239,13 +239,12 @@ def test_ctrl_c_ends_it_silently_while_a_hook_hangs(run: Run) -> None:
     assert (begun, process.returncode, out, err) == ("judging …\n", 130, "", "")
 
 
-def test_on_a_terminal_the_rule_that_is_judged_is_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_a_line_shows_how_many_rules_are_judged(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("volplane.cli.framework.console._can_colour", lambda _stream: True)
     _, _, err = run("checked_backends:Good", "--in-process", *TWO)
-    drawn = [text for text in err.split("\r\x1b[2K") if text]
-    assert drawn[1] == "judging 0/2  delete-removes-the-asset"
-    assert drawn[3] == "judging 1/2  delete-of-what-is-gone-is-done"
-    assert drawn[-1] == "judging 2/2\n"
+    assert "judging 0/2" in err
+    assert "\x1b[2K" in err, "the line is drawn again"
+    assert err.endswith("judging 2/2\n")
 
 
 def test_a_backend_that_brings_a_storage_for_tests_is_judged_on_it(run: Run) -> None:

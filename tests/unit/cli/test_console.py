@@ -2,7 +2,10 @@ import io
 
 import pytest
 
-from volplane.cli.framework.console import ERASE_LINE, Console
+from volplane.cli.framework.console import Console
+
+ERASED = "\x1b[2K"
+"""Erases the line of the cursor."""
 
 
 class Terminal(io.StringIO):
@@ -71,12 +74,19 @@ def test_progress_in_a_pipe_is_a_line_at_the_start_and_one_at_the_end() -> None:
     assert err.getvalue() == "making claims …\nmaking claims 2/2  two\n"
 
 
-def test_progress_on_a_terminal_redraws_its_line(terminal: Terminal) -> None:
+def test_progress_on_a_terminal_redraws_its_line_and_leaves_a_plain_one(terminal: Terminal) -> None:
     with Console(terminal, terminal).progress("making claims") as progress:
-        progress.show("waiting")
-    assert terminal.getvalue() == (
-        f"{ERASE_LINE}making claims{ERASE_LINE}making claims  waiting{ERASE_LINE}making claims  waiting\n"
-    )
+        progress.show("waiting for [bold]x[/bold]\x1b[2J")
+    shown = terminal.getvalue()
+    assert ERASED in shown
+    assert shown.endswith("making claims  waiting for [bold]x[/bold]\\x1b[2J\n")
+    assert "\x1b[2J" not in shown, "what a tenant wrote is not obeyed"
+
+
+def test_an_interrupt_leaves_nothing_of_the_progress_on_a_terminal(terminal: Terminal) -> None:
+    with pytest.raises(KeyboardInterrupt), Console(terminal, terminal).progress("making claims"):
+        raise KeyboardInterrupt
+    assert not terminal.getvalue().rpartition(ERASED)[2].strip("\r\n\x1b[?25h")
 
 
 @pytest.mark.parametrize(("stream", "lines"), [(io.StringIO, 1), (Terminal, 3)])
@@ -116,13 +126,17 @@ def test_nothing_is_wider_than_the_terminal(terminal: Terminal, monkeypatch: pyt
     )
 
 
-def test_no_blanks_at_the_end_of_a_row_reach_beyond_the_terminal(
+def test_cells_are_broken_between_words_where_a_terminal_is_too_narrow(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("COLUMNS", "50")
+    name, volume = "a-long-name-of-an-operation", "pvc-2cb271f6-2e4b-4394"
     Console(terminal, terminal, colour=True).table(
-        ["NAME", "PHASE", "WHY"], [["a", "Bound", "-"], ["a-long-name-of-an-operation", "Pending", "x" * 30]]
+        ["NAME", "PHASE", "WHY"], [["a", "Bound", "-"], [name, "[red]", f"waits for {volume} since yesterday"]]
     )
     rows = terminal.getvalue().splitlines()
-    assert rows[1] == "a                             \x1b[32mBound\x1b[0m"
+    assert rows[1] == f"{'a':<{len(name)}}   \x1b[32mBound\x1b[0m   -"
+    assert rows[2].startswith(f"{name}   [red]   waits for"), "markup of a tenant is text"
+    assert any(volume in row for row in rows), "a name is never cut, even if that is too wide"
+    assert len(rows) > 3
     assert not [row for row in rows if row.removesuffix("\x1b[0m").endswith(" ")]

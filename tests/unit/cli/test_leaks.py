@@ -109,7 +109,7 @@ def test_orphans_and_ghosts_are_a_failure(verdict: str, code: int, capsys: pytes
     assert ("`volplane leaks --fix` deletes them" in lines) == (verdict == "orphan")
 
 
-def test_a_wide_table_puts_its_widest_columns_below_each_row(
+def test_a_wide_table_breaks_sentences_and_leaves_names_whole(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -120,11 +120,10 @@ def test_a_wide_table_puts_its_widest_columns_below_each_row(
     with controller({"/leaks": lambda _: report(wide, finding("orphan"))}) as address:
         assert main(["leaks", "--http", address]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert lines[0].split() == ["VERDICT", "DRIVER", "SIZE", "AGE", "FIRST", "SEEN", "CONFIRMED"]
-    assert f"    handle: data-{name}" in lines
-    assert f"    volume: {name}" in lines
+    row = next(line for line in lines if line.startswith("ghost"))
+    assert row.split()[:4] == ["ghost", "hostpath.volplane.dev", f"data-{name}", name]
     assert "\n".join(lines).count("gone") == 20
+    assert row.count("gone") < 20
 
 
 def test_a_check_can_be_had_now(capsys: pytest.CaptureFixture[str]) -> None:
