@@ -32,9 +32,10 @@ NO_CREDENTIALS = "NoCredentials"
 
 
 class CloudError(Exception):
-    """A call of a cloud that gave no result. call: its name. code, message: the cloud's, or codes of the driver."""
+    """A call of a cloud that gave no result."""
 
     def __init__(self, call: str, code: str, message: str) -> None:
+        """call: its name. code, message: the cloud's, or codes of the driver."""
         super().__init__(f"{call}: {code}: {message}")
         self.call = str(call)
         self.code = code
@@ -43,33 +44,34 @@ class CloudError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRow:
-    """A row of an error table.
-
-    codes: of the cloud; one that ends with * stands for every code with this prefix. error: the class. advice: what to
-    do, for people; `{call}` stands for the name of the call. doubt: whether the call may have taken effect all the
-    same; None = as is usual for the class. retry_after: seconds; None = as is usual for the class. scope, reschedule:
-    of `ResourceExhausted`; no scope = the code.
-    """
+    """A row of an error table."""
 
     codes: tuple[str, ...]
+    """Codes of the cloud; one that ends with * stands for every code with this prefix."""
     error: type[BackendError]
+    """The class."""
     advice: str = ""
+    """What a person can do; `{call}` stands for the name of the call."""
     doubt: bool | None = None
+    """Whether the call may have taken effect all the same; None = as is usual for the class."""
     retry_after: float | None = None
+    """Seconds; None = as is usual for the class."""
     scope: str = ""
+    """Of `ResourceExhausted`; empty = the code."""
     reschedule: bool = False
+    """Of `ResourceExhausted`."""
 
     def __post_init__(self) -> None:
         if issubclass(self.error, AttachedElsewhere):
             raise TypeError("AttachedElsewhere needs the name of a node, which no code tells")
 
     def covers(self, code: str) -> bool:
-        """Whether the row is about this code."""
+        """Return whether the row is about this code."""
         return any(code == each or (each[-1:] == "*" and code.startswith(each[:-1])) for each in self.codes)
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the call may have taken effect all the same."""
+        """Return whether the call may have taken effect all the same."""
         return not issubclass(self.error, _CERTAIN) if self.doubt is None else self.doubt
 
 
@@ -83,19 +85,19 @@ class ErrorTable:
         self.rows = tuple(rows)
 
     def row(self, code: str) -> ErrorRow:
-        """The row of a code."""
+        """Return the row of a code."""
         return next((row for row in self.rows if row.covers(code)), _UNKNOWN)
 
     def knows(self, code: str) -> bool:
-        """Whether a row covers the code."""
+        """Return whether a row covers the code."""
         return self.row(code) is not _UNKNOWN
 
     def in_doubt(self, error: CloudError) -> bool:
-        """Whether the call may have taken effect all the same."""
+        """Return whether the call may have taken effect all the same."""
         return self.row(error.code).in_doubt
 
     def translated(self, error: CloudError, doing: str) -> BackendError:
-        """The error of the contract. doing: as in "make a volume for pvc-1"."""
+        """Return the error of the contract. doing: as in "make a volume for pvc-1"."""
         row = self.row(error.code)
         reason = error.message.strip().rstrip(".") or error.code
         text = f"cannot {doing}: {reason}"

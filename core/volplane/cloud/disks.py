@@ -90,8 +90,8 @@ class DiskOptions:
     zones: Annotated[
         tuple[str, ...],
         Param(
-            "Zones for disks whose place nobody chose (volumeBindingMode Immediate without allowedTopologies); empty = "
-            "all of the region. Of these it takes one in which a node is, if there is any."
+            "Zones for disks that have no chosen place (volumeBindingMode Immediate without allowedTopologies); empty "
+            "= all of the region. Of these it takes one in which a node is, if there is any."
         ),
     ] = ()
     endpoint: Annotated[

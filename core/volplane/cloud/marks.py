@@ -1,4 +1,4 @@
-"""Marks that say whose an asset is, as the tags or labels of a cloud, and the mark that fences off former leaders."""
+"""Marks that name the owner of an asset, as tags or labels of a cloud, and the mark that fences off former leaders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CUT = re.compile(r"_x[0-9a-f]{24}_$")
 
 
 def label_text(text: str) -> str:
-    """Any text as the value of a label of lower-case letters, digits, _ and -, at most 63 characters.
+    """Return any text as the value of a label of lower-case letters, digits, _ and -, at most 63 characters.
 
     The characters of UUIDs and of the names of volumes stay as they are, others become their code between two _. A text
     that is then too long is cut and ends with a hash. Different texts have different values.
@@ -33,7 +33,7 @@ def label_text(text: str) -> str:
 
 
 def _label_read(value: str) -> str:
-    """The text of a value; a value that was cut, and codes of no character, stay as they are."""
+    """Return the text of a value; a value that was cut, and codes of no character, stay as they are."""
     return value if _CUT.search(value) else _ENCODED.sub(_character, value)
 
 
@@ -57,7 +57,7 @@ class Marks:
         self._decode = decode
 
     def of(self, owner: Ownership) -> dict[str, str]:
-        """The marks of an owner."""
+        """Return the marks of an owner."""
         return {
             self.cluster: self.encode(owner.cluster_id),
             self.claim: self.encode(owner.claim_uid),
@@ -66,7 +66,7 @@ class Marks:
         }
 
     def owner(self, marks: Mapping[str, str], cluster_id: str = "") -> Ownership | None:
-        """The owner that the marks name; None if one is missing or cannot be read.
+        """Return the owner that the marks name; None if one is missing or cannot be read.
 
         cluster_id: of the caller. A mark of it is read as it, also where the encoding has cut it.
         """
@@ -83,20 +83,22 @@ class Marks:
         )
 
     def of_term(self, context: Context) -> dict[str, str]:
-        """The mark of the term in which the call is made, as `{transitions}//{lease}`; empty if nobody is elected."""
+        """Return the mark of the term in which the call is made, as `{transitions}//{lease}`; empty without an
+        election.
+        """
         fence = Fence.parse(context.fence)
         return {self.fence: self.encode(str(replace(fence, holder="")))} if fence is not None else {}
 
     def term(self, marks: Mapping[str, str]) -> Fence | None:
-        """The term in which the asset was changed last, without its holder; None if there is no such mark."""
+        """Return the term in which the asset was changed last, without its holder; None if there is no such mark."""
         return Fence.parse(self._decode(marks.get(self.fence, "")))
 
     def recorded_demand(self, marks: Mapping[str, str]) -> str:
-        """Digest of the demand that the asset was made for, "" if there is no such mark."""
+        """Return the digest of the demand that the asset was made for, "" if there is no such mark."""
         return marks.get(self.demand, "")
 
     def belongs(self, marks: Mapping[str, str], owner: Ownership) -> bool:
-        """Whether the marks name this owner; the generation is not compared."""
+        """Return whether the marks name this owner; the generation is not compared."""
         wanted = self.of(owner)
         del wanted[self.generation]
         return self.owner(marks) is not None and all(marks.get(key) == value for key, value in wanted.items())
@@ -139,7 +141,7 @@ class Fences:
 
     The driver writes the term to the asset as a mark before it is changed, so that other processes see it too. Most
     clouds have no conditional writes: a call that starts between the read and the change is not refused. Neither is one
-    under a Lease that was made anew since: terms of two Leases cannot be compared.
+    under a Lease that was made again since: terms of two Leases cannot be compared.
     """
 
     def __init__(self, marks: Marks) -> None:
@@ -161,7 +163,7 @@ class Fences:
         self._newest.put(asset, fence)
 
     def mark_to_write(self, marks: Mapping[str, str], context: Context) -> dict[str, str]:
-        """The mark that one of our assets needs before this leader changes it; empty if it has it."""
+        """Return the mark that one of our assets needs before this leader changes it; empty if it has it."""
         wanted = self._marks.of_term(context)
         return wanted if self._marks.cluster in marks and not wanted.items() <= marks.items() else {}
 

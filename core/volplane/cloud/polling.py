@@ -31,22 +31,18 @@ _LONGEST_WAIT = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Observation(Generic[V]):
-    """What a fetch returned for a key. value: None = it does not exist. at: when the fetch began.
-
-    sequence: orders fetches and invalidations, also while the clock stands still.
-    """
+    """What a fetch returned for a key."""
 
     value: V | None
+    """None = it does not exist."""
     at: float
+    """When the fetch began."""
     sequence: int
+    """Orders fetches and invalidations, also while the clock stands still."""
 
 
 class StatePoller(Generic[K, V]):
-    """Observations by key. Safe for threads; all times are seconds of `clock`.
-
-    fetch: returns what exists of the keys; called by one thread at a time. interval: seconds between fetches.
-    early: every fetch serves all keys that were asked for, also those whose callers come later.
-    """
+    """Observations by key. Safe for threads; all times are seconds of `clock`."""
 
     def __init__(
         self,
@@ -56,6 +52,9 @@ class StatePoller(Generic[K, V]):
         interval: float,
         early: bool = False,
     ) -> None:
+        """fetch: returns what exists of the keys; called by one thread at a time. interval: seconds between fetches.
+        early: every fetch serves all keys that were asked for, also those of callers that come later.
+        """
         self._fetch = fetch
         self._clock = clock
         self._interval = interval
@@ -77,7 +76,8 @@ class StatePoller(Generic[K, V]):
     def ask(
         self, key: K, *, max_age: float | None = None, patience: float = 0.0, wait_seconds: float = _LONGEST_WAIT
     ) -> Observation[V] | None:
-        """An observation that is recent enough and newer than the last `invalidate` of the key; None = ask again later.
+        """Return an observation that is recent enough and newer than the last `invalidate` of the key; None = ask again
+        later.
 
         max_age: in seconds, None = the interval. patience: seconds that the caller waits for something else anyway;
         with any, the first call for a key leaves the fetch to others. wait_seconds: how long to wait for a fetch of
@@ -110,14 +110,14 @@ class StatePoller(Generic[K, V]):
             return self._fetched(key)
 
     def current(self, key: K, *, max_age: float | None = None, patience: float = 0.0) -> V | None:
-        """The value of the key, None = it does not exist. Raises RetryLater where `ask` returns None."""
+        """Return the value of the key, None = it does not exist. Raises RetryLater where `ask` returns None."""
         observation = self.ask(key, max_age=max_age, patience=patience)
         if observation is None:
             raise RetryLater(self.next_poll(key, after=patience))
         return observation.value
 
     def fetch_now(self, key: K) -> Observation[V]:
-        """The result of a fetch that begins now, in this thread. Raises what the fetch raises."""
+        """Return the result of a fetch that begins now, in this thread. Raises what the fetch raises."""
         with self._changed:
             self._changed.wait_for(lambda: not self._fetching)
             now = self._clock()
@@ -130,24 +130,24 @@ class StatePoller(Generic[K, V]):
             return self._known[key]
 
     def cached(self, key: K, max_age: float) -> Observation[V] | None:
-        """The last observation if it is at most `max_age` seconds old and was not invalidated. Never fetches."""
+        """Return the last observation if it is at most `max_age` seconds old and was not invalidated. Never fetches."""
         with self._changed:
             return self._fresh(key, self._clock() - max_age)
 
     def invalidate(self, key: K) -> None:
-        """The caller has changed what the key stands for: earlier observations are not used any more."""
+        """Use no earlier observation of the key: the caller has changed what it stands for."""
         with self._changed:
             self._sequence += 1
             self._invalidated[key] = (self._sequence, self._clock())
 
     def forget(self, key: K) -> None:
-        """Drop everything about a key that nobody will ask for again."""
+        """Drop everything about a key that no caller will ask for again."""
         with self._changed:
             for table in (self._wanted, self._known, self._failures, self._invalidated):
                 table.pop(key, None)
 
     def next_poll(self, key: K, after: float = 0.0) -> float:
-        """Seconds until the key should be asked for again, at least `after`.
+        """Return the seconds until the key should be asked for again, at least `after`.
 
         The times of all keys are multiples of one period, so that callers meet and one fetch serves them all.
         """
@@ -161,20 +161,20 @@ class StatePoller(Generic[K, V]):
             return max(moment - now, 0.001)
 
     def relax(self, seconds: float) -> None:
-        """Callers wait for something else for so long, such as their rate: until then the period is half as long again.
+        """Make the period half as long again while callers wait for something else, such as their rate.
 
-        So more of them share a fetch.
+        More of them share a fetch then.
         """
         with self._changed:
             self._relaxed_until = max(self._relaxed_until, self._clock() + seconds)
 
     def slow_down(self) -> None:
-        """The service throttled a fetch: double the period, up to sixteen times the interval."""
+        """Double the period, up to sixteen times the interval: the service throttled a fetch."""
         with self._changed:
             self._slowdown = min(_MAX_SLOWDOWN, self._slowdown * 2)
 
     def speed_up(self) -> None:
-        """The service accepted a call: return towards the interval."""
+        """Return towards the interval: the service accepted a call."""
         if self._slowdown > 1.0:
             with self._changed:
                 self._slowdown = max(1.0, self._slowdown * 0.9)
@@ -205,7 +205,7 @@ class StatePoller(Generic[K, V]):
         return key in self._invalidated and observation.sequence < self._invalidated[key][0]
 
     def _fetched(self, key: K) -> Observation[V] | None:
-        """The result of the fetch that has just ended, however old it is by now."""
+        """Return the result of the fetch that has just ended, however old it is by now."""
         observation = self._known.get(key)
         if observation is None or self._outdated(key, observation) or key in self._wanted:
             return None
@@ -264,7 +264,7 @@ class StatePoller(Generic[K, V]):
 
 
 def chunks(items: Sequence[V], size: int) -> list[Sequence[V]]:
-    """The items in order, at most `size` at once."""
+    """Return the items in order, at most `size` at once."""
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
@@ -275,7 +275,7 @@ def read_without_bad_ids(
     is_bad: Callable[[CloudError], bool],
     named: Callable[[CloudError], Collection[str]],
 ) -> tuple[list[V], list[str]]:
-    """What `read` returns for the ids that it accepts, and the ids that make it fail.
+    """Return what `read` returns for the ids that it accepts, and the ids that make it fail.
 
     is_bad: whether an error is about one of the ids, such as one that does not exist; any other error is raised.
     named: the ids in the message of the error. Where it names none of the ids that were asked for, the batch is halved

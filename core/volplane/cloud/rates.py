@@ -38,18 +38,18 @@ class _Queue:
         self._slots: dict[Hashable, float] = {}
 
     def slot(self, key: Hashable, now: float) -> float:
-        """When this caller may call: the same time however often it asks, until `release`."""
+        """Return when this caller may call: the same time however often it asks, until `release`."""
         slot = self._slots.get(key)
         if slot is None or slot + _SLOT_SECONDS < now:
             slot = self._slots[key] = self._bucket.reserve(now)
         return slot
 
     def seconds(self, now: float) -> float:
-        """How long a new caller would wait."""
+        """Return how long a new caller would wait."""
         return self._bucket.wait(now)
 
     def release(self, key: Hashable, now: float) -> None:
-        """The caller calls. Slots that nobody used are dropped."""
+        """Free the slot of a caller that calls, and drop slots that were not used."""
         self._slots.pop(key, None)
         for expired in [each for each, slot in self._slots.items() if slot + _SLOT_SECONDS < now]:
             del self._slots[expired]
@@ -85,7 +85,7 @@ class RateLimiter:
         self._lock = threading.Lock()
 
     def wait(self, kind: Hashable, key: Hashable) -> float:
-        """Seconds until the caller may call; 0.0 = now, and the token is taken.
+        """Return the seconds until the caller may call; 0.0 = now, and the token is taken.
 
         key: the caller, such as the id of a volume; it keeps its slot until it has called.
         """
@@ -125,19 +125,19 @@ class RateLimiter:
         return result
 
     def queue_seconds(self, kind: Hashable) -> float:
-        """How long a caller that came now would have to wait. Takes nothing."""
+        """Return how long a caller that came now would have to wait. Takes nothing."""
         now = self._clock()
         with self._lock:
             return self._queue(kind, now).seconds(now)
 
     def throttled(self, kind: Hashable) -> None:
-        """The cloud throttled the call: other clients use the account's bucket as well. Lowers the rate."""
+        """Lower the rate: the cloud throttled the call, because other clients use the account's bucket as well."""
         now = self._clock()
         with self._lock:
             self._queue(kind, now).throttled(now)
 
     def succeeded(self, kind: Hashable) -> None:
-        """The cloud accepted the call: return towards the configured rate."""
+        """Return towards the configured rate: the cloud accepted the call."""
         now = self._clock()
         with self._lock:
             self._queue(kind, now).recover(now)

@@ -22,7 +22,7 @@ _LATEST_CHANGE = 0.5
 _TOO_LATE_RETRY_SECONDS = 0.1
 _CACHE_SIZE = 100_000
 _ASKED_SECONDS = 600.0
-"""A state that nobody asked about for this long is another one when it is seen again."""
+"""A state that no caller asked about for this long is another one when it is seen again."""
 
 
 class RetryLater(Exception):
@@ -39,11 +39,14 @@ class RetryLater(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HookCall:
-    """The running call of a hook. started: seconds of `clock`."""
+    """The running call of a hook."""
 
     context: Context
+    """The call's own."""
     clock: Callable[[], float]
+    """Seconds, never going back."""
     started: float
+    """When the call began, by `clock`."""
 
     def require_time(self) -> None:
         """Raise unless the caller still waits and a mutating call that starts now can finish before the timeout.
@@ -57,7 +60,7 @@ class HookCall:
 
 
 def in_turns(context: Context, clock: Callable[[], float], work: Callable[[HookCall], T]) -> T | InProgress:
-    """The result of `work`; InProgress where it raises RetryLater.
+    """Return the result of `work`; InProgress where it raises RetryLater.
 
     The state stays as it was unless RetryLater has another one, so that nothing has to be saved. clock: seconds, never
     going back.
@@ -80,7 +83,7 @@ class BoundedCache(Generic[K, V]):
         self._lock = threading.Lock()
 
     def get(self, key: K) -> V | None:
-        """The value, or None."""
+        """Return the value, or None."""
         return self._table.get(key)
 
     def put(self, key: K, value: V) -> V:
@@ -90,7 +93,7 @@ class BoundedCache(Generic[K, V]):
             return self._add(key, value)
 
     def setdefault(self, key: K, value: V) -> V:
-        """The stored value; `value`, which is then stored, if there is none."""
+        """Return the stored value; `value`, which is then stored, if there is none."""
         with self._lock:
             return self._table[key] if key in self._table else self._add(key, value)
 
@@ -109,19 +112,19 @@ class BoundedCache(Generic[K, V]):
 class StateAges:
     """How long this process has seen things in a state that should pass. Safe for threads.
 
-    A driver compares an age with what is usual, and says so on the claim when a state does not end. clock: seconds,
+    A driver compares an age with the usual one, and reports on the claim a state that does not end. clock: seconds,
     never going back.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._seen: dict[tuple[Hashable, str], tuple[float, float]] = {}
-        """First and last time that somebody asked."""
+        """First and last time that a caller asked."""
         self._next_cleanup = 0.0
         self._lock = threading.Lock()
 
     def seconds(self, key: Hashable, state: str) -> float:
-        """Seconds since the first call for this key and state after the last `reset`."""
+        """Return the seconds since the first call for this key and state after the last `reset`."""
         now = self._clock()
         with self._lock:
             if now >= self._next_cleanup:
@@ -134,7 +137,7 @@ class StateAges:
             return now - first
 
     def reset(self, key: Hashable, *states: str) -> None:
-        """These states are over."""
+        """Forget these states: they are over."""
         with self._lock:
             for state in states:
                 self._seen.pop((key, state), None)

@@ -1,4 +1,4 @@
-"""The zones of a region in which a driver makes assets whose place nobody chose."""
+"""The zones of a region in which a driver makes assets that have no chosen place."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ _SECONDS: Final = 600.0
 
 
 class ZoneStates(NamedTuple):
-    """What the cloud answers. states: of every zone by name. usual: those that are used where no option names any."""
+    """What the cloud answers."""
 
     states: Mapping[str, str]
+    """The state of every zone by its name."""
     usual: Collection[str]
+    """The zones that are used where no option names any."""
 
 
 class Zones:

@@ -1,6 +1,6 @@
 """For authors of backends whose volumes are directories of a file system: what they have in common.
 
-Markers that say whose a directory is, handles, class parameters, paths from a template, and the checks of a demand.
+Markers that name the owner of a directory, handles, class parameters, paths from a template, and checks of a demand.
 Nothing here touches a file system. hostpath and nfs are built on it.
 """
 

@@ -134,7 +134,7 @@ class VolumeMarker:
 
     @property
     def entry(self) -> str:
-        """Name of the volume's directory before it is in its place and while it is removed."""
+        """Return the name of the volume's directory before it is in its place and while it is removed."""
         return f"{self.name}@{self.owner.generation}"
 
     def belongs_to(self, owner: Ownership | None) -> bool:

@@ -56,7 +56,7 @@ def _component(raw: str) -> str:
 
 
 def _parsed(text: str, component: str) -> tuple[str, ...]:
-    """The tokens of one component: literals at even indices, names of placeholders at odd ones."""
+    """Return the tokens of one component: literals at even indices, names of placeholders at odd ones."""
     tokens = tuple(_PLACEHOLDER.split(component))
     for literal in tokens[::2]:
         if not _LITERAL.fullmatch(literal):
@@ -102,7 +102,7 @@ class PathTemplate:
         return PathTemplate(tuple(components))
 
     def render(self, claim: ClaimIdentity, volume: str) -> str:
-        """The path below the root, without leading or trailing slash.
+        """Return the path below the root, without leading or trailing slash.
 
         volume: its name. `${uid}` is the claim's uid; a digest of the volume's name where that is not
         `pvc-<uid>`, because only the name is unique then. A label or annotation that the claim lacks is "none".

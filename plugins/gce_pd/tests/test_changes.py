@@ -190,7 +190,7 @@ def test_a_name_that_is_taken_by_another_disk_or_cluster_is_refused(site: Any) -
     with pytest.raises(AlreadyExists, match="snap-a exists"):
         site.snapshot(second, uid="u2")
     site.fake.snapshots["snap-a"].labels["volplane-cluster"] = "other"
-    with pytest.raises(AlreadyExists, match="made by somebody else"):
+    with pytest.raises(AlreadyExists, match="not made by this cluster"):
         site.snapshot(first)
 
 

@@ -56,12 +56,12 @@ class Action(StrEnum):
 
     @property
     def mutates(self) -> bool:
-        """Whether it changes something in EC2."""
+        """Return whether it changes something in EC2."""
         return not self.startswith(("Describe", "Decode", "Assume"))
 
     @property
     def repeatable(self) -> bool:
-        """Whether two calls with the same parameters leave what one leaves.
+        """Return whether two calls with the same parameters leave what one leaves.
 
         CreateVolume has a client token. AttachVolume, CreateSnapshot and ModifyVolume have none (Amazon EC2 Developer
         Guide, "Ensuring idempotency in Amazon EC2 API requests"): if the answer to a first call is lost, a second one
@@ -104,7 +104,9 @@ Connect = Callable[[Settings], NewClient]
 
 
 def connect(settings: Settings) -> NewClient:
-    """Clients of one session of boto3: a second session takes 20 MB and 0.1 s of CPU, and assumes the role again."""
+    """Return the clients of one session of boto3: a second session takes 20 MB and 0.1 s of CPU, and assumes the role
+    again.
+    """
     from botocore.config import Config  # noqa: PLC0415 - takes 0.15 s, which `volplane plugins` does not need
 
     from volplane_aws_ebs.credentials import session_for  # noqa: PLC0415
@@ -178,7 +180,7 @@ class AwsClient:
 
 
 def _aws_error(action: Action, error: Exception) -> AwsError:
-    """From an exception of botocore, recognised by name and by its `response`, so that botocore is not imported."""
+    """Translate an exception of botocore, known by its name and `response`, so that botocore is not imported."""
     response = getattr(error, "response", None)
     if isinstance(response, Mapping) and isinstance(response.get("Error"), Mapping):
         called = getattr(error, "operation_name", action)

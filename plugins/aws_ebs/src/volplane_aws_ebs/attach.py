@@ -41,7 +41,7 @@ __all__ = ["Attacher"]
 _FIRST_POLL = 1.25
 _STUCK_ATTACHING_SECONDS = 90.0
 _REFUSED_SECONDS = 30.0
-"""So long EC2 may show an attachment that it says is not there; after that its refusal is told."""
+"""So long EC2 may show an attachment that it says is not there; after that its refusal is reported."""
 _INITIALIZING_PAUSE = 60.0
 """EC2 takes minutes to hours, and shows its progress no sooner (Amazon EBS User Guide, "Initialize volumes")."""
 _DEVICE_IN_USE = "InvalidDevice.InUse"
@@ -249,7 +249,7 @@ class Attacher:
         raise RetryLater(self._ec2.batches.volumes.next_poll(id_, after=_FIRST_POLL))
 
     def _known_instance(self, request: DetachRequest, id_: str) -> str | None:
-        """The instance of a node without a providerID, as when the Node object is gone.
+        """Return the instance of a node without a providerID, as when the Node object is gone.
 
         None if the volume is attached to no instance, or only to those of other nodes. Raises NotFound if it is
         attached to an instance whose node this process does not know: it may be this node or another one.
@@ -276,7 +276,7 @@ class Attacher:
     # --- durations --------------------------------------------------------------------------------------------------
 
     def _elapsed(self, pair: Pair, state: str) -> float:
-        """Seconds since the first call for this pair and state after the last `_reset`."""
+        """Return the seconds since the first call for this pair and state after the last `_reset`."""
         return self._waits.seconds(pair, state)
 
     def _reset(self, pair: Pair) -> None:
@@ -288,7 +288,7 @@ class Attacher:
 
 
 def _waits_for_contents(volume: VolumeIdentity) -> bool:
-    """Whether the volume's class says blockAttachUntilInitialized."""
+    """Return whether the volume's class says blockAttachUntilInitialized."""
     attributes = volume.source.fields.get("volumeAttributes")
     return isinstance(attributes, Mapping) and attributes.get(BLOCK_UNTIL_INITIALIZED.lower()) == "true"
 

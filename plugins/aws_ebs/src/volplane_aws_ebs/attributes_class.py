@@ -75,7 +75,10 @@ class AttributesClass:
         )
 
     def values_for(self, volume: Ec2Volume) -> dict[str, int | str]:
-        """The parameters of ModifyVolume, those that follow from the volume's size included. Raises InvalidArgument."""
+        """Return the parameters of ModifyVolume, those that follow from the volume's size included.
+
+        Raises InvalidArgument.
+        """
         if self.iops_per_gib is None:
             return dict(self.values)
         name = str(self.values.get("VolumeType", volume.volume_type))
@@ -85,7 +88,7 @@ class AttributesClass:
         return {**self.values, "Iops": iops}
 
     def tags_to_write(self, volume: Ec2Volume, name: str) -> dict[str, str]:
-        """Tags that the volume lacks, or has with other values. name: of the PersistentVolume.
+        """Return the tags that the volume lacks, or has with other values. name: of the PersistentVolume.
 
         Raises InvalidArgument.
         """
@@ -101,7 +104,7 @@ class AttributesClass:
         return {key: value for key, value in wanted.items() if volume.tags.get(key) != value}
 
     def tags_to_remove(self, volume: Ec2Volume) -> tuple[str, ...]:
-        """Keys of tags that the volume has and should not have."""
+        """Return the keys of tags that the volume has and should not have."""
         return tuple(sorted(self.deletions.intersection(volume.tags)))
 
 

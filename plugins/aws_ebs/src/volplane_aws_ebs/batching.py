@@ -60,7 +60,7 @@ class DescribeBatches:
         )
 
     def expect_missing(self, volume: str) -> None:
-        """The volume is being deleted: from now on it is read by a filter, which does not fail for unknown ids."""
+        """Read a volume that is being deleted by a filter from now on, which does not fail for unknown ids."""
         self._probably_gone[volume] = self._clock() + _PROBABLY_GONE_SECONDS
 
     # --- volumes by id ------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ class DescribeBatches:
         return found
 
     def _volumes_by_id(self, ids: Sequence[str]) -> tuple[dict[str, Ec2Volume], list[str]]:
-        """The volumes that exist, and the ids that made the call fail.
+        """Return the volumes that exist, and the ids that made the call fail.
 
         Those are unknown or malformed, and are read by a filter, which fails for neither.
         """
@@ -149,7 +149,7 @@ class DescribeBatches:
     def _all(
         self, poller: StatePoller[Any, Any], action: Action, field: str, **parameters: Any
     ) -> list[Mapping[str, Any]]:
-        """The items of every page. Slows the poller down when EC2 throttles."""
+        """Return the items of every page. Slows the poller down when EC2 throttles."""
         items: list[Mapping[str, Any]] = []
         token: dict[str, str] = {}
         while True:

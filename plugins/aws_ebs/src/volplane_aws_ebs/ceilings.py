@@ -36,7 +36,7 @@ class Ceilings:
         self._known: BoundedCache[tuple[str, str], tuple[float, int | None]] = BoundedCache()
 
     def capped(self, volume_type: str, zone: str, iops: int, call: HookCall) -> int:
-        """The IOPS, or as many as the zone gives. Where EC2 does not say, it decides when the volume is made.
+        """Return the IOPS, or as many as the zone gives. Where EC2 does not say, it decides when the volume is made.
 
         Raises RetryLater, and AwsError when EC2 throttles.
         """

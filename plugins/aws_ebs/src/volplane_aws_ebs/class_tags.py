@@ -51,11 +51,11 @@ class ClassTags:
         return cls(plain, templates)
 
     def keys(self) -> frozenset[str]:
-        """The keys of the tags."""
+        """Return the keys of the tags."""
         return frozenset({*self.plain, *self.templates})
 
     def rendered(self, *, namespace: str, claim: str, volume: str) -> dict[str, str]:
-        """The tags with their placeholders filled in, cut to 256 characters. Raises InvalidArgument."""
+        """Return the tags with their placeholders filled in, cut to 256 characters. Raises InvalidArgument."""
         values = {"namespace": namespace, "claim": claim, "volume": volume}
         tags = {key: Template(value).substitute(values)[:_LONGEST_VALUE] for key, value in self.plain.items()}
         fields = {"PVCNamespace": namespace, "PVCName": claim, "PVName": volume}

@@ -45,7 +45,7 @@ Key = tuple[str, str, int]
 
 
 def choose_zone(zones: Sequence[str], full: Iterable[str]) -> str:
-    """The first zone that is not known to be full; the first of all if every one is."""
+    """Return the first zone that is not known to be full; the first of all if every one is."""
     known = set(full)
     return next((zone for zone in zones if zone not in known), zones[0])
 
@@ -57,7 +57,7 @@ class _Creation:
     uncertain_until: before this, an empty Describe does not prove that there is no volume. attempt: client tokens used
     up so far. volume: the id from EC2, "" while there is none. spec: digest of the spec it was created for. since: when
     it was created or found. shown: a Describe call has shown it. token_used_up: the volume of the client token is
-    proven to be gone, so the token is of no more use. reported: an error has said that the volume is probably gone.
+    proven to be gone, so the token is of no more use. reported: an error has reported that the volume is probably gone.
     token_refused: since when EC2 refuses the client token.
     """
 
@@ -101,7 +101,7 @@ class Provisioner:
         return self._wait(request, spec, creation, call)
 
     def volume_deleted(self, owner: Ownership) -> None:
-        """This driver has deleted the owner's volume: its client token is used up, the next one may be used at once."""
+        """Take the next client token at once: this driver has deleted the owner's volume."""
         known = self._creations.get(_key(owner))
         attempt = known.attempt if known is not None else 0
         self._creations.put(_key(owner), _Creation(uncertain_until=0.0, attempt=attempt, token_used_up=True))
@@ -237,7 +237,7 @@ class Provisioner:
         if volume.being_deleted:
             creation.volume, creation.shown, creation.token_used_up = "", False, True
             raise Unavailable(
-                f"{id_}, made for {request.name}, is being deleted by somebody else; another volume is made",
+                f"{id_}, made for {request.name}, is being deleted by another client; another volume is made",
                 retry_after=1.0,
             )
         if volume.state == "creating":
@@ -250,7 +250,7 @@ class Provisioner:
         return asset_from(self._ec2.settings, volume, source, driver=request.context.driver, attributes=spec.attributes)
 
     def _gone(self, request: ProvisionRequest, creation: _Creation, error: BackendError) -> InProgress:
-        """The volume is gone for certain: raise that once, then use the next client token."""
+        """Return the volume is gone for certain: raise that once, then use the next client token."""
         id_, creation.volume, creation.shown, creation.token_used_up = creation.volume, "", False, True
         self._ec2.batches.expect_missing(id_)
         if creation.reported:

@@ -15,7 +15,8 @@ __all__ = ["session_for"]
 
 
 def session_for(settings: Settings, sts: Mapping[str, Any]) -> boto3.Session:
-    """A session with the credentials of the options, else of the default chain; with `role_arn`, those of the role.
+    """Return a session with the credentials of the options, else of the default chain; with `role_arn`, those of the
+    role.
 
     sts: arguments for the client of STS that assumes the role.
     """
@@ -48,7 +49,7 @@ def _session_with(settings: Settings, credentials: Credentials) -> boto3.Session
 
 
 def _in_role(session: boto3.Session, settings: Settings, sts: Mapping[str, Any]) -> boto3.Session:
-    """A session with the credentials of the role, fetched again before they expire."""
+    """Return a session with the credentials of the role, fetched again before they expire."""
     parameters = {"RoleArn": settings.role_arn, "RoleSessionName": settings.role_session_name}
     if settings.role_external_id:
         parameters["ExternalId"] = settings.role_external_id

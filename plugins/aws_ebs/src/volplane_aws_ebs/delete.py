@@ -92,7 +92,7 @@ class Deleter:
         return pod_scrub(request, id_, where, "VolumeInUse")
 
     def _not_shown(self, id_: str, request: DeleteRequest, deletion: _Deletion | None) -> Done | InProgress:
-        """Deleted, if this process has deleted it; else a second look must agree, since EC2 may not show it yet."""
+        """Return Done if this process has deleted it; else a second look must agree, since EC2 may not show it yet."""
         if deletion is None and not request.context.state.get(_MISSED):
             return InProgress(
                 retry_after=self._ec2.batches.volumes.next_poll(id_, after=_SECOND_LOOK), state={_MISSED: True}

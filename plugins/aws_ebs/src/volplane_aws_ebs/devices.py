@@ -44,7 +44,7 @@ class DeviceNames:
         self._lock = threading.Lock()
 
     def reserve(self, instance: Ec2Instance, volume: str) -> str:
-        """A name for this volume, the same until it is released. Raises ResourceExhausted.
+        """Return a name for this volume, the same until it is released. Raises ResourceExhausted.
 
         Names are taken round-robin, because a name that was just freed may hang in `attaching`.
         """
@@ -62,20 +62,20 @@ class DeviceNames:
             return choice
 
     def count(self, instance: Ec2Instance) -> int:
-        """How many volumes the instance holds, those that are being attached included."""
+        """Return how many volumes the instance holds, those that are being attached included."""
         with self._lock:
             names = self._current(instance.id)
             return len({*instance.devices.values(), *(volume for volume, _ in names.reserved.values())})
 
     def release(self, instance: str, volume: str) -> None:
-        """The volume is not being attached to this instance any more."""
+        """Free the name of a volume that is not being attached to this instance any more."""
         with self._lock:
             names = self._instances.get(instance)
             if names is not None:
                 names.reserved = {name: held for name, held in names.reserved.items() if held[0] != volume}
 
     def avoid(self, instance: str, name: str) -> None:
-        """The name is in use though EC2 does not show it, or an attachment hung: use it last for an hour."""
+        """Use the name last for an hour: it is in use though EC2 does not show it, or an attachment hung."""
         with self._lock:
             names = self._current(instance)
             names.avoided[name] = self._clock() + _AVOIDED_SECONDS

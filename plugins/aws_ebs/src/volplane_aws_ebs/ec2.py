@@ -55,11 +55,11 @@ class Ec2:
     # --- reads --------------------------------------------------------------------------------------------------
 
     def volume(self, id_: str) -> Ec2Volume | None:
-        """The volume as it is now; None if EC2 does not show it. Raises RetryLater."""
+        """Return the volume as it is now; None if EC2 does not show it. Raises RetryLater."""
         return self.batches.volumes.current(id_)
 
     def recent_volume(self, id_: str) -> Ec2Volume | None:
-        """The volume as it was at most 10 s ago, if that is known.
+        """Return the volume as it was at most 10 s ago, if that is known.
 
         Enough before a change that EC2 refuses if the volume's state is another one by now.
         """
@@ -67,7 +67,7 @@ class Ec2:
         return observation.value if observation is not None else None
 
     def volumes_named(self, cluster: str, name: str) -> tuple[Ec2Volume, ...]:
-        """Volumes with these tags, oldest first, without those that are being deleted. Raises RetryLater.
+        """Return the volumes with these tags, oldest first, without those that are being deleted. Raises RetryLater.
 
         An empty result may be up to 30 s old, unless the name was invalidated. That is safe before CreateVolume,
         whose client token makes it idempotent. While CreateVolume has to wait for its rate, few calls look up many.
@@ -80,23 +80,25 @@ class Ec2:
         return _not_deleting(self.batches.names.current(key, patience=min(queue, _LONGEST_PATIENCE)))
 
     def volumes_named_now(self, cluster: str, name: str) -> tuple[Ec2Volume, ...]:
-        """As `volumes_named`, by a call of its own that begins now."""
+        """Return what `volumes_named` returns, by a call of its own that begins now."""
         return _not_deleting(self.batches.names.fetch_now((cluster, name)).value)
 
     def snapshots(self, cluster: str, name: str) -> tuple[Ec2Snapshot, ...]:
-        """Snapshots with these tags, oldest first. Raises RetryLater."""
+        """Return the snapshots with these tags, oldest first. Raises RetryLater."""
         return self.batches.snapshots.current((cluster, name)) or ()
 
     def instance(self, id_: str) -> Ec2Instance | None:
-        """The instance as it was at most 30 s ago, or since it was invalidated. Raises RetryLater."""
+        """Return the instance as it was at most 30 s ago, or since it was invalidated. Raises RetryLater."""
         return self.batches.instances.current(id_, max_age=_INSTANCE_MAX_AGE)
 
     def modification(self, volume: str) -> VolumeModification | None:
-        """The last modification of the volume; None if there never was one. Raises RetryLater."""
+        """Return the last modification of the volume; None if there never was one. Raises RetryLater."""
         return self.batches.modifications.current(volume)
 
     def attach_limit(self, instance_type: str) -> tuple[int, bool] | None:
-        """How many volumes such an instance can hold, and whether network interfaces count as well; None = unknown."""
+        """Return how many volumes such an instance can hold, and whether network interfaces count as well; None =
+        unknown.
+        """
         if self.settings.attach_limit:
             return self.settings.attach_limit, False
         known = self._limits.get(instance_type)
@@ -114,7 +116,7 @@ class Ec2:
         return known if known is not None and known[0] else None
 
     def read(self, action: Action, **parameters: Any) -> Mapping[str, Any]:
-        """A Describe call that is not batched. Raises AwsError."""
+        """Make a Describe call that is not batched. Raises AwsError."""
         return self._client.call(action, **parameters)
 
     # --- changes ------------------------------------------------------------------------------------------------

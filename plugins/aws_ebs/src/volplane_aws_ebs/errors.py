@@ -267,17 +267,17 @@ def is_throttled(error: CloudError) -> bool:
 
 
 def to_backend_error(error: CloudError, doing: str) -> BackendError:
-    """The error of the contract. doing: as in "make a volume for pvc-1"."""
+    """Return the error of the contract. doing: as in "make a volume for pvc-1"."""
     return _TABLE.translated(error, doing)
 
 
 def outcome_unknown(error: CloudError) -> bool:
-    """Whether the call may have taken effect all the same."""
+    """Return whether the call may have taken effect all the same."""
     return _TABLE.in_doubt(error)
 
 
 def volume_vanished(volume: str, kms_key: str | None, before: int) -> BackendError:
-    """EC2 created the volume and deleted it again, as it does when it may not use the KMS key.
+    """Return the error of a volume that EC2 created and deleted again, as it does when it may not use the KMS key.
 
     before: how often that happened before, for the retry time.
     """
@@ -293,7 +293,7 @@ def volume_vanished(volume: str, kms_key: str | None, before: int) -> BackendErr
 
 
 def volume_failed(volume: str, kms_key: str | None, before: int) -> BackendError:
-    """EC2 created the volume and reports the state `error`: it cannot be used, and was deleted.
+    """Return the error of a volume that EC2 created and reports as `error`: it cannot be used, and was deleted.
 
     Amazon EBS User Guide, "Amazon EBS volume lifecycle". kms_key: None = it is not encrypted with a key of the class.
     before: how often that happened before, for the retry time.

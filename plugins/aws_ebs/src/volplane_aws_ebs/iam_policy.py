@@ -27,7 +27,7 @@ _NOT_OF_THE_ROLE = (Action.ASSUME_ROLE,)
 
 
 def iam_policy(cluster: str, partition: str = "aws", *, former: Sequence[str] = ()) -> dict[str, Any]:
-    """The policy document for the driver of one cluster, in one partition of AWS.
+    """Return the policy document for the driver of one cluster, in one partition of AWS.
 
     Resources without this cluster's tag can be read but not changed, those of other clusters included. former: ids of
     clusters whose volumes `volplane adopt` takes over; their tags may be replaced by this cluster's. Static volumes
@@ -79,7 +79,7 @@ def iam_policy(cluster: str, partition: str = "aws", *, former: Sequence[str] = 
 
 
 def _own_tags_of_marked(cluster: str, former: Sequence[str]) -> dict[str, Any]:
-    """After creation only our own tags are written, on our volumes: the fence, and the owner at adoption, who is us."""
+    """Allow to write our own tags on our volumes after creation: the fence, and the owner at adoption."""
     return {
         "StringEquals": {f"aws:ResourceTag/{ownership_tags.CLUSTER}": [cluster, *former] if former else cluster},
         "StringEqualsIfExists": {f"aws:RequestTag/{ownership_tags.CLUSTER}": cluster},
@@ -88,7 +88,7 @@ def _own_tags_of_marked(cluster: str, former: Sequence[str]) -> dict[str, Any]:
 
 
 def _other_tags_of_marked(cluster: str) -> dict[str, Any]:
-    """A VolumeAttributesClass writes and removes tags of our volumes, but not those that say whose they are."""
+    """Allow what a VolumeAttributesClass does: change tags of our volumes, but not those of their owner."""
     return {
         "StringEquals": {f"aws:ResourceTag/{ownership_tags.CLUSTER}": cluster},
         "Null": {"aws:TagKeys": "false"},  # DeleteTags without keys removes every tag.

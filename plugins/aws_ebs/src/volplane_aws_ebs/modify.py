@@ -84,7 +84,7 @@ class Modifier:
         self._ec2.batches.volumes.invalidate(volume.id)
 
     def _capped(self, volume: Ec2Volume, change: Change, call: HookCall) -> Change:
-        """The change with no more IOPS than the volume's zone gives."""
+        """Return the change with no more IOPS than the volume's zone gives."""
         if "Iops" not in change:
             return change
         name = str(change.get("VolumeType", volume.volume_type))
@@ -182,7 +182,7 @@ def _growth(volume: Ec2Volume, size: int) -> Change:
 
 
 def _performance(volume: Ec2Volume, wanted: Mapping[str, int | str]) -> Change:
-    """As `_difference`. Raises InvalidArgument for a throughput that the IOPS do not allow.
+    """Return what `_difference` returns. Raises InvalidArgument for a throughput that the IOPS do not allow.
 
     Whether the size allows the IOPS is left to EC2, since the volume may grow in the same modification.
     """
@@ -196,7 +196,7 @@ def _performance(volume: Ec2Volume, wanted: Mapping[str, int | str]) -> Change:
 
 
 def _difference(volume: Ec2Volume, wanted: Mapping[str, int | str]) -> Change:
-    """All that is wanted if any of it differs.
+    """Return all that is wanted if any of it differs.
 
     What a ModifyVolume with another type does not name gets the default of that type, also where the old value is the
     wanted one (Amazon EC2 API reference, ModifyVolume).

@@ -17,7 +17,7 @@ _PAGE_SIZE = 500
 
 
 def list_page(ec2: Ec2, request: ListRequest) -> AssetPage:
-    """One page of the region's volumes with ownership tags of any cluster, without those that are being deleted.
+    """Return one page of the region's volumes with ownership tags of any cluster, without those that are being deleted.
 
     Volumes without these tags are never listed, such as root volumes of instances. Raises AwsError.
     """

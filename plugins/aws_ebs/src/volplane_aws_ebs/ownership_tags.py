@@ -59,7 +59,7 @@ OWN_TAGS = 13
 
 
 def client_token(owner: Ownership, attempt: int) -> str:
-    """ClientToken of CreateVolume, 64 characters: the same for the same asset of the same claim in every process.
+    """Return the ClientToken of CreateVolume, 64 characters, which is the same in every process.
 
     attempt: how many tokens of this generation were used up. EC2 refuses a token whose volume was deleted.
     """
@@ -68,7 +68,7 @@ def client_token(owner: Ownership, attempt: int) -> str:
 
 
 def volume_tags(owner: Ownership, claim: ClaimIdentity, *, spec: str) -> dict[str, str]:
-    """The tags of a new volume. spec: digest of what was asked for."""
+    """Return the tags of a new volume. spec: digest of what was asked for."""
     return {
         **TAGS.of(owner),
         SPEC: spec,
@@ -80,22 +80,22 @@ def volume_tags(owner: Ownership, claim: ClaimIdentity, *, spec: str) -> dict[st
 
 
 def snapshot_tags(cluster: str, name: str) -> dict[str, str]:
-    """The tags of a new snapshot."""
+    """Return the tags of a new snapshot."""
     return {CLUSTER: cluster, SNAPSHOT: name, _EBS_CSI_CLUSTER: "true", "Name": name}
 
 
 def tag_specifications(resource_type: str, tags: Mapping[str, str]) -> list[dict[str, object]]:
-    """TagSpecifications of a creating call: the resource has these tags from its first moment."""
+    """Return the TagSpecifications of a creating call: the resource has these tags from its first moment."""
     return [{"ResourceType": resource_type, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}]
 
 
 def owner_of(tags: Mapping[str, str]) -> Ownership | None:
-    """The owner that the tags name; None if a tag is missing or cannot be read."""
+    """Return the owner that the tags name; None if a tag is missing or cannot be read."""
     return TAGS.owner(tags)
 
 
 def recorded_spec(tags: Mapping[str, str]) -> str:
-    """Digest of the spec that the volume was created for, "" if there is no such tag."""
+    """Return the digest of the spec that the volume was created for, "" if there is no such tag."""
     return TAGS.recorded_demand(tags)
 
 

@@ -50,7 +50,7 @@ class ClassParameters:
         ),
     ] = False
     increase_on_modify: Annotated[
-        bool, Param("Compute the IOPS of iopsPerGB anew when the volume grows.", name="allowAutoIOPSIncreaseOnModify")
+        bool, Param("Compute the IOPS of iopsPerGB again when the volume grows.", name="allowAutoIOPSIncreaseOnModify")
     ] = False
     throughput: Annotated[
         int | None,
@@ -184,27 +184,27 @@ class ClassParameters:
 
     @property
     def fs_type(self) -> str:
-        """The file system that the node makes."""
+        """Return the file system that the node makes."""
         return self.csi_fs_type or self.plain_fs_type
 
     @property
     def kms_key(self) -> str | None:
-        """The key to encrypt with; None = the account's key."""
+        """Return the key to encrypt with; None = the account's key."""
         return self.kms_key_id or None
 
     @property
     def create_encrypted(self) -> bool | None:
-        """Whether to encrypt; None = the account's default."""
+        """Return whether to encrypt; None = the account's default."""
         return True if self.kms_key and self.encrypted is None else self.encrypted
 
     @cached_property
     def tags(self) -> ClassTags:
-        """The tags of the volume. Raises `InvalidArgument`."""
+        """Return the tags of the volume. Raises `InvalidArgument`."""
         return ClassTags.of(self.plain_tags, self.tag_specifications or {})
 
     @property
     def _file_system_options(self) -> dict[str, tuple[str | bool | None, tuple[str, ...]]]:
-        """By parameter: its value, and the file systems that have the option."""
+        """Return, by parameter, its value and the file systems that have the option."""
         return {
             "blockSize": (self.block_size, _LINUX),
             "inodeSize": (self.inode_size, _LINUX),

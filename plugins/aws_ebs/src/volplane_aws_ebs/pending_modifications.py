@@ -39,7 +39,7 @@ class PendingModifications:
         self._lock = threading.Lock()
 
     def merged(self, volume: str, hook: str, change: Change) -> tuple[Change, float]:
-        """What to modify, and for how many seconds others may still join; `change` is what this hook wants.
+        """Return what to modify, and for how many seconds others may still join; `change` is what this hook wants.
 
         A parameter that two hooks want is what `modify` says.
         """
@@ -59,7 +59,7 @@ class PendingModifications:
             return merged, max(first + _MERGE_SECONDS - now, 0.0)
 
     def satisfied(self, volume: str, hook: str) -> None:
-        """The hook wants nothing of this volume any more."""
+        """Forget the hook's change of this volume: nothing differs any more."""
         with self._lock:
             changes = self._pending.get(volume, {})
             changes.pop(hook, None)
@@ -67,12 +67,12 @@ class PendingModifications:
                 self._pending.pop(volume, None)
 
     def made(self, volume: str) -> None:
-        """EC2 accepted the modification."""
+        """Forget all changes of this volume: EC2 accepted the modification."""
         with self._lock:
             self._pending.pop(volume, None)
 
     def keep_apart(self, volume: str) -> None:
-        """EC2 refused the merged change: for a while each hook gets its own, so that one error does not stop both."""
+        """Give each hook its own change for a while: EC2 refused the merged one, and one error must not stop both."""
         with self._lock:
             self._apart_until[volume] = self._clock() + _APART_SECONDS
 

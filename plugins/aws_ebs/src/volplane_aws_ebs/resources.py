@@ -33,7 +33,7 @@ __all__ = [
 
 
 def tags_from(response: Mapping[str, Any]) -> dict[str, str]:
-    """The tags of a resource in a response."""
+    """Return the tags of a resource in a response."""
     return {tag["Key"]: tag.get("Value", "") for tag in response.get("Tags", ())}
 
 
@@ -69,7 +69,7 @@ class Ec2Volume:
 
     @classmethod
     def of(cls, response: Mapping[str, Any]) -> Ec2Volume:
-        """From DescribeVolumes, or the response of CreateVolume."""
+        """Read a volume of DescribeVolumes, or the response of CreateVolume."""
         return cls(
             id=response["VolumeId"],
             zone=response.get("AvailabilityZone", ""),
@@ -96,20 +96,20 @@ class Ec2Volume:
 
     @property
     def being_deleted(self) -> bool:
-        """DeleteVolume was accepted; it cannot be undone."""
+        """Return whether DeleteVolume was accepted, which cannot be undone."""
         return self.state in ("deleting", "deleted")
 
     @property
     def available(self) -> bool:
-        """It can be attached or deleted now."""
+        """Return whether it can be attached or deleted now."""
         return self.state == "available" and not self.attachments
 
     def attachment(self, instance: str) -> Ec2Attachment | None:
-        """Its attachment to this instance in any state but `detached`, else None."""
+        """Return its attachment to this instance in any state but `detached`, else None."""
         return next((a for a in self.attachments if a.instance == instance and a.state != "detached"), None)
 
     def elsewhere(self, instance: str) -> tuple[Ec2Attachment, ...]:
-        """Its attachments to other instances in any state but `detached`."""
+        """Return its attachments to other instances in any state but `detached`."""
         return tuple(a for a in self.attachments if a.instance != instance and a.state != "detached")
 
 
@@ -129,7 +129,7 @@ class Ec2Instance:
 
     @classmethod
     def of(cls, response: Mapping[str, Any]) -> Ec2Instance:
-        """From DescribeInstances."""
+        """Read an instance of DescribeInstances."""
         return cls(
             id=response["InstanceId"],
             zone=response.get("Placement", {}).get("AvailabilityZone", ""),
@@ -158,7 +158,7 @@ class VolumeModification:
 
     @classmethod
     def of(cls, response: Mapping[str, Any]) -> VolumeModification:
-        """From DescribeVolumesModifications, or the response of ModifyVolume."""
+        """Read a modification of DescribeVolumesModifications, or the response of ModifyVolume."""
         names = {"TargetSize": "Size", "TargetIops": "Iops", "TargetThroughput": "Throughput"}
         names["TargetVolumeType"] = "VolumeType"
         return cls(
@@ -184,7 +184,7 @@ class Ec2Snapshot:
 
     @classmethod
     def of(cls, response: Mapping[str, Any]) -> Ec2Snapshot:
-        """From DescribeSnapshots, or the response of CreateSnapshot."""
+        """Read a snapshot of DescribeSnapshots, or the response of CreateSnapshot."""
         return cls(
             id=response["SnapshotId"],
             volume=response.get("VolumeId", ""),
@@ -202,13 +202,13 @@ _INSTANCE = re.compile(r"(?:aws://(?:[^/]*/)*)?(i-[0-9a-f]{8,17})")
 
 
 def volume_id_from(handle: str) -> str | None:
-    """The volume id in a handle of a csi or in-tree source; None if the handle cannot be one of EBS."""
+    """Return the volume id in a handle of a csi or in-tree source; None if the handle cannot be one of EBS."""
     match = _HANDLE.fullmatch(handle)
     return match[1] if match else None
 
 
 def volume_id(volume: VolumeIdentity) -> str:
-    """The volume id of a PersistentVolume. Raises InvalidArgument."""
+    """Return the volume id of a PersistentVolume. Raises InvalidArgument."""
     id_ = volume_id_from(volume.handle)
     if id_ is None:
         raise InvalidArgument(
@@ -218,18 +218,18 @@ def volume_id(volume: VolumeIdentity) -> str:
 
 
 def instance_id(node: NodeIdentity) -> str | None:
-    """The instance id in a node's providerID; None if the node is no instance of EC2."""
+    """Return the instance id in a node's providerID; None if the node is no instance of EC2."""
     match = _INSTANCE.fullmatch(node.instance_id)
     return match[1] if match else None
 
 
 def place(settings: Settings, volume: Ec2Volume) -> str:
-    """The volume's zone, as `zone_label` of the nodes names it."""
+    """Return the volume's zone, as `zone_label` of the nodes names it."""
     return volume.zone_id if settings.zone_ids else volume.zone
 
 
 def zone_parameter(settings: Settings, zone: str) -> dict[str, str]:
-    """The parameter of CreateVolume that names the zone."""
+    """Return the parameter of CreateVolume that names the zone."""
     return {"AvailabilityZoneId" if settings.zone_ids else "AvailabilityZone": zone}
 
 

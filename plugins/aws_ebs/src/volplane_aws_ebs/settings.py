@@ -27,9 +27,9 @@ class Settings(DiskOptions):
     zones: Annotated[
         tuple[str, ...],
         Param(
-            "Zones for volumes whose place nobody chose (volumeBindingMode Immediate without allowedTopologies), local "
-            "zones too; empty = all availability zones of the region. Of these it takes one in which a node is, if "
-            "there is any. Ids such as euc1-az1 where zone_label holds ids."
+            "Zones for volumes that have no chosen place (volumeBindingMode Immediate without allowedTopologies), "
+            "local zones too; empty = all availability zones of the region. Of these it takes one in which a node is, "
+            "if there is any. Ids such as euc1-az1 where zone_label holds ids."
         ),
     ] = ()
     access_key_id: Annotated[
@@ -42,7 +42,7 @@ class Settings(DiskOptions):
     ] = None
     secret_access_key: Annotated[
         Secret | None,
-        Param("What belongs to access_key_id. Both are read anew for every call, so changed ones are used at once."),
+        Param("What belongs to access_key_id. Both are read again for every call, so changed ones are used at once."),
     ] = None
     session_token: Annotated[Secret | None, Param("What belongs to access_key_id if it is temporary.")] = None
     role_arn: Annotated[
@@ -119,7 +119,7 @@ class Settings(DiskOptions):
 
     @property
     def zone_ids(self) -> bool:
-        """Whether zones are named by their ids."""
+        """Return whether zones are named by their ids."""
         return self.zone_label == ZONE_ID_LABEL
 
 

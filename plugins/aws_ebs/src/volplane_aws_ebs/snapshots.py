@@ -110,7 +110,7 @@ class Snapshotter:
             return Done()
         cluster = tags_from(response[0]).get(ownership_tags.CLUSTER)
         if cluster != request.context.cluster_id:
-            whose = f"to cluster {cluster!r}" if cluster else "to nobody that volplane knows"
+            whose = f"to cluster {cluster!r}" if cluster else "to no owner that volplane knows"
             raise AlreadyExists(f"snapshot {id_} belongs {whose}: it is not touched")
         try:
             self._ec2.change(Action.DELETE_SNAPSHOT, id_, call, SnapshotId=id_)

@@ -29,15 +29,15 @@ class StateWaits:
         self._ages: StateAges = StateAges(ec2.clock)
 
     def seconds(self, pair: Pair, state: str) -> float:
-        """Seconds since the first call for this pair and state after the last `reset`."""
+        """Return the seconds since the first call for this pair and state after the last `reset`."""
         return self._ages.seconds(pair, state)
 
     def reset(self, pair: Pair, *states: str) -> None:
-        """These states are over."""
+        """Forget these states: they are over."""
         self._ages.reset(pair, *states)
 
     def creating(self, volume: Ec2Volume, after: float) -> NoReturn:
-        """The volume is in state `creating`. Raises RetryLater, and Unavailable once that lasts ten minutes."""
+        """Raise RetryLater for a volume in state `creating`, and Unavailable once that lasts ten minutes."""
         seconds = self.seconds((volume.id, ""), "creating")
         if seconds > _STUCK_CREATING_SECONDS:
             raise Unavailable(
@@ -49,7 +49,7 @@ class StateWaits:
         raise RetryLater(self._ec2.batches.volumes.next_poll(volume.id, after=after))
 
     def detaching(self, volume: Ec2Volume, attachment: Ec2Attachment, after: float) -> NoReturn:
-        """The attachment is in state `detaching` or `busy`. Raises RetryLater, and VolumeInUse after two minutes."""
+        """Raise RetryLater for an attachment in state `detaching` or `busy`, and VolumeInUse after two minutes."""
         seconds = self.seconds((volume.id, attachment.instance), "detaching")
         if seconds > STUCK_DETACHING_SECONDS:
             raise VolumeInUse(

@@ -36,7 +36,7 @@ class TemplateError(ValueError):
 
 
 def parsed(text: str) -> Render:
-    """The template as a function. Raises TemplateError, and so does the function."""
+    """Return the template as a function. Raises TemplateError, and so does the function."""
     parts = _parts(text)
     render, ended = _sequence(parts, depth=0)
     if ended:
@@ -48,7 +48,7 @@ def parsed(text: str) -> Render:
 
 
 def _parts(text: str) -> list[tuple[str, str]]:
-    """Pairs ("text", literal) and ("action", content), the first one last, to be popped."""
+    """Return pairs ("text", literal) and ("action", content), the first one last, to be popped."""
     parts: list[tuple[str, str]] = []
     at, trim = 0, False
     for match in _ACTION.finditer(text):
@@ -65,7 +65,7 @@ def _parts(text: str) -> list[tuple[str, str]]:
 
 
 def _sequence(parts: list[tuple[str, str]], depth: int) -> tuple[Render, str]:
-    """What comes up to the end, or up to an action that belongs to an `if` outside; that action, "" at the end."""
+    """Return what comes up to the end, or up to an action that belongs to an `if` outside, and that action or ""."""
     if depth > _DEEPEST:
         raise TemplateError(f"more than {_DEEPEST} levels")
     pieces: list[Render] = []

@@ -57,7 +57,7 @@ class VolumeSpec:
         )
 
     def create_volume_parameters(self) -> dict[str, Any]:
-        """Parameters of CreateVolume that describe the volume."""
+        """Return the parameters of CreateVolume that describe the volume."""
         wanted: dict[str, Any] = {
             "Size": self.size,
             "VolumeType": self.parameters.volume_type,
@@ -73,11 +73,11 @@ class VolumeSpec:
 
     @property
     def digest(self) -> str:
-        """A hash for a tag: equal specs have equal ones."""
+        """Return a hash for a tag: equal specs have equal ones."""
         return hashlib.sha256(json.dumps(self.create_volume_parameters(), sort_keys=True).encode()).hexdigest()[:16]
 
     def difference(self, volume: Ec2Volume) -> str:
-        """How an existing volume differs from this spec, for a message."""
+        """Return how an existing volume differs from this spec, for a message."""
         found = {
             "Size": volume.size,
             "VolumeType": volume.volume_type,

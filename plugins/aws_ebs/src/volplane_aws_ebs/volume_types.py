@@ -69,7 +69,7 @@ LARGEST_GIB = max(kind.sizes[1] for kind in VOLUME_TYPES.values())
 def allowed_iops(
     name: str, size: int, *, iops: int | None = None, per_gib: int | None = None, raise_to_minimum: bool
 ) -> int:
-    """IOPS of a volume of `size` GiB, from `iops` or from `per_gib` for each; no more than the type has at this size.
+    """Return the IOPS of a volume of `size` GiB, from `iops` or from `per_gib` for each GiB, capped by the type's.
 
     As the official driver does (kubernetes-sigs/aws-ebs-csi-driver, docs/parameters.md). raise_to_minimum: return the
     type's minimum where it is more than what is wanted, instead of raising InvalidArgument.

@@ -60,12 +60,12 @@ class Method(StrEnum):
 
     @property
     def mutates(self) -> bool:
-        """Whether it changes something, and so returns an operation."""
+        """Return whether it changes something, and so returns an operation."""
         return self.partition(".")[2] not in ("get", "list", "aggregatedList")
 
     @property
     def lists(self) -> bool:
-        """Whether it returns pages."""
+        """Return whether it returns pages."""
         return self.partition(".")[2] in ("list", "aggregatedList")
 
 
@@ -122,7 +122,7 @@ Connect = Callable[[Settings, str], Any]
 
 
 def connect(settings: Settings, service: str) -> Any:
-    """The client of the service, with the credentials that the settings name."""
+    """Return the client of the service, with the credentials that the settings name."""
     from google.api_core.client_options import ClientOptions  # noqa: PLC0415 - takes a second and 150 MB
     from google.cloud import compute_v1  # noqa: PLC0415
 
@@ -161,7 +161,7 @@ class ComputeClient:
             raise _gce_error(method, error) from error
 
     def pages(self, method: Method, **fields: Any) -> Iterator[Any]:
-        """Every page of a method that lists. Raises GceError."""
+        """Yield every page of a method that lists. Raises GceError."""
         token = ""
         while True:
             page = self.call(method, **fields, page_token=token) if token else self.call(method, **fields)
@@ -195,7 +195,7 @@ class ComputeClient:
 
 
 def _gce_error(method: Method, error: Exception) -> GceError:
-    """From an exception of the client library, of google-auth or of requests; any other one is raised."""
+    """Translate an exception of the client library, of google-auth or of requests; raise any other one."""
     from google.api_core.exceptions import GoogleAPICallError  # noqa: PLC0415
     from google.auth.exceptions import GoogleAuthError, TransportError  # noqa: PLC0415
     from google.protobuf.json_format import ParseError  # noqa: PLC0415
@@ -220,7 +220,7 @@ def _gce_error(method: Method, error: Exception) -> GceError:
 
 
 def _reason(error: Any) -> str:
-    """The reason in the body of an HTTP error, as in `error.errors[].reason`; "" if there is none."""
+    """Return the reason in the body of an HTTP error, as in `error.errors[].reason`; "" if there is none."""
     for each in error.errors or ():
         reason = each.get("reason") if isinstance(each, Mapping) else getattr(each, "code", None)
         if reason:
@@ -232,7 +232,7 @@ _UNCONNECTED = ("NewConnectionError", "NameResolutionError", "ConnectTimeout", "
 
 
 def _never_sent(error: BaseException) -> bool:
-    """Whether the chain of causes says that there was no connection."""
+    """Return whether the chain of causes says that there was no connection."""
     seen: BaseException | None = error
     while seen is not None:
         if any(name in type(seen).__name__ or name in str(seen) for name in _UNCONNECTED):

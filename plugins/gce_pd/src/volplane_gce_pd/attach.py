@@ -49,7 +49,7 @@ __all__ = ["Attacher", "VmQueues"]
 
 _QUEUE_RETRY = 1.0
 _QUEUED_SECONDS = 300.0
-"""An operation that nobody asked about for so long does not count any more."""
+"""An operation that no caller asked about for so long does not count any more."""
 _FIRST_BACKOFF = 0.2
 _LONGEST_BACKOFF = 300.0
 
@@ -75,7 +75,7 @@ class VmQueues:
             running[disk] = now
 
     def leave(self, vm: InstanceKey, disk: DiskKey) -> None:
-        """The operation is over, or was not started."""
+        """Free the place of an operation that is over, or was not started."""
         with self._lock:
             running = self._running.get(vm, {})
             running.pop(disk, None)
@@ -219,7 +219,7 @@ class Attacher:
         raise self._begin(Method.INSTANCES_DETACH_DISK, disk, target, call, fields)
 
     def _known(self, request: DetachRequest, key: DiskKey) -> InstanceKey | None:
-        """The virtual machine of a node without a providerID, as when the Node object is gone.
+        """Return the virtual machine of a node without a providerID, as when the Node object is gone.
 
         None if the disk is attached to none, or only to those of other nodes. Raises NotFound if it is attached to a
         machine whose node this process does not know: it may be this node or another one.
@@ -240,7 +240,7 @@ class Attacher:
     # --- both ---------------------------------------------------------------------------------------------------
 
     def _finished(self, call: HookCall, method: Method, key: DiskKey, vm: InstanceKey, doing: str) -> Outcome:
-        """What became of the saved operation. Raises RetryLater, and the error of a failed one."""
+        """Return what became of the saved operation. Raises RetryLater, and the error of a failed one."""
         try:
             outcome = self._operations.outcome(call, method, key, vm)
         except GceError as error:
@@ -276,7 +276,7 @@ class Attacher:
         return retry
 
     def _failure(self, error: GceError, key: DiskKey, vm: InstanceKey, doing: str) -> BackendError:
-        """The error of the contract, whose retry time doubles with every failure of the pair in a row."""
+        """Return the error of the contract, whose retry time doubles with every failure of the pair in a row."""
         if error.call == Method.INSTANCES_ATTACH_DISK and code_of(error) in IN_USE:
             disk = self._compute.disk_now(key)
             others = [user for user in disk.users if user != vm] if disk is not None else []
@@ -296,6 +296,6 @@ def _read_only(request: AttachRequest) -> bool:
 
 
 def _limit_of_label(request: AttachRequest) -> int | None:
-    """The node's own limit, its boot disk included (label of the official driver, which does not count that)."""
+    """Return the node's own limit, its boot disk included (label of the official driver, which does not count that)."""
     text = request.node.labels.get("node-restriction.kubernetes.io/gke-volume-attach-limit-override", "")
     return int(text) + 1 if text.isascii() and text.isdigit() and 0 < int(text) < 1_000 else None

@@ -113,7 +113,7 @@ class Changer:
 
 
 def _wanted(parameters: Mapping[str, str]) -> dict[str, int]:
-    """From the parameters of a VolumeAttributesClass to fields of compute.v1.Disk."""
+    """Return the fields of compute.v1.Disk that a VolumeAttributesClass sets."""
     wanted: dict[str, int] = {}
     for key, text in parameters.items():
         name = key.lower()

@@ -63,15 +63,15 @@ class Compute:
     # --- reads --------------------------------------------------------------------------------------------------
 
     def disk(self, key: DiskKey) -> Disk | None:
-        """The disk as it is now; None if there is none. Raises RetryLater."""
+        """Return the disk as it is now; None if there is none. Raises RetryLater."""
         return self.disks.current(key)
 
     def disk_now(self, key: DiskKey) -> Disk | None:
-        """The disk by a call that begins now. Raises GceError."""
+        """Return the disk by a call that begins now. Raises GceError."""
         return self.disks.fetch_now(key).value
 
     def named(self, name: str) -> Named:
-        """The disks of this name in all places of the region. Raises RetryLater.
+        """Return the disks of this name in all places of the region. Raises RetryLater.
 
         An empty result may be up to 30 s old, unless the name was invalidated. That is safe before an insert, which
         refuses a name that is taken.
@@ -82,7 +82,7 @@ class Compute:
         return self.names.current(name) or Named()
 
     def named_now(self, name: str) -> tuple[Disk, ...]:
-        """The disks of this name in all places of the region, by calls that begin now.
+        """Return the disks of this name in all places of the region, by calls that begin now.
 
         Raises GceError, and Unavailable while a place cannot be read: what is there would be missing.
         """
@@ -91,7 +91,10 @@ class Compute:
         return found.disks
 
     def marked_disks(self, label: str, page: str | None) -> tuple[list[Disk], str | None]:
-        """One page of the region's disks with this label, and the token of the next one. Raises as `named_now`."""
+        """Return one page of the region's disks with this label, and the token of the next one.
+
+        Raises as `named_now`.
+        """
         fields = {"filter": f"labels.{label}:*", "max_results": _PAGE_SIZE, **({"page_token": page} if page else {})}
         answer = self._client.call(Method.DISKS_AGGREGATED_LIST, **fields)
         disks, unread = self._of_places(answer)
@@ -99,15 +102,15 @@ class Compute:
         return disks, answer.next_page_token or None
 
     def instance(self, key: InstanceKey) -> Instance | None:
-        """The virtual machine as it is now; None if there is none. Raises RetryLater."""
+        """Return the virtual machine as it is now; None if there is none. Raises RetryLater."""
         return self.instances.current(key)
 
     def snapshot(self, name: str) -> DiskSnapshot | None:
-        """The snapshot by a call that begins now; None if there is none. Raises GceError."""
+        """Return the snapshot by a call that begins now; None if there is none. Raises GceError."""
         return self._one(Method.SNAPSHOTS_GET, DiskSnapshot.of, snapshot=name)
 
     def zones(self) -> dict[str, str]:
-        """The zones of the region -> UP or DOWN. Raises GceError."""
+        """Return the zones of the region -> UP or DOWN. Raises GceError."""
         return {
             zone.name: zone.status
             for page in self._client.pages(Method.ZONES_LIST, max_results=_PAGE_SIZE)
@@ -116,11 +119,11 @@ class Compute:
         }
 
     def check(self) -> None:
-        """A cheap call that needs the project, the credentials and the network. Raises GceError."""
+        """Make a cheap call that needs the project, the credentials and the network. Raises GceError."""
         self._client.call(Method.ZONES_LIST, max_results=1)
 
     def attach_limit(self, instance: Instance) -> int | None:
-        """How many disks the virtual machine can hold, its boot disk included; None = unknown."""
+        """Return how many disks the virtual machine can hold, its boot disk included; None = unknown."""
         if self.settings.attach_limit:
             return self.settings.attach_limit
         if (limit := hyperdisk_limit(instance.machine_type)) is not None:
@@ -174,7 +177,7 @@ class Compute:
         return found
 
     def _read_operations_everywhere(self, keys: Sequence[DiskKey]) -> dict[DiskKey, Operation]:
-        """By one call for all places. An operation of a place that cannot be read now is not known to be done."""
+        """Read them by one call. An operation of a place that cannot be read now is not known to be done."""
         found: dict[DiskKey, Operation] = {}
         method = Method.GLOBAL_OPERATIONS_AGGREGATED_LIST
         with self.operations.pacing(is_throttled):
@@ -199,7 +202,7 @@ class Compute:
         names: Sequence[str],
         make: Callable[[Any], V],
     ) -> Iterator[V]:
-        """What exists of these names in a place: one is got, several are listed with a filter.
+        """Yield what exists of these names in a place: one is got, several are listed with a filter.
 
         methods: that gets one, that lists, and the field of the former's request that holds the name.
         """
@@ -237,7 +240,7 @@ class Compute:
         return {name: Named(disks=tuple(disks), unread=frozenset(unread)) for name, disks in found.items()}
 
     def _of_places(self, page: Any) -> tuple[list[Disk], set[str]]:
-        """The region's disks on a page of disks.aggregatedList, and its zones that could not be read."""
+        """Return the region's disks on a page of disks.aggregatedList, and its zones that could not be read."""
         found: list[Disk] = []
         missing = {url.rpartition("/")[2] for url in page.unreachables}
         for scope, listed in page.items.items():
@@ -263,7 +266,7 @@ class Compute:
         return Operation.of(result)
 
     def changed(self, key: tuple[str, str]) -> None:
-        """A disk or virtual machine is being changed, or has been: earlier observations are not used any more."""
+        """Use no earlier observation of a disk or virtual machine: it is being changed, or has been."""
         if "/" in key[0]:
             self.disks.invalidate(key)
             self.names.invalidate(key[1])
@@ -276,7 +279,7 @@ class Compute:
 
 
 def _any_of(names: Sequence[str]) -> str:
-    """The filter for resources with one of these names (API reference, parameter filter)."""
+    """Return the filter for resources with one of these names (API reference, parameter filter)."""
     return " OR ".join(f'(name = "{name}")' for name in names)
 
 

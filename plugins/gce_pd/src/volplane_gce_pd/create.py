@@ -87,7 +87,7 @@ class Provisioner:
         return zones
 
     def _chosen_zones(self, request: ProvisionRequest, spec: DiskSpec, zones: Sequence[str]) -> tuple[str, ...]:
-        """The first zones that are not known to be full; the first of all if every one is."""
+        """Return the first zones that are not known to be full; the first of all if every one is."""
         full = _texts(request.context.state.get(_FULL))
         count = 2 if spec.parameters.regional else 1
         ordered = [zone for zone in zones if zone not in full] + [zone for zone in zones if zone in full]
@@ -101,7 +101,7 @@ class Provisioner:
     # --- the disk -----------------------------------------------------------------------------------------------
 
     def _existing(self, key: DiskKey) -> Disk | None:
-        """The disk of this name in any place of the region: an earlier demand may have chosen another one."""
+        """Return the disk of this name in any place of the region: an earlier demand may have chosen another one."""
         named = self._compute.named(key[1])
         if not named.disks and key[0].partition("/")[2] in named.unread:
             raise Unavailable(f"the disks of {key[0]} cannot be read now: it is not known whether there is {key[1]}")
@@ -195,7 +195,7 @@ class Provisioner:
     def _elsewhere(
         self, request: ProvisionRequest, failure: BackendError, zone: str, zones: Sequence[str], spec: DiskSpec
     ) -> InProgress:
-        """Another zone that the disk may be in, if there is one. Raises the failure."""
+        """Try another zone that the disk may be in. Raises the failure if there is none."""
         full = {*_texts(request.context.state.get(_FULL)), zone}
         if spec.parameters.regional or all(other in full for other in zones):
             raise failure

@@ -22,8 +22,8 @@ _LIFETIME_SECONDS = 3_600
 
 
 def credentials_for(settings: Settings) -> Any:
-    """The credentials of the option, else of the default chain; with `impersonate_service_account`, those of that
-    account, fetched again before they expire. Raises google.auth.exceptions.GoogleAuthError.
+    """Return the credentials of the option, else of the default chain; with `impersonate_service_account`, those of
+    that account, fetched again before they expire. Raises google.auth.exceptions.GoogleAuthError.
     """
     if settings.credentials is None:
         source, _project = google.auth.default(scopes=_SCOPES)
@@ -40,7 +40,7 @@ def credentials_for(settings: Settings) -> Any:
 
 
 def _from_file(text: str) -> Any:
-    """Credentials of the kinds that run no program. No error repeats the text."""
+    """Return credentials of the kinds that run no program. No error repeats the text."""
     try:
         contents = json.loads(text)
         kind = contents["type"]

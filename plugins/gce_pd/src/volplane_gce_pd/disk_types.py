@@ -104,7 +104,7 @@ def check_performance(name: str, size: int, iops: int | None, throughput: int | 
 
 
 def least_performance(name: str, size: int) -> tuple[int, int]:
-    """IOPS and throughput (MiB/s) that a disk of this type and size (GiB) has at least; 0 = any.
+    """Return the IOPS and throughput (MiB/s) that a disk of this type and size (GiB) has at least; 0 = any.
 
     gcp-compute-persistent-disk-csi-driver, `pkg/common/utils.go`, GetMinIopsThroughput.
     """
@@ -148,7 +148,9 @@ _MACHINE = re.compile(r"([a-z0-9]+)-[a-z0-9]+-(\d+)g?(?:-[a-z0-9]+)*")
 
 
 def hyperdisk_limit(machine_type: str) -> int | None:
-    """How many disks such a virtual machine can hold, its boot disk included; None if the series has no such table."""
+    """Return how many disks such a virtual machine can hold, its boot disk included; None if the series has no such
+    table.
+    """
     series = machine_type.partition("-")[0]
     if machine_type.endswith("-metal") and series in _METAL:
         return 1 + _METAL[series]

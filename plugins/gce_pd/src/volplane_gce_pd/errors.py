@@ -100,7 +100,7 @@ _TABLE = ErrorTable(
         ErrorRow(
             codes=("OPERATION_CANCELED_BY_USER",),
             error=Unavailable,
-            advice="somebody cancelled the operation; it is tried again",
+            advice="the operation was cancelled; it is tried again",
         ),
         ErrorRow(
             codes=("conditionNotMet", "CONDITION_NOT_MET", "HTTP 412", "invalidFingerprint"),
@@ -170,12 +170,12 @@ def is_throttled(error: CloudError) -> bool:
 
 
 def to_backend_error(error: CloudError, doing: str) -> BackendError:
-    """The error of the contract. doing: as in "make a disk for pvc-1"."""
+    """Return the error of the contract. doing: as in "make a disk for pvc-1"."""
     failure = _TABLE.translated(CloudError(error.call, code_of(error), error.message), doing)
     failure.code = error.code
     return failure
 
 
 def outcome_unknown(error: CloudError) -> bool:
-    """Whether the call may have taken effect all the same."""
+    """Return whether the call may have taken effect all the same."""
     return _TABLE.in_doubt(CloudError(error.call, code_of(error), error.message))

@@ -44,9 +44,10 @@ class LongOperations:
         """Failed operations whose error was raised."""
 
     def outcome(self, call: HookCall, method: str, *resources: tuple[str, str]) -> Outcome:
-        """What became of the saved operation. Raises RetryLater while it runs, and once GceError if it has failed.
+        """Return what became of the saved operation. Raises RetryLater while it runs, and once GceError if it has
+        failed.
 
-        method: what it was, for the error. resources: keys of boards that it changes; they are read anew when it is
+        method: what it was, for the error. resources: keys of pollers that it changes; they are read again when it is
         done. After its error was raised, the next call goes on with another attempt.
         """
         key = self.saved(call)
@@ -85,19 +86,19 @@ class LongOperations:
 
     @staticmethod
     def attempt(context: Context) -> int:
-        """The number of the attempt, from 0."""
+        """Return the number of the attempt, from 0."""
         number = context.state.get(_ATTEMPT)
         return number if isinstance(number, int) and number > 0 else 0
 
     @staticmethod
     def saved(call: HookCall) -> DiskKey | None:
-        """Place and name of the saved operation."""
+        """Return the place and name of the saved operation."""
         text = call.context.state.get(_OPERATION)
         place, between, name = str(text or "").rpartition("/operations/")
         return (place, name) if between and place and name else None
 
     @classmethod
     def next_attempt(cls, context: Context) -> dict[str, Any]:
-        """The state without the operation that is over; its number is saved before it is used."""
+        """Return the state without the operation that is over; its number is saved before it is used."""
         kept = {name: value for name, value in context.state.items() if name != _OPERATION}
         return {**kept, _ATTEMPT: cls.attempt(context) + 1}

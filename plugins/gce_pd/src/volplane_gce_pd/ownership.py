@@ -24,7 +24,7 @@ _ADOPT_RETRY = 1.0
 
 
 def list_page(compute: Compute, request: ListRequest) -> AssetPage:
-    """One page of the region's disks with ownership labels of any cluster, without those that are being deleted.
+    """Return one page of the region's disks with ownership labels of any cluster, without those that are being deleted.
 
     Raises GceError, and Unavailable while a zone cannot be read.
     """

@@ -40,7 +40,7 @@ _POOL = re.compile(r"projects/[^/\s]+/zones/([a-z0-9-]+)/storagePools/[a-z][a-z0
 
 
 def mebibytes(size_bytes: int) -> int:
-    """The throughput in MiB/s, rounded up."""
+    """Return the throughput in MiB/s, rounded up."""
     return -(-size_bytes // MIB)
 
 
@@ -162,27 +162,27 @@ class ClassParameters:
 
     @property
     def regional(self) -> bool:
-        """Whether the disk has a copy in a second zone."""
+        """Return whether the disk has a copy in a second zone."""
         return self.replication_type == "regional-pd"
 
     @property
     def failover(self) -> bool:
-        """Whether the disk is taken away from a node that does not answer."""
+        """Return whether the disk is taken away from a node that does not answer."""
         return self.availability_class == _FAILOVER
 
     @property
     def iops(self) -> int | None:
-        """None = the type's default."""
+        """Return the IOPS; None = the type's default."""
         return self.iops_on_create or None
 
     @property
     def throughput(self) -> int | None:
-        """MiB/s; None = the type's default."""
+        """Return the MiB/s; None = the type's default."""
         return mebibytes(self.throughput_bytes) if self.throughput_bytes else None
 
     @cached_property
     def pools(self) -> dict[str, str]:
-        """The storage pools by zone. Raises InvalidArgument."""
+        """Return the storage pools by zone. Raises InvalidArgument."""
         pools: dict[str, str] = {}
         for name in self.storage_pools:
             match = _POOL.fullmatch(name)
@@ -198,7 +198,7 @@ class ClassParameters:
 
     @cached_property
     def tag_values(self) -> dict[str, str]:
-        """The tags of Resource Manager, from "parent/key" to the value. Raises InvalidArgument."""
+        """Return the tags of Resource Manager, from "parent/key" to the value. Raises InvalidArgument."""
         tags: dict[str, str] = {}
         for text in self.resource_tags:
             match = _RESOURCE_TAG.fullmatch(text)
@@ -213,7 +213,7 @@ class ClassParameters:
 
     @property
     def fs_type(self) -> str:
-        """The file system that the node makes."""
+        """Return the file system that the node makes."""
         return self.csi_fs_type or self.plain_fs_type
 
 
@@ -251,11 +251,11 @@ class DiskSpec:
 
     @property
     def attributes(self) -> dict[str, str]:
-        """Attributes of the volume, for `attach`."""
+        """Return the attributes of the volume, for `attach`."""
         return {FORCE_ATTACH: "true"} if self.parameters.failover else {}
 
     def description(self, request: ProvisionRequest) -> str:
-        """Text of the disk that people and the official driver's tools read."""
+        """Return the text of the disk that people and the official driver's tools read."""
         return json.dumps(
             {
                 "kubernetes.io/created-for/pv/name": request.name,
@@ -267,7 +267,7 @@ class DiskSpec:
         )
 
     def message(self, project: str, zone: str) -> dict[str, Any]:
-        """Fields of compute.v1.Disk that describe the disk. zone: where it is made, or one of its two."""
+        """Return the fields of compute.v1.Disk that describe the disk. zone: where it is made, or one of its two."""
         wanted: dict[str, Any] = {
             "size_gb": self.size,
             "provisioned_iops": self.parameters.iops,
@@ -285,13 +285,13 @@ class DiskSpec:
 
     @property
     def digest(self) -> str:
-        """A hash for a label: equal demands have equal ones, whatever the zone."""
+        """Return a hash for a label: equal demands have equal ones, whatever the zone."""
         wanted = {**self.message("", ""), "type": self.parameters.disk_type, "regional": self.parameters.regional}
         wanted["pools"] = self.parameters.pools
         return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:16]
 
     def difference(self, disk: Disk) -> str:
-        """How an existing disk differs from this demand, for a message; "" if it does not."""
+        """Return how an existing disk differs from this demand, for a message; "" if it does not."""
         parameters = self.parameters
         key = (parameters.kms_key or "").partition("/cryptoKeyVersions/")[0]
         pairs = [
@@ -313,7 +313,7 @@ class DiskSpec:
 
 
 def _access_mode(request: ProvisionRequest, parameters: ClassParameters) -> str | None:
-    """Of a hyperdisk. Raises InvalidArgument or Unsupported if the claim's access modes cannot be had."""
+    """Return that of a hyperdisk. Raises InvalidArgument or Unsupported if the claim's access modes cannot be had."""
     kind = DISK_TYPES[parameters.disk_type]
     shared = [mode for mode in _SHARED if mode in request.access_modes]
     if AccessMode.READ_WRITE_MANY in shared:

@@ -51,7 +51,7 @@ def _last(url: str) -> str:
 
 
 def _place_and_name(url: str) -> tuple[str, str]:
-    """From the URL of a zonal or regional resource to its place and name."""
+    """Return place and name of a zonal or regional resource from its URL."""
     parts = url.split("/")
     return "/".join(parts[-4:-2]), parts[-1]
 
@@ -87,7 +87,7 @@ class Disk:
 
     @classmethod
     def of(cls, message: Any) -> Disk:
-        """From the message compute.v1.Disk."""
+        """Read the message compute.v1.Disk."""
         place = f"regions/{_last(message.region)}" if message.region else f"zones/{_last(message.zone)}"
         return cls(
             place=place,
@@ -114,31 +114,31 @@ class Disk:
 
     @property
     def key(self) -> DiskKey:
-        """Its place and name."""
+        """Return its place and name."""
         return self.place, self.name
 
     @property
     def asset(self) -> str:
-        """Its place and name as one text."""
+        """Return its place and name as one text."""
         return f"{self.place}/{self.name}"
 
     @property
     def zones(self) -> tuple[str, ...]:
-        """The zones in which it can be attached."""
+        """Return the zones in which it can be attached."""
         return self.replica_zones or (self.place.partition("/")[2],)
 
     @property
     def making(self) -> bool:
-        """It is being made, and cannot be used yet."""
+        """Return whether it is being made, and cannot be used yet."""
         return self.state in ("CREATING", "RESTORING")
 
     @property
     def shared(self) -> bool:
-        """Several virtual machines may write to it, or read it, at once."""
+        """Return whether several virtual machines may write to it, or read it, at once."""
         return self.access_mode in ("READ_WRITE_MANY", "READ_ONLY_MANY")
 
     def handle(self, project: str) -> str:
-        """As in `volumeHandle` of the official driver."""
+        """Return the handle, as in `volumeHandle` of the official driver."""
         return f"projects/{project}/{self.place}/disks/{self.name}"
 
 
@@ -164,7 +164,7 @@ class Instance:
 
     @classmethod
     def of(cls, message: Any) -> Instance:
-        """From the message compute.v1.Instance."""
+        """Read the message compute.v1.Instance."""
         return cls(
             zone=_last(message.zone),
             name=message.name,
@@ -179,7 +179,7 @@ class Instance:
         )
 
     def disk(self, key: DiskKey) -> AttachedDisk | None:
-        """How it has this disk; None if it has it not."""
+        """Return how it has this disk; None if it has it not."""
         return next((each for each in self.disks if each.key == key), None)
 
 
@@ -195,7 +195,7 @@ class Operation:
 
     @classmethod
     def of(cls, message: Any) -> Operation:
-        """From the message compute.v1.Operation."""
+        """Read the message compute.v1.Operation."""
         if message.zone:
             place = f"zones/{_last(message.zone)}"
         else:
@@ -224,7 +224,7 @@ class DiskSnapshot:
 
     @classmethod
     def of(cls, message: Any) -> DiskSnapshot:
-        """From the message compute.v1.Snapshot."""
+        """Read the message compute.v1.Snapshot."""
         return cls(
             name=message.name,
             size=int(message.disk_size_gb),
@@ -235,7 +235,7 @@ class DiskSnapshot:
 
     @property
     def disk_key(self) -> DiskKey:
-        """Place and name of its disk."""
+        """Return the place and name of its disk."""
         return _place_and_name(self.disk)
 
 
@@ -246,7 +246,7 @@ _REQUESTS = uuid.UUID("5bd2fa47-2a3f-5a0e-9a86-3f2f4b1c9d10")
 
 
 def resource_name(text: str) -> str:
-    """The text as the name of a resource: itself if Compute Engine takes it, else with a hash."""
+    """Return the text as the name of a resource: itself if Compute Engine takes it, else with a hash."""
     if _NAME.fullmatch(text):
         return text
     plain = re.sub(r"[^a-z0-9-]", "-", text.lower())[:28].strip("-")
@@ -254,7 +254,8 @@ def resource_name(text: str) -> str:
 
 
 def disk_name(owner: Ownership) -> str:
-    """The name of an owner's disk: that of the volume, as of the official driver, with the generation if it is not 1.
+    """Return the name of an owner's disk: that of the volume, as of the official driver, with the generation if it is
+    not 1.
 
     It is unique in a project and place, so that a second disk of one owner and generation cannot be made.
     """
@@ -262,7 +263,7 @@ def disk_name(owner: Ownership) -> str:
 
 
 def request_id(*parts: object) -> str:
-    """The requestId of a call: Compute Engine does a call with a known one only once (for about an hour)."""
+    """Return the requestId of a call: Compute Engine does a call with a known one only once (for about an hour)."""
     return str(uuid.uuid5(_REQUESTS, "\0".join(map(str, parts))))
 
 
@@ -274,13 +275,13 @@ _SNAPSHOT = re.compile(r"projects/([^/\s]+)/global/snapshots/([a-z][a-z0-9-]{0,6
 
 
 def disk_key_from(handle: str, project: str) -> DiskKey | None:
-    """Place and name of the disk in a handle; None if the handle cannot be one of this project."""
+    """Return the place and name of the disk in a handle; None if the handle cannot be one of this project."""
     match = _HANDLE.fullmatch(handle)
     return (f"{match[2]}/{match[3]}", match[4]) if match and match[1] == project else None
 
 
 def disk_key(volume: VolumeIdentity, settings: Settings) -> DiskKey:
-    """Place and name of the disk of a PersistentVolume. Raises InvalidArgument."""
+    """Return the place and name of the disk of a PersistentVolume. Raises InvalidArgument."""
     key = disk_key_from(volume.handle, settings.project)
     if key is None:
         raise InvalidArgument(
@@ -294,13 +295,13 @@ def disk_key(volume: VolumeIdentity, settings: Settings) -> DiskKey:
 
 
 def snapshot_name_from(handle: str, project: str) -> str | None:
-    """The name of the snapshot in a handle; None if it cannot be one of this project."""
+    """Return the name of the snapshot in a handle; None if it cannot be one of this project."""
     match = _SNAPSHOT.fullmatch(handle)
     return match[2] if match and match[1] == project else None
 
 
 def instance_key(node: NodeIdentity, project: str) -> InstanceKey | None:
-    """Zone and name of the virtual machine in a node's providerID; None if the node is none of this project."""
+    """Return zone and name of the machine in a node's providerID; None if the node is none of this project."""
     match = _INSTANCE.fullmatch(node.instance_id)
     return (match[2], match[3]) if match and match[1] == project else None
 

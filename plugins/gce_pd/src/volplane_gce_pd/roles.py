@@ -29,7 +29,7 @@ _VERBS = {"insert": "create", "aggregatedList": "list"}
 
 
 def custom_role() -> dict[str, Any]:
-    """The role. Permissions of disks are those of regional disks too.
+    """Return the role. Permissions of disks are those of regional disks too.
 
     Attaching to a virtual machine that has a service account also needs the role iam.serviceAccountUser, on that
     account alone.

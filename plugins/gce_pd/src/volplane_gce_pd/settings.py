@@ -93,7 +93,7 @@ class Settings(DiskOptions):
         check_labels(self.labels, "option labels")
 
     def in_region(self, zone: str) -> bool:
-        """Whether the zone is in the driver's region."""
+        """Return whether the zone is in the driver's region."""
         return zone.startswith(f"{self.region}-")
 
 

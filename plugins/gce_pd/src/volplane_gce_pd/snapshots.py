@@ -69,7 +69,7 @@ class Snapshotter:
     def _existing(self, request: SnapshotRequest, found: DiskSnapshot, key: DiskKey, call: HookCall) -> Snapshot:
         mark = label_text(request.context.cluster_id)
         if found.disk_key != key or found.labels.get(LABELS.cluster) != mark:
-            raise AlreadyExists(f"snapshot {found.name} exists, of the disk {found.disk} or made by somebody else")
+            raise AlreadyExists(f"snapshot {found.name} exists, of the disk {found.disk} or not made by this cluster")
         if found.state == "FAILED":
             raise BackendError(f"snapshot {found.name} has failed; delete it", code="FAILED")
         if found.state == "DELETING":
@@ -91,7 +91,7 @@ class Snapshotter:
             return Done()
         mark = found.labels.get(LABELS.cluster)
         if mark != label_text(request.context.cluster_id):
-            whose = f"to cluster {mark!r}" if mark else "to nobody that volplane knows"
+            whose = f"to cluster {mark!r}" if mark else "to no owner that volplane knows"
             raise AlreadyExists(f"snapshot {name} belongs {whose}: it is not touched")
         if found.state == "DELETING":
             raise RetryLater(_READY_POLL)

@@ -103,7 +103,7 @@ class HostPathBackend(BackendSpec):
 
     @hookimpl
     def describe(self, request: DescribeRequest) -> DriverInfo:
-        """Access modes and topology follow from the option `shared`."""
+        """Return access modes and topology as the option `shared` has them."""
         return DriverInfo(
             version=version("volplane-hostpath"),
             parameters=PARAMETERS,
@@ -132,7 +132,7 @@ class HostPathBackend(BackendSpec):
 
     @hookimpl
     def probe(self, request: ProbeRequest) -> Done:
-        """The root exists, is ours, and can be written."""
+        """Return the root exists, is ours, and can be written."""
         with self._root(request.context, "write") as root:
             root.require_writable()
             with closing(os.open(INDEX, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=root.control)) as fd:
@@ -204,7 +204,7 @@ class HostPathBackend(BackendSpec):
 
     @hookimpl
     def owns(self, request: OwnsRequest) -> bool:
-        """A directory strictly below the root, with no symbolic link in its path as far as it exists."""
+        """Return a directory strictly below the root, with no symbolic link in its path as far as it exists."""
         path = path_below_root(request.source, root_spellings(self._settings.root))
         if path is None:
             return False
@@ -254,7 +254,7 @@ class HostPathBackend(BackendSpec):
 
     @hookimpl
     def list_assets(self, request: ListRequest) -> AssetPage:
-        """Volumes, what crashed calls left, and every other directory as an asset without owner."""
+        """Return the volumes, what crashed calls left, and every other directory as an asset without owner."""
         with self._root(request.context, "list the volumes") as root:
             if request.page is None:
                 remove_leftovers(root, self._index, self._locks, request.context)
@@ -274,7 +274,7 @@ class HostPathBackend(BackendSpec):
 
     @hookimpl
     def get_capacity(self, request: CapacityRequest) -> Capacity:
-        """Bytes that may still be promised; 0 for segments that the root does not serve."""
+        """Return the bytes that may still be promised; 0 for segments that the root does not serve."""
         if not self._settings.shared and not self._topology.serves(request.segment):
             return Capacity(available_bytes=0)
         context = request.context
@@ -294,7 +294,7 @@ class HostPathBackend(BackendSpec):
 
     @contextmanager
     def _volume(self, name: str, context: Context, doing: str) -> Iterator[Root]:
-        """The root, writable, with the lock of one volume held."""
+        """Yield the root, writable, with the lock of one volume held."""
         with self._root(context, doing) as root:
             root.require_writable()
             with self._locks.hold(name, root.directory(LOCKS), Deadline(context).remaining()):

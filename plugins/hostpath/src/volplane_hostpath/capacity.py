@@ -19,7 +19,7 @@ class Space:
 
     @classmethod
     def of(cls, fd: int) -> Space:
-        """The file system of an open directory."""
+        """Return the file system of an open directory."""
         figures = os.fstatvfs(fd)
         unit = figures.f_frsize
         kept = figures.f_bfree - figures.f_bavail
@@ -31,7 +31,7 @@ class Space:
 
 
 def used_by_others(space: Space, *, promised: int, others: int) -> int:
-    """Bytes that files other than volumes use.
+    """Return the bytes that files other than volumes use.
 
     others: bytes used when there were no volumes. This may have changed since. Without counting every file it is only
     known that it is at most what is used now, and at least what is used beyond all promised sizes.
@@ -40,7 +40,7 @@ def used_by_others(space: Space, *, promised: int, others: int) -> int:
 
 
 def room(space: Space, *, promised: int, others: int, overcommit_percent: int) -> int:
-    """Bytes that may still be promised to volumes.
+    """Return the bytes that may still be promised to volumes.
 
     A promised size counts in full, whether written or not. The result is never more than what is free now times the
     overcommit, so that a file system that others have filled has no room for volumes.
@@ -52,7 +52,7 @@ def room(space: Space, *, promised: int, others: int, overcommit_percent: int) -
 
 
 def human(size: int) -> str:
-    """A size as text, such as "1.5 GiB"."""
+    """Return a size as text, such as "1.5 GiB"."""
     figure = float(size)
     for unit in _UNITS:
         if figure < 1024 or unit == _UNITS[-1]:

@@ -203,7 +203,7 @@ _LOCK_TIMEOUT = 0.05
 
 
 def volume_of_entry(entry: str) -> str:
-    """The volume to which an entry of tmp or trash belongs."""
+    """Return the volume to which an entry of tmp or trash belongs."""
     return entry.partition("@")[0] if "@" in entry else entry.removesuffix(marker_file(""))
 
 
@@ -243,7 +243,7 @@ def _lock_name(entry: str) -> str:
 
 
 def _has_marker(root: Root, entry: str) -> bool:
-    """Whether the entry belongs to a volume: its next provision or delete finishes it."""
+    """Return whether the entry belongs to a volume: its next provision or delete finishes it."""
     marker = marker_file(volume_of_entry(entry))
     return entry != marker and entry_exists(marker, root.directory(VOLUMES))
 
@@ -252,7 +252,7 @@ def _remove_leftover(root: Root, place: str, entry: str, deadline: Deadline) -> 
     if _has_marker(root, entry):
         return  # Its marker was written while this thread waited for the lock.
     if entry == marker_file(volume_of_entry(entry)):
-        # Under the lock nobody is about to move it into place.
+        # Under the lock no call is about to move it into place.
         remove_entry(entry, root.directory(TMP))
     elif place == TMP:
         discard_staged(root, volume_of_entry(entry))

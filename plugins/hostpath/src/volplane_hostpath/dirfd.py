@@ -49,13 +49,13 @@ def closing(fd: int) -> Iterator[int]:
 
 
 def split(path: str) -> tuple[str, str]:
-    """("a/b", "c") of "a/b/c"; the first is empty for a single component."""
+    """Return ("a/b", "c") of "a/b/c"; the first is empty for a single component."""
     parent, _, name = path.rpartition("/")
     return parent, name
 
 
 def ancestors(path: str) -> Iterator[str]:
-    """The directories above a path, from the top: "a" and "a/b" of "a/b/c"."""
+    """Yield the directories above a path, from the top: "a" and "a/b" of "a/b/c"."""
     end = path.find("/")
     while end >= 0:
         yield path[:end]
@@ -118,7 +118,7 @@ def open_path(path: str, root: int, mount: MountIdentity, *, label: str, access:
 
 
 def directory_exists(path: str, root: int, mount: MountIdentity, *, label: str) -> bool:
-    """Whether there is a directory. Raises as `open_path` does for anything else."""
+    """Return whether there is a directory. Raises as `open_path` does for anything else."""
     try:
         os.close(open_path(path, root, mount, label=label, access=os.O_PATH))
     except FileNotFoundError:
@@ -127,7 +127,7 @@ def directory_exists(path: str, root: int, mount: MountIdentity, *, label: str) 
 
 
 def entry_exists(name: str, parent: int) -> bool:
-    """Whether there is any entry of this name."""
+    """Return whether there is any entry of this name."""
     try:
         os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
@@ -136,14 +136,14 @@ def entry_exists(name: str, parent: int) -> bool:
 
 
 def names_in(fd: int) -> list[str]:
-    """Names of all entries of an open directory."""
-    # Opened anew: threads that share a descriptor share its position in the directory.
+    """Return the names of all entries of an open directory."""
+    # Opened again: threads that share a descriptor share its position in the directory.
     with closing(os.open(".", _DIRECTORY | os.O_RDONLY, dir_fd=fd)) as own:
         return os.listdir(own)  # noqa: PTH208
 
 
 def read_file(name: str, parent: int) -> bytes:
-    """The contents of a regular file."""
+    """Return the contents of a regular file."""
     with closing(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)) as fd:
         content = block = os.read(fd, _BLOCK)
         while len(block) == _BLOCK:

@@ -21,18 +21,18 @@ __all__ = ["printable", "storage_errors", "to_backend_error"]
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 _DENIED_RETRY = 15.0
-"""Permissions are repaired by hand while somebody waits, so it is retried sooner than `PermissionDenied` by itself."""
+"""Permissions are repaired by hand while people wait, so it is retried sooner than `PermissionDenied` by itself."""
 _BROKEN = frozenset({errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.ENXIO, errno.EHOSTDOWN})
 _NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 def printable(name: str) -> str:
-    """A file name as valid text for events and logs: undecodable bytes become escapes."""
+    """Return a file name as valid text for events and logs: undecodable bytes become escapes."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def to_backend_error(error: OSError, *, root: str, doing: str, nothing_done: bool = False) -> BackendError:
-    """The error of the contract for an OSError.
+    """Return the error of the contract for an OSError.
 
     doing: as in "make the directory of pvc-1". nothing_done: the caller has undone everything.
     """

@@ -30,7 +30,7 @@ _LARGEST = 2**63 - 1
 
 
 def read_volume_marker(root: Root, name: str) -> VolumeMarker | None:
-    """The marker of a volume, None if there is none; raises `CorruptMarker`.
+    """Return the marker of a volume, None if there is none; raises `CorruptMarker`.
 
     A file without content is no marker. A power failure leaves one if it comes before the content was on the disk, and
     so before the directory was moved into place (provision.py).
@@ -48,7 +48,7 @@ def read_volume_marker(root: Root, name: str) -> VolumeMarker | None:
 
 
 def volume_names(root: Root) -> list[str]:
-    """Names of all volumes that have a marker, sorted."""
+    """Return the names of all volumes that have a marker, sorted."""
     suffix = marker_file("")
     return sorted(entry.removesuffix(suffix) for entry in names_in(root.directory(VOLUMES)) if entry.endswith(suffix))
 
@@ -91,22 +91,22 @@ class VolumeIndex:
 
     @property
     def promised(self) -> int:
-        """Sum of all promised sizes in bytes."""
+        """Return the sum of all promised sizes in bytes."""
         return self._promised
 
     @property
     def volumes(self) -> int:
-        """Number of volumes that have a marker."""
+        """Return the number of volumes that have a marker."""
         return len(self._entries)
 
     def room(self, root: Root) -> int:
-        """Bytes that may still be promised."""
+        """Return the bytes that may still be promised."""
         space = Space.of(root.fd)
         others = self._used_by_others if self._entries else space.used
         return room(space, promised=self._promised, others=others, overcommit_percent=self._overcommit_percent)
 
     def volume_at(self, path: str) -> str | None:
-        """A volume whose directory is this path, above it or beneath it; None if there is none."""
+        """Return a volume whose directory is this path, above it or beneath it; None if there is none."""
         parts = path.split("/")
         for depth in range(1, len(parts) + 1):
             name = self._names.get("/".join(parts[:depth]))
@@ -118,27 +118,30 @@ class VolumeIndex:
         return next(name for known, name in self._names.items() if known.startswith(beneath))
 
     def volumes_below(self, path: str) -> int:
-        """Number of volumes whose directory lies below this path."""
+        """Return the number of volumes whose directory lies below this path."""
         return self._below[path]
 
     @property
     def unreadable(self) -> tuple[str, ...]:
-        """Names of volumes whose marker cannot be decoded, so that their paths are not known."""
+        """Return the names of volumes whose marker cannot be decoded, so that their paths are not known."""
         return tuple(self._unreadable)
 
     @property
     def empty(self) -> tuple[str, ...]:
-        """Names of markers without content, which are none."""
+        """Return the names of markers without content, which are none."""
         return tuple(self._empty)
 
     def volume_above(self, path: str) -> str | None:
-        """The volume whose directory is this path or above it; None if there is none. Faster than `volume_at`."""
+        """Return the volume whose directory is this path or above it; None if there is none.
+
+        Faster than `volume_at`.
+        """
         parts = path.split("/")
         above = ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1))
         return next((self._names[known] for known in above if known in self._names), None)
 
     def paths(self) -> frozenset[str]:
-        """Paths of all volumes."""
+        """Return the paths of all volumes."""
         return frozenset(self._names)
 
     def put(self, root: Root, marker: VolumeMarker) -> None:

@@ -26,7 +26,7 @@ _FOREIGN = "foreign:"
 
 
 def list_page(root: Root, index: VolumeIndex, page: str | None, context: Context) -> AssetPage:
-    """The page after the token.
+    """Return the page after the token.
 
     It lists volumes with a marker, entries of tmp and trash without one, and directories that the driver did not make.
     Keys are sorted and the token is the last key of a page, so changes between pages lose nothing.
@@ -54,7 +54,7 @@ def _leftovers(root: Root) -> Iterator[str]:
 
 
 def _foreign(root: Root, volumes: frozenset[str], above: str, fd: int) -> Iterator[str]:
-    # Opened anew: calls that run at the same time share the descriptor of the root, and so its position.
+    # Opened again: calls that run at the same time share the descriptor of the root, and so its position.
     with (
         closing(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)) as own,
         os.scandir(own) as entries,

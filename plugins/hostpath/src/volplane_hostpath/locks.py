@@ -28,11 +28,11 @@ class Deadline:
         self._end = time.monotonic() + min(context.timeout / 2, _LONGEST_CALL)
 
     def remaining(self) -> float:
-        """Seconds to wait for a lock; at least 1, so that a call that is at its deadline can still finish."""
+        """Return the seconds to wait for a lock; at least 1, so that a call at its deadline can still finish."""
         return max(1.0, self._end - time.monotonic())
 
     def expired(self) -> bool:
-        """Whether the deadline is over or the call was cancelled."""
+        """Return whether the deadline is over or the call was cancelled."""
         return time.monotonic() >= self._end or self._cancelled()
 
 
@@ -46,7 +46,7 @@ class Locks:
         self._queues = {str(stripe): threading.Lock() for stripe in range(STRIPES)}
 
     def stripe(self, name: str) -> str:
-        """The lock file of a name; several names may share one."""
+        """Return the lock file of a name; several names may share one."""
         return str(zlib.crc32(name.encode()) % STRIPES)
 
     @contextmanager

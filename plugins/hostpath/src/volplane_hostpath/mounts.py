@@ -52,7 +52,7 @@ class Mount:
 
 
 def mount_id(fd: int) -> int:
-    """The mount through which fd was opened (proc_pid_fdinfo(5), kernel 3.15)."""
+    """Return the mount through which fd was opened (proc_pid_fdinfo(5), kernel 3.15)."""
     info = os.open(f"/proc/self/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC)
     try:
         for line in os.read(info, 1024).splitlines():
@@ -68,7 +68,7 @@ def _unescaped(text: str) -> str:
 
 
 def parse_mountinfo(text: str) -> list[Mount]:
-    """All mounts of a mountinfo file."""
+    """Return all mounts of a mountinfo file."""
     mounts = []
     for line in text.splitlines():
         fields = line.split(" ", 5)
@@ -83,7 +83,7 @@ _BLOCK = 1 << 16
 
 
 def read_mounts() -> list[Mount]:
-    """The mounts that this process sees."""
+    """Return the mounts that this process sees."""
     fd = os.open(_MOUNTINFO, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return parse_mountinfo(_text_of(fd))
@@ -115,7 +115,7 @@ class MountTable:
         self._kinds: dict[int, str] = {}
 
     def current(self) -> list[Mount]:
-        """All mounts, as of now."""
+        """Return all mounts, as of now."""
         with self._lock:
             if self._process != os.getpid():
                 # A fork shares the file with its parent: a change would be reported to one of them only.
@@ -133,7 +133,7 @@ class MountTable:
             return self._mounts
 
     def kind(self, mount: MountIdentity) -> str:
-        """Type of the file system of a mount, "" if it is not known."""
+        """Return the type of the file system of a mount, "" if it is not known."""
         self.current()
         return self._kinds.get(mount.mount, "")
 
@@ -158,7 +158,7 @@ def _path_of(fd: int) -> str:
 
 
 def mounts_below(fd: int, mounts: list[Mount]) -> list[str]:
-    """Paths of the mount points on or beneath an open directory."""
+    """Return the paths of the mount points on or beneath an open directory."""
     path = _path_of(fd)
     points = [mount for mount in mounts if _is_in(mount.point, path)]
     if not points:
@@ -168,13 +168,17 @@ def mounts_below(fd: int, mounts: list[Mount]) -> list[str]:
 
 
 def mounts_of(fd: int, mounts: list[Mount]) -> list[str]:
-    """Paths where this directory, or one beneath it, is bind-mounted, for example into a pod that uses the volume."""
+    """Return the paths where this directory, or one beneath it, is bind-mounted, for example into a pod that uses the
+    volume.
+    """
     own, inside = _place_of(fd, mounts)
     return [mount.point for mount in _others(own, mounts) if _is_in(mount.root, inside)]
 
 
 def mounts_above(fd: int, root: int, mounts: list[Mount]) -> list[str]:
-    """Paths where a directory that contains this one, and lies strictly below the open directory `root`, is mounted."""
+    """Return the paths where a directory that contains this one, and lies strictly below the open directory `root`, is
+    mounted.
+    """
     own, inside = _place_of(fd, mounts)
     _, top = _place_of(root, mounts)
     return [
@@ -185,7 +189,7 @@ def mounts_above(fd: int, root: int, mounts: list[Mount]) -> list[str]:
 
 
 def _place_of(fd: int, mounts: list[Mount]) -> tuple[Mount | None, str]:
-    """The mount through which fd was opened, and its path in that file system."""
+    """Return the mount through which fd was opened, and its path in that file system."""
     number, path = mount_id(fd), _path_of(fd)
     own = next((mount for mount in mounts if mount.number == number), None)
     if own is None or not _is_in(path, own.point):
@@ -200,7 +204,7 @@ def _others(own: Mount | None, mounts: list[Mount]) -> list[Mount]:
 
 
 def parse_fstab(text: str) -> list[str]:
-    """Mount points that fstab(5) mounts at boot."""
+    """Return the mount points that fstab(5) mounts at boot."""
     points = []
     for line in text.splitlines():
         fields = line.split()

@@ -1,6 +1,6 @@
 """Directories between the root and volumes. Only those that the driver made are used and removed.
 
-Each has an entry in `.volplane/parents`. A directory that somebody else made may be a volume itself: its users could
+Each has an entry in `.volplane/parents`. A directory that others made may be a volume itself: its users could
 replace a volume in it by a symbolic link, and deleting it would delete both. All functions need the lock of the index.
 """
 
@@ -43,7 +43,7 @@ _MODE = 0o711
 
 
 def is_ours(root: Root, path: str) -> bool:
-    """Whether the driver made this directory to hold volumes."""
+    """Return whether the driver made this directory to hold volumes."""
     return entry_exists(parent_key(os.fsencode(path)), root.directory(PARENTS))
 
 
@@ -70,7 +70,7 @@ def register_parents(root: Root, missing: list[str]) -> None:
 
 
 def entries_of(root: Root, path: str) -> list[Target]:
-    """What must be on the disk before the parents of a path are made."""
+    """Return what must be on the disk before the parents of a path are made."""
     parents = root.directory(PARENTS)
     return [(parents, ""), *((parents, parent_key(os.fsencode(above))) for above in ancestors(path))]
 
@@ -137,7 +137,7 @@ def forget_parents(root: Root, index: VolumeIndex, path: str, *, counted: int) -
 
 
 def remove_stale_entries(root: Root, index: VolumeIndex) -> None:
-    """Remove entries of missing directories: a directory that somebody makes there later must not count as ours."""
+    """Remove entries of missing directories: a directory that is made there later must not count as ours."""
     parents = root.directory(PARENTS)
     for entry in names_in(parents):
         path = os.fsdecode(read_file(entry, parents))

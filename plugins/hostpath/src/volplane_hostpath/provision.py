@@ -75,11 +75,11 @@ class NodeTopology:
     value: str
 
     def serves(self, segment: Segment | None) -> bool:
-        """Whether the root serves this segment. A segment without our label counts as ours."""
+        """Return whether the root serves this segment. A segment without our label counts as ours."""
         return segment is None or segment.get(self.label, self.value) == self.value
 
     def segment(self, request: ProvisionRequest) -> Mapping[str, str]:
-        """The node affinity of a new volume. Called before anything is made.
+        """Return the node affinity of a new volume. Called before anything is made.
 
         Raises `ResourceExhausted` with `reschedule` if another node is selected, `InvalidArgument` if the class allows
         no segment that the root serves.
@@ -112,7 +112,7 @@ class NodeTopology:
 
 
 def asset_of(root: Root, marker: VolumeMarker) -> Asset:
-    """The asset of a volume."""
+    """Return the asset of a volume."""
     fields: dict[str, Any] = {"path": f"{root.path}/{marker.path}"}
     if marker.volume_type == HOST_PATH:
         # Not DirectoryOrCreate: while the disk is not mounted, the kubelet would make an empty directory.

@@ -94,14 +94,14 @@ class _Removal:
             self._unlink(frame, entry.name)
 
     def _ascend(self, frame: _Frame) -> None:
-        """All entries were read: remove the directory, unless it has new ones."""
+        """Remove the directory after all its entries were read, unless it has new ones."""
         is_top = len(self._stack) == 1
         gone = not os.listdir(frame.fd) if is_top else self._rmdir(frame)  # noqa: PTH208
         if gone:
             self._stack.pop().close()
             self._removed += 1
         elif frame.rounds >= _MAX_ROUNDS and not is_top:
-            raise VolumeInUse(f"{self._path()} does not become empty: somebody still writes there")
+            raise VolumeInUse(f"{self._path()} does not become empty: something still writes there")
         else:
             frame.rewind()
 

@@ -88,15 +88,15 @@ class Root:
 
     @property
     def control(self) -> int:
-        """Descriptor of `.volplane`; raises FileNotFoundError."""
+        """Return the descriptor of `.volplane`; raises FileNotFoundError."""
         return self._open(CONTROL, self.fd, f"{self.path}/{CONTROL}")
 
     def directory(self, name: str) -> int:
-        """Descriptor of a directory in `.volplane`, kept until the root is closed."""
+        """Return the descriptor of a directory in `.volplane`, kept until the root is closed."""
         return self._open(name, self.control, f"{self.path}/{CONTROL}/{name}")
 
     def file(self, name: str) -> int:
-        """Descriptor of a file in `.volplane`, which is made if missing, kept until the root is closed."""
+        """Return the descriptor of a file in `.volplane`, which is made if missing, kept until the root is closed."""
         fd = self._opened.get(name)
         if fd is None:
             control = self.control
@@ -122,7 +122,7 @@ class Root:
         return fd
 
     def read_marker(self) -> RootMarker | None:
-        """The marker of the root, None if there is none; raises `Unavailable` if it cannot be decoded."""
+        """Return the marker of the root, None if there is none; raises `Unavailable` if it cannot be decoded."""
         try:
             return RootMarker.decode(read_file(ROOT_MARKER, self.control))
         except FileNotFoundError:
@@ -143,7 +143,7 @@ class Root:
 
 
 def reason_unusable(marker: RootMarker | None, known_id: str, settings: Settings, context: Context) -> str:
-    """Why this root cannot be used, "" if it can. known_id: the id that it must have, "" = any."""
+    """Return why this root cannot be used, "" if it can. known_id: the id that it must have, "" = any."""
     if marker is None:
         return (
             f"root {settings.root} carries no {CONTROL}/{ROOT_MARKER}: its disk is not mounted; mount it "
@@ -183,7 +183,7 @@ class OpenRoots:
 
     @contextmanager
     def checked(self, known_id: str, context: Context) -> Iterator[Root]:
-        """The root, after a check of its marker; raises `Unavailable` if the root cannot be used."""
+        """Yield the root, after a check of its marker; raises `Unavailable` if the root cannot be used."""
         root = self._acquire()
         try:
             marker = self._read_marker(root)
@@ -196,11 +196,11 @@ class OpenRoots:
             self._release(root)
 
     def _acquire(self) -> Root:
-        """What lies at the path now: after an exchange of the disk another root than that of the calls before."""
+        """Open what lies at the path now: after an exchange of the disk it is another root than before."""
         try:
             found = os.stat(self._settings.root)  # noqa: PTH116
         except OSError:
-            found = None  # `Root` says what is wrong.
+            found = None  # `Root` reports what is wrong.
         with self._lock:
             if found is not None and self._last is not None:
                 device, inode, root = self._last
@@ -225,7 +225,7 @@ class OpenRoots:
         root.close()
 
     def _read_marker(self, root: Root) -> RootMarker | None:
-        """The marker, which is decoded again only if its file has changed."""
+        """Return the marker, which is decoded again only if its file has changed."""
         try:
             status = os.stat(ROOT_MARKER, dir_fd=root.control, follow_symlinks=False)
         except FileNotFoundError:
@@ -281,7 +281,7 @@ def _check_new(root: Root, settings: Settings) -> None:
 
 
 def _contents(root: Root) -> str:
-    """An entry of the root that is not ours, "" if there is none."""
+    """Return an entry of the root that is not ours, "" if there is none."""
     found = sorted(set(names_in(root.fd)) - _IGNORED)
     if found:
         return found[0]
@@ -303,7 +303,7 @@ def _refuse_unmounted(path: str) -> None:
 
 
 def unmounted_above(path: str, points: list[str], mounted: list[str]) -> str:
-    """The mount point of fstab on or above the path that is not mounted now, "" if there is none."""
+    """Return the mount point of fstab on or above the path that is not mounted now, "" if there is none."""
     for point in sorted(points, key=len, reverse=True):
         above = point.rstrip("/") + "/"
         if f"{path}/".startswith(above) and point not in mounted:

@@ -95,7 +95,7 @@ class Settings:
 
     @property
     def node_value(self) -> str:
-        """What stands in the affinity unless an instance knows its node."""
+        """Return what stands in the affinity unless an instance knows its node."""
         return self.node_name or socket.gethostname().lower()
 
 

@@ -19,7 +19,7 @@ _DIRECTORY_TYPES = frozenset({"", "Directory", "DirectoryOrCreate"})
 
 
 def path_below_root(source: VolumeSource, roots: Iterable[str]) -> str | None:
-    """The path below the root that a `local` or `hostPath` source names; None if it is not below the root.
+    """Return the path below the root that a `local` or `hostPath` source names; None if it is not below the root.
 
     Purely lexical. None also for "..", the root itself and `.volplane`. roots: spellings of the root.
     """
@@ -42,12 +42,12 @@ def path_below_root(source: VolumeSource, roots: Iterable[str]) -> str | None:
 
 
 def root_spellings(root: str) -> tuple[str, ...]:
-    """Paths of the root: as configured, and without symbolic links."""
+    """Return the paths of the root: as configured, and without symbolic links."""
     return (root, os.path.realpath(root))
 
 
 def static_path(source: VolumeSource, root: Root) -> str:
-    """As `path_below_root`, or raise `InvalidArgument`."""
+    """Return what `path_below_root` returns, or raise `InvalidArgument`."""
     path = path_below_root(source, root_spellings(root.path))
     if path is None:
         raise InvalidArgument(

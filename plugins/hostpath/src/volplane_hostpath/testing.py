@@ -29,14 +29,14 @@ _CHANGING: Final = frozenset({"locks", "ledger"})
 
 @contextmanager
 def subject(**options: Any) -> Iterator[Subject]:
-    """The driver on a new root, in memory if possible, which is removed when the block ends. options: of the driver."""
+    """Yield the driver on a new root, in memory if possible, until the block ends. options: of the driver."""
     memory = MEMORY if os.access(MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="volplane-", dir=memory) as directory:
         yield subject_below(Path(directory), **options)
 
 
 def subject_below(directory: Path, **options: Any) -> Subject:
-    """The driver on a root in this empty directory, with a foreign directory beside it. options: of the driver.
+    """Return the driver on a root in this empty directory, with a foreign directory beside it. options: of the driver.
 
     Raises ModuleNotFoundError without the testing kit.
     """
@@ -78,7 +78,9 @@ def _subject_type() -> type[Subject]:
 
 
 def tree(root: Path) -> dict[str, Any]:
-    """Every path below the root with the contents of files and the modes of directories, without locks and caches."""
+    """Return every path below the root with the contents of files and the modes of directories, without locks and
+    caches.
+    """
     found: dict[str, Any] = {}
     for above, directories, files in os.walk(root):
         if Path(above).name == ".volplane":

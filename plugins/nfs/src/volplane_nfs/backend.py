@@ -108,7 +108,7 @@ class NfsBackend(BackendSpec):
 
     @hookimpl
     def describe(self, request: DescribeRequest) -> DriverInfo:
-        """Every access mode, from everywhere."""
+        """Return every access mode, from everywhere."""
         return DriverInfo(
             version=version("volplane-nfs"),
             parameters=PARAMETERS,
@@ -145,7 +145,7 @@ class NfsBackend(BackendSpec):
 
     @hookimpl
     def probe(self, request: ProbeRequest) -> Done:
-        """Every share is ours and can be written; the D-Bus of Ganesha answers in mode export."""
+        """Return every share is ours and can be written; the D-Bus of Ganesha answers in mode export."""
         self._exports.probe()
         for share in self._shares.all:
             share.work("write", lambda handles, share=share: _write_something(share, handles))  # type: ignore[misc]
@@ -153,7 +153,7 @@ class NfsBackend(BackendSpec):
 
     @hookimpl
     def validate(self, request: ValidateRequest) -> Done:
-        """Server, share, path template and what goes together."""
+        """Check server, share, path template and what goes together."""
         ClassParameters.of(request.parameters, self._settings)
         return Done()
 
@@ -174,7 +174,7 @@ class NfsBackend(BackendSpec):
         )
 
     def _class_parameters(self, given: Mapping[str, Any]) -> ClassParameters:
-        """Claims of one class come one after the other: what was read last is kept."""
+        """Read the parameters, or return what was read last: claims of one class come one after the other."""
         last = self._last_class
         if last is None or last[0] != given:
             last = self._last_class = (dict(given), ClassParameters.of(given, self._settings))
@@ -197,7 +197,7 @@ class NfsBackend(BackendSpec):
 
     @hookimpl
     def find(self, request: FindRequest) -> Asset | Absent:
-        """A finished volume; what is not finished, or is being deleted, is removed."""
+        """Return a finished volume; what is not finished, or is being deleted, is removed."""
         name = check_name(request.name, LONGEST_NAME)
         for share in self._shares.all:
             found = share.work(f"look for {name}", lambda handles, share=share: self._find(share, handles, request))  # type: ignore[misc]
@@ -246,7 +246,7 @@ class NfsBackend(BackendSpec):
         return empty_trash(share, handles, key, text(share, path))
 
     def _static_path(self, share: Share, handles: Handles, volume: VolumeIdentity) -> Path:
-        """The directory of a static volume, if it can be nothing else."""
+        """Return the directory of a static volume, if it can be nothing else."""
         if below_pseudo_path(volume.source, self._settings):
             raise AlreadyExists(
                 f"nfs {volume.source.fields['path']!r} is an export of this driver, or would be: only the volume it "
@@ -258,7 +258,7 @@ class NfsBackend(BackendSpec):
 
     @hookimpl
     def owns(self, request: OwnsRequest) -> bool:
-        """A directory strictly below a share, or one of the driver's exports. Only the text is looked at."""
+        """Return a directory strictly below a share, or one of the driver's exports. Only the text is looked at."""
         source = request.source
         return below_pseudo_path(source, self._settings) or any(
             path_below_share(source, share) is not None for share in self._settings.addresses
@@ -317,7 +317,10 @@ class NfsBackend(BackendSpec):
 
     @hookimpl
     def list_assets(self, request: ListRequest) -> AssetPage:
-        """The shares one after the other. A share that does not answer fails the listing: absence would be no proof."""
+        """Return the shares one after the other.
+
+        A share that does not answer fails the listing: absence would be no proof.
+        """
         number, _, page = (request.page or "0|").partition("|")
         if not number.isdecimal() or int(number) >= len(self._shares.all) or (page and ":" not in page):
             raise InvalidArgument(f"page {request.page!r} is none of this driver")
@@ -369,7 +372,7 @@ class NfsBackend(BackendSpec):
         return Capacity(available_bytes=sum(known), maximum_volume_bytes=max(known))
 
     def _present(self, share: Share, handles: Handles, volume: VolumeIdentity) -> VolumeMarker:
-        """The marker of a volume of ours that exists. Raises `NotFound`, `AlreadyExists`, `Unsupported`."""
+        """Return the marker of a volume of ours that exists. Raises `NotFound`, `AlreadyExists`, `Unsupported`."""
         if volume.owner is None:
             raise Unsupported(f"{volume.name} was not made by this driver: nothing was promised to it")
         marker = read_marker(share, handles.volumes, name_of(volume, LONGEST_NAME).encode())

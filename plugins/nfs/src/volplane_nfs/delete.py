@@ -80,7 +80,7 @@ def delete_unfinished(share: Share, handles: Handles, marker: VolumeMarker, expo
 
 
 def finish_deletion(share: Share, handles: Handles, deleting: VolumeMarker, exports: Exports | NoExports) -> bool:
-    """Go on with a deletion that somebody began, as the volume's class says; False = not finished."""
+    """Go on with a deletion that an earlier call began, as the volume's class says; False = not finished."""
     return _go_on(share, handles, deleting, None, exports)
 
 
@@ -127,7 +127,7 @@ def _go_on(
     keep: str | None,
     exports: Exports | NoExports,
 ) -> bool:
-    """The steps one by one, each of them only if it is still to be done."""
+    """Return the steps one by one, each of them only if it is still to be done."""
     on_delete = keep or marker.demand.get("on_delete", DELETE)
     exports.remove(marker)
     if on_delete == ARCHIVE:
@@ -146,7 +146,7 @@ def _go_on(
 
 
 def _after_the_last_step(share: Share, handles: Handles, volume: VolumeIdentity) -> None:
-    """A volume without any marker was never made, or is deleted: then a crash may have left the directories above it.
+    """Remove directories above a volume without any marker, which was never made or is deleted: a crash may leave them.
 
     Its path may hold something all the same. Raises `AlreadyExists` then.
     """
@@ -234,7 +234,7 @@ def scrub(share: Share, handles: Handles, path: Path, key: bytes) -> bool:
             return True
         if not removal.empty(directory):
             return False
-    raise VolumeInUse(f"{label} fills again and again: somebody still writes into it")
+    raise VolumeInUse(f"{label} fills again and again: something still writes into it")
 
 
 def remove_empty_parents(share: Share, handles: Handles, path: Path) -> None:

@@ -22,7 +22,7 @@ from volplane_nfs.nfs4.files import NotADirectory
 __all__ = ["LOST_HANDLE", "STORAGE_ERRORS", "printable", "to_backend_error"]
 
 _DENIED_RETRY: Final = 15.0
-"""Seconds. Exports are repaired by hand while somebody waits: sooner than `PermissionDenied` by itself."""
+"""Seconds. Exports are repaired by hand while people wait: sooner than `PermissionDenied` by itself."""
 _SQUASHED: Final = (
     "the server does not let the driver's user do this: export the share to this host alone with no_root_squash and "
     "read-write, or set the options uid and gid to a user who may"
@@ -68,7 +68,7 @@ def _later(seconds: float, why: str) -> Make:
 
 def _in_use(text: str, code: str) -> BackendError:
     return VolumeInUse(
-        f"{text}: somebody still writes into it, or it is exported or mounted on the server; nothing is called gone",
+        f"{text}: something still writes into it, or it is exported or mounted on the server; nothing is called gone",
         code=code,
     )
 
@@ -121,7 +121,7 @@ _TABLE: Final[Mapping[int, Make]] = {
 
 
 def printable(name: bytes) -> str:
-    """A file name as valid text for events and logs: undecodable bytes become escapes."""
+    """Return a file name as valid text for events and logs: undecodable bytes become escapes."""
     return name.decode("utf-8", "backslashreplace")
 
 
@@ -132,7 +132,7 @@ STORAGE_ERRORS: Final = (NfsError, TransportError, NotADirectory, CorruptMarker)
 def to_backend_error(
     error: NfsError | TransportError | NotADirectory | CorruptMarker, *, share: str, doing: str
 ) -> BackendError:
-    """The error of the contract. doing: as in "make the directory of pvc-1"."""
+    """Return the error of the contract. doing: as in "make the directory of pvc-1"."""
     text = f"cannot {doing} on {share}"
     if isinstance(error, NotADirectory):
         return Unavailable(f"{text}: {error}, but a link or a file; no link is followed, and it is not touched")

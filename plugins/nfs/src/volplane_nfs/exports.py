@@ -50,7 +50,7 @@ class NoExports:
         """Nothing to do."""
 
     def limit(self, marker: VolumeMarker) -> int | None:
-        """The server's own file system cannot be seen."""
+        """Return the server's own file system cannot be seen."""
         return None
 
 
@@ -74,7 +74,7 @@ class Exports:
         self._manager.close()
 
     def probe(self) -> None:
-        """The server answers on its D-Bus; raises `Unavailable`."""
+        """Check that the server answers on its D-Bus; raises `Unavailable`."""
         self.start()
         self._manager.exports()
 
@@ -105,7 +105,7 @@ class Exports:
             raise Unavailable(f"{marker.name} is being deleted", retry_after=_AGAIN)
 
     def exists(self, marker: VolumeMarker) -> bool:
-        """Whether the volume is exported, now and after a restart of the server."""
+        """Return whether the volume is exported, now and after a restart of the server."""
         if marker.export_id is None or not file_of(self._settings, marker.export_id).exists():
             return False
         return self._manager.path_of(marker.export_id) == server_path(self._settings, marker)
@@ -124,8 +124,8 @@ class Exports:
             release(share, handles, marker.export_id, _owner(marker))
 
     def limit(self, marker: VolumeMarker) -> int | None:
-        """Bytes that the volume's directory can hold at most, as the file system of this host says; None if nothing
-        limits it. NFS-Ganesha itself tells the space of the whole file system alone. Raises `Unavailable`.
+        """Return the bytes that the volume's directory can hold at most, as the file system of this host says; None if
+        nothing limits it. NFS-Ganesha itself tells the space of the whole file system alone. Raises `Unavailable`.
         """
         try:
             whole, own = _sizes(self._settings.server_path, marker.path.split("/"))
@@ -137,7 +137,7 @@ class Exports:
 
 
 def _sizes(top: str, names: list[str]) -> tuple[int, int]:
-    """Bytes of the file system of a directory, and of one below it. No link is followed. Raises OSError."""
+    """Return the bytes of the file system of a directory, and of one below it. No link is followed. Raises OSError."""
     descriptors = [os.open(top, os.O_PATH | os.O_DIRECTORY)]
     try:
         for name in names:

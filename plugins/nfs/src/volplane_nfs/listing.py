@@ -40,12 +40,12 @@ Named = tuple[str, VolumeMarker | None]
 
 
 def all_markers(share: Share, handles: Handles) -> Iterator[Named]:
-    """The markers of all volumes, of those that are being deleted too."""
+    """Yield the markers of all volumes, of those that are being deleted too."""
     yield from read_markers(share, handles, names(share.client, handles.volumes))
 
 
 def read_markers(share: Share, handles: Handles, files: Sequence[bytes]) -> Iterator[Named]:
-    """Markers by their names, many in one COMPOUND; those that are gone are left out."""
+    """Yield the markers by their names, many in one COMPOUND; those that are gone are left out."""
     size = max(1, share.client.operations // 3)
     for part in batches(list(batches(files, size)), _AT_ONCE):
         pending = [list(batch) for batch in part]
@@ -82,7 +82,7 @@ def _decoded(name: bytes, content: bytes) -> Named:
 
 
 def list_page(share: Share, handles: Handles, page: str | None, context: Context, export: Settings | None) -> AssetPage:
-    """The page after the token, of one share.
+    """Return the page after the token, of one share.
 
     It lists volumes with a marker, then directories that the driver did not make. Keys are sorted, and the token is the
     last key of a page, so changes between pages lose nothing.
@@ -105,7 +105,7 @@ def list_page(share: Share, handles: Handles, page: str | None, context: Context
 
 
 def _marked_page(share: Share, handles: Handles, after: bytes, context: Context, export: Settings | None) -> AssetPage:
-    """Volumes with a marker, of those whose keys are behind `after`."""
+    """Return the volumes with a marker, of those whose keys are behind `after`."""
     end = time.monotonic() + _PAGE_SECONDS
     keys = sorted(name for name in names(share.client, handles.volumes) if name > after)
     assets: list[ListedAsset] = []
@@ -149,7 +149,7 @@ def _listed_volumes(
 
 
 def _missing(share: Share, handles: Handles, markers: Sequence[VolumeMarker]) -> set[str]:
-    """Names of the volumes whose directory does not exist."""
+    """Return the names of the volumes whose directory does not exist."""
     missing: set[str] = set()
     size = max(1, share.client.operations // 9)
     for part in batches(list(batches(markers, size)), _AT_ONCE):
@@ -176,7 +176,7 @@ def _walks(handles: Handles, markers: Iterable[VolumeMarker]) -> list[Request]:
 
 
 def _foreign(share: Share, handles: Handles, directory: bytes, above: Path, volumes: frozenset[Path]) -> Iterator[Path]:
-    """Directories that are no volumes and not the driver's own."""
+    """Yield the directories that are no volumes and not the driver's own."""
     for entry in entries(share.client, directory, mask_of(TYPE)):
         path = (*above, entry.name)
         if (

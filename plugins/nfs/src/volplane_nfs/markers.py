@@ -57,22 +57,22 @@ class VolumeMarker(directory.VolumeMarker):
 
     @property
     def key(self) -> bytes:
-        """Name of its marker while it is being deleted, and of its entry in trash."""
+        """Return the name of its marker while it is being deleted, and of its entry in trash."""
         return self.entry.encode()
 
     @property
     def file(self) -> bytes:
-        """Name of its marker."""
+        """Return the name of its marker."""
         return self.name.encode()
 
     @property
     def components(self) -> tuple[bytes, ...]:
-        """The names of its path."""
+        """Return the names of its path."""
         return tuple(self.path.encode().split(b"/"))
 
     @property
     def mode(self) -> int:
-        """Permissions of the directory."""
+        """Return the permissions of the directory."""
         return int(self.demand["mode"], 8)
 
     @classmethod

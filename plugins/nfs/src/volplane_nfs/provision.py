@@ -5,8 +5,8 @@ marker that is there already is met when it is made, as a link of that name exis
 which never takes anything over, with a mode that says that it is not finished. Owner and mode follow in one SETATTR. In
 the common case a volume is two COMPOUNDs: one that looks, one that makes marker, directory and attributes.
 
-A deletion may run beside a late duplicate of a call. It takes the marker away first, then the directory. So whoever
-makes the directory looks for the marker afterwards, and removes the directory if it is gone.
+A deletion may run beside a late duplicate of a call. It takes the marker away first, then the directory. So the
+call that makes the directory looks for the marker afterwards, and removes the directory if it is gone.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _make(share: Share, handles: Handles, marker: VolumeMarker) -> bool:
 
 
 def _go_on(share: Share, handles: Handles, marker: VolumeMarker, reply: Reply) -> None:
-    """The marker is there, and something behind it failed."""
+    """Go on where the marker is there, and something behind it failed."""
     if reply.status in MISSING and _is_finished(reply):
         _undo(share, handles, marker)
     try:
@@ -159,7 +159,7 @@ def _is_finished(reply: Reply) -> bool:
 
 
 def _undo(share: Share, handles: Handles, marker: VolumeMarker) -> None:
-    """A deletion took the marker away before the directory was there: it will not see the directory."""
+    """Remove the directory: a deletion took the marker away before it was there, and will not see it."""
     path = marker.components
     share.client.pipeline([[*walk(handles.root, path[:-1]), REMOVE(path[-1])]])
     raise Unavailable(f"{marker.name} is being deleted", retry_after=_AGAIN)
@@ -168,7 +168,7 @@ def _undo(share: Share, handles: Handles, marker: VolumeMarker) -> None:
 def _refuse_what_is_there(
     share: Share, handles: Handles, marker: VolumeMarker, reply: Reply, exports: Exports | NoExports
 ) -> None:
-    """Raise unless the path is free. A deletion of this volume that nobody went on with is gone on with here."""
+    """Raise unless the path is free. A deletion of this volume that no call goes on with is continued here."""
     if reply.status in MISSING:
         return
     if reply.status in {Status.NOTDIR, Status.SYMLINK}:
@@ -199,7 +199,7 @@ def _too_large(share: Share, request: ProvisionRequest, free: int | None) -> Res
 def make_parents(share: Share, handles: Handles, path: Path) -> None:
     """Make the directories above a volume, each with a marker that it is the driver's own.
 
-    Raises `AlreadyExists` for a directory that somebody else made: its users could exchange volumes in it.
+    Raises `AlreadyExists` for a directory that others made: its users could exchange volumes in it.
     """
     for parent in ancestors(path):
         key = parent_file(parent)

@@ -46,7 +46,7 @@ _STRUCTS: Final[Mapping[int, Callable[[Any], Any]]] = {
 
 
 class PynfsClient:
-    """One client of NFSv4.0 without state on the server, made anew after every error."""
+    """One client of NFSv4.0 without state on the server, made again after every error."""
 
     operations = 32
 
@@ -73,7 +73,7 @@ class PynfsClient:
         return values_of(reply)
 
     def pipeline(self, compounds: Sequence[Sequence[Request]]) -> list[Reply]:
-        """One after the other. Raises ServerUnavailable, NoAnswer, OutcomeUnknown."""
+        """Return one after the other. Raises ServerUnavailable, NoAnswer, OutcomeUnknown."""
         with self._lock:
             return [self._one(requests) for requests in compounds]
 
@@ -133,7 +133,7 @@ class PynfsClient:
 
 
 def _attributes(given: Mapping[int, Any]) -> dict[int, Any]:
-    """Attributes of pynfs as those of the built-in client: its structs are objects, ours are named tuples."""
+    """Return the attributes of pynfs as those of the built-in client: its structs are objects, ours named tuples."""
     return {number: _STRUCTS.get(number, _as_it_is)(value) for number, value in given.items()}
 
 
@@ -142,5 +142,5 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _inside(answer: Any, name: str) -> Any:
-    """A result of READDIR and the like is wrapped in a union."""
+    """Return a result of READDIR and the like is wrapped in a union."""
     return getattr(answer, f"op{name.lower()}", answer)

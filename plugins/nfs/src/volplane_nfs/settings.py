@@ -52,7 +52,7 @@ class ShareAddress:
 
     @cached_property
     def text(self) -> str:
-        """The path, as in a volume's source."""
+        """Return the path, as in a volume's source."""
         return "/" + b"/".join(self.path).decode()
 
     def __str__(self) -> str:
@@ -213,10 +213,10 @@ class Settings:
 
     @cached_property
     def addresses(self) -> tuple[ShareAddress, ...]:
-        """The shares. Raises `InvalidArgument`."""
+        """Return the shares. Raises `InvalidArgument`."""
         return tuple(map(ShareAddress.parse, self.shares))
 
     @property
     def export(self) -> Settings | None:
-        """The settings in mode export, else None."""
+        """Return the settings in mode export, else None."""
         return self if self.mode == EXPORT else None

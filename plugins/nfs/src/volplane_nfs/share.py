@@ -66,7 +66,7 @@ class Share:
 
     @property
     def known_id(self) -> str:
-        """The id that the share had when it was used last, else empty."""
+        """Return the id that the share had when it was used last, else empty."""
         return self._known_id
 
     def work(self, doing: str, step: Callable[[Handles], T]) -> T:

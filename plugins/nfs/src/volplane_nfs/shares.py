@@ -51,7 +51,7 @@ class Shares:
         return [share for share in self.all if share.address in allowed]
 
     def chosen(self, request: ProvisionRequest, candidates: Sequence[Share]) -> Share | None:
-        """The share on which the volume is, or has to be; None = that is still to be decided."""
+        """Return the share on which the volume is, or has to be; None = that is still to be decided."""
         if len(candidates) == 1:
             return candidates[0]
         wanted = request.context.state.get("share")
@@ -105,14 +105,17 @@ class Shares:
     # --- of a volume ----------------------------------------------------------------------------------------------
 
     def holding(self, volume: VolumeIdentity) -> Share:
-        """As `of`, but raises `NotFound` if the volume is on no share."""
+        """Return what `of` returns, but raise `NotFound` if the volume is on no share."""
         share = self.of(volume)
         if share is None:
             raise NotFound(f"volume {volume.name} is on no share of this driver")
         return share
 
     def of(self, volume: VolumeIdentity) -> Share | None:
-        """The share that holds a volume; None if it is on none. Raises `Unavailable` if that cannot be known now."""
+        """Return the share that holds a volume; None if it is on none.
+
+        Raises `Unavailable` if that cannot be known now.
+        """
         handle = Handle.parse(volume.handle) if volume.owner is not None else None
         if handle is not None:
             return self._with_id(handle.storage_id, volume.source)

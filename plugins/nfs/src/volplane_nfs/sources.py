@@ -11,7 +11,7 @@ __all__ = ["below_pseudo_path", "path_below_share", "static_path"]
 
 
 def _names(source: VolumeSource) -> tuple[str, list[str]] | None:
-    """Server and path of an nfs source, None if it is none that can be used."""
+    """Return server and path of an nfs source, None if it is none that can be used."""
     server, names = source.fields.get("server"), path_components(source.fields.get("path"))
     if source.kind != "nfs" or not isinstance(server, str) or names is None:
         return None
@@ -19,7 +19,7 @@ def _names(source: VolumeSource) -> tuple[str, list[str]] | None:
 
 
 def path_below_share(source: VolumeSource, address: ShareAddress) -> Path | None:
-    """The path below the share that an nfs source names, None if it is not strictly below it. Purely lexical."""
+    """Return the path below the share that an nfs source names, None if it is not strictly below it. Purely lexical."""
     known = _names(source)
     if known is None or known[0] != address.server.host.lower():
         return None
@@ -34,7 +34,7 @@ def path_below_share(source: VolumeSource, address: ShareAddress) -> Path | None
 
 
 def below_pseudo_path(source: VolumeSource, settings: Settings) -> bool:
-    """Whether an nfs source names one of the driver's exports."""
+    """Return whether an nfs source names one of the driver's exports."""
     known = _names(source)
     if known is None or settings.export is None:
         return False
@@ -44,7 +44,7 @@ def below_pseudo_path(source: VolumeSource, settings: Settings) -> bool:
 
 
 def static_path(source: VolumeSource, share: ShareAddress) -> Path:
-    """As `path_below_share`, or raise `InvalidArgument`."""
+    """Return what `path_below_share` returns, or raise `InvalidArgument`."""
     path = path_below_share(source, share)
     if path is None:
         raise InvalidArgument(f"nfs {source.fields.get('path')!r} is no directory below {share}: it is not touched")

@@ -32,12 +32,14 @@ _LIMIT_RETRY: Final = 10.0
 
 
 def space_request(handles: Handles) -> list[Request]:
-    """Operations that ask for the space of the share; `free_space` reads the reply."""
+    """Return the operations that ask for the space of the share; `free_space` reads the reply."""
     return [PUTFH(handles.root), GETATTR(_MASK)]
 
 
 def free_space(reply: Reply) -> int | None:
-    """Bytes that may still be used, from the answer to `space_request` and more; None if the server does not tell."""
+    """Return the bytes that may still be used, from the answer to `space_request` and more; None if the server does not
+    tell.
+    """
     if len(reply.results) < 2 or reply.results[1].status:
         values_of(reply)
     attributes = reply.results[1].value
@@ -53,7 +55,10 @@ def free_bytes(share: Share, handles: Handles) -> int | None:
 
 
 def limit_of(share: Share, handles: Handles, marker: VolumeMarker) -> int | None:
-    """Bytes that a volume's directory can hold at most; None if nothing limits it. Raises NfsError, TransportError."""
+    """Return the bytes that a volume's directory can hold at most; None if nothing limits it.
+
+    Raises NfsError, TransportError.
+    """
     values = share.client.compound(*space_request(handles), *walk(handles.root, marker.components), GETATTR(_MASK))
     whole, own = values[1], values[-1]
     limits = []

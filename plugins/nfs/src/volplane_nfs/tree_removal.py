@@ -119,7 +119,7 @@ class TreeRemoval:
         return stubborn
 
     def _left(self, batch: list[_Work], reply: Reply, stubborn: list[_Work]) -> list[_Work]:
-        """What of a batch is still to be done after this answer."""
+        """Return what of a batch is still to be done after this answer."""
         count = sum(result.operation is REMOVE and not result.status for result in reply.results)
         self.removed += count
         if not reply.status:
@@ -128,7 +128,7 @@ class TreeRemoval:
         if failed is REMOVE and reply.status in _FULL:
             stubborn.append(batch[count])
         elif failed is REMOVE and reply.status in _GONE:
-            self.removed += 1  # somebody else did it
+            self.removed += 1  # another call did it
         elif failed is PUTFH and reply.status == Status.STALE:
             self.removed += 1  # its directory is gone, and with it the entry
         else:
@@ -136,7 +136,7 @@ class TreeRemoval:
         return batch[count + 1 :]
 
     def _hoist(self, directory: bytes, name: bytes) -> None:
-        """Move a directory that is not empty to the top, under a name that nobody else chose."""
+        """Move a directory that is not empty to the top, under a new random name."""
         new = secrets.token_hex(12).encode()
         (reply,) = self._client.pipeline([[PUTFH(directory), SAVEFH(), PUTFH(self._top), RENAME(name, new)]])
         if reply.status in _FULL or reply.status == Status.XDEV:
@@ -157,7 +157,7 @@ def _page() -> Request:
 
 
 def _removals(batch: Sequence[_Work]) -> list[Request]:
-    """The operations that remove a batch: PUTFH only where the directory changes."""
+    """Return the operations that remove a batch: PUTFH only where the directory changes."""
     requests: list[Request] = []
     before: bytes | None = None
     for directory, name in batch:

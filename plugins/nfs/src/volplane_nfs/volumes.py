@@ -57,7 +57,7 @@ class Found:
 
 
 def read_request(directory: bytes, name: bytes) -> list[Request]:
-    """Operations that read the symbolic link of this name in a directory; `marker_in` reads the reply.
+    """Return the operations that read the symbolic link of this name in a directory; `marker_in` reads the reply.
 
     directory: its file handle.
     """
@@ -65,7 +65,7 @@ def read_request(directory: bytes, name: bytes) -> list[Request]:
 
 
 def marker_in(reply: Reply) -> VolumeMarker | None:
-    """The marker that `read_request` found; None if there is none. Raises `CorruptMarker`, NfsError."""
+    """Return the marker that `read_request` found; None if there is none. Raises `CorruptMarker`, NfsError."""
     if reply.status in MISSING and reply.results[-1].operation is LOOKUP:
         return None
     if reply.status in {Status.INVAL, Status.WRONG_TYPE} and reply.results[-1].operation is READLINK:
@@ -74,7 +74,7 @@ def marker_in(reply: Reply) -> VolumeMarker | None:
 
 
 def read_marker(share: Share, directory: bytes, name: bytes) -> VolumeMarker | None:
-    """The marker of this name in a directory; None if there is none. Raises `CorruptMarker`, NfsError,
+    """Return the marker of this name in a directory; None if there is none. Raises `CorruptMarker`, NfsError,
     TransportError.
 
     directory: its file handle.
@@ -84,7 +84,7 @@ def read_marker(share: Share, directory: bytes, name: bytes) -> VolumeMarker | N
 
 
 def read_found(share: Share, handles: Handles, name: str, generation: int) -> Found:
-    """Both markers of a name and generation."""
+    """Return both markers of a name and generation."""
     first = read_request(handles.volumes, name.encode())
     second = read_request(handles.volumes, f"{name}@{generation}".encode())
     (reply,) = share.client.pipeline([[*first, *second]])
@@ -111,7 +111,7 @@ def replace_marker(share: Share, handles: Handles, marker: VolumeMarker) -> None
 
 
 def wanted_attributes(marker: VolumeMarker) -> dict[int, Any]:
-    """Of the finished directory, as the class wants them."""
+    """Return the attributes of the finished directory, as the class wants them."""
     wanted: dict[int, Any] = {MODE: marker.mode}
     for number, key in ((OWNER, "uid"), (OWNER_GROUP, "gid")):
         if marker.demand.get(key) is not None:
@@ -120,7 +120,10 @@ def wanted_attributes(marker: VolumeMarker) -> dict[int, Any]:
 
 
 def is_unfinished(attributes: Mapping[int, Any], marker: VolumeMarker) -> bool:
-    """Whether the directory was made and its attributes are not set yet. Owners that are no numbers do not count."""
+    """Return whether the directory was made and its attributes are not set yet.
+
+    Owners that are no numbers do not count.
+    """
     if attributes.get(MODE) != INITIAL_MODE:
         return False
     return any(
@@ -131,7 +134,7 @@ def is_unfinished(attributes: Mapping[int, Any], marker: VolumeMarker) -> bool:
 
 
 def directory_attributes(share: Share, handles: Handles, path: Path) -> tuple[dict[int, Any], bytes] | None:
-    """Attributes and handle of a volume's directory; None if it does not exist. Raises NotADirectory."""
+    """Return the attributes and handle of a volume's directory; None if it does not exist. Raises NotADirectory."""
     found = read_attributes(share.client, handles.root, path, LOOK)
     if found is not None and found[0].get(TYPE) != DIRECTORY:
         raise NotADirectory(path[-1])
@@ -139,22 +142,22 @@ def directory_attributes(share: Share, handles: Handles, path: Path) -> tuple[di
 
 
 def is_directory(handle: bytes, path: Path) -> list[Request]:
-    """Operations that fail with NOT_SAME if something else than a directory is at the path."""
+    """Return the operations that fail with NOT_SAME if something else than a directory is at the path."""
     return [*walk(handle, path), VERIFY({TYPE: DIRECTORY})]
 
 
 def ours(handles: Handles, parents: list[Path]) -> list[Request]:
-    """Operations that fail with NOENT if one of these directories is not the driver's own."""
+    """Return the operations that fail with NOENT if one of these directories is not the driver's own."""
     return [request for parent in parents for request in (PUTFH(handles.parents), LOOKUP(parent_file(parent)))]
 
 
 def ancestors(path: Path) -> list[Path]:
-    """The directories between share and volume, the topmost first."""
+    """Return the directories between share and volume, the topmost first."""
     return [path[:depth] for depth in range(1, len(path))]
 
 
 def asset_of(share: Share, handles: Handles, marker: VolumeMarker, export: Settings | None) -> Asset:
-    """The asset of a finished volume."""
+    """Return the asset of a finished volume."""
     if export is not None:
         path = f"{export.pseudo_path}/{marker.name}"
     else:
@@ -170,5 +173,5 @@ def asset_of(share: Share, handles: Handles, marker: VolumeMarker, export: Setti
 
 
 def text(share: Share, path: Path) -> str:
-    """A path for messages."""
+    """Return a path for messages."""
     return f"{share.address}/{b'/'.join(path).decode(errors='backslashreplace')}".replace("//", "/")

@@ -160,5 +160,5 @@ class Behaviour:
 
     @property
     def zone_ids(self) -> Mapping[str, str]:
-        """Zone -> id of the zone."""
+        """Return the zone -> id of the zone."""
         return {name: f"tst1-az{number}" for number, name in enumerate((*self.zones, *self.local_zones), 1)}

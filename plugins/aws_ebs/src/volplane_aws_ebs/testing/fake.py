@@ -66,7 +66,7 @@ class FakeEC2(FakeCloud):
 
     @property
     def behaviour(self) -> Behaviour:
-        """The current behaviour."""
+        """Return the current behaviour."""
         return self._cloud.behaviour
 
     def behave(self, **changes: Any) -> None:
@@ -106,31 +106,31 @@ class FakeEC2(FakeCloud):
         return handler(self._cloud, params)
 
     def failure(self, fault: Fault) -> EC2Error:
-        """The error response of a scripted fault."""
+        """Return the error response of a scripted fault."""
         return EC2Error(fault.code, fault.message, fault.status)
 
     # --- for tests ----------------------------------------------------------------------------------------------
 
     @contextmanager
     def locked_state(self) -> Iterator[AccountState]:
-        """The current state; requests of other threads wait until the block ends."""
+        """Yield the current state; requests of other threads wait until the block ends."""
         with self.settled():
             yield self._cloud
 
     @property
     def volumes(self) -> dict[str, Volume]:
-        """The volumes by id, without root volumes of instances. The records are live: a test may change them."""
+        """Return the volumes by id, without root volumes of instances. The records are live: a test may change them."""
         with self.locked_state() as account:
             return {id_: volume for id_, volume in account.volumes.items() if not volume.root}
 
     @property
     def snapshots(self) -> dict[str, Snapshot]:
-        """The snapshots by id. The records are live."""
+        """Return the snapshots by id. The records are live."""
         with self.locked_state() as account:
             return dict(account.snapshots)
 
     def attached(self) -> dict[str, tuple[str, ...]]:
-        """Id of every volume that can be used, but root volumes -> ids of the instances that have it now."""
+        """Return the id of every volume that can be used, but root volumes -> ids of the instances that have it now."""
         with self.locked_state() as account:
             return {
                 volume.id: tuple(one.instance for one in volume.attachments.values() if one.state in _USABLE)

@@ -26,6 +26,6 @@ class EC2Error(CloudFailure):
 
 
 def invalid(parameter: str, value: object, why: str = "") -> EC2Error:
-    """InvalidParameterValue with EC2's message."""
+    """Return InvalidParameterValue with EC2's message."""
     end = f" {why}" if why else ""
     return EC2Error("InvalidParameterValue", f"Value ({value}) for parameter {parameter} is invalid.{end}")

@@ -31,7 +31,7 @@ Read = Callable[[T], Iterable[str]]
 
 
 def filters_from(params: Mapping[str, Any]) -> dict[str, Sequence[str]]:
-    """Filter name -> values. Raises EC2Error for more than 200 values in a filter."""
+    """Return filter name -> values. Raises EC2Error for more than 200 values in a filter."""
     filters: dict[str, Sequence[str]] = {}
     for each in params.get("Filters", ()):
         values = each.get("Values", ())
@@ -48,7 +48,7 @@ def matching(
     fields: Mapping[str, Read[T]],
     tags: Callable[[T], Mapping[str, str]],
 ) -> list[T]:
-    """The items that match all filters. Raises InvalidParameterValue for an unknown filter."""
+    """Return the items that match all filters. Raises InvalidParameterValue for an unknown filter."""
     tests = [_test(name, values, fields, tags) for name, values in filters.items()]
     return [item for item in items if all(test(item) for test in tests)]
 
@@ -71,7 +71,7 @@ def _test(
 
 
 def _matcher(values: Sequence[str]) -> Callable[[str], bool]:
-    """Compares exactly; * and ? in the values are wildcards."""
+    """Return what compares exactly; * and ? in the values are wildcards."""
     plain = {value for value in values if not re.search(r"[*?]", value)}
     patterns = [re.compile(fnmatch.translate(value.replace("[", "[[]"))) for value in values if value not in plain]
     return lambda text: text in plain or any(pattern.match(text) for pattern in patterns)
@@ -80,7 +80,8 @@ def _matcher(values: Sequence[str]) -> Callable[[str], bool]:
 def page_from(
     items: list[N], params: Mapping[str, Any], *, max_results: int, ids: str | None = None
 ) -> tuple[list[N], str | None]:
-    """One page in order of creation, and the token of the next; an item that exists during the whole listing is in it.
+    """Return one page in order of creation, and the token of the next; an item that exists during the whole listing is
+    in it.
 
     ids: name of the parameter that lists ids, with which MaxResults may not be combined.
     """

@@ -35,11 +35,11 @@ class InProcess:
         self._lock = threading.Lock()
 
     def __call__(self, _settings: object) -> Callable[[str, int], Any]:
-        """What makes the client of a service, as `volplane_aws_ebs.api.Connect` gives it."""
+        """Return what makes the client of a service, as `volplane_aws_ebs.api.Connect` gives it."""
         return lambda service, _attempts: self.client(service)
 
     def client(self, service: str = "ec2") -> Any:
-        """The client of "ec2" or "sts"."""
+        """Return the client of "ec2" or "sts"."""
         with self._lock:
             if service not in self._clients:
                 self._clients[service] = self._made(service)
@@ -59,7 +59,7 @@ _creating = threading.Lock()
 
 @cache
 def _session() -> Any:
-    """One session for all clients: loading the service models takes 0.1 s. Sessions are not safe for threads."""
+    """Return one session for all clients: loading the service models takes 0.1 s. Sessions are not safe for threads."""
     return boto3.Session()
 
 

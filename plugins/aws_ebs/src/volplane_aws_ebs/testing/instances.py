@@ -25,7 +25,7 @@ _MAX_ATTACHMENTS = 16
 
 
 def volumes_attached_to(account: AccountState, instance: str) -> list[Volume]:
-    """Every volume of the instance, attaching and detaching ones included."""
+    """Return every volume of the instance, attaching and detaching ones included."""
     return [volume for volume in account.volumes.values() if instance in volume.attachments]
 
 
@@ -167,7 +167,7 @@ def _terminated(account: AccountState, instance: Instance) -> None:
 
 
 def _fields(account: AccountState) -> Mapping[str, Read[Instance]]:
-    """The filters of DescribeInstances that are about an instance's place, state and volumes."""
+    """Return the filters of DescribeInstances that are about an instance's place, state and volumes."""
 
     def volumes(instance: Instance) -> list[Volume]:
         return volumes_attached_to(account, instance.id)

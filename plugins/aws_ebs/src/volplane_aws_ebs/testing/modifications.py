@@ -75,7 +75,7 @@ def _target(account: AccountState, volume: Volume, params: Mapping[str, Any]) ->
 
 
 def _check_quota(account: AccountState, volume: Volume, target: Mapping[str, int | str | None]) -> None:
-    """The quotas of the new type; code of the size's quota: Amazon EC2 API reference, "Error codes"."""
+    """Check the quotas of the new type; code of the size's quota: Amazon EC2 API reference, "Error codes"."""
     name, size, iops = str(target["VolumeType"]), int(target["Size"] or 0), int(target["Iops"] or 0)
     same = name == volume.volume_type
     more_gib, more_iops = size - (volume.size if same else 0), iops - ((volume.iops or 0) if same else 0)
@@ -98,7 +98,7 @@ def _applied(account: AccountState, volume: Volume, change: Modification) -> Non
 
 
 def _failed(account: AccountState, change: Modification, message: str) -> None:
-    """As after a fault of AWS: nothing changed.
+    """Fail as after a fault of AWS: nothing changed.
 
     Amazon EBS User Guide, "Monitor the progress of volume modifications".
     """
@@ -110,7 +110,7 @@ def _completed(account: AccountState, change: Modification) -> None:
 
 
 def _fields(account: AccountState) -> Mapping[str, Read[Volume]]:
-    """The filters of DescribeVolumesModifications (Amazon EC2 API reference)."""
+    """Return the filters of DescribeVolumesModifications (Amazon EC2 API reference)."""
 
     def of(prefix: str, field: str) -> Read[Volume]:
         def read(volume: Volume) -> tuple[str, ...]:

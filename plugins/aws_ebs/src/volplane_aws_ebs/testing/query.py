@@ -36,7 +36,10 @@ class QueryProtocol:
         self._known = frozenset(self._model.operation_names)
 
     def parameters(self, action: str, form: Mapping[str, str]) -> dict[str, Any]:
-        """The parameters of a request, typed as boto3 takes them. Raises EC2Error for what the model does not have."""
+        """Return the parameters of a request, typed as boto3 takes them.
+
+        Raises EC2Error for what the model does not have.
+        """
         if action not in self._known:
             raise EC2Error("InvalidAction", f"The action {action} is not valid for this web service.")
         shape = self._model.operation_model(action).input_shape
@@ -51,7 +54,7 @@ class QueryProtocol:
         return params
 
     def result(self, action: str, result: Mapping[str, Any], request_id: str) -> bytes:
-        """The XML of a response. Raises ModelViolation for a field or value that the model does not have."""
+        """Return the XML of a response. Raises ModelViolation for a field or value that the model does not have."""
         shape = self._model.operation_model(action).output_shape
         body = "<return>true</return>" if shape is None else "".join(_members(shape, result))
         return (
@@ -60,7 +63,7 @@ class QueryProtocol:
         ).encode()
 
     def error(self, error: CloudFailure, request_id: str) -> bytes:
-        """The XML of an error."""
+        """Return the XML of an error."""
         return (
             '<?xml version="1.0" encoding="UTF-8"?>\n<Response><Errors><Error>'
             f"<Code>{escape(error.code)}</Code><Message>{escape(error.message)}</Message>"
@@ -88,7 +91,7 @@ def _insert(tree: Tree, path: list[str], text: str) -> None:
 
 
 def _form_name(name: str, shape: Any) -> str:
-    """The name of a member in a form."""
+    """Return the name of a member in a form."""
     query: str = shape.serialization.get("queryName", "")
     located: str = shape.serialization.get("name", name)
     return query or located[:1].upper() + located[1:]

@@ -35,7 +35,7 @@ class Exchange:
         self._numbers = itertools.count(1)
 
     def answer(self, body: str, headers: Mapping[str, str]) -> HttpResponse:
-        """The response. body: the form. headers: with lower-case names."""
+        """Return the response. body: the form. headers: with lower-case names."""
         request_id = f"00000000-0000-4000-8000-{next(self._numbers):012d}"
         try:
             form = dict(parse_qsl(body, keep_blank_values=True, strict_parsing=True, max_num_fields=_MAX_FIELDS))
@@ -85,7 +85,7 @@ class Exchange:
         return HttpResponse(content_type=_XML, body=f"<{action}Response>{xml}</{action}Response>".encode())
 
     def _assumed(self, form: Mapping[str, str]) -> str:
-        """Credentials whose key id is ASIA and the name of the role."""
+        """Return credentials that have ASIA and the name of the role as key id."""
         role, session = form.get("RoleArn", ""), form.get("RoleSessionName", "")
         end = datetime.now(UTC).timestamp() + _ROLE_SECONDS
         expires = datetime.fromtimestamp(end, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -99,7 +99,7 @@ class Exchange:
 
 
 def _decoded(encoded: str) -> str:
-    """The encoded messages of the fake are the name of the refused action."""
+    """Return the encoded messages of the fake are the name of the refused action."""
     action = encoded or "ec2:Unknown"
     principal = {"arn": "arn:aws:iam::123456789012:user/test"}
     return json.dumps({"allowed": False, "explicitDeny": False, "context": {"principal": principal, "action": action}})

@@ -17,7 +17,7 @@ __all__ = ["serve"]
 
 @contextmanager
 def serve(*, port: int = 0, disks: Path | None = None, instances: int = 1) -> Iterator[ServedFake]:
-    """An empty account with instances in the first zone, served on loopback until the block ends.
+    """Serve an empty account with instances in the first zone on loopback until the block ends.
 
     port: 0 = any free one. disks: shows attached volumes as directories, for pods of `volplane dev --disks`. Raises
     OSError for a port or directory that cannot be had.

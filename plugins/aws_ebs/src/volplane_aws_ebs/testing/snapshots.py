@@ -66,7 +66,7 @@ def delete_snapshot(account: AccountState, params: Mapping[str, Any]) -> dict[st
 
 
 def _fields(account: AccountState) -> Mapping[str, Read[Snapshot]]:
-    """The filters of DescribeSnapshots (Amazon EC2 API reference)."""
+    """Return the filters of DescribeSnapshots (Amazon EC2 API reference)."""
     return {
         "description": lambda snapshot: (snapshot.description,),
         "encrypted": lambda snapshot: (str(snapshot.encrypted).lower(),),

@@ -149,7 +149,7 @@ class TagIndex:
                 self._ids.pop(item, None)
 
     def ids_with(self, key: str, values: Iterable[str]) -> dict[str, None]:
-        """Ids of the volumes that carry the tag with any of the values."""
+        """Return the ids of the volumes that carry the tag with any of the values."""
         found: dict[str, None] = {}
         for value in values:
             found.update(self._ids.get((key, value), {}))
@@ -178,24 +178,24 @@ class AccountState:
 
     @property
     def now(self) -> float:
-        """Seconds of the clock, up to which events have run."""
+        """Return the seconds of the clock, up to which events have run."""
         return self.timeline.now
 
     def number(self) -> int:
-        """The next number: a later resource has a higher one."""
+        """Return the next number: a later resource has a higher one."""
         self._last += 1
         return self._last
 
     def id(self, prefix: str, number: int) -> str:
-        """An id of EC2's form, the same in every run."""
+        """Return an id of EC2's form, the same in every run."""
         return f"{prefix}-0{hashlib.sha256(f'{prefix}{number}'.encode()).hexdigest()[:16]}"
 
     def unix_time(self, at: float) -> float:
-        """Unix time of a time of the clock."""
+        """Return the Unix time of a time of the clock."""
         return _EPOCH + at
 
     def time_text(self, at: float) -> str:
-        """A time of the clock as filters compare it."""
+        """Return a time of the clock as filters compare it."""
         return datetime.fromtimestamp(self.unix_time(at), UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
     def later(self, seconds: float, event: Callable[[], None]) -> None:
@@ -204,7 +204,8 @@ class AccountState:
             self.timeline.after(seconds, event)
 
     def volume(self, params: Mapping[str, Any]) -> Volume:
-        """The volume of a mutating call. Raises what EC2 raises for ids that are malformed, unknown, or not visible.
+        """Return the volume of a mutating call. Raises what EC2 raises for ids that are malformed, unknown, or not
+        visible.
 
         Amazon EC2 Developer Guide, "Eventual consistency in the Amazon EC2 API".
         """
@@ -217,7 +218,7 @@ class AccountState:
         return volume
 
     def instance(self, id_: str) -> Instance:
-        """The instance. Raises InvalidInstanceID.Malformed and .NotFound."""
+        """Return the instance. Raises InvalidInstanceID.Malformed and .NotFound."""
         if not _INSTANCE_ID.fullmatch(id_):
             raise EC2Error("InvalidInstanceID.Malformed", f'Invalid id: "{id_}"')
         if id_ not in self.instances:
@@ -225,11 +226,11 @@ class AccountState:
         return self.instances[id_]
 
     def visible(self, made: float) -> bool:
-        """Whether Describe calls show what was created at that time."""
+        """Return whether Describe calls show what was created at that time."""
         return self.now >= made + self.behaviour.visible_after
 
     def visible_tags(self, volume: Volume) -> Mapping[str, str]:
-        """The tags that Describe calls show now."""
+        """Return the tags that Describe calls show now."""
         return volume.former_tags.shown(volume.tags, self.now, self.behaviour.visible_after)
 
     def remove(self, volume: Volume) -> None:
@@ -239,6 +240,6 @@ class AccountState:
 
 
 def canonical_request(params: Mapping[str, Any]) -> str:
-    """The parameters of a request without its token, as text that is equal for equal parameters."""
+    """Return the parameters of a request without its token, as text that is equal for equal parameters."""
     plain = {key: value for key, value in params.items() if key not in ("ClientToken", "DryRun")}
     return json.dumps(plain, sort_keys=True, default=str)

@@ -34,8 +34,8 @@ _KINDS: Final = (
 
 
 def attaching_subject() -> Subject:
-    """The same in one zone with more instances, and attachments that fail and dawdle: for `volplane sim --scenario
-    attach`.
+    """Return the same in one zone with more instances, and attachments that fail and dawdle: for `volplane sim
+    --scenario attach`.
     """
     return subject(Behaviour(zones=("eu-test-1a",)), instances=8, troubled=(*_ACTIONS, *_ATTACHMENTS))
 
@@ -48,7 +48,7 @@ def subject(
     troubled: Sequence[str] = _ACTIONS,
     **options: Any,
 ) -> Subject:
-    """The driver on an empty mocked account with some instances.
+    """Return the driver on an empty mocked account with some instances.
 
     options: of the driver, in addition to those that the mock needs. troubled: actions of EC2 that may fail.
     """

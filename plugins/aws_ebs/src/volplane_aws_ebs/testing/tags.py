@@ -17,7 +17,7 @@ _LONGEST_VALUE = 256
 
 
 def tags_from_specification(params: Mapping[str, Any], resource: str) -> dict[str, str]:
-    """The tags in TagSpecifications. Raises EC2Error for tags that EC2 refuses."""
+    """Return the tags in TagSpecifications. Raises EC2Error for tags that EC2 refuses."""
     tags: dict[str, str] = {}
     for specification in params.get("TagSpecifications", ()):
         kind = specification.get("ResourceType")
@@ -58,7 +58,7 @@ def _limit(tags: Mapping[str, str]) -> None:
 
 
 def tags_output(tags: Mapping[str, str]) -> list[dict[str, str]]:
-    """The tags as in responses."""
+    """Return the tags as in responses."""
     return [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
 
 

@@ -61,7 +61,7 @@ def _become(volume: Volume, before: str, after: str) -> None:
 
 
 def _used_token(account: AccountState, token: str, request: str) -> Volume | None:
-    """The volume that the client token was used for, None if it was not used.
+    """Return the volume that the client token was used for, None if it was not used.
 
     Raises IdempotentParameterMismatch if the parameters differ or the volume is gone.
     """
@@ -122,7 +122,7 @@ def _new_volume(account: AccountState, params: Mapping[str, Any]) -> Volume:
 
 
 def _zone(account: AccountState, params: Mapping[str, Any]) -> str:
-    """The zone, named or by its id (Amazon EC2 API reference, CreateVolume)."""
+    """Return the zone, named or by its id (Amazon EC2 API reference, CreateVolume)."""
     name, id_ = params.get("AvailabilityZone"), params.get("AvailabilityZoneId")
     if name is not None and id_ is not None:
         message = "The parameters AvailabilityZone and AvailabilityZoneId cannot be used together"
@@ -144,7 +144,7 @@ def _zone(account: AccountState, params: Mapping[str, Any]) -> str:
 def performance(
     account: AccountState, zone: str, name: str, *, size: int, iops: int | None, throughput: int | None
 ) -> tuple[int | None, int | None]:
-    """IOPS and throughput of a volume of this type. Raises EC2Error for what the type does not allow."""
+    """Return IOPS and throughput of a volume of this type. Raises EC2Error for what the type does not allow."""
     volume_type = account.behaviour.volume_types.get(name)
     if volume_type is None:
         raise EC2Error("UnknownVolumeType", f"Unsupported volume type '{name}' for volume creation.")
@@ -234,7 +234,7 @@ def _initialization_rate(params: Mapping[str, Any]) -> int | None:
 
 
 def _check_quota(account: AccountState, volume: Volume) -> None:
-    """The quotas of the account (AWS General Reference, "Amazon EBS endpoints and quotas")."""
+    """Check the quotas of the account (AWS General Reference, "Amazon EBS endpoints and quotas")."""
     behaviour = account.behaviour
     if len(account.volumes) >= behaviour.volume_quota:
         raise EC2Error("VolumeLimitExceeded", "You have exceeded your maximum volume limit of this type.")
@@ -270,7 +270,7 @@ def delete_volume(account: AccountState, params: Mapping[str, Any]) -> dict[str,
 
 
 def _fields(account: AccountState) -> Mapping[str, Read[Volume]]:
-    """The filters of DescribeVolumes (Amazon EC2 API reference). No volume here is fast-restored or managed."""
+    """Return the filters of DescribeVolumes (Amazon EC2 API reference). No volume here is fast-restored or managed."""
     zone_ids = account.behaviour.zone_ids
     return {
         "attachment.attach-time": lambda volume: [
@@ -309,7 +309,7 @@ def describe_volumes(account: AccountState, params: Mapping[str, Any]) -> dict[s
 
 
 def volumes_by_id(account: AccountState, ids: Sequence[str]) -> list[Volume]:
-    """The volumes with these ids. Raises EC2Error for a malformed, unknown or invisible one."""
+    """Return the volumes with these ids. Raises EC2Error for a malformed, unknown or invisible one."""
     malformed = [id_ for id_ in ids if not VOLUME_ID.fullmatch(id_)]
     if malformed:
         raise invalid("volumes", malformed[0], "Expected: 'vol-...'.")
@@ -323,7 +323,7 @@ def volumes_by_id(account: AccountState, ids: Sequence[str]) -> list[Volume]:
 
 
 def _candidates(account: AccountState, filters: Mapping[str, Sequence[str]]) -> list[Volume]:
-    """A superset of the volumes that match the filters, from an index where there is one."""
+    """Return a superset of the volumes that match the filters, from an index where there is one."""
     ids = filters.get("volume-id")
     if ids is not None and not any("*" in id_ or "?" in id_ for id_ in ids):
         return [account.volumes[id_] for id_ in ids if id_ in account.volumes]
@@ -335,7 +335,7 @@ def _candidates(account: AccountState, filters: Mapping[str, Sequence[str]]) -> 
 
 
 def volume_output(account: AccountState, volume: Volume) -> dict[str, Any]:
-    """The volume as in responses of DescribeVolumes and CreateVolume."""
+    """Return the volume as in responses of DescribeVolumes and CreateVolume."""
     shown: dict[str, Any] = {
         "VolumeId": volume.id,
         "AvailabilityZone": volume.zone,
@@ -362,7 +362,7 @@ def volume_output(account: AccountState, volume: Volume) -> dict[str, Any]:
 
 
 def attachment_output(account: AccountState, volume: Volume, attachment: Attachment) -> dict[str, Any]:
-    """The attachment as in responses of DescribeVolumes, AttachVolume and DetachVolume."""
+    """Return the attachment as in responses of DescribeVolumes, AttachVolume and DetachVolume."""
     return {
         "VolumeId": volume.id,
         "InstanceId": attachment.instance,

@@ -94,7 +94,7 @@ COMPUTE_QUOTAS: Mapping[str, int] = {
 }
 """Default calls a minute of each group, for `Behaviour(calls_per_minute=COMPUTE_QUOTAS)`.
 
-Source: Compute Engine documentation, "Rate quotas". A group's count begins anew with every minute of the clock.
+Source: Compute Engine documentation, "Rate quotas". A group's count begins again with every minute of the clock.
 """
 
 
@@ -138,5 +138,5 @@ class Behaviour:
     max_results: int = 500
 
     def seconds(self, method: str) -> float:
-        """How long an operation of this method runs."""
+        """Return how long an operation of this method runs."""
         return self.operation_seconds.get(method.rpartition(".")[2], self.default_seconds)

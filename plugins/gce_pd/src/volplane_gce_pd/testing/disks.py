@@ -137,7 +137,7 @@ def _performance(body: Params, field: str, bounds: tuple[int, int] | None, defau
 
 
 def checked_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """The labels. Raises invalid for what labels cannot be."""
+    """Return the labels. Raises invalid for what labels cannot be."""
     if len(labels) > _MOST_LABELS:
         raise bad_request("resource.labels", len(labels), f"At most {_MOST_LABELS} labels are allowed.")
     for key, value in labels.items():
@@ -167,7 +167,7 @@ def _stock_out(project: Project, disk: DiskRecord) -> ComputeError | None:
 
 
 def _idle(disk: DiskRecord, project: Project) -> DiskRecord:
-    """The disk, unless an operation works on it."""
+    """Return the disk, unless an operation works on it."""
     if disk.busy or disk.status not in ("READY", "FAILED"):
         path = disk.path(project.behaviour.project)
         raise ComputeError("resourceNotReady", f"The resource '{path}' is not ready")
@@ -234,7 +234,7 @@ def resize(project: Project, method: str, params: Params) -> OperationRecord:
 
 
 def _least(rules: DiskRules, size: int) -> tuple[int, int]:
-    """IOPS and throughput that a disk has at least (Compute Engine documentation, "Hyperdisk limits")."""
+    """Return the IOPS and throughput that a disk has at least (Compute Engine documentation, "Hyperdisk limits")."""
     return size * rules.least_iops_per_gb, int(size * rules.least_throughput_per_gb)
 
 

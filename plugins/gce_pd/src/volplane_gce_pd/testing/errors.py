@@ -29,17 +29,17 @@ class ComputeError(CloudFailure):
 
 
 def not_found(resource: str) -> ComputeError:
-    """NotFound with Compute Engine's message."""
+    """Return NotFound with Compute Engine's message."""
     return ComputeError("notFound", f"The resource '{resource}' was not found")
 
 
 def bad_request(field: str, value: object, why: str = "") -> ComputeError:
-    """Invalid with Compute Engine's message."""
+    """Return Invalid with Compute Engine's message."""
     return ComputeError("invalid", f"Invalid value for field '{field}': '{value}'. {why}".strip())
 
 
 def in_use(disk: str, instance: str) -> ComputeError:
-    """The disk is attached to another virtual machine."""
+    """Return the disk is attached to another virtual machine."""
     return ComputeError(
         "resourceInUseByAnotherResource", f"The disk resource '{disk}' is already being used by '{instance}'"
     )

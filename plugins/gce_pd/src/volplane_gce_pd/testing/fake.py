@@ -37,7 +37,7 @@ class FakeCompute(FakeCloud):
 
     @property
     def behaviour(self) -> Behaviour:
-        """The current behaviour."""
+        """Return the current behaviour."""
         return self._project.behaviour
 
     def behave(self, **changes: Any) -> None:
@@ -48,7 +48,7 @@ class FakeCompute(FakeCloud):
     # --- requests -----------------------------------------------------------------------------------------------
 
     def answer(self, request: HttpRequest) -> HttpResponse:
-        """The HTTP face: from a request to its response, both checked by Google's message classes."""
+        """Return the HTTP face: from a request to its response, both checked by Google's message classes."""
         try:
             method, params = parsed(request.method, request.target, request.body)
         except ComputeError as error:
@@ -96,32 +96,32 @@ class FakeCompute(FakeCloud):
         return result.shown(self.behaviour.project) if isinstance(result, OperationRecord) else result
 
     def failure(self, fault: Fault) -> ComputeError:
-        """The error response of a scripted fault."""
+        """Return the error response of a scripted fault."""
         return ComputeError(fault.code, fault.message, fault.status)
 
     # --- for tests ----------------------------------------------------------------------------------------------
 
     @contextmanager
     def locked_state(self) -> Iterator[Project]:
-        """The current state; requests of other threads wait until the block ends."""
+        """Yield the current state; requests of other threads wait until the block ends."""
         with self.settled():
             yield self._project
 
     @property
     def disks(self) -> dict[tuple[str, str], DiskRecord]:
-        """The disks by place and name, without boot disks. The records are live: a test may change them."""
+        """Return the disks by place and name, without boot disks. The records are live: a test may change them."""
         with self.locked_state() as project:
             return dict(project.disks)
 
     @property
     def snapshots(self) -> dict[str, SnapshotRecord]:
-        """The snapshots by name. The records are live."""
+        """Return the snapshots by name. The records are live."""
         with self.locked_state() as project:
             return dict(project.snapshots)
 
     @property
     def operations(self) -> list[OperationRecord]:
-        """The operations that are still known, oldest first. The records are live."""
+        """Return the operations that are still known, oldest first. The records are live."""
         with self.locked_state() as project:
             return sorted(project.operations.values(), key=lambda operation: operation.id)
 
@@ -153,7 +153,7 @@ class FakeCompute(FakeCloud):
 
 
 def _error_response(error: CloudFailure) -> HttpResponse:
-    """The body of an error of the Compute Engine API."""
+    """Return the body of an error of the Compute Engine API."""
     detail = {"message": error.message, "domain": "global", "reason": error.code}
     body = {"error": {"code": error.status, "message": error.message, "errors": [detail]}}
     return HttpResponse(error.status, json.dumps(body).encode())

@@ -37,11 +37,11 @@ class InProcess:
         self._lock = threading.Lock()
 
     def __call__(self, _settings: object, service: str) -> Any:
-        """The client of a service, as `volplane_gce_pd.api.Connect` gives it."""
+        """Return the client of a service, as `volplane_gce_pd.api.Connect` gives it."""
         return self.client(service)
 
     def client(self, service: str = "DisksClient") -> Any:
-        """The client of a service, such as "InstancesClient"."""
+        """Return the client of a service, such as "InstancesClient"."""
         with self._lock:
             if service not in self._clients:
                 options = ClientOptions(api_endpoint="https://compute.fake.invalid")
@@ -80,4 +80,4 @@ class _Adapter(BaseAdapter):  # type: ignore[misc]
         return response
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""

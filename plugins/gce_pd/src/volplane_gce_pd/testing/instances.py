@@ -15,7 +15,7 @@ Params = Mapping[str, Any]
 
 
 def add_instance(project: Project, zone: str, name: str, machine_type: str) -> InstanceRecord:
-    """A running virtual machine with a boot disk."""
+    """Return a running virtual machine with a boot disk."""
     instance = InstanceRecord(
         zone=zone, name=name, id=project.number(), machine_type=machine_type, created=project.stamp()
     )
@@ -26,7 +26,7 @@ def add_instance(project: Project, zone: str, name: str, machine_type: str) -> I
 
 
 def delete_instance(project: Project, instance: InstanceRecord) -> None:
-    """Its disks are detached."""
+    """Delete a virtual machine; its disks are detached."""
     project.instances.pop((instance.zone, instance.name), None)
     for disk in project.disks.values():
         if disk.users.pop((instance.zone, instance.name), None) is not None:

@@ -47,20 +47,20 @@ class Method:
 
     @property
     def handler(self) -> Handler:
-        """What the fake does."""
+        """Return what the fake does."""
         if self.name.endswith(".delete"):
             return snapshots.delete if self.name == "snapshots.delete" else disks.delete
         return _HANDLERS[self.name.partition(".")[2]]
 
     @property
     def permission(self) -> str:
-        """What the caller needs in any case."""
+        """Return what the caller needs in any case."""
         service, _, name = self.name.partition(".")
         return f"compute.{_ASSETS.get(service, service)}.{_VERBS.get(name, name)}"
 
     @property
     def group(self) -> str:
-        """The rate quota that it counts for."""
+        """Return the rate quota that it counts for."""
         if self.verb != "GET":
             return "mutations"
         if "Operations." in self.name:
@@ -69,7 +69,7 @@ class Method:
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """Of the path, with a group for each of its parameters."""
+        """Return the pattern of the path, with a group for each of its parameters."""
         return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", self.path))
 
     def check_query(self, query: Mapping[str, str]) -> None:
@@ -84,7 +84,7 @@ class Method:
             raise ComputeError("invalid", f"Invalid value for field 'requestId': '{given}'. Must be a non-zero UUID.")
 
     def checked_body(self, body: bytes) -> dict[str, Any]:
-        """The body, by the message class. Raises parseError."""
+        """Return the body, by the message class. Raises parseError."""
         if not self.body:
             if body not in (b"", b"{}"):
                 raise ComputeError("parseError", f"{self.name} takes no body")
@@ -97,7 +97,7 @@ class Method:
         return result
 
     def check_answer(self, answer: Mapping[str, Any]) -> bytes:
-        """The answer as it is sent. Raises ModelViolation."""
+        """Return the answer as it is sent. Raises ModelViolation."""
         text = json.dumps(answer)
         try:
             getattr(compute_v1, self.answer).from_json(text, ignore_unknown_fields=False)
@@ -198,7 +198,7 @@ _PATTERNS = [(method, method.pattern) for method in METHODS.values()]
 
 
 def permissions_for(method: Method, body: Mapping[str, Any]) -> list[str]:
-    """What a caller needs for this call (Compute Engine documentation, "IAM permissions for methods")."""
+    """Return what a caller needs for this call (Compute Engine documentation, "IAM permissions for methods")."""
     needed = [method.permission]
     if method.name.endswith(".insert"):
         needed += ["compute.disks.setLabels"] if body.get("labels") else []
@@ -213,7 +213,7 @@ def permissions_for(method: Method, body: Mapping[str, Any]) -> list[str]:
 
 
 def parsed(verb: str, target: str, body: bytes) -> tuple[Method, dict[str, Any]]:
-    """The method and the parameters of a request; its body is the parameter `body`. Raises ComputeError."""
+    """Return the method and the parameters of a request; its body is the parameter `body`. Raises ComputeError."""
     path, _, query = target.partition("?")
     relative = unquote(path.removeprefix(_PREFIX))
     for method, pattern in _PATTERNS:

@@ -76,7 +76,7 @@ class _Running:
         self.seconds = project.behaviour.seconds(operation.method)
 
     def run(self) -> None:
-        """Its turn has come."""
+        """Run the operation: its turn has come."""
         self._operation.status = "RUNNING"
         try:
             self._effect.begin()
@@ -131,16 +131,16 @@ class Project:
 
     @property
     def now(self) -> float:
-        """Seconds of the clock, up to which events have run."""
+        """Return the seconds of the clock, up to which events have run."""
         return self.timeline.now
 
     def number(self) -> int:
-        """The next number: a later resource has a higher one."""
+        """Return the next number: a later resource has a higher one."""
         self._last += 1
         return self._last
 
     def stamp(self) -> str:
-        """The time now, as in answers."""
+        """Return the time now, as in answers."""
         return datetime.fromtimestamp(_EPOCH + self.now, UTC).isoformat(timespec="milliseconds")
 
     # --- resources ----------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class Project:
             raise not_found(f"projects/{self.behaviour.project}/{place}")
 
     def disk(self, place: str, name: str) -> DiskRecord:
-        """The disk. Raises notFound."""
+        """Return the disk. Raises notFound."""
         self.require_place(place)
         found = self.disks.get((place, name))
         if found is None:
@@ -161,7 +161,7 @@ class Project:
         return found
 
     def disk_at(self, url: str, field: str) -> DiskRecord:
-        """The disk of a relative or full URL in a request. Raises notFound and invalid."""
+        """Return the disk of a relative or full URL in a request. Raises notFound and invalid."""
         path = url.removeprefix(URL)
         parts = path.split("/")
         if len(parts) != 6 or parts[0] != "projects" or parts[4] != "disks":
@@ -171,7 +171,7 @@ class Project:
         return self.disk(f"{parts[2]}/{parts[3]}", parts[5])
 
     def instance(self, zone: str, name: str) -> InstanceRecord:
-        """The virtual machine. Raises notFound."""
+        """Return the virtual machine. Raises notFound."""
         self.require_place(f"zones/{zone}")
         found = self.instances.get((zone, name))
         if found is None:
@@ -179,7 +179,7 @@ class Project:
         return found
 
     def snapshot(self, name: str) -> SnapshotRecord:
-        """The snapshot. Raises notFound."""
+        """Return the snapshot. Raises notFound."""
         if name not in self.snapshots:
             raise not_found(f"projects/{self.behaviour.project}/global/snapshots/{name}")
         return self.snapshots[name]
@@ -187,7 +187,7 @@ class Project:
     # --- operations ---------------------------------------------------------------------------------------------
 
     def known_request(self, method: str, params: Mapping[str, Any]) -> OperationRecord | None:
-        """The operation of an earlier call with this requestId. Raises invalid if that was another call."""
+        """Return the operation of an earlier call with this requestId. Raises invalid if that was another call."""
         given = params.get("requestId")
         if given is None:
             return None
@@ -235,7 +235,7 @@ class Project:
         return operation
 
     def forget(self, operation: OperationRecord) -> None:
-        """A finished operation is not kept for ever."""
+        """Forget operations that finished long ago."""
         self.operations.pop((operation.place, operation.name), None)
 
     def found_while_running(self, error: ComputeError) -> None:
@@ -244,12 +244,12 @@ class Project:
             raise error
 
     def used_gb(self, *, ssd: bool) -> int:
-        """Size of all disks that count for a quota."""
+        """Return the size of all disks that count for a quota."""
         rules = self.behaviour.disk_types
         return sum(disk.size for disk in self.disks.values() if rules[disk.kind].ssd is ssd)
 
     def in_zones(self, zones: Iterable[str]) -> bool:
-        """Whether one of these zones is without room."""
+        """Return whether one of these zones is without room."""
         return not self.behaviour.stock_outs.isdisjoint(zones)
 
 

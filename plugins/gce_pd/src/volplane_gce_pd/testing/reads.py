@@ -23,7 +23,7 @@ _TERM = re.compile(
 
 
 def get(project: Project, method: str, params: Params) -> Json:
-    """One resource. Raises notFound."""
+    """Return one resource. Raises notFound."""
     service = method.partition(".")[0]
     name = project.behaviour.project
     if service in ("disks", "regionDisks"):
@@ -50,7 +50,7 @@ def _machine_type(project: Project, zone: str, name: str) -> Json:
 
 
 def list_some(project: Project, method: str, params: Params) -> Json:
-    """A page of one zone, one region or all zones, in the order of names."""
+    """Return a page of one zone, one region or all zones, in the order of names."""
     service = method.partition(".")[0]
     name = project.behaviour.project
     if service == "zones":
@@ -72,7 +72,7 @@ def list_some(project: Project, method: str, params: Params) -> Json:
 
 
 def _records(table: Mapping[tuple[str, str], R], place: str, params: Params) -> Iterable[R]:
-    """Those of a place; where the filter names some, only these are looked at."""
+    """Return those of a place; where the filter names some, only these are looked at."""
     names = _names_in(params.get("filter"))
     if names is None:
         return (record for (where, _), record in table.items() if where == place)
@@ -80,7 +80,7 @@ def _records(table: Mapping[tuple[str, str], R], place: str, params: Params) -> 
 
 
 def _names_in(text: str | None) -> set[str] | None:
-    """The names in a filter that is about names alone; None for any other."""
+    """Return the names in a filter that is about names alone; None for any other."""
     terms = text.split(" OR ") if text else []
     matches = [_TERM.fullmatch(term.strip()) for term in terms]
     names = {match["quoted"] or match["plain"] for match in matches if match and match["field"] == "name"}
@@ -99,7 +99,7 @@ def _zone(project: Project, zone: str) -> Json:
 
 
 def aggregated_list(project: Project, method: str, params: Params) -> Json:
-    """A page of the disks or operations of all zones and of the region, by place."""
+    """Return a page of the disks or operations of all zones and of the region, by place."""
     behaviour = project.behaviour
     places = [*(f"zones/{zone}" for zone in behaviour.zones), f"regions/{behaviour.region}"]
     lost = [place for place in places if place.partition("/")[2] in behaviour.unreachable]
@@ -145,7 +145,7 @@ def _cut(project: Project, items: list[Any], place: Callable[[Any], str], params
 
 
 def _matcher(text: str | None) -> Callable[[Json], bool]:
-    """The filters that are one comparison, or several with OR between them. Raises invalid for any other."""
+    """Return the filters that are one comparison, or several with OR between them. Raises invalid for any other."""
     if not text:
         return lambda _item: True
     terms = [_term(part) for part in text.split(" OR ")]

@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 def fingerprint(labels: Mapping[str, str]) -> str:
-    """The fingerprint of labels, which their next change must name."""
+    """Return the fingerprint of labels, which their next change must name."""
     digest = hashlib.sha256(json.dumps(dict(labels), sort_keys=True).encode()).digest()[:8]
     return base64.urlsafe_b64encode(digest).decode()
 
@@ -49,16 +49,16 @@ class DiskRecord:
 
     @property
     def zones(self) -> tuple[str, ...]:
-        """Where it can be attached."""
+        """Return where it can be attached."""
         replicas = tuple(str(url).rpartition("/")[2] for url in self.wanted.get("replicaZones", ()))
         return replicas or (self.place.partition("/")[2],)
 
     def path(self, project: str) -> str:
-        """Its relative URL."""
+        """Return its relative URL."""
         return f"projects/{project}/{self.place}/disks/{self.name}"
 
     def shown(self, project: str) -> Json:
-        """The disk as in answers."""
+        """Return the disk as in answers."""
         kind, _, where = self.place.partition("/")
         place = {kind.removesuffix("s"): f"{URL}projects/{project}/{self.place}"}
         shown: Json = {
@@ -106,7 +106,7 @@ class InstanceRecord:
     free_at: float = 0.0
 
     def shown(self, project: str) -> Json:
-        """The virtual machine as in answers."""
+        """Return the virtual machine as in answers."""
         base = f"{URL}projects/{project}/zones/{self.zone}"
         return {
             "kind": "compute#instance",
@@ -147,7 +147,7 @@ class SnapshotRecord:
     labels: dict[str, str] = field(default_factory=dict)
 
     def shown(self, project: str) -> Json:
-        """The snapshot as in answers."""
+        """Return the snapshot as in answers."""
         return {
             "kind": "compute#snapshot",
             "id": str(self.id),
@@ -180,7 +180,7 @@ class OperationRecord:
     ended: float | None = None
 
     def shown(self, project: str) -> Json:
-        """The operation as in answers."""
+        """Return the operation as in answers."""
         kind, _, where = self.place.partition("/")
         place = {kind.removesuffix("s"): f"{URL}projects/{project}/{self.place}"} if where else {}
         shown: Json = {

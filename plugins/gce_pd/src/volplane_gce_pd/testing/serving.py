@@ -16,7 +16,7 @@ __all__ = ["serve"]
 
 @contextmanager
 def serve(*, port: int = 0, disks: Path | None = None, instances: int = 1) -> Iterator[ServedFake]:
-    """An empty project with machines in the first zone, served on loopback until the block ends.
+    """Serve an empty project with machines in the first zone on loopback until the block ends.
 
     port: 0 = any free one. Raises OSError for a port that cannot be had, ConfigurationError for `disks`, since this
     mock shows none to pods.

@@ -47,7 +47,7 @@ _KINDS: Final = (
 def subject(
     behaviour: Behaviour | None = None, *, hyperdisks: bool = False, crash_points: int = 24, **options: Any
 ) -> Subject:
-    """The driver on an empty mocked project with two virtual machines.
+    """Return the driver on an empty mocked project with two virtual machines.
 
     hyperdisks: its class asks for them, so that `modify` can be judged. options: of the driver, in addition to those
     that the mock needs.

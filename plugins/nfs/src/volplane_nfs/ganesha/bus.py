@@ -31,7 +31,7 @@ class Bus(Protocol):
     """What reaches the export manager of a server."""
 
     def call(self, method: str, signature: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The values of the reply. signature: of the arguments. Raises Refused, `Unavailable`."""
+        """Return the values of the reply. signature: of the arguments. Raises Refused, `Unavailable`."""
 
     def close(self) -> None:
         """End the connection. A later call opens it again."""

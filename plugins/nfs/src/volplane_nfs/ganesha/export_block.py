@@ -19,17 +19,21 @@ __all__ = ["export_block", "file_of", "remove_file", "server_path", "write_file"
 
 
 def file_of(settings: Settings, export_id: int) -> Path:
-    """Path of the file, in the option config_directory, of the EXPORT block with this Export_Id. It may not exist."""
+    """Return the path of the file, in the option config_directory, of the EXPORT block with this Export_Id.
+
+    It may not exist.
+    """
     return Path(settings.config_directory, f"volplane-{export_id}.conf")
 
 
 def server_path(settings: Settings, marker: VolumeMarker) -> str:
-    """Where the volume is on the server's own file system."""
+    """Return where the volume is on the server's own file system."""
     return f"{settings.server_path.rstrip('/')}/{marker.path}"
 
 
 def export_block(settings: Settings, marker: VolumeMarker, share_id: str) -> str:
-    """The block. Everything in it was checked character by character: paths by their template, clients by the class.
+    """Return the block. Everything in it was checked character by character: paths by their template, clients by the
+    class.
 
     Filesystem_id follows from the share and the Export_Id: it is stable over restarts, and other disks.
     """

@@ -29,7 +29,7 @@ _TAKEN: Final = 4
 
 
 def allocate(share: Share, handles: Handles, owner: str, *, first: int, last: int, quarantine: float) -> int:
-    """An id that nobody has and nobody had for `quarantine` seconds. owner: `<volume>@<generation>`.
+    """Return an id that no volume has, or had for `quarantine` seconds. owner: `<volume>@<generation>`.
 
     Raises `ResourceExhausted`.
     """
@@ -52,7 +52,7 @@ def allocate(share: Share, handles: Handles, owner: str, *, first: int, last: in
 
 
 def _take(share: Share, handles: Handles, export_id: int, owner: str) -> bool:
-    """Take an id that nobody has and that does not rest; False if it is not such a one."""
+    """Take an id that no volume has and that does not rest; False if it is not such a one."""
     name = str(export_id).encode()
     (reply,) = share.client.pipeline(
         [
@@ -74,7 +74,7 @@ def _take(share: Share, handles: Handles, export_id: int, owner: str) -> bool:
 
 
 def _candidates(first: int, last: int, known: set[bytes]) -> Iterator[int]:
-    """Ids that were never used, from a random one on; then those that were freed."""
+    """Yield ids that were never used, from a random one on; then those that were freed."""
     start = random.randint(first, last)  # noqa: S311 - as above
     order = [*range(start, last + 1), *range(first, start)]
     taken = [each for each in order if str(each).encode() not in known]
@@ -102,7 +102,7 @@ def _take_freed(share: Share, handles: Handles, name: bytes, quarantine: float) 
 
 
 def release(share: Share, handles: Handles, export_id: int, owner: str) -> None:
-    """Free the id of a volume that is deleted. It does nothing if somebody else has the id."""
+    """Free the id of a volume that is deleted. It does nothing if another volume has the id."""
     name = str(export_id).encode()
     content = read_link(share.client, handles.exports, name)
     if content is None or decode_fields(content).get("owner") != owner:

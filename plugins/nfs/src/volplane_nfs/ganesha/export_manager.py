@@ -55,14 +55,14 @@ class ExportManager:
                 ) from refused
 
     def path_of(self, export_id: int) -> str | None:
-        """The path of an export, None if it does not exist. Raises `Unavailable`."""
+        """Return the path of an export, None if it does not exist. Raises `Unavailable`."""
         try:
             return str(self._call("DisplayExport", "q", (export_id,))[1])
         except Refused:
             return None
 
     def exports(self) -> dict[int, str]:
-        """Id -> path of all exports. Raises `Unavailable`."""
+        """Return id -> path of all exports. Raises `Unavailable`."""
         try:
             answer = self._call("ShowExports", "", ())
         except Refused as refused:

@@ -71,7 +71,7 @@ _CONTENT: Final = Opaque(_LARGEST)
 
 
 def mask_of(*numbers: int) -> int:
-    """The bitmap of these attributes."""
+    """Return the bitmap of these attributes."""
     mask = 0
     for number in numbers:
         mask |= 1 << number
@@ -80,7 +80,7 @@ def mask_of(*numbers: int) -> int:
 
 @lru_cache(maxsize=256)
 def _type_of(mask: int) -> tuple[tuple[int, ...], Struct]:
-    """The numbers of a bitmap, and the type of their values. Raises `MalformedData`."""
+    """Return the numbers of a bitmap, and the type of their values. Raises `MalformedData`."""
     numbers = tuple(number for number in range(mask.bit_length()) if mask >> number & 1)
     if unknown := [number for number in numbers if number not in ATTRIBUTES]:
         raise MalformedData(f"attribute {unknown[0]} was not asked for")
@@ -89,7 +89,7 @@ def _type_of(mask: int) -> tuple[tuple[int, ...], Struct]:
 
 @lru_cache(maxsize=256)
 def _packed(items: tuple[tuple[int, Any], ...]) -> bytes:
-    """`fattr4` of these. The same few are sent for all volumes of a class."""
+    """Return `fattr4` of these. The same few are sent for all volumes of a class."""
     value = dict(items)
     unknown = sorted(value.keys() - ATTRIBUTES.keys())
     if unknown:

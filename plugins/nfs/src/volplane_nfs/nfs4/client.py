@@ -33,7 +33,7 @@ class Compounds(Protocol):
 
     @property
     def operations(self) -> int:
-        """How many operations one COMPOUND may have."""
+        """Return how many operations one COMPOUND may have."""
 
     def compound(self, *requests: Request) -> list[Any]:
         """Do these operations; the values of their results. Raises NfsError, TransportError."""
@@ -46,7 +46,7 @@ class Compounds(Protocol):
 
 
 def values_of(reply: Reply) -> list[Any]:
-    """The values of a successful answer; raises NfsError otherwise."""
+    """Return the values of a successful answer; raises NfsError otherwise."""
     if reply.status:
         last = len(reply.results) - 1
         operation = reply.results[last].operation.name if reply.results else "COMPOUND"
@@ -55,12 +55,12 @@ def values_of(reply: Reply) -> list[Any]:
 
 
 def done(reply: Reply) -> int:
-    """How many operations were done."""
+    """Return how many operations were done."""
     return len(reply.results) - (1 if reply.status and reply.results else 0)
 
 
 class Client:
-    """Calls one server. Threads may share it; after fork(2) the child connects anew.
+    """Calls one server. Threads may share it; after fork(2) the child connects again.
 
     timeout: seconds of a call, from sending to its answer. connections: at most so many; another one is opened when
     each has a call under way. now: the clock of the rest that a dead server is given.
@@ -104,7 +104,7 @@ class Client:
 
     @property
     def minor(self) -> int | None:
-        """The minor version in use; None before the first call."""
+        """Return the minor version in use; None before the first call."""
         return self._channels[0].minor if self._channels else None
 
     def compound(self, *requests: Request) -> list[Any]:
@@ -153,7 +153,7 @@ class Client:
                 channel.close()
 
     def _take_channel(self, now: float) -> tuple[Channel, bool]:
-        """A channel for one call, and whether no other call has it. Raises ServerUnavailable."""
+        """Return a channel for one call, and whether no other call has it. Raises ServerUnavailable."""
         with self._lock:
             if self._pid != os.getpid():
                 # The connections belong to the parent process.

@@ -25,13 +25,13 @@ _HEAD: Final = struct.Struct(">III")
 
 
 def pack_compound(requests: Sequence[Request], minor: int) -> bytes:
-    """The arguments of a COMPOUND."""
+    """Return the arguments of a COMPOUND."""
     encoded = [operation.encode(arguments) for operation, arguments in requests]
     return _HEAD.pack(0, minor, len(requests)) + b"".join(encoded)
 
 
 def unpack_compound(reader: Reader) -> tuple[int, list[Request]]:
-    """The minor version and the requests of a COMPOUND."""
+    """Return the minor version and the requests of a COMPOUND."""
     _TAG.unpack(reader)
     minor = reader.uint32()
     count = reader.uint32()
@@ -46,7 +46,7 @@ def unpack_compound(reader: Reader) -> tuple[int, list[Request]]:
 
 
 def pack_reply(reply: Reply, tag: bytes = b"") -> bytes:
-    """The result of a COMPOUND."""
+    """Return the result of a COMPOUND."""
     out = bytearray()
     UINT32.pack(out, reply.status)
     _TAG.pack(out, tag)
@@ -59,7 +59,7 @@ def pack_reply(reply: Reply, tag: bytes = b"") -> bytes:
 
 
 def unpack_reply(reader: Reader, requests: Sequence[Request]) -> Reply:
-    """The answer to these requests; raises MalformedData if it is none to them."""
+    """Return the answer to these requests; raises MalformedData if it is none to them."""
     status, tag_bytes = reader.two()
     if tag_bytes:
         reader.position -= _TAG_LENGTH_BYTES
@@ -86,7 +86,7 @@ def unpack_reply(reader: Reader, requests: Sequence[Request]) -> Reply:
 
 
 def _failed(reader: Reader, due: Operation) -> Result:
-    """The result of an operation that failed: the last of its COMPOUND."""
+    """Return the result of an operation that failed: the last of its COMPOUND."""
     number, status = reader.two()
     operation = due if number == due.number else _known(number)
     if operation is not due and operation is not ILLEGAL:

@@ -70,7 +70,7 @@ Dial = Callable[[Address, float], Stream]
 
 
 def dial_tcp(address: Address, seconds: float) -> Stream:
-    """A TCP connection to the first address of the host that answers."""
+    """Return a TCP connection to the first address of the host that answers."""
     deadline = time.monotonic() + seconds
     last: OSError = OSError(f"{address.host} has no address")
     for family, kind, protocol, _, place in _resolve(address, seconds):
@@ -164,7 +164,7 @@ class Connection:
 
     @property
     def load(self) -> int:
-        """Number of calls without an answer."""
+        """Return the number of calls without an answer."""
         return len(self._pending)
 
     def send(self, calls: Sequence[Call], deadline: float) -> None:
@@ -203,7 +203,7 @@ class Connection:
                 left = memoryview(left)[sent:] if sent < len(left) else b""
 
     def _is_closed(self) -> bool:
-        """Whether the server closed an idle connection: then a call need not be sent to find out."""
+        """Return whether the server closed an idle connection: then a call need not be sent to find out."""
         try:
             return not self._stream.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -212,7 +212,10 @@ class Connection:
             return True
 
     def wait(self, call: Call, deadline: float) -> Reader:
-        """The results of a call, before `deadline` (monotonic). Raises NoAnswer, NotAnNfsServer, ServerUnavailable."""
+        """Return the results of a call, before `deadline` (monotonic).
+
+        Raises NoAnswer, NotAnNfsServer, ServerUnavailable.
+        """
         while not self._there_or_ours_to_read(call, deadline):
             self._read_until(call, deadline)
         answer = call.answer or b""

@@ -62,7 +62,7 @@ __all__ = [
 Path = tuple[bytes, ...]
 
 ANONYMOUS: Final = (0, bytes(12))
-"""The stateid of whoever has opened nothing."""
+"""The stateid of a client that has opened nothing."""
 _CURRENT: Final = (1, bytes(12))
 """In 4.1: the stateid that the operation before returned."""
 MISSING: Final = frozenset({Status.NOENT})
@@ -83,12 +83,12 @@ class NotADirectory(Exception):
 
 
 def walk(handle: bytes, path: Path) -> list[Request]:
-    """The operations that lead from a directory to what lies below it."""
+    """Return the operations that lead from a directory to what lies below it."""
     return [PUTFH(handle), *[LOOKUP(name) for name in path]]
 
 
 def directory_handle(client: Compounds, handle: bytes, path: Path) -> bytes | None:
-    """The handle of a directory; None if it does not exist. Raises NotADirectory."""
+    """Return the handle of a directory; None if it does not exist. Raises NotADirectory."""
     found = read_attributes(client, handle, path, mask_of(TYPE))
     if found is None:
         return None
@@ -98,7 +98,10 @@ def directory_handle(client: Compounds, handle: bytes, path: Path) -> bytes | No
 
 
 def root_handle(client: Compounds, path: Path) -> bytes:
-    """The handle of a directory below the server's root. Raises NotADirectory, NfsError (NOENT: it is missing)."""
+    """Return the handle of a directory below the server's root.
+
+    Raises NotADirectory, NfsError (NOENT: it is missing).
+    """
     try:
         attributes, handle = client.compound(
             PUTROOTFH(), *[LOOKUP(name) for name in path], GETATTR(mask_of(TYPE)), GETFH()
@@ -113,7 +116,10 @@ def root_handle(client: Compounds, path: Path) -> bytes:
 
 
 def read_attributes(client: Compounds, handle: bytes, path: Path, mask: int) -> tuple[dict[int, Any], bytes] | None:
-    """Attributes and handle of what is at the path, a link itself; None if nothing is. Raises NotADirectory."""
+    """Return the attributes and handle of what is at the path, a link itself; None if nothing is.
+
+    Raises NotADirectory.
+    """
     try:
         values = client.compound(*walk(handle, path), GETATTR(mask), GETFH())
     except NfsError as error:
@@ -126,7 +132,7 @@ def read_attributes(client: Compounds, handle: bytes, path: Path, mask: int) -> 
 
 
 def create_directory(name: bytes, mode: int) -> Request:
-    """Operation that makes a directory in the current one and makes it the current file handle.
+    """Return the operation that makes a directory in the current one and makes it the current file handle.
 
     mode: permission bits. The server answers EXIST if anything has that name.
     """
@@ -134,7 +140,7 @@ def create_directory(name: bytes, mode: int) -> Request:
 
 
 def create_link(name: bytes, content: bytes) -> Request:
-    """Operation that makes a symbolic link in the current directory and makes it the current file handle.
+    """Return the operation that makes a symbolic link in the current directory and makes it the current file handle.
 
     content: its target, written as it is. The server answers EXIST if anything has that name.
     """
@@ -153,7 +159,10 @@ def make_directory(client: Compounds, handle: bytes, name: bytes, mode: int) -> 
 
 
 def read_link(client: Compounds, handle: bytes, name: bytes) -> bytes | None:
-    """The target of a symbolic link; None if it does not exist. Raises NfsError (INVAL, WRONG_TYPE) for others."""
+    """Return the target of a symbolic link; None if it does not exist.
+
+    Raises NfsError (INVAL, WRONG_TYPE) for others.
+    """
     try:
         return bytes(client.compound(PUTFH(handle), LOOKUP(name), READLINK())[-1])
     except NfsError as error:
@@ -174,12 +183,12 @@ def remove(client: Compounds, handle: bytes, name: bytes) -> bool:
 
 
 def rename(old_directory: bytes, old: bytes, new_directory: bytes, new: bytes) -> list[Request]:
-    """The operations that rename."""
+    """Return the operations that rename."""
     return [PUTFH(old_directory), SAVEFH(), PUTFH(new_directory), RENAME(old, new)]
 
 
 def page_of_names(client: Compounds, handle: bytes) -> list[bytes]:
-    """The names of the first entries of a directory; empty = it is empty."""
+    """Return the names of the first entries of a directory; empty = it is empty."""
     (_, page) = client.compound(PUTFH(handle), read_page(0, _VERIFIER, 0))
     return [entry.name for entry in page.entries]
 
@@ -190,7 +199,7 @@ def read_page(cookie: int, verifier: bytes, mask: int) -> Request:
 
 
 def entries(client: Compounds, handle: bytes, mask: int = 0) -> Iterator[Entry]:
-    """All entries of a directory, page by page."""
+    """Yield all entries of a directory, page by page."""
     cookie, verifier = 0, _VERIFIER
     while True:
         (_, page) = client.compound(PUTFH(handle), read_page(cookie, verifier, mask))
@@ -201,12 +210,12 @@ def entries(client: Compounds, handle: bytes, mask: int = 0) -> Iterator[Entry]:
 
 
 def names(client: Compounds, handle: bytes) -> list[bytes]:
-    """All names in a directory."""
+    """Return all names in a directory."""
     return [entry.name for entry in entries(client, handle)]
 
 
 def read_file(client: Compounds, handle: bytes, name: bytes, maximum: int = 1 << 16) -> bytes | None:
-    """The content of a small file; None if there is none. At most `maximum` bytes are read."""
+    """Return the content of a small file; None if there is none. At most `maximum` bytes are read."""
     try:
         values = client.compound(PUTFH(handle), LOOKUP(name), READ(ANONYMOUS, 0, maximum))
     except NfsError as error:
@@ -244,6 +253,6 @@ def _write_in_40(
 
 
 def batches(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    """Parts of at most `size` items."""
+    """Yield parts of at most `size` items."""
     for start in range(0, len(items), max(1, size)):
         yield items[start : start + max(1, size)]

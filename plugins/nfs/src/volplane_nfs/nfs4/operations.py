@@ -119,7 +119,7 @@ class Operation:
         return _request((self, arguments))
 
     def arm(self, status: int) -> Codec:
-        """The type of what comes with a status."""
+        """Return the type of what comes with a status."""
         return dict(self.errors).get(status, self.failure) if status else self.result
 
     def unpack_arguments(self, reader: Reader) -> tuple[Any, ...]:

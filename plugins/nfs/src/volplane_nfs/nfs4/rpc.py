@@ -71,19 +71,19 @@ class Credentials:
 
 
 def call_header(procedure: int, credentials: bytes) -> bytes:
-    """What stands between the xid and the arguments. credentials: encoded."""
+    """Return what stands between the xid and the arguments. credentials: encoded."""
     head = struct.pack(">IIIII", _CALL, 2, NFS_PROGRAM, NFS_VERSION, procedure)
     return head + credentials + struct.pack(">II", AUTH_NONE, 0)
 
 
 def call_record(xid: int, header: bytes, arguments: bytes) -> bytes:
-    """A call as it is sent. header: of `call_header`."""
+    """Return a call as it is sent. header: of `call_header`."""
     size = 4 + len(header) + len(arguments)
     return _CALL_START.pack(_LAST_FRAGMENT | size, xid) + header + arguments
 
 
 def success_header(xid: int) -> bytes:
-    """What stands before the results of an accepted call."""
+    """Return what stands before the results of an accepted call."""
     return struct.pack(">IIIIII", xid, _REPLY, 0, AUTH_NONE, 0, 0)
 
 
@@ -107,7 +107,7 @@ def check_reply_header(reader: Reader) -> None:
 
 
 def framed(message: bytes) -> bytes:
-    """A record of one fragment."""
+    """Return a record of one fragment."""
     return _HEADER.pack(_LAST_FRAGMENT | len(message)) + message
 
 
@@ -122,7 +122,7 @@ class RecordParser:
         self._record = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The records that are complete with this data."""
+        """Return the records that are complete with this data."""
         if not self._buffer:
             size = len(data) - 4
             if not self._record and 0 <= size <= self._maximum and data[:4] == _HEADER.pack(_LAST_FRAGMENT | size):
@@ -136,7 +136,7 @@ class RecordParser:
         return records
 
     def _taken(self, buffer: bytes | bytearray) -> tuple[list[bytes], int]:
-        """The records that are complete, and how many bytes these are."""
+        """Return the records that are complete, and how many bytes these are."""
         records: list[bytes] = []
         at = 0
         while len(buffer) - at >= 4:

@@ -79,7 +79,7 @@ class _Item(Call):
 class Channel:
     """One connection at a time to one server; it connects when it is needed, and again when it was lost.
 
-    connecting: held by whoever connects, of all channels to the server.
+    connecting: held by the thread that connects, of all channels to the server.
     """
 
     def __init__(
@@ -104,12 +104,12 @@ class Channel:
 
     @property
     def minor(self) -> int:
-        """The minor version in use, the last one tried if there is no connection."""
+        """Return the minor version in use, the last one tried if there is no connection."""
         return self._minor
 
     @property
     def operations(self) -> int:
-        """How many operations a COMPOUND may have, besides SEQUENCE."""
+        """Return how many operations a COMPOUND may have, besides SEQUENCE."""
         session = self._session
         return (session.operations if session is not None else MOST_OPERATIONS) - 1
 
@@ -120,7 +120,7 @@ class Channel:
 
     @property
     def last_heard(self) -> float:
-        """When the server answered here last, monotonic; 0 if it never did."""
+        """Return when the server answered here last, monotonic; 0 if it never did."""
         connection = self._connection
         return connection.last_heard if connection is not None else 0.0
 
@@ -131,7 +131,7 @@ class Channel:
         """
         waiting = [_Item(requests) for requests in compounds]
         todo = waiting
-        begun = interrupted = False
+        started = interrupted = False
         while todo:
             if time.monotonic() >= deadline:
                 raise NoAnswer("no answer in time")
@@ -142,10 +142,10 @@ class Channel:
                 if isinstance(error.__cause__, NoAnswer) and not interrupted:
                     interrupted = True  # the connection broke while the session began
                     continue
-                if begun and any(item.sent and item.changes for item in todo):
+                if started and any(item.sent and item.changes for item in todo):
                     raise NoAnswer("the connection was lost, and the server cannot be reached again") from None
                 raise
-            begun = True
+            started = True
             self._round(part, connection, deadline)
             todo = [item for item in todo if item.reply is None]
         return [item.reply for item in waiting if item.reply is not None]
@@ -240,7 +240,7 @@ class Channel:
             raise NfsError(status, "SEQUENCE", 0)
 
     def _again(self, item: _Item, *, unknown: bool) -> None:
-        """Call it anew, in another session. unknown: it may have been done already."""
+        """Call it again, in another session. unknown: it may have been done already."""
         item.session = None
         if unknown and item.changes:
             raise OutcomeUnknown("the server has forgotten the session, and with it the call")
@@ -249,7 +249,7 @@ class Channel:
     # --- slots --------------------------------------------------------------------------------------------------
 
     def _take_slots(self, items: list[_Item], session: Session, deadline: float) -> list[_Item]:
-        """Those that have a slot of the session, or get one: at least one item, waiting for it if need be."""
+        """Return those that have a slot of the session, or get one: at least one item, waiting for it if need be."""
         taken: list[_Item] = []
         for item in items:
             if item.session is session:
@@ -282,7 +282,7 @@ class Channel:
     # --- connecting ---------------------------------------------------------------------------------------------
 
     def _ready(self, deadline: float) -> tuple[Connection, Session]:
-        """A connection that is not broken and a session that is not lost."""
+        """Return a connection that is not broken and a session that is not lost."""
         connection, session = self._connection, self._session
         if connection is not None and connection.broken is None and session is not None and not session.lost:
             return connection, session
@@ -308,7 +308,7 @@ class Channel:
         return Connection(stream, self._credentials, LARGEST_ANSWER)
 
     def _begun(self, connection: Connection, old: Session | None, deadline: float) -> Session:
-        """A new session. Its new verifier lets the server forget the one before."""
+        """Return a new session. Its new verifier lets the server forget the one before."""
         try:
             if self._minor == 1:
                 session = self._session_of_41(connection, deadline)
@@ -350,7 +350,7 @@ class Channel:
         return session
 
     def _plain(self, connection: Connection, requests: list[Request], minor: int, deadline: float) -> tuple[int, Any]:
-        """A call outside of any session: its status and the value of its last result."""
+        """Return a call outside of any session: its status and the value of its last result."""
         call = Call()
         call.compound = pack_compound(requests, minor)
         connection.send([call], deadline)

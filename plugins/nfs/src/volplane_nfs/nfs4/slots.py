@@ -44,7 +44,7 @@ class Session:
             self.free.put((number, sequence))
 
     def take_slot(self, seconds: float) -> Slot | None:
-        """A free slot, waited for if need be; None if there is none in time, or the session is lost."""
+        """Return a free slot, waited for if need be; None if there is none in time, or the session is lost."""
         try:
             slot = self.free.get(seconds > 0, seconds)
         except Empty:

@@ -79,7 +79,7 @@ class Status(IntEnum):
 
 
 def name_of_status(status: int) -> str:
-    """As in the RFCs, such as "NFS4ERR_NOENT"."""
+    """Return the name as in the RFCs, such as "NFS4ERR_NOENT"."""
     try:
         return f"NFS4ERR_{Status(status).name}"
     except ValueError:

@@ -73,7 +73,7 @@ class Reader:
         return value
 
     def two(self) -> tuple[int, int]:
-        """Two unsigned numbers of 32 bits."""
+        """Return two unsigned numbers of 32 bits."""
         pair: tuple[int, int]
         try:
             pair = _TWO.unpack_from(self.data, self.position)
@@ -83,7 +83,7 @@ class Reader:
         return pair
 
     def fixed(self, form: struct.Struct) -> tuple[Any, ...]:
-        """The values of a form, all of whose parts have a fixed size."""
+        """Return the values of a form, all of whose parts have a fixed size."""
         try:
             values = form.unpack_from(self.data, self.position)
         except struct.error:
@@ -92,7 +92,7 @@ class Reader:
         return values
 
     def take(self, size: int) -> bytes:
-        """So many bytes and the padding behind them, which must be zero."""
+        """Read so many bytes and the padding behind them, which must be zero."""
         start = self.position
         end = start + size
         padded = end + (-size & 3)
@@ -176,7 +176,7 @@ class Opaque:
         self.maximum = maximum
 
     def encode(self, value: bytes) -> bytes:
-        """The packed value by itself."""
+        """Return the packed value by itself."""
         size = len(value)
         if size > self.maximum:
             raise MalformedData(f"{size} bytes where at most {self.maximum} are allowed")
@@ -275,7 +275,7 @@ class Struct:
         """Of the fields that are bytes, counted from the end."""
 
     def __call__(self, *values: Any) -> Any:
-        """A value of the struct."""
+        """Return a value of the struct."""
         return self._type(*values)
 
     def pack(self, out: bytearray, value: Any) -> None:
@@ -297,7 +297,10 @@ class Struct:
             codec.pack(out, field)
 
     def encoder(self, prefix: bytes) -> Callable[[Sequence[Any]], bytes | bytearray]:
-        """A function that packs all fields behind these bytes. It is made once, so that a call finds nothing out."""
+        """Return a function that packs all fields behind these bytes.
+
+        It is made once, so that a call finds nothing out.
+        """
         if not self._codecs:
             return lambda _: prefix
         if len(self._codecs) == 1 and isinstance(only := self._codecs[0], Opaque):
@@ -330,7 +333,7 @@ class Struct:
         return self._made_of(self.unpack_fields(reader))
 
     def unpack_fields(self, reader: Reader) -> Sequence[Any]:
-        """The values of all fields, also if there is only one or none."""
+        """Return the values of all fields, also if there is only one or none."""
         if self._form is None:
             return [codec.unpack(reader) for codec in self._codecs]
         values = reader.fixed(self._form)
@@ -341,7 +344,7 @@ class Struct:
 
 
 def _form_of(codecs: Sequence[Codec]) -> struct.Struct | None:
-    """The form of several codecs of fixed size; None if there are others among them."""
+    """Return the form of several codecs of fixed size; None if there are others among them."""
     letters = [getattr(codec, "letter", "") for codec in codecs]
     if len(codecs) < 2 or not all(letters) or any(isinstance(each, Fixed) and each.size % 4 for each in codecs):
         return None

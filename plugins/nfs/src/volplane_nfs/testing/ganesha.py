@@ -44,7 +44,7 @@ _BUS: Final = """\
 
 
 def why_no_ganesha(fsal: str = "VFS") -> str:
-    """Why no Ganesha can be started here; empty if it can."""
+    """Return why no Ganesha can be started here; empty if it can."""
     for program, package in (("ganesha.nfsd", f"nfs-ganesha and nfs-ganesha-{fsal.lower()}"), ("dbus-daemon", "dbus")):
         if shutil.which(program) is None:
             return f"{program} is not installed (Debian package {package})"
@@ -106,7 +106,7 @@ class GaneshaServer:
 
     @property
     def share(self) -> str:
-        """As in the driver's option `shares`."""
+        """Return the share as in the driver's option `shares`."""
         return f"nfs://127.0.0.1:{self.port}/vol"
 
     @property
@@ -157,7 +157,7 @@ class GaneshaServer:
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
-        """The running server."""
+        """Return the running server."""
         return self._processes[-1]
 
     def _run(self, program: str, *arguments: str) -> None:

@@ -54,7 +54,7 @@ _CHANGING: Final = frozenset({b"tmp", b"exports"})
 
 @contextmanager
 def subject(**options: Any) -> Iterator[Subject]:
-    """The driver on a share of a server in memory. options: of the driver."""
+    """Yield the driver on a share of a server in memory. options: of the driver."""
     clock = _Clock()
     server = ModelServer(now=clock.now)
     made = subject_on(MODEL, server.dial, trouble=partial(trouble, server), **options)
@@ -63,7 +63,7 @@ def subject(**options: Any) -> Iterator[Subject]:
 
 @contextmanager
 def export_subject(**options: Any) -> Iterator[Subject]:
-    """The driver in mode export, on a server in memory that is configured in a folder, as NFS-Ganesha is."""
+    """Yield the driver in mode export, on a server in memory that is configured in a folder, as NFS-Ganesha is."""
     clock = _Clock()
     server = ModelServer(now=clock.now)
     with tempfile.TemporaryDirectory(prefix="volplane-", dir=MEMORY) as directory:
@@ -98,7 +98,7 @@ class _Clock:
 
 @contextmanager
 def ganesha_subject(*, exports: bool = False, **options: Any) -> Iterator[Subject]:
-    """The driver on a new NFS-Ganesha. exports: in mode export. Raises RuntimeError where it cannot be started."""
+    """Yield the driver on a new NFS-Ganesha. exports: in mode export. Raises RuntimeError if it cannot be started."""
     with (
         tempfile.TemporaryDirectory(prefix="volplane-", dir=MEMORY) as directory,
         GaneshaServer(Path(directory)) as server,
@@ -108,7 +108,7 @@ def ganesha_subject(*, exports: bool = False, **options: Any) -> Iterator[Subjec
 
 
 def export_options(server: GaneshaServer) -> dict[str, Any]:
-    """Options of mode export on this server."""
+    """Return the options of mode export on this server."""
     return {
         "mode": "export",
         "server_path": str(server.data),
@@ -125,7 +125,7 @@ def subject_on(
     trouble: Callable[[Random], AbstractContextManager[object]] | None = None,
     **options: Any,
 ) -> Subject:
-    """The driver on a share, with what rules need to look into it."""
+    """Return the driver on a share, with what rules need to look into it."""
     subject_type = _subject_type()
     address = ShareAddress.parse(share)
     client = Client(address.server, dial=dial)
@@ -180,7 +180,7 @@ def _subject_type() -> type[Subject]:
 def backend_through(
     dial: Dial, now: Callable[[], float] = time.monotonic, open_bus: OpenBus = DBus
 ) -> type[NfsBackend]:
-    """The backend, connecting by `dial` and `open_bus`."""
+    """Return the backend, connecting by `dial` and `open_bus`."""
 
     class Dialling(NfsBackend):
         def __init__(self, options: Mapping[str, Any]) -> None:
@@ -190,7 +190,7 @@ def backend_through(
 
 
 def picture(client: Compounds, directory: bytes, above: str = "") -> Mapping[str, object]:
-    """Every path below a directory, with modes, targets of links and contents of files."""
+    """Return every path below a directory, with modes, targets of links and contents of files."""
     found: dict[str, object] = {}
     for entry in entries(client, directory, mask_of(TYPE, MODE)):
         kind, path = entry.attributes[TYPE], f"{above}{entry.name.decode(errors='replace')}"
@@ -217,7 +217,7 @@ def fill(client: Compounds, directory: bytes) -> None:
 
 @contextmanager
 def trouble(server: ModelServer, random: Random, bus: ModelBus | None = None) -> Iterator[None]:
-    """Lost answers and restarts, on the connection and on the bus, and a bus that is busy, while the block runs."""
+    """Lose answers and restart, on the connection and on the bus, and keep the bus busy, while the block runs."""
 
     def drawn(faults: tuple[tuple[str, float], ...]) -> str | None:
         chance = random.random()

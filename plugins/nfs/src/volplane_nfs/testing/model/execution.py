@@ -45,7 +45,7 @@ class Refused(Exception):
 
 
 def failed(operation: Operation, status: int) -> Result:
-    """The result of an operation that failed with this status."""
+    """Return the result of an operation that failed with this status."""
     return Result(operation, status, 0 if operation is nfs.SETATTR else None)
 
 

@@ -45,12 +45,14 @@ class ModelBus:
 
     @property
     def picture(self) -> dict[str, object]:
-        """Everything that is exported, now and after a restart: pseudo path or name of a file -> path or content."""
+        """Return everything that is exported, now and after a restart: pseudo path or name of a file -> path or
+        content.
+        """
         files = {f"file {file.name}": file.read_text() for file in self._files.iterdir()}
         return {**{export.pseudo: export.path for export in self._exports.values()}, **files}
 
     def restart(self) -> None:
-        """Forget all exports, and read the folder anew."""
+        """Forget all exports, and read the folder again."""
         for export_id in list(self._exports):
             self._remove_export(export_id)
         for file in sorted(self._files.iterdir()):
@@ -77,7 +79,7 @@ class ModelBus:
         return answer
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def _node(self, path: str) -> Node | None:
         node: Node | None = self._server.share
@@ -103,7 +105,7 @@ class ModelBus:
         return ("1 exports added",)
 
     def _above(self, pseudo: str) -> Node:
-        """The directory of the name space, made if need be, that holds an export."""
+        """Return the directory of the name space, made if need be, that holds an export."""
         above = self._server.root
         for name in pseudo.strip("/").encode().split(b"/")[:-1]:
             if name not in above.children:

@@ -41,7 +41,7 @@ class ModelServer(State):
     # --- the outside ----------------------------------------------------------------------------------------------
 
     def dial(self, address: Address, seconds: float) -> Stream:
-        """A connection in process."""
+        """Return a connection in process."""
         if not self.reachable:
             raise ConnectionRefusedError(111, "Connection refused")
         stream = _ModelStream(self)
@@ -85,7 +85,7 @@ class ModelServer(State):
     # --- calls ----------------------------------------------------------------------------------------------------
 
     def answer(self, record: bytes) -> bytes | None:
-        """The reply to a call; None = the connection is cut, empty = there is no answer."""
+        """Return the reply to a call; None = the connection is cut, empty = there is no answer."""
         reader = Reader(record)
         xid = reader.uint32()
         for _ in range(4):

@@ -42,7 +42,7 @@ class Node:
     """QUOTA_AVAIL_HARD and QUOTA_USED of it and of everything below it."""
 
     def ancestry(self) -> Iterator[Node]:
-        """The node and all directories above it."""
+        """Yield the node and all directories above it."""
         node: Node | None = self
         while node is not None:
             yield node
@@ -65,7 +65,7 @@ class State:
         self.enter(self.root, b"vol", self.share)
 
     def make(self, kind: int, parent: Node | None, **fields: Any) -> Node:
-        """A new node that no directory has an entry of yet. fields: of `Node`."""
+        """Return a new node that no directory has an entry of yet. fields: of `Node`."""
         node = Node(kind, next(self.ids), parent=parent, time=self.now(), **fields)
         self.nodes[node.fileid] = node
         return node
