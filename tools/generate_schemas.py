@@ -1,7 +1,7 @@
 """Write the schemas of the embedded API server's kinds from the models of the `kubernetes` client package.
 
-Run `python -m tools.generate_schemas` at the root of the repository after a new release of that package; the files it
-writes are checked in.
+Run `python -m tools.generate_schemas` at the root of the repository after a new release of that package; the file it
+writes is checked in. It holds names and types; texts are read from the package at run time.
 
 A definition is `{"fields": {name: type}, "required": [...]}`. A type is one of str, bool, i32, i64, quantity, time,
 micro-time, bytes, int-or-str, any; `#name` refers to a definition, `[T` is a list and `{T` a map of T. After a blank
@@ -11,7 +11,6 @@ follow marks: `keep` (an empty value is kept), `drop` (a zero is dropped), `null
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import sys
@@ -150,39 +149,25 @@ def marks(kind: str, short: str, field: str, *, required: bool) -> list[str]:
     return found
 
 
-def describe(model: type[BaseModel]) -> str:
-    text = inspect.getdoc(model) or ""
-    return text.split("\n\nAttributes:")[0].strip()
-
-
 def main() -> None:
     schemas: dict[str, Any] = {}
-    texts: dict[str, Any] = {}
     for model in reachable():
         name, short = definition_name(model)
-        fields, described, required = {}, {}, []
+        fields, required = {}, []
         for python_name, field in model.model_fields.items():
             json_name = field.serialization_alias or python_name
             kind = type_of(field.annotation, short, json_name)
             fields[json_name] = " ".join([kind, *marks(kind, short, json_name, required=field.is_required())])
-            if field.description:
-                described[json_name] = field.description
             if field.is_required():
                 required.append(json_name)
         schemas[name] = {"fields": dict(sorted(fields.items()))}
         if required:
             schemas[name]["required"] = sorted(required)
-        texts[name] = {"": describe(model), **dict(sorted(described.items()))}
     _TARGET.mkdir(exist_ok=True)
-    write("schemas.json", schemas)
-    write("descriptions.json", texts)
-
-
-def write(name: str, content: dict[str, Any]) -> None:
-    """One definition a line: small, and a diff shows what changed."""
-    lines = [f"{json.dumps(key)}:{json.dumps(value, separators=(',', ':'))}" for key, value in content.items()]
-    (_TARGET / name).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    print(f"{name}: {len(content)} definitions", file=sys.stderr)
+    # One definition a line: small, and a diff shows what changed.
+    lines = [f"{json.dumps(key)}:{json.dumps(value, separators=(',', ':'))}" for key, value in schemas.items()]
+    (_TARGET / "schemas.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    print(f"schemas.json: {len(schemas)} definitions", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The typed schemas of the served kinds, read from the data files that `tools/generate_schemas.py` writes."""
+"""The typed schemas of the served kinds, read from the data file that `tools/generate_schemas.py` writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from volplane_embedded.apiserver.resources import Resource
 
-__all__ = ["Definition", "Field", "Type", "definition", "definition_of", "descriptions", "name_of", "names"]
+__all__ = ["Definition", "Field", "Type", "definition", "definition_of", "name_of", "names"]
 
 _PACKAGES: Final[Mapping[str, str]] = {
     "": "io.k8s.api.core.v1",
@@ -96,21 +96,10 @@ class Definition:
         return self.name.rpartition(".")[2]
 
 
-def _read(name: str) -> Any:
-    return msgspec.json.decode(resources.files("volplane_embedded.apiserver").joinpath("data", name).read_bytes())
-
-
 @functools.cache
 def _schemas() -> Mapping[str, Any]:
-    schemas: Mapping[str, Any] = _read("schemas.json")
-    return schemas
-
-
-@functools.cache
-def descriptions() -> Mapping[str, Mapping[str, str]]:
-    """Definition to the texts of its fields; "" is the definition itself."""
-    texts: Mapping[str, Mapping[str, str]] = _read("descriptions.json")
-    return texts
+    data = resources.files("volplane_embedded.apiserver").joinpath("data", "schemas.json").read_bytes()
+    return msgspec.json.decode(data, type=dict[str, Any])
 
 
 def names() -> tuple[str, ...]:

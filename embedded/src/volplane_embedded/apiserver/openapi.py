@@ -9,7 +9,8 @@ from typing import Final
 
 import msgspec
 
-from volplane_embedded.apiserver.definitions import Field, Type, definition, descriptions, name_of
+from volplane_embedded.apiserver.definitions import Field, Type, definition, name_of
+from volplane_embedded.apiserver.descriptions import descriptions_of
 from volplane_embedded.apiserver.discovery import KUBERNETES_MINOR
 from volplane_embedded.apiserver.errors import StatusError
 from volplane_embedded.apiserver.openapi_protobuf import PROTOBUF, encode_document, wants_protobuf
@@ -271,7 +272,7 @@ def _referred(kind: Type) -> Iterator[str]:
 
 
 def _schema(name: str, prefix: str) -> Json:
-    shape, texts = definition(name), descriptions()[name]
+    shape, texts = definition(name), descriptions_of(name)
     schema: Json = {"type": "object"}
     if texts.get(""):
         schema["description"] = texts[""]
@@ -287,7 +288,7 @@ def _schema(name: str, prefix: str) -> Json:
 def _property(field: Field, text: str, prefix: str) -> Json:
     schema = dict(_type(field.type, prefix))
     if "$ref" in schema:
-        text = text or descriptions().get(field.type.refers, {}).get("", "")
+        text = text or descriptions_of(field.type.refers).get("", "")
         if prefix == _V3:
             schema = {"allOf": [schema]}
     if text:

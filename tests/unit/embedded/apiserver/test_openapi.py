@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import importlib
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from volplane_embedded.apiserver.definitions import names
+from volplane_embedded.apiserver.descriptions import descriptions_of
 from volplane_embedded.apiserver.errors import StatusError
 from volplane_embedded.apiserver.kinds import RESOURCES
 from volplane_embedded.apiserver.openapi import OpenApi
@@ -69,6 +74,41 @@ def test_lists_say_how_they_merge() -> None:
     assert spec["containers"]["items"] == {"allOf": [{"$ref": "#/components/schemas/io.k8s.api.core.v1.Container"}]}
     meta = schemas["io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"]["properties"]
     assert meta["finalizers"]["x-kubernetes-patch-strategy"] == "merge"
+
+
+def test_the_texts_are_those_of_the_models_of_the_kubernetes_package() -> None:
+    """The models are imported here alone; the server reads their files."""
+    models = importlib.import_module("kubernetes.client.models")
+    by_short = {"Event": "CoreV1Event", "EventSeries": "CoreV1EventSeries"}
+    for name in names():
+        short = name.rpartition(".")[2]
+        if ".events." in name:
+            model = getattr(models, f"EventsV1{short}")
+        else:
+            candidates = (by_short.get(short, ""), f"V1{short}", f"CoreV1{short}", f"StorageV1{short}")
+            model = next(found for each in candidates if (found := getattr(models, each, None)) is not None)
+        described = {
+            (field.serialization_alias or key).removeprefix("var_"): field.description
+            for key, field in model.model_fields.items()
+            if field.description
+        }
+        texts = dict(descriptions_of(name))
+        about = texts.pop("", "")
+        assert texts == described, name
+        assert about in model.__doc__, name
+
+
+def test_without_the_files_of_the_package_schemas_have_no_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    assert descriptions_of.__wrapped__("io.k8s.api.core.v1.Pod") == {}
+
+
+def test_no_model_is_imported_for_the_texts() -> None:
+    code = (
+        "import sys; from volplane_embedded.apiserver.descriptions import descriptions_of as of; "
+        "assert of('io.k8s.api.core.v1.PodSpec')['containers']; assert 'kubernetes' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_fields_are_typed_and_explained() -> None:
