@@ -45,6 +45,12 @@ unit: $(STAMP) ## Run the unit tests alone, which need no Google library
 soak: $(WHOLE) ## Run what takes longer: more seeds, kills, crowds and bugs
 	@$(PYTEST) -m soak $(PYTEST_ARGS)
 
+# SEEDS: from, up to but without. SEEDS_ARGS: "--scenario bind", "--jobs 1".
+SEEDS ?= 0:1000
+.PHONY: seeds
+seeds: $(WHOLE) ## Judge SEEDS=0:1000 of every scenario, and every planted bug
+	@PYTHONPATH=tests $(BIN)/python -m simulation.sweep --seeds $(SEEDS) $(SEEDS_ARGS)
+
 # MUTANTS_ARGS: modules to judge whole, "--base COMMIT", "--minutes 9"; see docs/how-to/judge-the-tests.md.
 .PHONY: mutants
 mutants: $(MUTANTS) ## Change the lines of your change, and tell which changes no test notices

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-__all__ = ["CleanEnvironment", "borrow", "wheels_of"]
+__all__ = ["CleanEnvironment", "borrow", "build_wheels", "wheels_of"]
 
 _wheels = TemporaryDirectory()
 _built: dict[Path, Path] = {}
@@ -104,13 +104,17 @@ class CleanEnvironment:
         )
 
 
+def build_wheels(out: Path, *directories: Path) -> list[Path]:
+    """Build wheels into `out` as build front ends do."""
+    command = [sys.executable, "-c", _BUILD, str(out), *map(str, directories)]
+    built = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert built.returncode == 0, built.stderr
+    return [out / line for line in built.stdout.splitlines() if line.endswith(".whl")]
+
+
 def wheels_of(*directories: Path) -> list[Path]:
-    """Build them as build front ends do, each once while the tests run."""
+    """Return the wheels of our distributions, each built once while the tests run."""
     missing = [directory for directory in directories if directory not in _built]
     if missing:
-        command = [sys.executable, "-c", _BUILD, _wheels.name, *map(str, missing)]
-        built = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
-        assert built.returncode == 0, built.stderr
-        names = [line for line in built.stdout.splitlines() if line.endswith(".whl")]
-        _built.update(zip(missing, (Path(_wheels.name) / name for name in names), strict=True))
+        _built.update(zip(missing, build_wheels(Path(_wheels.name), *missing), strict=True))
     return [_built[directory] for directory in directories]
