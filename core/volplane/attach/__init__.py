@@ -18,17 +18,17 @@ from volplane.attach.handlers import AttachDetachHandlers, AttacherHandlers
 from volplane.attach.operation import AttachOperation, DetachOperation
 from volplane.attach.reconcilers import NodeReconciler, PairReconciler
 from volplane.controller.controller import FOLLOW, READ, Controller, Duty, Role, Rule, Watch
-from volplane.intents.shared import Shared
+from volplane.intents.operation import OperationDeps
 from volplane.kube.names import PROVISIONED_BY
 from volplane.kube.objects import KubeObject
 
 __all__ = ["ATTACHER", "ATTACH_DETACH", "CSI_DRIVER_OBJECTS"]
 
 
-def _attacher(_role: Role, shared: Shared) -> Iterable[Controller]:
-    if not shared.loaded.attaches:
+def _attacher(_role: Role, deps: OperationDeps) -> Iterable[Controller]:
+    if not deps.loaded.attaches:
         return
-    cluster, queue = shared.cluster, shared.queue("attacher")
+    cluster, queue = deps.cluster, deps.queue("attacher")
 
     def of_driver(name: str) -> Iterator[str]:
         for attachment in cluster.attachments.values():
@@ -44,8 +44,8 @@ def _attacher(_role: Role, shared: Shared) -> Iterable[Controller]:
         watches=(Watch(cache=cluster.attachments), Watch(cache=cluster.csi_drivers)),
         subscribe=AttacherHandlers(cluster, queue).subscribe,
         operations={
-            "attach": AttachOperation(shared.deps, queue.enqueue),
-            "detach": DetachOperation(shared.deps, queue.enqueue),
+            "attach": AttachOperation(deps, queue.enqueue),
+            "detach": DetachOperation(deps, queue.enqueue),
         },
         resync=cluster.attachments.keys,
         of_driver=of_driver,
@@ -53,17 +53,17 @@ def _attacher(_role: Role, shared: Shared) -> Iterable[Controller]:
     )
 
 
-def _csi_drivers(role: Role, shared: Shared) -> Iterable[Controller]:
+def _csi_drivers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     attacher, capacity = role.runs("attacher"), role.runs("capacity")
-    publishes = capacity and shared.loaded.publishes and not role.node_name
-    if not publishes and not (attacher and shared.loaded.attaches):
+    publishes = capacity and deps.loaded.publishes and not role.node_name
+    if not publishes and not (attacher and deps.loaded.attaches):
         return
-    cluster, queue = shared.cluster, shared.queue("csidrivers")
+    cluster, queue = deps.cluster, deps.queue("csidrivers")
     decide = partial(decide_csi_driver, cluster=cluster, attacher=attacher, capacity=capacity)
 
     def subscribe() -> None:
         cluster.csi_drivers.subscribe(lambda old, new: queue.enqueue((new or old or KubeObject()).name))
-        for each in shared.loaded.distributed:
+        for each in deps.loaded.distributed:
             queue.enqueue(each.name)
 
     yield Controller(
@@ -72,21 +72,21 @@ def _csi_drivers(role: Role, shared: Shared) -> Iterable[Controller]:
         decide=lambda key, _: decide(key),
         watches=(Watch(cache=cluster.csi_drivers),),
         subscribe=subscribe,
-        resync=shared.drivers.names,
+        resync=deps.drivers.names,
         of_driver=lambda name: (name,),
     )
 
 
-def _attach_detach(role: Role, shared: Shared) -> Iterable[Controller]:
-    cluster = shared.cluster
+def _attach_detach(role: Role, deps: OperationDeps) -> Iterable[Controller]:
+    cluster = deps.cluster
     cluster.volumes.add_indexes(VOLUME_INDEXES)
     cluster.pods.add_indexes(NODE_INDEX)
     state = AttachDetachState(cluster, force_detach_after=role.force_detach_after, attaches_here=role.runs("attacher"))
-    pairs, nodes = shared.queue("attach-detach"), shared.queue("node-reports")
+    pairs, nodes = deps.queue("attach-detach"), deps.queue("node-reports")
     yield Controller(
         queue="attach-detach",
         cache=cluster.attachments,
-        decide=PairReconciler(state, pairs.enqueue, nodes.enqueue, shared.metrics),
+        decide=PairReconciler(state, pairs.enqueue, nodes.enqueue, deps.metrics),
         watches=(
             Watch(cache=cluster.pods),
             Watch(cache=cluster.attachments),
@@ -99,7 +99,7 @@ def _attach_detach(role: Role, shared: Shared) -> Iterable[Controller]:
     yield Controller(queue="node-reports", cache=cluster.nodes, decide=NodeReconciler(state), resync=cluster.nodes.keys)
 
 
-ATTACH_DETACH: Final[Duty[Shared]] = Duty(
+ATTACH_DETACH: Final[Duty[OperationDeps]] = Duty(
     option="attach-detach",
     permissions=(
         Rule("storage.k8s.io", "volumeattachments", (*READ, "create", "delete")),
@@ -109,7 +109,7 @@ ATTACH_DETACH: Final[Duty[Shared]] = Duty(
     ),
     controllers=_attach_detach,
 )
-ATTACHER: Final[Duty[Shared]] = Duty(
+ATTACHER: Final[Duty[OperationDeps]] = Duty(
     option="attacher",
     default=True,
     permissions=(
@@ -120,5 +120,5 @@ ATTACHER: Final[Duty[Shared]] = Duty(
     ),
     controllers=_attacher,
 )
-CSI_DRIVER_OBJECTS: Final[Duty[Shared]] = Duty(option="", controllers=_csi_drivers)
+CSI_DRIVER_OBJECTS: Final[Duty[OperationDeps]] = Duty(option="", controllers=_csi_drivers)
 """The CSIDriver objects that attachers and publishers of room need."""

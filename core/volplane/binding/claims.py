@@ -10,7 +10,6 @@ from volplane.controller.actions import Action, Decide, EventRecord, LiveReads, 
 from volplane.controller.metrics import Metrics
 from volplane.intents.record import class_is_gone
 from volplane.kube import names
-from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass
 from volplane.state.cluster_state import ClusterState
@@ -18,7 +17,6 @@ from volplane.state.matching import capacity_of, class_of_claim, demand_of, sele
 
 __all__ = [
     "ClaimReconciler",
-    "CountedAssignments",
     "confirm",
     "is_delayed",
     "no_volume_fits",
@@ -33,12 +31,19 @@ _LOOKED_AT = 100
 
 
 class ClaimReconciler:
-    """Decides claims, keeping a chosen volume from others until the write that binds it is answered."""
+    """Decides claims, keeping a chosen volume from others until the write that binds it is answered.
 
-    def __init__(self, cluster: ClusterState, decide: Decide, claims: Queue) -> None:
+    It also counts the claims that get the default class later, and the writes of it that failed.
+    """
+
+    def __init__(self, cluster: ClusterState, decide: Decide, claims: Queue, metrics: Metrics | None = None) -> None:
         self._cluster = cluster
         self._decide = decide
         self._claims = claims
+        self._metrics = metrics
+        self._given: set[str] = set()
+        """Uids of claims for which the default class is being written."""
+        cluster.claims.subscribe(self._claim_changed)
 
     def __call__(self, key: str, reads: LiveReads) -> Action:
         free = self._cluster.free
@@ -60,7 +65,21 @@ class ClaimReconciler:
             woken = self._cluster.waiting.wake_for(volume, passed_over=(key,)) if volume is not None else None
             if woken is not None:
                 self._claims.enqueue(woken)
+        if isinstance(action, Patch) and action.kind is CLAIMS and "storageClassName" in action.body.get("spec", ()):
+            if self._metrics is not None and action.target.uid in self._given:
+                self._metrics.class_given_later(refused=True)
+            self._given.add(action.target.uid)
         return action
+
+    def _claim_changed(self, old: Claim | None, new: Claim | None) -> None:
+        present = new or old
+        if present is None or present.uid not in self._given:
+            return
+        assigned = new is not None and class_of_claim(new) is not None
+        if new is None or assigned:
+            self._given.discard(present.uid)
+        if assigned and self._metrics is not None:
+            self._metrics.class_given_later()
 
     def _awaits_volume(self, claim: Claim) -> bool:
         """Whether any volume that fits may be bound to it: unbound, without a named volume or a first consumer."""
@@ -69,34 +88,6 @@ class ClaimReconciler:
         class_name = class_of_claim(claim)
         storage_class = self._cluster.classes.get(class_name) if class_name else None
         return storage_class is None or not is_delayed(storage_class)
-
-
-class CountedAssignments:
-    """A decision about claims, counting those that get the default class later, and the writes of it that failed."""
-
-    def __init__(self, decide: Decide, claims: Cache[Claim], metrics: Metrics) -> None:
-        self._decide = decide
-        self._metrics = metrics
-        self._asked: set[str] = set()
-        claims.subscribe(self._claim_changed)
-
-    def __call__(self, key: str, reads: LiveReads) -> Action:
-        action = self._decide(key, reads)
-        if isinstance(action, Patch) and action.kind is CLAIMS and "storageClassName" in action.body.get("spec", ()):
-            if action.target.uid in self._asked:
-                self._metrics.class_given_later(refused=True)
-            self._asked.add(action.target.uid)
-        return action
-
-    def _claim_changed(self, old: Claim | None, new: Claim | None) -> None:
-        present = new or old
-        if not self._asked or present is None or present.uid not in self._asked:
-            return
-        if new is None:
-            self._asked.discard(present.uid)
-        elif class_of_claim(new) is not None:
-            self._asked.discard(present.uid)
-            self._metrics.class_given_later()
 
 
 def is_delayed(storage_class: StorageClass) -> bool:

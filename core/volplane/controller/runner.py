@@ -82,10 +82,6 @@ class Dispatcher(Protocol):
         ...
 
 
-def _one_flow(_key: str) -> str:
-    return ""
-
-
 class Runner:
     """Keeps the objects of one kind as they should be.
 
@@ -124,7 +120,7 @@ class Runner:
         self._workers = workers
         self._metrics = metrics
         concurrency = None if flow is None else AdaptiveConcurrency(maximum=max(1, workers // _SHARE), minimum=_FEWEST)
-        self._queue = WorkQueue(name, flow=flow or _one_flow, concurrency=concurrency, metrics=metrics)
+        self._queue = WorkQueue(name, flow=flow or (lambda _key: ""), concurrency=concurrency, metrics=metrics)
         self._now = LoopTime()
         self._reasons: dict[str, str] = {}
         self._stopping = False
@@ -244,7 +240,7 @@ class Runner:
                 return self._end_pass(key, action, written=written)
             try:
                 await self._perform(key, action, reads)
-                written = isinstance(action, Patch | Delete) and self._concerns(action, key)
+                written = isinstance(action, Patch | Delete) and action.kind is self._kind and action.target.key == key
             except _StaleCache as stale:
                 written = False
                 _LOG.debug("read again: %s", stale)
@@ -274,9 +270,6 @@ class Runner:
                 return
         _LOG.debug("%s", action.why)
         self._record(action.events)
-
-    def _concerns(self, step: Patch | Delete, key: str) -> bool:
-        return step.kind is self._kind and step.target.key == key
 
     def _end_pass(self, key: str, action: Wait | Settled | Run, *, written: bool) -> str:
         """written: whether the last step was a write of this object, which the server answered."""

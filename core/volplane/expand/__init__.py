@@ -13,15 +13,15 @@ from volplane.expand.handlers import ExpandHandlers
 from volplane.expand.modify import decide_modify
 from volplane.expand.operation import ExpandOperation, ModifyOperation
 from volplane.expand.resize import decide_resize
-from volplane.intents.shared import Shared
+from volplane.intents.operation import OperationDeps
 from volplane.kube.names import PROVISIONED_BY
 
 __all__ = ["EXPANDER"]
 
 
-def _controllers(role: Role, shared: Shared) -> Iterable[Controller]:
-    cluster, deps = shared.cluster, shared.deps
-    resizer, modifier = shared.queue("resizer"), shared.queue("modifier")
+def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
+    cluster = deps.cluster
+    resizer, modifier = deps.queue("resizer"), deps.queue("modifier")
     resize = partial(decide_resize, cluster=cluster, whole=role.runs("binder"))
 
     def bound_claims(driver: str) -> Iterator[str]:
@@ -48,7 +48,7 @@ def _controllers(role: Role, shared: Shared) -> Iterable[Controller]:
     )
 
 
-EXPANDER: Final[Duty[Shared]] = Duty(
+EXPANDER: Final[Duty[OperationDeps]] = Duty(
     option="expander",
     default=True,
     on_nodes=True,

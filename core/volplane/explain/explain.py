@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from volplane._messages import near
 from volplane.attach.attach_detach import AttachDetachState, decide_pair
@@ -17,7 +16,6 @@ from volplane.controller.controller import Controller
 from volplane.controller.trace import trace_of
 from volplane.expand.stages import stages
 from volplane.kube import names
-from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, StorageClass, Volume, VolumeAttachment
 from volplane.operations import OperationState, Phase
 from volplane.state.cluster_state import ClusterState
@@ -76,62 +74,75 @@ class Explainer:
 
         Raises ValueError for another kind.
         """
+        cluster = self.cluster
         match kind:
             case "claim":
-                return self._claim(key)
+                claim = cluster.claims.get(key)
+                return self._claim(claim) if claim is not None else _absent(kind, key)
             case "volume":
-                return self._volume(key)
+                volume = cluster.volumes.get(key)
+                return self._volume(volume) if volume is not None else _absent(kind, key)
             case "class":
-                return self._class(key)
+                storage_class = cluster.classes.get(key)
+                return self._class(storage_class) if storage_class is not None else _absent(kind, key)
         raise ValueError(f"kind {kind!r} is none of claim, volume, class")
 
-    def _claim(self, key: str) -> Explanation:
-        cluster, claim = self.cluster, self.cluster.claims.get(key)
-        if claim is None:
-            return _absent("claim", key)
-        running = self._running(claim.uid, _attachments(claim.spec.volume_name, cluster))
-        action, others = self._decided("claims", key), self._others(cluster.claims, "claims", key)
-        nothing = "" if others and isinstance(action, Settled) else self._nothing(claim)
+    def _claim(self, claim: Claim) -> Explanation:
+        situation = (*self._situation(claim), *stages(claim, expands="resizer" in self.controllers))
+        attachments = _attachments(claim.spec.volume_name, self.cluster)
+        return self._explained(claim, attachments, situation, self._nothing(claim))
+
+    def _volume(self, volume: Volume) -> Explanation:
+        situation, attachments = _volume_situation(volume, self.cluster), self.cluster.attachments_of(volume)
+        nothing = "nothing until something changes"
+        return self._explained(volume, attachments, situation, nothing)
+
+    def _explained(
+        self,
+        item: Claim | Volume,
+        attachments: Iterable[VolumeAttachment],
+        situation: Iterable[str],
+        nothing: str,
+    ) -> Explanation:
+        """Add to the situation what all controllers say whose keys name the object, and its operations.
+
+        nothing: what it means that the first of the controllers has nothing to do.
+        """
+        kind, queue = ("claim", "claims") if isinstance(item, Claim) else ("volume", "volumes")
+        mine = self.controllers[queue]
+        uids = {item.uid, *(each.uid for each in attachments)}
+        running = [state for state in self.operations if state.uid in uids]
+        reasons: list[str] = []
+        others: list[str] = []
+        for each in self.controllers.values():
+            if each.cache is not mine.cache or each is mine:
+                continue
+            if each.explained == "reason" and (why := self.reason(each.queue, item.key)):
+                reasons.append(f"{each.topic}{why}")
+            elif each.explained == "decided" and not isinstance(decided := _decided(each, item.key), Settled):
+                others += _next(decided, "")
+        action = _decided(mine, item.key)
+        first = () if others and isinstance(action, Settled) else _next(action, nothing)
+        trace = trace_of(item, {self.cluster.volumes.kind.plural: self.cluster.volumes})
+        waits = [
+            f"{state.name} ends, then this is decided anew"
+            if state.next_try is None
+            else f"{state.name} is tried again in {max(state.next_try - self.now, 0.0):.1f} s"
+            for state in running
+        ]
         return Explanation(
-            kind="claim",
-            name=key,
-            situation=(
-                *self._situation(claim),
-                *stages(claim, expands="resizer" in self.controllers),
-                *self._reasons(cluster.claims, key),
-                _traced(claim, cluster),
-            ),
+            kind=kind,
+            name=item.key,
+            situation=(*situation, *reasons, f"in logs as JSON all lines about it have the trace {trace}"),
             tried=tuple(_told(state, self.now) for state in running),
-            next=tuple(self._waits(running) or [told for told in (*_next(action, nothing), *others) if told]),
+            next=tuple(waits or (*first, *others)),
         )
 
-    def _volume(self, name: str) -> Explanation:
-        cluster, volume = self.cluster, self.cluster.volumes.get(name)
-        if volume is None:
-            return _absent("volume", name)
-        running = self._running(volume.uid, cluster.attachments_of(volume))
-        action = self._decided("volumes", name)
-        others = self._others(cluster.volumes, "volumes", name)
-        nothing = "" if others and isinstance(action, Settled) else "nothing until something changes"
-        return Explanation(
-            kind="volume",
-            name=name,
-            situation=(
-                *_volume_situation(volume, cluster),
-                *self._reasons(cluster.volumes, name),
-                _traced(volume, cluster),
-            ),
-            tried=tuple(_told(state, self.now) for state in running),
-            next=tuple(self._waits(running) or [told for told in (*_next(action, nothing), *others) if told]),
-        )
-
-    def _class(self, name: str) -> Explanation:
-        cluster, storage_class = self.cluster, self.cluster.classes.get(name)
-        if storage_class is None:
-            return _absent("class", name)
+    def _class(self, storage_class: StorageClass) -> Explanation:
+        name = storage_class.name
         waiting = [
             claim.key
-            for claim in cluster.claims.values()
+            for claim in self.cluster.claims.values()
             if class_of_claim(claim) == name and claim.status.phase != "Bound" and not claim.terminating
         ]
         shown = ", ".join(sorted(waiting)[:_MOST_NAMES]) + (", …" if len(waiting) > _MOST_NAMES else "")
@@ -145,36 +156,6 @@ class Explainer:
             tried=(),
             next=(f"claims that are not bound yet: {shown}" if waiting else "no claim waits for it",),
         )
-
-    # --- what the controllers say --------------------------------------------------------------------------------
-
-    def _decided(self, queue: str, key: str) -> Action:
-        controller = self.controllers[queue]
-        return (controller.explain or controller.decide)(key, LiveReads())
-
-    def _others(self, cache: Cache[Any], queue: str, key: str) -> list[str]:
-        """What is next for the object in the other queues whose keys name it."""
-        found = [each for each in self.controllers.values() if each.cache is cache and each.explained == "decided"]
-        decided = [self._decided(each.queue, key) for each in found if each.queue != queue]
-        return [told for action in decided if not isinstance(action, Settled) for told in _next(action, "")]
-
-    def _reasons(self, cache: Cache[Any], key: str) -> Iterable[str]:
-        for each in self.controllers.values():
-            if each.cache is cache and each.explained == "reason" and (why := self.reason(each.queue, key)):
-                yield f"{each.topic}{why}"
-
-    def _running(self, uid: str, attachments: Iterable[VolumeAttachment]) -> list[OperationState]:
-        uids = {uid, *(each.uid for each in attachments)}
-        return [state for state in self.operations if state.uid in uids]
-
-    def _waits(self, running: Iterable[OperationState]) -> list[str]:
-        """What the operations that are known of lead to."""
-        return [
-            f"{state.name} ends, then this is decided anew"
-            if state.next_try is None
-            else f"{state.name} is tried again in {max(state.next_try - self.now, 0.0):.1f} s"
-            for state in running
-        ]
 
     def _situation(self, claim: Claim) -> Iterable[str]:
         cluster = self.cluster
@@ -250,9 +231,8 @@ class Explainer:
         return "nothing here: binding is the stock kube-controller-manager's work"
 
 
-def _traced(found: Claim | Volume, cluster: ClusterState) -> str:
-    trace = trace_of(found, {cluster.volumes.kind.plural: cluster.volumes})
-    return f"in logs as JSON all lines about it have the trace {trace}"
+def _decided(controller: Controller, key: str) -> Action:
+    return (controller.explain or controller.decide)(key, LiveReads())
 
 
 def explain_attachment(attachment: VolumeAttachment) -> Explanation:

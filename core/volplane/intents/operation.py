@@ -16,7 +16,10 @@ from typing import Any, Protocol, TypeVar
 
 from volplane._delays import LIVE_STATE_FORBIDS
 from volplane.assets import Asset
-from volplane.controller.actions import Recorder, Run
+from volplane.controller.actions import Queue, Recorder, Run
+from volplane.controller.metrics import Metrics
+from volplane.drivers.registry import DriverRegistry
+from volplane.drivers.status import LoadedDrivers
 from volplane.drivers.view import DriverView
 from volplane.errors import OperationError
 from volplane.intents.ownership import volume_elsewhere
@@ -51,20 +54,27 @@ class HookCaller(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationDeps:
-    """What every operation works with.
-
-    fence: text of the `Fence` under which hooks run. listing: of each driver, held while its assets are listed, so that
-    a storage that hangs then costs one thread, however many want the list.
-    """
+    """What the controllers of every duty and their operations work with."""
 
     cluster: ClusterState
     nodes: NodePlaces
     client: Client
+    """Writes only while the lease lasts."""
+    reads: Client
+    """For reads, which need no lease."""
+    drivers: DriverRegistry
+    loaded: LoadedDrivers
     hooks: HookCaller
     registry: OperationRegistry
     recorder: Recorder
     fence: Callable[[], str]
+    """Text of the `Fence` under which hooks run."""
+    metrics: Metrics | None
+    """None: nothing is counted."""
+    queue: Callable[[str], Queue]
+    """The queue of this name. What is queued is dropped if this process does not have it."""
     listing: Mapping[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
+    """Of each driver, held while its assets are listed: a storage that hangs costs one thread, however many ask."""
 
     # What a handler looks up in the turn of the decision; OperationError if it is gone.
 

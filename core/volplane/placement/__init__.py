@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from volplane.controller.controller import FOLLOW, READ, Controller, Duty, Role, Rule, Watch
-from volplane.intents.shared import Shared
+from volplane.intents.operation import OperationDeps
 from volplane.placement.assign import Assigner
 from volplane.placement.capacity import CapacityState, MeasureOperation, decide_capacity
 from volplane.placement.handlers import PlacementHandlers
@@ -20,8 +20,8 @@ from volplane.placement.volumes import Membership, decide_node
 __all__ = ["ASSIGNER", "CAPACITY"]
 
 
-def _assigner(role: Role, shared: Shared) -> Iterable[Controller]:
-    loaded, cluster = shared.loaded, shared.cluster
+def _assigner(role: Role, deps: OperationDeps) -> Iterable[Controller]:
+    loaded, cluster = deps.loaded, deps.cluster
     if role.race is not None or not loaded.on_nodes:
         return
     keys = {key for driver in loaded.distributed for key in driver.view.info.topology_keys}
@@ -35,9 +35,9 @@ def _assigner(role: Role, shared: Shared) -> Iterable[Controller]:
     )
     handlers = PlacementHandlers(
         state,
-        claims=shared.queue("assigner"),
-        volumes=shared.queue("node-volumes"),
-        nodes=shared.queue("node-names"),
+        claims=deps.queue("assigner"),
+        volumes=deps.queue("node-volumes"),
+        nodes=deps.queue("node-names"),
     )
     yield Controller(
         queue="assigner",
@@ -63,24 +63,24 @@ def _assigner(role: Role, shared: Shared) -> Iterable[Controller]:
     yield Controller(queue="node-names", cache=cluster.nodes, decide=lambda name, _: decide_node(name, state))
 
 
-def _capacity(role: Role, shared: Shared) -> Iterable[Controller]:
-    if not shared.loaded.publishes:
+def _capacity(role: Role, deps: OperationDeps) -> Iterable[Controller]:
+    if not deps.loaded.publishes:
         return
-    cluster = shared.cluster
-    state = CapacityState(cluster, shared.drivers.publishers, shared.queue("capacity"), on_node=bool(role.node_name))
+    cluster = deps.cluster
+    state = CapacityState(cluster, deps.drivers.publishers, deps.queue("capacity"), on_node=bool(role.node_name))
     yield Controller(
         queue="capacity",
         cache=cluster.capacities,
         decide=lambda key, reads: decide_capacity(key, state, reads),
         watches=(Watch(cache=cluster.capacities, namespace=cluster.namespace),),
         subscribe=state.subscribe,
-        operations={"measure": MeasureOperation(shared.deps, state)},
+        operations={"measure": MeasureOperation(deps, state)},
         resync=cluster.capacities.keys,
         of_driver=state.of_driver,
     )
 
 
-ASSIGNER: Final[Duty[Shared]] = Duty(
+ASSIGNER: Final[Duty[OperationDeps]] = Duty(
     option="assigner",
     default=True,
     permissions=(
@@ -91,7 +91,7 @@ ASSIGNER: Final[Duty[Shared]] = Duty(
     ),
     controllers=_assigner,
 )
-CAPACITY: Final[Duty[Shared]] = Duty(
+CAPACITY: Final[Duty[OperationDeps]] = Duty(
     option="capacity",
     default=True,
     on_nodes=True,

@@ -7,17 +7,25 @@ here decides anything, and nothing here knows a single controller: `volplane.pro
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from volplane.attach.comparison import AttachmentComparison
+from volplane.controller.actions import Recorder
+from volplane.controller.clock import Clock
 from volplane.controller.controller import Controller, LateQueue, Role, Watch
+from volplane.controller.metrics import Metrics
 from volplane.controller.runner import Runner
-from volplane.drivers.calls import HookCalls
-from volplane.drivers.registry import DriverRegistry
+from volplane.controller.workqueue import ControllerMetrics
+from volplane.drivers.calls import CallHook, HookCalls, call_hook
+from volplane.drivers.executor import HookExecutor
+from volplane.drivers.registry import DriverRegistry, Refresh, no_secrets
+from volplane.drivers.status import LoadedDrivers
 from volplane.intents.operation import OperationDeps
-from volplane.intents.shared import Shared
 from volplane.kube.cache import Cache
+from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.reflector import Reflector
 from volplane.leaks.adoption import Adoption
@@ -26,17 +34,42 @@ from volplane.leaks.repair import LeakRepair
 from volplane.operations import Dispatcher, Ended, OperationRegistry
 from volplane.process import duties
 from volplane.process.control_plane import ControlPlane
-from volplane.process.dependencies import Dependencies
 from volplane.process.measuring import MeasuredHooks
 from volplane.roles.node import field_selector, label_selector
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES, NodePlaces
+from volplane.state.records import Sealer
 
 __all__ = ["Dependencies", "build"]
 
 _WORKERS = 64
 _WORKERS_OF_NODE = 8
 """Keys in flight in each controller of a process that serves one node: its driver takes few more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dependencies:
+    """What a control plane is built from. All parts belong to one event loop.
+
+    executor: runs the hooks; the caller closes it. fence: returns the text of our term's `Fence`.
+    may_begin: whether the lease lasts long enough to begin something that changes cluster or storage; for any thread.
+    refresh: reads the Kubernetes Secrets of drivers. call_hook: calls a hook in a thread of the executor. metrics: of
+    runners and reflectors. lifecycle_metrics: of claims, volumes, hooks and leaks. metrics None: nothing is counted.
+    """
+
+    client: Client
+    loaded: LoadedDrivers
+    executor: HookExecutor
+    recorder: Recorder
+    sealer: Sealer
+    clock: Clock
+    random: Random
+    fence: Callable[[], str] = lambda: ""
+    may_begin: Callable[[], bool] = lambda: True
+    metrics: ControllerMetrics | None = None
+    lifecycle_metrics: Metrics | None = None
+    refresh: Refresh = no_secrets
+    call_hook: CallHook = call_hook
 
 
 def build(role: Role, parts: Dependencies) -> ControlPlane:
@@ -83,23 +116,18 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
         fence=parts.fence,
     )
     measured = MeasuredHooks(calls, cluster.claims, cluster.volumes, metrics) if metrics is not None else None
+    queues: defaultdict[str, LateQueue] = defaultdict(LateQueue)
     deps = OperationDeps(
         cluster=cluster,
         nodes=NodePlaces(cluster.nodes),
         client=client,
+        reads=parts.client,
+        drivers=drivers,
+        loaded=parts.loaded,
         hooks=measured or calls,
         registry=operations,
         recorder=parts.recorder,
         fence=parts.fence,
-    )
-    queues: defaultdict[str, LateQueue] = defaultdict(LateQueue)
-    shared = Shared(
-        cluster=cluster,
-        deps=deps,
-        drivers=drivers,
-        loaded=parts.loaded,
-        client=parts.client,
-        recorder=parts.recorder,
         metrics=metrics,
         queue=queues.__getitem__,
     )
@@ -107,7 +135,7 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
         controller
         for duty in duties.DUTIES
         if not duty.option or role.runs(duty.option)
-        for controller in duty.controllers(role, shared)
+        for controller in duty.controllers(role, deps)
     ]
     watches = _watches(controllers)
     caches = {plural: watch.cache for plural, watch in watches.items() if watch.required}

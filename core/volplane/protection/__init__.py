@@ -9,8 +9,8 @@ from typing import Final
 
 from volplane.binding.volumes import is_promised
 from volplane.controller.controller import FOLLOW, Controller, Duty, Role, Rule, Watch
+from volplane.intents.operation import OperationDeps
 from volplane.intents.ownership import removes_protection
-from volplane.intents.shared import Shared
 from volplane.kube.objects import Volume
 from volplane.protection.claims import ClaimProtection, ProtectionState
 from volplane.protection.handlers import ProtectionHandlers
@@ -20,8 +20,8 @@ from volplane.protection.volumes import decide_volume_protection, volume_protect
 __all__ = ["PROTECTION"]
 
 
-def _controllers(role: Role, shared: Shared) -> Iterable[Controller]:
-    cluster, live = shared.cluster, LivePods()
+def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
+    cluster, live = deps.cluster, LivePods()
     state = ProtectionState(
         claims=cluster.claims,
         pods=cluster.pods,
@@ -33,7 +33,7 @@ def _controllers(role: Role, shared: Shared) -> Iterable[Controller]:
     def removed(volume: Volume) -> bool:
         return role.runs("binder") and role.runs("reclaimer") and removes_protection(volume, cluster)
 
-    handlers = ProtectionHandlers(state, claims=shared.queue("pvcprotection"), volumes=shared.queue("pvprotection"))
+    handlers = ProtectionHandlers(state, claims=deps.queue("pvcprotection"), volumes=deps.queue("pvprotection"))
 
     def subscribe() -> None:
         cluster.claims.subscribe(handlers.claim_changed)
@@ -47,7 +47,7 @@ def _controllers(role: Role, shared: Shared) -> Iterable[Controller]:
         explained="",
         watches=(Watch(cache=cluster.volumes), Watch(cache=cluster.pods)),
         subscribe=subscribe,
-        operations={"unprotect": UnprotectOperation(shared.client, live, cluster.monotonic)},
+        operations={"unprotect": UnprotectOperation(deps.reads, live, cluster.monotonic)},
         predicate=cluster.claims.__contains__,
     )
     yield Controller(
@@ -59,7 +59,7 @@ def _controllers(role: Role, shared: Shared) -> Iterable[Controller]:
     )
 
 
-PROTECTION: Final[Duty[Shared]] = Duty(
+PROTECTION: Final[Duty[OperationDeps]] = Duty(
     option="protection",
     permissions=(
         Rule("", "pods", FOLLOW),

@@ -10,22 +10,22 @@ from typing import Final
 
 from volplane.controller.controller import Duty, Handler, Role, Rule
 from volplane.intents.discard import DiscardOperation
-from volplane.intents.shared import Shared
+from volplane.intents.operation import OperationDeps
 from volplane.provision.operation import ProvisionOperation
 
 __all__ = ["PROVISIONER", "operations"]
 
 
-def operations(role: Role, shared: Shared) -> Mapping[str, Handler]:
+def operations(role: Role, deps: OperationDeps) -> Mapping[str, Handler]:
     """Return what the queue of claims runs for this duty."""
     on_node = bool(role.node_name)
     return {
-        "provision": ProvisionOperation(shared.deps, on_node=on_node),
-        "discard": DiscardOperation(shared.deps, on_node=on_node),
+        "provision": ProvisionOperation(deps, on_node=on_node),
+        "discard": DiscardOperation(deps, on_node=on_node),
     }
 
 
-PROVISIONER: Final[Duty[Shared]] = Duty(
+PROVISIONER: Final[Duty[OperationDeps]] = Duty(
     option="provisioner",
     default=True,
     on_nodes=True,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from volplane.controller.controller import READ, Duty, Handler, Role, Rule, Watch
-from volplane.intents.shared import Shared
+from volplane.intents.operation import OperationDeps
 from volplane.kube.cache import Cache
 from volplane.kube.names import PROVISIONED_BY
 from volplane.kube.objects import Volume
@@ -20,35 +20,35 @@ from volplane.state.naming import volume_source
 __all__ = ["RECLAIMER", "operations", "watches"]
 
 
-def operations(role: Role, shared: Shared) -> Mapping[str, Handler]:
+def operations(role: Role, deps: OperationDeps) -> Mapping[str, Handler]:
     """Return what the queue of volumes runs for this duty."""
 
     def forget_source(old: Volume | None, new: Volume | None) -> None:
         if new is None and old is not None and old.annotation(PROVISIONED_BY) is None:
-            shared.drivers.forget_source(volume_source(old))
+            deps.drivers.forget_source(volume_source(old))
 
-    shared.cluster.volumes.subscribe(forget_source)
-    wake, writes_phase = shared.queue("volumes").enqueue, role.runs("binder")
+    deps.cluster.volumes.subscribe(forget_source)
+    wake, writes_phase = deps.queue("volumes").enqueue, role.runs("binder")
     return {
-        "delete": DeleteOperation(shared.deps, wake, writes_phase=writes_phase),
-        "recycle": RecycleOperation(shared.deps, wake, writes_phase=writes_phase),
-        "identify": IdentifyOperation(shared.deps, shared.drivers.identify),
+        "delete": DeleteOperation(deps, wake, writes_phase=writes_phase),
+        "recycle": RecycleOperation(deps, wake, writes_phase=writes_phase),
+        "identify": IdentifyOperation(deps, deps.drivers.identify),
     }
 
 
-def watches(role: Role, shared: Shared) -> tuple[Watch, ...]:
+def watches(role: Role, deps: OperationDeps) -> tuple[Watch, ...]:
     """Return what the queue of volumes watches for this duty: scrubber pods, and what Kubernetes says about them."""
-    cluster = shared.cluster
+    cluster = deps.cluster
     pods = Watch(cache=cluster.pods, namespace=cluster.namespace)
     if role.node_name:
         return (pods,)
     events: Cache[PodEvent] = Cache(POD_EVENTS)
-    ScrubEvents(events, cluster, shared.recorder)
+    ScrubEvents(events, cluster, deps.recorder)
     told = Watch(cache=events, namespace=cluster.namespace, field_selector=POD_EVENTS_SELECTOR, required=False)
     return (pods, told)
 
 
-RECLAIMER: Final[Duty[Shared]] = Duty(
+RECLAIMER: Final[Duty[OperationDeps]] = Duty(
     option="reclaimer",
     default=True,
     on_nodes=True,

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from volplane import provision, reclaim
-from volplane.binding.claims import ClaimReconciler, CountedAssignments
-from volplane.controller.actions import Action, Decide, LiveReads
+from volplane.binding.claims import ClaimReconciler
+from volplane.controller.actions import Decide
 from volplane.controller.controller import Controller, Duty, Handler, Role, Watch
-from volplane.intents.shared import Shared
+from volplane.intents.operation import OperationDeps
 from volplane.kube.names import PROVISIONED_BY, PROVISIONING_FINALIZER
 from volplane.placement.race import RoomOperation
 from volplane.placement.recognise import RecogniseOperation
@@ -25,26 +25,10 @@ from volplane.state.cluster_state import ClusterState
 from volplane.state.handlers import EventHandlers
 from volplane.state.race import RaceTimes
 
-__all__ = ["CLAIMS_AND_VOLUMES", "Decisions", "decisions"]
+__all__ = ["CLAIMS_AND_VOLUMES", "decisions"]
 
 
-class Decisions(Protocol):
-    """What a role decides about claims and volumes."""
-
-    def claim_may_act(self, key: str) -> bool:
-        """Return whether something may be left to do for the claim `namespace/name`."""
-
-    def decide_claim(self, key: str, reads: LiveReads) -> Action:
-        """Return the next action for the claim `namespace/name`."""
-
-    def volume_may_act(self, key: str) -> bool:
-        """Return whether something may be left to do for the volume of this name."""
-
-    def decide_volume(self, key: str, reads: LiveReads) -> Action:
-        """Return the next action for the volume of this name."""
-
-
-def decisions(role: Role, cluster: ClusterState, race: RaceTimes | None = None) -> Decisions:
+def decisions(role: Role, cluster: ClusterState, race: RaceTimes | None = None) -> Whole | Beside:
     """Return the decisions of a process of this role. race: see `OneNode`."""
     provisions, reclaims = role.runs("provisioner"), role.runs("reclaimer")
     terms = Terms(scrub=role.scrub, writes_phase=role.runs("binder"), protects=role.runs("protection"))
@@ -70,29 +54,29 @@ def _volumes_of_driver(cluster: ClusterState, name: str) -> Iterator[str]:
             yield volume.key
 
 
-def _of_node(role: Role, shared: Shared) -> tuple[RaceTimes | None, Mapping[str, Handler]]:
+def _of_node(role: Role, deps: OperationDeps) -> tuple[RaceTimes | None, Mapping[str, Handler]]:
     """Return what the process of one node has beside the others: the times of a race, and operations."""
     if not role.node_name:
         return None, {}
-    operations: dict[str, Handler] = {"recognise": RecogniseOperation(shared.deps)}
+    operations: dict[str, Handler] = {"recognise": RecogniseOperation(deps)}
     if role.race is None:
         return None, operations
-    cluster = shared.cluster
+    cluster = deps.cluster
     race = RaceTimes(role.node_name, *role.race, cluster.monotonic, external_choice=role.external_choice)
     cluster.claims.subscribe(race.claim_changed)
-    return race, {**operations, "check-room": RoomOperation(shared.deps, race)}
+    return race, {**operations, "check-room": RoomOperation(deps, race)}
 
 
-def _controllers(role: Role, shared: Shared) -> Iterable[Controller]:
-    cluster, claims, volumes = shared.cluster, shared.queue("claims"), shared.queue("volumes")
-    race, on_node = _of_node(role, shared)
+def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
+    cluster, claims, volumes = deps.cluster, deps.queue("claims"), deps.queue("volumes")
+    race, on_node = _of_node(role, deps)
     decided = decisions(role, cluster, race)
     binds = role.runs("binder")
-    handlers = EventHandlers(cluster, claims, volumes, shared.deps.registry.forget, writes_phase=binds)
+    handlers = EventHandlers(cluster, claims, volumes, deps.registry.forget, writes_phase=binds)
 
-    decide: Decide = ClaimReconciler(cluster, decided.decide_claim, claims) if binds else decided.decide_claim
-    if binds and shared.metrics is not None:
-        decide = CountedAssignments(decide, cluster.claims, shared.metrics)
+    decide: Decide = decided.decide_claim
+    if binds:
+        decide = ClaimReconciler(cluster, decide, claims, deps.metrics)
     yield Controller(
         queue="claims",
         cache=cluster.claims,
@@ -105,7 +89,7 @@ def _controllers(role: Role, shared: Shared) -> Iterable[Controller]:
             *((Watch(cache=cluster.pods),) if binds else ()),
         ),
         subscribe=handlers.subscribe,
-        operations=provision.operations(role, shared),
+        operations=provision.operations(role, deps),
         resync=cluster.claims.keys,
         of_driver=partial(_claims_of_driver, cluster),
         flow=cluster.flow_of_claim,
@@ -115,8 +99,8 @@ def _controllers(role: Role, shared: Shared) -> Iterable[Controller]:
         queue="volumes",
         cache=cluster.volumes,
         decide=decided.decide_volume,
-        watches=reclaim.watches(role, shared) if role.runs("reclaimer") else (),
-        operations={**reclaim.operations(role, shared), **on_node},
+        watches=reclaim.watches(role, deps) if role.runs("reclaimer") else (),
+        operations={**reclaim.operations(role, deps), **on_node},
         resync=cluster.volumes.keys,
         of_driver=partial(_volumes_of_driver, cluster),
         flow=cluster.flow_of_volume,
@@ -124,5 +108,5 @@ def _controllers(role: Role, shared: Shared) -> Iterable[Controller]:
     )
 
 
-CLAIMS_AND_VOLUMES: Final[Duty[Shared]] = Duty(option="", controllers=_controllers)
+CLAIMS_AND_VOLUMES: Final[Duty[OperationDeps]] = Duty(option="", controllers=_controllers)
 """The queues to which the binder, the provisioner and the reclaimer contribute steps."""

@@ -27,22 +27,17 @@ def _record(item: Claim | Volume | VolumeAttachment) -> str | None:
     return item.annotation(names.INTENT)
 
 
-def _turned(old: Claim, new: Claim) -> bool:
-    """Whether something changed about the claim that a volume which names it must know."""
-    return old.terminating != new.terminating or old.spec.volume_name != new.spec.volume_name
-
-
 def _volumes_concerned(old: Claim | None, new: Claim | None) -> list[str]:
     """Names of the volumes that the claim names, or named, unless its status tells of a bind that they know already."""
-    if old is not None and new is not None and _completed(old, new):
-        return []
+    if (
+        old is not None
+        and new is not None
+        and old.status.phase != "Bound"
+        and new.status.phase == "Bound"
+        and (old.uid, old.terminating, old.spec) == (new.uid, new.terminating, new.spec)
+    ):
+        return []  # The volume's own writes were before this one, the last of a bind.
     return sorted({item.spec.volume_name for item in (old, new) if item is not None} - {""})
-
-
-def _completed(old: Claim, new: Claim) -> bool:
-    """Whether the last write of a bind is all that happened to the claim: the volume's own were before it."""
-    turned = old.status.phase != "Bound" and new.status.phase == "Bound"
-    return turned and old.uid == new.uid and old.terminating == new.terminating and old.spec == new.spec
 
 
 def _only_deleted(old: Claim, new: Claim) -> bool:
@@ -101,7 +96,11 @@ class EventHandlers:
         volumes = _volumes_concerned(old, new)
         if present.namespace == self._cluster.namespace and present.spec.volume_name:
             volumes.append(present.spec.volume_name)  # A scrub waits until its claim is bound.
-        if old is None or new is None or _turned(old, new):
+        if (
+            old is None
+            or new is None
+            or (old.terminating, old.spec.volume_name) != (new.terminating, new.spec.volume_name)
+        ):
             volumes += self._cluster.free.reserved_for(present.key)
         for name in dict.fromkeys(volumes):
             self._volumes.enqueue(name)

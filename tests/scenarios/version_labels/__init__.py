@@ -7,7 +7,7 @@ from typing import Final
 
 from volplane.controller.actions import Action, Patch, Settled, Wait
 from volplane.controller.controller import Controller, Duty, Role, Rule
-from volplane.intents.shared import Shared
+from volplane.intents.operation import OperationDeps
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.names import PROVISIONED_BY
 from volplane.kube.objects import Volume
@@ -34,8 +34,8 @@ def decide_label(name: str, cluster: ClusterState) -> Action:
     return Patch(kind=VOLUMES, target=volume, body=body, why=f"it was made by version {version}")
 
 
-def _controllers(_role: Role, shared: Shared) -> Iterable[Controller]:
-    cluster, queue = shared.cluster, shared.queue("version-labels")
+def _controllers(_role: Role, deps: OperationDeps) -> Iterable[Controller]:
+    cluster, queue = deps.cluster, deps.queue("version-labels")
 
     def changed(_old: Volume | None, new: Volume | None) -> None:
         if new is not None:
@@ -57,7 +57,7 @@ def _controllers(_role: Role, shared: Shared) -> Iterable[Controller]:
     )
 
 
-VERSION_LABELS: Final[Duty[Shared]] = Duty(
+VERSION_LABELS: Final[Duty[OperationDeps]] = Duty(
     option="version-labels",
     permissions=(Rule("", "persistentvolumes", ("patch",)),),
     controllers=_controllers,
