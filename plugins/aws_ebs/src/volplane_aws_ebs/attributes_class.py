@@ -24,17 +24,17 @@ _KNOWN: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttributesClass:
-    """What a class asks for; keys are compared without regard to case.
-
-    values: parameters of ModifyVolume. iops_per_gib: IOPS for each GiB. increase_on_modify: growing the volume raises
-    its IOPS; None = as before. deletions: keys of tags to remove.
-    """
+    """What a class asks for; keys are compared without regard to case."""
 
     values: Mapping[str, int | str]
+    """Parameters of ModifyVolume."""
     iops_per_gib: int | None
+    """IOPS for each GiB."""
     increase_on_modify: bool | None
+    """Growing the volume raises its IOPS; None = as before."""
     tags: ClassTags
     deletions: frozenset[str]
+    """Keys of tags to remove."""
 
     @classmethod
     def of(cls, parameters: Mapping[str, str]) -> AttributesClass:

@@ -52,24 +52,26 @@ def choose_zone(zones: Sequence[str], full: Iterable[str]) -> str:
 
 @dataclass(slots=True)
 class _Creation:
-    """What this process knows of a volume that is being created. Times are seconds of the driver's clock.
-
-    uncertain_until: before this, an empty Describe does not prove that there is no volume. attempt: client tokens used
-    up so far. volume: the id from EC2, "" while there is none. spec: digest of the spec it was created for. since: when
-    it was created or found. shown: a Describe call has shown it. token_used_up: the volume of the client token is
-    proven to be gone, so the token is of no more use. reported: an error has reported that the volume is probably gone.
-    token_refused: since when EC2 refuses the client token.
-    """
+    """What this process knows of a volume that is being created. Times are seconds of the driver's clock."""
 
     uncertain_until: float
+    """Before this, an empty Describe does not prove that there is no volume."""
     attempt: int = 0
+    """Client tokens used up so far."""
     volume: str = ""
+    """The id from EC2, "" while there is none."""
     spec: str = ""
+    """Digest of the spec it was created for."""
     since: float = 0.0
+    """When it was created or found."""
     shown: bool = False
+    """A Describe call has shown it."""
     token_used_up: bool = False
+    """The volume of the client token is proven to be gone, so the token is of no more use."""
     reported: bool = False
+    """An error has reported that the volume is probably gone."""
     token_refused: float | None = None
+    """Since when EC2 refuses the client token."""
 
 
 class Provisioner:

@@ -31,10 +31,12 @@ NodeName = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class _Deletion:
-    """EC2 accepted DeleteVolume. since: when, or when this process first saw it. owner: by the volume's tags."""
+    """EC2 accepted DeleteVolume."""
 
     since: float
+    """When, or when this process first saw it."""
     owner: Ownership | None
+    """By the volume's tags."""
 
 
 class Deleter:

@@ -39,22 +39,24 @@ def tags_from(response: Mapping[str, Any]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ec2Attachment:
-    """The attachment of a volume to an instance. state: attaching, attached, detaching, detached, busy."""
+    """The attachment of a volume to an instance."""
 
     instance: str
     device: str
     state: str
+    """One of attaching, attached, detaching, detached, busy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ec2Volume:
-    """A volume. state: creating, available, in-use, deleting, deleted, error."""
+    """A volume."""
 
     id: str
     zone: str
     size: int
     volume_type: str
     state: str
+    """One of creating, available, in-use, deleting, deleted, error."""
     created: float
     iops: int | None = None
     throughput: int | None = None
@@ -115,17 +117,17 @@ class Ec2Volume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ec2Instance:
-    """An instance. state: pending, running, stopping, stopped, shutting-down, terminated.
-
-    devices: device names in use -> volume ids. interfaces: attached network interfaces.
-    """
+    """An instance."""
 
     id: str
     zone: str
     instance_type: str
     state: str
+    """One of pending, running, stopping, stopped, shutting-down, terminated."""
     devices: Mapping[str, str]
+    """Device names in use -> volume ids."""
     interfaces: int
+    """Attached network interfaces."""
 
     @classmethod
     def of(cls, response: Mapping[str, Any]) -> Ec2Instance:
@@ -145,15 +147,14 @@ class Ec2Instance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeModification:
-    """The last modification of a volume. state: modifying, optimizing, completed, failed.
-
-    target: parameters of ModifyVolume -> values after the modification.
-    """
+    """The last modification of a volume."""
 
     volume: str
     state: str
+    """One of modifying, optimizing, completed, failed."""
     started: float
     target: Mapping[str, int | str]
+    """Parameters of ModifyVolume -> values after the modification."""
     message: str = ""
 
     @classmethod
@@ -172,12 +173,14 @@ class VolumeModification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ec2Snapshot:
-    """A snapshot. state: pending, completed, error, recoverable, recovering. size: of its volume."""
+    """A snapshot."""
 
     id: str
     volume: str
     size: int
+    """Of its volume."""
     state: str
+    """One of pending, completed, error, recoverable, recovering."""
     started: float
     message: str
     tags: Mapping[str, str]

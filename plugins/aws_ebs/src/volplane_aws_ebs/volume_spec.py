@@ -21,14 +21,17 @@ _MULTI_NODE = frozenset({AccessMode.READ_WRITE_MANY, AccessMode.READ_ONLY_MANY})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeSpec:
-    """The volume that a claim asks for. size: GiB. snapshot: the source, if any. attributes: for the node plugin."""
+    """The volume that a claim asks for."""
 
     size: int
+    """GiB."""
     parameters: ClassParameters
     iops: int | None
     snapshot: str | None
+    """The source, if any."""
     multi_attach: bool
     attributes: Mapping[str, str]
+    """For the node plugin."""
 
     @classmethod
     def of(cls, request: ProvisionRequest) -> VolumeSpec:

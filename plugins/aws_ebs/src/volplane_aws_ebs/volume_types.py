@@ -12,24 +12,27 @@ __all__ = ["LARGEST_GIB", "VOLUME_TYPES", "VolumeType", "allowed_iops", "check_t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeType:
-    """What EC2 allows for a volume type (Amazon EC2 API reference, CreateVolume).
-
-    sizes: GiB. iops, throughput (MiB/s): range that can be provisioned, None = none. iops_required: iops must be given.
-    iops_everywhere: what every zone can give; some give no more. iops_per_gib: at most so many for each GiB, beyond the
-    lowest number. iops_per_mib: at least so many for each MiB/s. default_iops: what a volume has for which none are
-    given. modifiable: ModifyVolume takes such volumes, and makes them.
-    """
+    """What EC2 allows for a volume type (Amazon EC2 API reference, CreateVolume)."""
 
     sizes: tuple[int, int]
+    """GiB."""
     iops: tuple[int, int] | None = None
+    """Range that can be provisioned, None = none."""
     iops_everywhere: int = 0
+    """What every zone can give; some give no more."""
     iops_per_gib: int = 0
+    """At most so many for each GiB, beyond the lowest number."""
     iops_required: bool = False
+    """`iops` must be given."""
     throughput: tuple[int, int] | None = None
+    """MiB/s: range that can be provisioned, None = none."""
     iops_per_mib: int = 0
+    """At least so many for each MiB/s."""
     default_iops: int | None = None
+    """What a volume has for which none are given."""
     multi_attach: bool = False
     modifiable: bool = True
+    """ModifyVolume takes such volumes, and makes them."""
 
 
 VOLUME_TYPES: Mapping[str, VolumeType] = {

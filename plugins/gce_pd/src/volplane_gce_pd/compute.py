@@ -34,10 +34,11 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """The disks of one name in the region. unread: places that could not be read."""
+    """The disks of one name in the region."""
 
     disks: tuple[Disk, ...] = ()
     unread: frozenset[str] = frozenset()
+    """Places that could not be read."""
 
 
 class Compute:

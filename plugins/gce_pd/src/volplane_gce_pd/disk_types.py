@@ -21,25 +21,29 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskType:
-    """A type of disk (Compute Engine documentation, "About Persistent Disk", "About Google Cloud Hyperdisk").
-
-    sizes: GiB. regional_sizes: of a disk in two zones, None = there are none. iops, throughput (MiB/s): range that can
-    be provisioned, None = none. iops_per_gib: at most so many for each GiB, beyond the lowest number.
-    least_iops_per_gib, least_throughput_per_gib: at least so many for each GiB; least_iops: no more of them than these
-    are needed. access_modes: beside READ_WRITE_SINGLE, of hyperdisks. pools: it can be in a storage pool.
-    """
+    """A type of disk (Compute Engine documentation, "About Persistent Disk", "About Google Cloud Hyperdisk")."""
 
     sizes: tuple[int, int]
+    """GiB."""
     regional_sizes: tuple[int, int] | None = None
+    """Of a disk in two zones, None = there are none."""
     iops: tuple[int, int] | None = None
+    """Range that can be provisioned, None = none."""
     iops_per_gib: int = 0
+    """At most so many for each GiB, beyond the lowest number."""
     throughput: tuple[int, int] | None = None
+    """MiB/s: range that can be provisioned, None = none."""
     least_iops_per_gib: int = 0
+    """At least so many for each GiB."""
     least_iops: int = 1_000_000
+    """No more than these are needed, however large the disk is."""
     least_throughput_per_gib: float = 0.0
+    """At least so many for each GiB."""
     access_modes: frozenset[str] = frozenset()
+    """Beside READ_WRITE_SINGLE, of hyperdisks."""
     confidential: bool = False
     pools: bool = False
+    """It can be in a storage pool."""
 
 
 _RWX, _ROX = "READ_WRITE_MANY", "READ_ONLY_MANY"

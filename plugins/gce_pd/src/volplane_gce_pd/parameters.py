@@ -222,12 +222,14 @@ PARAMETERS = ParameterSchema.of(ClassParameters)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSpec:
-    """The disk that a claim asks for. size: GiB. source: of `sourceSnapshot` or `sourceDisk`, by the field's name."""
+    """The disk that a claim asks for."""
 
     size: int
+    """GiB."""
     parameters: ClassParameters
     access_mode: str | None
     source: Mapping[str, str]
+    """Of `sourceSnapshot` or `sourceDisk`, by the field's name."""
 
     @classmethod
     def of(cls, request: ProvisionRequest, settings: Settings) -> DiskSpec:

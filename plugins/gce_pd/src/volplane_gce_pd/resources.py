@@ -58,11 +58,7 @@ def _place_and_name(url: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """A disk. state: CREATING, RESTORING, FAILED, READY, DELETING, UNAVAILABLE.
-
-    users: virtual machines to which it is attached; Compute Engine shows at most 50. last_attached: as Compute Engine
-    writes it, "" if it never was.
-    """
+    """A disk."""
 
     place: str
     name: str
@@ -70,9 +66,11 @@ class Disk:
     size: int
     disk_type: str
     state: str
+    """One of CREATING, RESTORING, FAILED, READY, DELETING, UNAVAILABLE."""
     labels: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
     users: tuple[InstanceKey, ...] = ()
+    """Virtual machines to which it is attached; Compute Engine shows at most 50."""
     iops: int = 0
     throughput: int = 0
     kms_key: str = ""
@@ -83,6 +81,7 @@ class Disk:
     pool: str = ""
     created: str = ""
     last_attached: str = ""
+    """As Compute Engine writes it, "" if it never was."""
     last_detached: str = ""
 
     @classmethod
@@ -144,16 +143,17 @@ class Disk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachedDisk:
-    """A disk as a virtual machine has it. mode: READ_WRITE, READ_ONLY."""
+    """A disk as a virtual machine has it."""
 
     key: DiskKey
     device: str
     mode: str
+    """READ_WRITE or READ_ONLY."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """A virtual machine. disks: persistent ones, the boot disk included."""
+    """A virtual machine."""
 
     zone: str
     name: str
@@ -161,6 +161,7 @@ class Instance:
     state: str
     machine_type: str
     disks: tuple[AttachedDisk, ...]
+    """Persistent ones, the boot disk included."""
 
     @classmethod
     def of(cls, message: Any) -> Instance:
@@ -185,12 +186,14 @@ class Instance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """A long-running operation. place: as of disks, or "global". errors: codes and messages, empty if it succeeded."""
+    """A long-running operation."""
 
     place: str
+    """As of disks, or "global"."""
     name: str
     done: bool
     errors: tuple[tuple[str, str], ...] = ()
+    """Codes and messages, empty if it succeeded."""
     status: int = 0
 
     @classmethod
@@ -214,12 +217,15 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSnapshot:
-    """A snapshot. state: CREATING, UPLOADING, READY, FAILED, DELETING. size: of its disk. disk: URL of its disk."""
+    """A snapshot."""
 
     name: str
     size: int
+    """Of its disk."""
     state: str
+    """One of CREATING, UPLOADING, READY, FAILED, DELETING."""
     disk: str
+    """URL of its disk."""
     labels: Mapping[str, str]
 
     @classmethod

@@ -12,9 +12,10 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Bytes of a file system by statvfs(3). total: without the blocks reserved for the superuser, as in df(1)."""
+    """Bytes of a file system by statvfs(3)."""
 
     total: int
+    """Without the blocks reserved for the superuser, as in df(1)."""
     available: int
 
     @classmethod

@@ -39,16 +39,15 @@ class MountIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A line of /proc/self/mountinfo (proc_pid_mountinfo(5)).
-
-    root: the mounted directory of the file system. kind: type of the file system, as in "ext4".
-    """
+    """A line of /proc/self/mountinfo (proc_pid_mountinfo(5))."""
 
     number: int
     device: str
     root: str
+    """The mounted directory of the file system."""
     point: str
     kind: str = field(default="", compare=False)
+    """Type of the file system, as in "ext4"."""
 
 
 def mount_id(fd: int) -> int:

@@ -68,11 +68,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class NodeTopology:
-    """The node that has the root. name: empty unless the process runs for one node. label, value: of the affinity."""
+    """The node that has the root."""
 
     name: str
+    """Empty unless the process runs for one node."""
     label: str
+    """Of the affinity."""
     value: str
+    """Of the affinity."""
 
     def serves(self, segment: Segment | None) -> bool:
         """Return whether the root serves this segment. A segment without our label counts as ours."""

@@ -54,11 +54,10 @@ from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.ganesha.bus import DBus, OpenBus
 from volplane_nfs.listing import list_page, tidy_up
 from volplane_nfs.markers import LONGEST_NAME, VolumeMarker
-from volplane_nfs.mount_options import refuse_mount_options
 from volplane_nfs.nfs4 import Dial, dial_tcp
 from volplane_nfs.nfs4.files import ANONYMOUS, Path, create_directory
 from volplane_nfs.nfs4.operations import PUTFH, REMOVE, SETATTR
-from volplane_nfs.parameters import PARAMETERS, ClassParameters
+from volplane_nfs.parameters import PARAMETERS, ClassParameters, refuse_mount_options
 from volplane_nfs.provision import provision_directory
 from volplane_nfs.settings import Settings
 from volplane_nfs.share import Handles, Share

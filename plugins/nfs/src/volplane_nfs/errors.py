@@ -37,55 +37,12 @@ def _full(text: str, code: str) -> BackendError:
     return ResourceExhausted(f"{text}: {why}; delete volumes or grow it", scope="share", code=code)
 
 
-def _denied(text: str, code: str) -> BackendError:
-    return PermissionDenied(f"{text}: {_SQUASHED}", code=code, retry_after=_DENIED_RETRY)
+def _row(error: type[BackendError], why: str, retry_after: float | None = None) -> Make:
+    return lambda text, code: error(f"{text}: {why}", code=code, retry_after=retry_after)
 
 
-def _kerberos(text: str, code: str) -> BackendError:
-    return PermissionDenied(
-        f"{text}: the export demands another security flavour than sys, such as krb5, which the driver does not speak",
-        code=code,
-        retry_after=_DENIED_RETRY,
-    )
-
-
-def _owner(text: str, code: str) -> BackendError:
-    return PermissionDenied(
-        f"{text}: the server does not take numeric owners (in Ganesha: Only_Numeric_Owners = true); or leave uid and "
-        "gid out of the class",
-        code=code,
-        retry_after=_DENIED_RETRY,
-    )
-
-
-def _read_only(text: str, code: str) -> BackendError:
-    return Unavailable(f"{text}: the export or its file system is read-only", code=code, retry_after=_DENIED_RETRY)
-
-
-def _later(seconds: float, why: str) -> Make:
-    return lambda text, code: Unavailable(f"{text}: {why}", code=code, retry_after=seconds)
-
-
-def _in_use(text: str, code: str) -> BackendError:
-    return VolumeInUse(
-        f"{text}: something still writes into it, or it is exported or mounted on the server; nothing is called gone",
-        code=code,
-    )
-
-
-def _invalid(text: str, code: str) -> BackendError:
-    return InvalidArgument(f"{text}: the server does not take a name or value of it; shorten pathTemplate", code=code)
-
-
-def _other_file_system(text: str, code: str) -> BackendError:
-    return Unsupported(
-        f"{text}: the share consists of several file systems, and nothing is moved between them", code=code
-    )
-
-
-def _gone(text: str, code: str) -> BackendError:
-    return NotFound(f"{text}: it does not exist on the server", code=code)
-
+_INVALID: Final = _row(InvalidArgument, "the server does not take a name or value of it; shorten pathTemplate")
+_LOST: Final = _row(Unavailable, "the share was replaced, or a directory vanished in the middle of a call", 2.0)
 
 LOST_HANDLE: Final = frozenset({Status.STALE, Status.FHEXPIRED, Status.BADHANDLE})
 """The server knows our handles no longer: they are looked up once more."""
@@ -93,30 +50,41 @@ LOST_HANDLE: Final = frozenset({Status.STALE, Status.FHEXPIRED, Status.BADHANDLE
 _TABLE: Final[Mapping[int, Make]] = {
     Status.NOSPC: _full,
     Status.DQUOT: _full,
-    Status.ACCESS: _denied,
-    Status.PERM: _denied,
-    Status.WRONGSEC: _kerberos,
-    Status.BADOWNER: _owner,
-    Status.ROFS: _read_only,
-    Status.DELAY: _later(0.5, "the server asks for patience"),
-    Status.GRACE: _later(2.0, "the server was restarted and waits for its clients to come back (grace period)"),
-    Status.LOCKED: _later(1.0, "a file is locked"),
-    Status.FILE_OPEN: _later(1.0, "a file is open"),
-    Status.RESOURCE: _later(1.0, "the server lacks resources for the call"),
-    Status.IO: _later(5.0, "the server's disk fails"),
-    Status.NXIO: _later(5.0, "the server's disk is gone"),
-    Status.SERVERFAULT: _later(5.0, "the server had an internal error"),
-    Status.MOVED: _later(15.0, "the share moved to another server, which is not followed; change the option shares"),
-    **dict.fromkeys(
-        LOST_HANDLE, _later(2.0, "the share was replaced, or a directory vanished in the middle of a call")
+    Status.ACCESS: _row(PermissionDenied, _SQUASHED, _DENIED_RETRY),
+    Status.PERM: _row(PermissionDenied, _SQUASHED, _DENIED_RETRY),
+    Status.WRONGSEC: _row(
+        PermissionDenied,
+        "the export demands another security flavour than sys, such as krb5, which the driver does not speak",
+        _DENIED_RETRY,
     ),
-    Status.NOTEMPTY: _in_use,
-    Status.XDEV: _other_file_system,
-    Status.NAMETOOLONG: _invalid,
-    Status.BADNAME: _invalid,
-    Status.BADCHAR: _invalid,
-    Status.INVAL: _invalid,
-    Status.NOENT: _gone,
+    Status.BADOWNER: _row(
+        PermissionDenied,
+        "the server does not take numeric owners (in Ganesha: Only_Numeric_Owners = true); or leave uid and gid out of "
+        "the class",
+        _DENIED_RETRY,
+    ),
+    Status.ROFS: _row(Unavailable, "the export or its file system is read-only", _DENIED_RETRY),
+    Status.DELAY: _row(Unavailable, "the server asks for patience", 0.5),
+    Status.GRACE: _row(
+        Unavailable, "the server was restarted and waits for its clients to come back (grace period)", 2.0
+    ),
+    Status.LOCKED: _row(Unavailable, "a file is locked", 1.0),
+    Status.FILE_OPEN: _row(Unavailable, "a file is open", 1.0),
+    Status.RESOURCE: _row(Unavailable, "the server lacks resources for the call", 1.0),
+    Status.IO: _row(Unavailable, "the server's disk fails", 5.0),
+    Status.NXIO: _row(Unavailable, "the server's disk is gone", 5.0),
+    Status.SERVERFAULT: _row(Unavailable, "the server had an internal error", 5.0),
+    Status.MOVED: _row(
+        Unavailable, "the share moved to another server, which is not followed; change the option shares", 15.0
+    ),
+    **dict.fromkeys(LOST_HANDLE, _LOST),
+    Status.NOTEMPTY: _row(
+        VolumeInUse,
+        "something still writes into it, or it is exported or mounted on the server; nothing is called gone",
+    ),
+    Status.XDEV: _row(Unsupported, "the share consists of several file systems, and nothing is moved between them"),
+    **dict.fromkeys((Status.NAMETOOLONG, Status.BADNAME, Status.BADCHAR, Status.INVAL), _INVALID),
+    Status.NOENT: _row(NotFound, "it does not exist on the server"),
 }
 
 

@@ -1,9 +1,9 @@
-"""The parameters of classes."""
+"""The parameters of classes, and their mount options."""
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any
@@ -12,10 +12,11 @@ from volplane import InvalidArgument, Param, ParameterSchema, ProvisionRequest, 
 from volplane.directory import DirectoryParameters
 from volplane_nfs.settings import LARGEST_ID, Settings, ShareAddress, is_host
 
-__all__ = ["ARCHIVE", "DELETE", "PARAMETERS", "REQUIRED", "RETAIN", "ClassParameters"]
+__all__ = ["ARCHIVE", "DELETE", "PARAMETERS", "REQUIRED", "RETAIN", "ClassParameters", "refuse_mount_options"]
 
 DELETE, RETAIN, ARCHIVE = "delete", "retain", "archive"
 NONE, REQUIRED = "none", "required"
+_VERSIONS = frozenset({"nfsvers", "vers"})
 SQUASHES = ("root_squash", "no_root_squash", "root_id_squash", "all_squash")
 
 
@@ -158,3 +159,15 @@ def _is_client(text: str) -> bool:
     except ValueError:
         return is_host(text) or (text.startswith("*.") and is_host(text[2:]))
     return True
+
+
+def refuse_mount_options(options: Sequence[str]) -> None:
+    """Raise `InvalidArgument` for a version of NFS below 4, and for a port, which follows from the share."""
+    for option in options:
+        key, _, value = option.partition("=")
+        if (key in _VERSIONS and not value.startswith("4")) or option in {"v2", "v3", "nfsvers", "vers"}:
+            raise InvalidArgument(
+                f"mountOptions {option!r}: the paths of volumes are those of NFSv4; use nfsvers=4.1 or nfsvers=4"
+            )
+        if key == "port":
+            raise InvalidArgument(f"mountOptions {option!r}: the port follows from the driver's option shares")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -36,9 +36,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handles:
-    """File handles of a share and of the driver's directories in it. share_id: of its marker."""
+    """File handles of a share and of the driver's directories in it."""
 
     share_id: str
+    """Of its marker."""
     root: bytes
     control: bytes
     volumes: bytes
@@ -165,8 +166,3 @@ def _share_id(content: bytes) -> str:
     if len(share_id) != _ID_DIGITS or set(share_id) - set("0123456789abcdef"):
         raise CorruptMarker(f"share_id {share_id!r}")
     return share_id
-
-
-def listed(shares: Sequence[Share]) -> str:
-    """For messages."""
-    return ", ".join(map(str, shares))

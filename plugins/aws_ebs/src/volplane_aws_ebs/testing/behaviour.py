@@ -12,24 +12,26 @@ __all__ = ["EC2_LIMITS", "INSTANCE_TYPES", "VOLUME_TYPES", "Behaviour", "Instanc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeType:
-    """What a volume type allows. sizes: GiB. throughput: MiB/s. iops, throughput: None = cannot be provisioned.
-
-    iops_per_mib: IOPS that each MiB/s of throughput needs. baseline_per_gib: IOPS of each GiB, within the range
-    `baseline`. modifiable: ModifyVolume takes such volumes, and makes them.
-    """
+    """What a volume type allows."""
 
     sizes: tuple[int, int]
+    """GiB."""
     iops: tuple[int, int] | None = None
+    """None = cannot be provisioned."""
     iops_per_gib: int = 0
     iops_required: bool = False
     default_iops: int | None = None
     baseline: tuple[int, int] | None = None
     baseline_per_gib: int = 0
+    """IOPS of each GiB, within the range `baseline`."""
     throughput: tuple[int, int] | None = None
+    """MiB/s; None = cannot be provisioned."""
     default_throughput: int | None = None
     iops_per_mib: int = 0
+    """IOPS that each MiB/s of throughput needs."""
     multi_attach: bool = False
     modifiable: bool = True
+    """ModifyVolume takes such volumes, and makes them."""
 
 
 VOLUME_TYPES: Mapping[str, VolumeType] = {
@@ -56,13 +58,12 @@ VOLUME_TYPES: Mapping[str, VolumeType] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceType:
-    """An instance type.
-
-    attachments: EbsInfo.MaximumEbsAttachments. shared: network interfaces after the first count too.
-    """
+    """An instance type."""
 
     attachments: int
+    """EbsInfo.MaximumEbsAttachments."""
     shared: bool
+    """Network interfaces after the first count too."""
 
 
 INSTANCE_TYPES: Mapping[str, InstanceType] = {
@@ -108,31 +109,23 @@ Source: Amazon EC2 Developer Guide, "Request throttling for the Amazon EC2 API".
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
-    """How the account behaves. Durations are seconds of the fake's clock.
-
-    local_zones: zones of type local-zone, beside `zones`. zone_states: of zones that are not `available` (Amazon EC2
-    API reference, AvailabilityZone): a constrained one makes no volumes, an unavailable one answers nothing about them.
-    iops_ceilings: (zone, volume type) -> IOPS that the zone gives, where that is less than the type has elsewhere.
-    type_quotas_gib: volume type -> GiB of all volumes of it. iops_quotas: volume type -> IOPS of all volumes of it (AWS
-    General Reference, "Amazon EBS endpoints and quotas"). initialize_seconds: how long the contents of a volume from a
-    snapshot are still read from there.
-    visible_after: how long Describe calls do not show a new resource or tag (eventual consistency).
-    kms_keys: ARN -> whether the caller may use the key. A volume under another key is deleted `vanish_seconds` after
-    CreateVolume succeeded, as on EC2. encrypt_by_default: of the account. token_seconds: how long a client token is
-    remembered. volume_quota, storage_quota_gib, snapshot_quota: of the account and region. modifications_per_day: in
-    any 24 hours. snapshot_interval: seconds between two snapshots of a volume. throttle: calls per action, absent = any
-    number. allowed: actions that the caller may use, None = all. access_keys: key ids that are known, None = any.
-    max_results: items on a page at most.
-    """
+    """How the account behaves. Durations are seconds of the fake's clock."""
 
     region: str = "eu-test-1"
     zones: tuple[str, ...] = ("eu-test-1a", "eu-test-1b", "eu-test-1c")
     local_zones: tuple[str, ...] = ()
+    """Zones of type local-zone, beside `zones`."""
     zone_states: Mapping[str, str] = field(default_factory=dict)
+    """Of zones that are not `available` (Amazon EC2 API reference, AvailabilityZone): a constrained one makes no
+    volumes, an unavailable one answers nothing about them."""
     iops_ceilings: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(zone, volume type) -> IOPS that the zone gives, where that is less than the type has elsewhere."""
     type_quotas_gib: Mapping[str, int] = field(default_factory=dict)
+    """Volume type -> GiB of all volumes of it."""
     iops_quotas: Mapping[str, int] = field(default_factory=dict)
+    """Volume type -> IOPS of all volumes of it (AWS General Reference, "Amazon EBS endpoints and quotas")."""
     initialize_seconds: float = 0.0
+    """How long the contents of a volume from a snapshot are still read from there."""
     account: str = "123456789012"
     create_seconds: float = 1.5
     attach_seconds: float = 1.5
@@ -143,20 +136,34 @@ class Behaviour:
     snapshot_seconds: float = 5.0
     vanish_seconds: float = 0.8
     visible_after: float = 0.0
+    """How long Describe calls do not show a new resource or tag (eventual consistency)."""
     token_seconds: float = 86_400.0
+    """How long a client token is remembered."""
     volume_quota: int = 100_000
+    """Of the account and region."""
     storage_quota_gib: int = 50_000_000
+    """Of the account and region."""
     snapshot_quota: int = 100_000
+    """Of the account and region."""
     modifications_per_day: int = 4
+    """In any 24 hours."""
     snapshot_interval: float = 15.0
+    """Seconds between two snapshots of a volume."""
     kms_keys: Mapping[str, bool] = field(default_factory=dict)
+    """ARN -> whether the caller may use the key. A volume under another key is deleted `vanish_seconds` after
+    CreateVolume succeeded, as on EC2."""
     encrypt_by_default: bool = False
+    """Of the account."""
     throttle: Mapping[str, Rate] = field(default_factory=dict)
+    """Calls per action, absent = any number."""
     allowed: frozenset[str] | None = None
+    """Actions that the caller may use, None = all."""
     access_keys: frozenset[str] | None = None
+    """Key ids that are known, None = any."""
     volume_types: Mapping[str, VolumeType] = field(default_factory=lambda: VOLUME_TYPES)
     instance_types: Mapping[str, InstanceType] = field(default_factory=lambda: INSTANCE_TYPES)
     max_results: int = 1_000
+    """Items on a page at most."""
 
     @property
     def zone_ids(self) -> Mapping[str, str]:

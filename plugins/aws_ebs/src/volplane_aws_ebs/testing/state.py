@@ -31,24 +31,28 @@ __all__ = [
 
 @dataclass(slots=True)
 class Attachment:
-    """The attachment of a volume to an instance. state: attaching, attached, detaching, busy. since: when it began."""
+    """The attachment of a volume to an instance."""
 
     instance: str
     device: str
     state: str
+    """One of attaching, attached, detaching, busy."""
     since: float
+    """When it began."""
     stuck: bool = False
     """It never leaves its state by itself."""
 
 
 @dataclass(slots=True)
 class Modification:
-    """A modification. state: modifying, optimizing, completed, failed. target: applied when `modifying` ends."""
+    """A modification."""
 
     started: float
     state: str
+    """One of modifying, optimizing, completed, failed."""
     original: dict[str, int | str | None]
     target: dict[str, int | str | None]
+    """Applied when `modifying` ends."""
     ended: float | None = None
     message: str = ""
     """Why it failed."""
@@ -56,7 +60,7 @@ class Modification:
 
 @dataclass(slots=True)
 class Volume:
-    """A volume. state: creating, available, in-use, deleting, error. A deleted volume is in no table."""
+    """A volume."""
 
     id: str
     number: int
@@ -72,6 +76,7 @@ class Volume:
     multi_attach: bool = False
     initialization_rate: int | None = None
     state: str = "creating"
+    """One of creating, available, in-use, deleting, error. A deleted volume is in no table."""
     tags: dict[str, str] = field(default_factory=dict)
     former_tags: Former[Mapping[str, str]] = field(default_factory=lambda: Former({}, 0.0))
     """What Describe calls show of the tags until their last change is visible."""
@@ -82,15 +87,17 @@ class Volume:
 
 @dataclass(slots=True)
 class Snapshot:
-    """A snapshot. state: pending, completed, error. volume: its source."""
+    """A snapshot."""
 
     id: str
     number: int
     volume: str
+    """Its source."""
     size: int
     encrypted: bool
     started: float
     state: str = "pending"
+    """One of pending, completed, error."""
     description: str = ""
     message: str = ""
     """Why it failed."""
@@ -99,7 +106,7 @@ class Snapshot:
 
 @dataclass(slots=True)
 class Instance:
-    """An instance. state: running, stopped, shutting-down, terminated. interfaces: attached network interfaces."""
+    """An instance."""
 
     id: str
     number: int
@@ -107,21 +114,22 @@ class Instance:
     instance_type: str
     launched: float
     state: str = "running"
+    """One of running, stopped, shutting-down, terminated."""
     interfaces: int = 1
+    """Attached network interfaces."""
     root_volume: str = ""
     root_device: str = "/dev/xvda"
 
 
 @dataclass(slots=True)
 class Token:
-    """A client token.
-
-    request: the parameters that it was used with, in canonical form. expires: when EC2 forgets it.
-    """
+    """A client token."""
 
     request: str
+    """The parameters that it was used with, in canonical form."""
     volume: str
     expires: float
+    """When EC2 forgets it."""
 
 
 VOLUME_ID = re.compile("vol-([0-9a-f]{8}|[0-9a-f]{17})")

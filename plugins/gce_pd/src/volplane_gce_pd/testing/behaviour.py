@@ -10,20 +10,23 @@ __all__ = ["COMPUTE_QUOTAS", "MACHINE_TYPES", "Behaviour", "DiskRules"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskRules:
-    """What a type of disk allows. sizes, regional_sizes: GB. iops, throughput (MiB/s): None = cannot be provisioned.
-
-    least_iops_per_gb, least_throughput_per_gb: what a disk has at least for each GB.
-    """
+    """What a type of disk allows."""
 
     sizes: tuple[int, int]
+    """GB."""
     regional_sizes: tuple[int, int] | None = None
+    """GB."""
     iops: tuple[int, int] | None = None
+    """None = cannot be provisioned."""
     default_iops: int = 0
     iops_per_gb: int = 0
     throughput: tuple[int, int] | None = None
+    """MiB/s: None = cannot be provisioned."""
     default_throughput: int = 0
     least_iops_per_gb: int = 0
+    """What a disk has at least for each GB."""
     least_throughput_per_gb: float = 0.0
+    """What a disk has at least for each GB."""
     access_modes: tuple[str, ...] = ()
     ssd: bool = True
 
@@ -100,42 +103,49 @@ Source: Compute Engine documentation, "Rate quotas". A group's count begins agai
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
-    """How the project behaves. Durations are seconds of the fake's clock.
-
-    zone_states: of zones that are not UP. unreachable: zones whose resources no list can read. stock_outs: zones
-    without room for disks. shape: how errors are told that are found while an operation runs: "operation" = by the
-    operation, "http" = by the answer to the call. operation_seconds: by the last part of a method's name, such as
-    "insert". operation_kept: how long a finished operation is known. request_id_kept: how long a requestId is.
-    disks_gb, ssd_gb: quotas of the region for standard disks and all others. vm_queue: operations of a virtual machine
-    that run or wait at once. calls_per_minute: by group, absent = any number. permissions: of the caller, None = all.
-    tokens: access tokens that are accepted, None = any caller. kms_keys: key -> whether it may be used; others are
-    unknown. storage_pools: full names. max_results: items on a page at most.
-    """
+    """How the project behaves. Durations are seconds of the fake's clock."""
 
     project: str = "test-project"
     region: str = "europe-test1"
     zones: tuple[str, ...] = ("europe-test1-a", "europe-test1-b", "europe-test1-c")
     zone_states: Mapping[str, str] = field(default_factory=dict)
+    """Of zones that are not UP."""
     unreachable: frozenset[str] = frozenset()
+    """Zones whose resources no list can read."""
     stock_outs: frozenset[str] = frozenset()
+    """Zones without room for disks."""
     shape: str = "operation"
+    """How errors are reported that are found while an operation runs: "operation" = by the operation, "http" = by the
+    answer to the call."""
     operation_seconds: Mapping[str, float] = field(
         default_factory=lambda: {"attachDisk": 2.0, "detachDisk": 2.0, "createSnapshot": 5.0, "setLabels": 0.5}
     )
+    """By the last part of a method's name, such as "insert"."""
     default_seconds: float = 1.0
     operation_kept: float = 1_209_600.0
+    """How long a finished operation is known."""
     request_id_kept: float = 3_600.0
+    """How long a requestId is."""
     disks_gb: int = 10_000_000
+    """Quotas of the region for standard disks and all others."""
     ssd_gb: int = 10_000_000
+    """Quotas of the region for standard disks and all others."""
     vm_queue: int = 32
+    """Operations of a virtual machine that run or wait at once."""
     calls_per_minute: Mapping[str, int] = field(default_factory=dict)
+    """By group, absent = any number."""
     permissions: frozenset[str] | None = None
+    """Of the caller, None = all."""
     tokens: frozenset[str] | None = None
+    """Access tokens that are accepted, None = any caller."""
     kms_keys: Mapping[str, bool] = field(default_factory=dict)
+    """Key -> whether it may be used; others are unknown."""
     storage_pools: frozenset[str] = frozenset()
+    """Full names."""
     disk_types: Mapping[str, DiskRules] = field(default_factory=lambda: _RULES)
     machine_types: Mapping[str, int] = field(default_factory=lambda: MACHINE_TYPES)
     max_results: int = 500
+    """Items on a page at most."""
 
     def seconds(self, method: str) -> float:
         """Return how long an operation of this method runs."""

@@ -36,14 +36,18 @@ class ModelViolation(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method of the API. path: template. request, body, answer: names of message classes, "" = no body."""
+    """A method of the API."""
 
     name: str
     verb: str
     path: str
+    """Template."""
     request: str
+    """Names of message classes, "" = no body."""
     body: str = ""
+    """Names of message classes, "" = no body."""
     answer: str = "Operation"
+    """Names of message classes, "" = no body."""
 
     @property
     def handler(self) -> Handler:

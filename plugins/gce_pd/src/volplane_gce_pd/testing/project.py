@@ -45,13 +45,14 @@ class _Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """What an operation does. begin: when its turn comes, may raise ComputeError. end: when it is done. undo: instead
-    of `end`, when it has failed.
-    """
+    """What an operation does."""
 
     begin: Callable[[], None] = lambda: None
+    """When its turn comes, may raise ComputeError."""
     end: Callable[[], None] = lambda: None
+    """When it is done."""
     undo: Callable[[], None] = lambda: None
+    """Instead of `end`, when it has failed."""
 
 
 class _Running:

@@ -24,28 +24,28 @@ def fingerprint(labels: Mapping[str, str]) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class DiskRecord:
-    """A disk, as the fake keeps it.
-
-    place: zones/<zone> or regions/<region>. wanted: the body it was inserted with. status: as in the API.
-
-    users: zone and name of virtual machines, with the mode. busy: operations that work on it now.
-    """
+    """A disk, as the fake keeps it."""
 
     place: str
+    """`zones/<zone>` or `regions/<region>`."""
     name: str
     id: int
     wanted: Json
+    """The body it was inserted with."""
     size: int
     kind: str
     created: str
     status: str = "CREATING"
+    """As in the API."""
     labels: dict[str, str] = field(default_factory=dict)
     iops: int = 0
     throughput: int = 0
     users: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Zone and name of virtual machines, with the mode."""
     last_attach: str = ""
     last_detach: str = ""
     busy: int = 0
+    """Operations that work on it now."""
 
     @property
     def zones(self) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ class DiskRecord:
 
 @dataclass(slots=True, kw_only=True)
 class InstanceRecord:
-    """A virtual machine. disks: device name -> path and mode of the disk. free_at: when its queue is worked off."""
+    """A virtual machine."""
 
     zone: str
     name: str
@@ -102,8 +102,10 @@ class InstanceRecord:
     created: str
     status: str = "RUNNING"
     disks: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Device name -> path and mode of the disk."""
     queued: int = 0
     free_at: float = 0.0
+    """When its queue is worked off."""
 
     def shown(self, project: str) -> Json:
         """Return the virtual machine as in answers."""
@@ -134,15 +136,17 @@ class InstanceRecord:
 
 @dataclass(slots=True, kw_only=True)
 class SnapshotRecord:
-    """A snapshot. disk: path of its disk. status: as in the API."""
+    """A snapshot."""
 
     name: str
     id: int
     size: int
     disk: str
+    """Path of its disk."""
     disk_id: int
     created: str
     status: str = "CREATING"
+    """As in the API."""
     description: str = ""
     labels: dict[str, str] = field(default_factory=dict)
 
@@ -166,18 +170,21 @@ class SnapshotRecord:
 
 @dataclass(slots=True, kw_only=True)
 class OperationRecord:
-    """An operation. place: zones/<zone>, regions/<region> or global. status: PENDING, RUNNING, DONE. ended: when."""
+    """An operation."""
 
     place: str
+    """`zones/<zone>`, `regions/<region>` or `global`."""
     name: str
     id: int
     method: str
     target: str
     created: str
     status: str = "PENDING"
+    """One of PENDING, RUNNING, DONE."""
     error: tuple[str, str] | None = None
     error_status: int = 0
     ended: float | None = None
+    """When."""
 
     def shown(self, project: str) -> Json:
         """Return the operation as in answers."""

@@ -43,9 +43,10 @@ _RESOLVE_THREADS: Final = threading.BoundedSemaphore(8)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Of a server. host: a name or an IP address without brackets."""
+    """The address of a server."""
 
     host: str
+    """A name or an IP address without brackets."""
     port: int = 2049
 
     def __str__(self) -> str:

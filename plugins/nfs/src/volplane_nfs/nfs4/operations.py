@@ -57,11 +57,12 @@ class Request(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a server answered to one operation. value: None after an error, or if there is none."""
+    """What a server answered to one operation."""
 
     operation: Operation
     status: int
     value: Any
+    """None after an error, or if there is none."""
 
     def __repr__(self) -> str:
         return f"{self.operation.name}: {name_of_status(self.status)} {self.value!r}"
