@@ -146,18 +146,14 @@ class AttachmentComparison:
             if any(_is_node(place, attachment) for place in listed[record.handle].attached_to):
                 self._missing.discard(attachment.uid)
             elif attachment.uid in self._missing:
-                self._lost(attachment)
+                self._missing.discard(attachment.uid)
+                text = f"the backend does not show it attached to {attachment.spec.node_name}; attaching it again"
+                self._warn(attachment.spec.source.persistent_volume_name or "", "AttachmentLost", text)
+                self._cluster.progress.attachments.track(attachment.uid).missed()
+                self._wake(attachment.name)
             else:
                 self._missing.add(attachment.uid)
         self._missing &= {each.uid for name in self._drivers for each in self._attached(name)}
-
-    def _lost(self, attachment: VolumeAttachment) -> None:
-        self._missing.discard(attachment.uid)
-        node = attachment.spec.node_name
-        text = f"the backend does not show it attached to {node}; attaching it again"
-        self._warn(attachment.spec.source.persistent_volume_name or "", "AttachmentLost", text)
-        self._cluster.progress.attachments.track(attachment.uid).missed()
-        self._wake(attachment.name)
 
     # --- what is attached without an attachment ------------------------------------------------------------------
 
@@ -173,7 +169,11 @@ class AttachmentComparison:
             about = (each.handle, each.place)
             found.add(about)
             if about not in seen:
-                self._report_unexpected(each)
+                place = each.node.name if each.node is not None else each.place
+                leaves = each.node is not None and each.marked
+                follows = "it is detached if that stays so" if leaves else "a person may want that, and it stays"
+                text = f"the backend shows it attached to {place}, for which there is no VolumeAttachment; {follows}"
+                self._warn(each.volume.name, "UnexpectedAttachment", text)
             elif each.node is not None and each.marked:
                 self._left_over(each.volume, each.node, driver)
         self._unexpected[driver] = found
@@ -202,13 +202,6 @@ class AttachmentComparison:
             return None
         identity = volume_identity(volume, self._cluster.cluster_id)
         return volume if (identity.handle, identity.owner) == (asset.handle, asset.owner) else None
-
-    def _report_unexpected(self, found: _Unaccounted) -> None:
-        place = found.node.name if found.node is not None else found.place
-        text = f"the backend shows it attached to {place}, for which there is no VolumeAttachment"
-        leaves = found.node is not None and found.marked
-        follows = "it is detached if that stays so" if leaves else "a person may want that, and it stays"
-        self._warn(found.volume.name, "UnexpectedAttachment", f"{text}; {follows}")
 
     def _left_over(self, volume: Volume, node: Node, driver: str) -> None:
         if name := unrecorded_attachment(volume, node.name, driver, self._cluster):

@@ -37,6 +37,7 @@ class AttacherHandlers:
         self._attachments = attachments
 
     def subscribe(self) -> None:
+        """Follow the caches."""
         self._cluster.attachments.subscribe(self.attachment_changed)
         self._cluster.volumes.subscribe(self.volume_changed)
         self._cluster.nodes.subscribe(self.node_changed)
@@ -146,7 +147,7 @@ class AttachDetachHandlers:
                 self._queue(waiting)
 
     def _unique_name(self, attachment: VolumeAttachment) -> str:
-        """By its volume; if that is gone by its record, since another volume may be of the same asset."""
+        """Return its volume's unique name; if that is gone its record's, as another volume may be of the same asset."""
         volume = self._cluster.volumes.get(attachment.spec.source.persistent_volume_name or "")
         if volume is not None:
             return unique_name(volume)
@@ -162,7 +163,7 @@ class AttachDetachHandlers:
             self._state.last_in_use[name] = frozenset(volumes_in_use(present))
         else:
             self._state.last_in_use.pop(name, None)
-        if old is None or new is None or _turned(old, new):
+        if old is None or new is None or _condition(old) != _condition(new):
             self._queue_node(name)
             return
         self._queue_named(name, set(volumes_in_use(old)) ^ set(volumes_in_use(new)))
@@ -170,7 +171,7 @@ class AttachDetachHandlers:
             self._report_changed(new, set(listed_volumes(old)), set(listed_volumes(new)))
 
     def _report_changed(self, node: Node, before: set[str], now: set[str]) -> None:
-        """A volume that is withdrawn may be detached. One that we listed needs no look."""
+        """Note and queue what is withdrawn, and so may be detached, and what others have listed."""
         withdrawn = before - now
         in_use = volumes_in_use(node)
         for volume in withdrawn:
@@ -195,7 +196,7 @@ class AttachDetachHandlers:
                 self._queue(Pair(node, volume))
 
     def driver_changed(self, old: CsiDriver | None, new: CsiDriver | None) -> None:
-        """Whether its volumes need attaching may have changed."""
+        """Queue the volumes of a driver whose CSIDriver says otherwise now whether they need attaching."""
         if old is not None and new is not None and old.spec == new.spec:
             return
         prefix = f"{CSI_PREFIX}{(new or old or CsiDriver()).name}^"
@@ -223,12 +224,12 @@ def _bond(claim: Claim | None) -> object:
 
 
 def _place_shown(attachment: VolumeAttachment) -> tuple[bool, bool]:
-    """What pods that wait for the volume elsewhere are told: is it attached, and does its detach fail?"""
+    """Return what events of pods that wait for the volume elsewhere depend on."""
     return attachment.status.attached, attachment.status.detach_error is not None
 
 
 def _shown(attachment: VolumeAttachment | None) -> object:
-    """What is decided by: not what its attacher records on it."""
+    """Return what decisions depend on, without what its attacher records on it."""
     return attachment and (attachment.terminating, attachment.status, attachment.annotation(names.NODE_UID))
 
 
@@ -236,11 +237,6 @@ def _source(volume: Volume | None) -> object:
     return volume and (volume.spec.claim_ref, volume.spec.csi, volume.spec.access_modes)
 
 
-def _turned(old: Node, new: Node) -> bool:
-    """Whether something changed that concerns every volume of the node."""
-    return (old.uid, is_managed(old), is_ready(old), out_of_service(old)) != (
-        new.uid,
-        is_managed(new),
-        is_ready(new),
-        out_of_service(new),
-    )
+def _condition(node: Node) -> object:
+    """Return what of a node concerns every volume on it."""
+    return node.uid, is_managed(node), is_ready(node), out_of_service(node)

@@ -73,7 +73,9 @@ class PairReconciler:
             self._wake_waiting(pair)
         if report_differs(pair, self._state):
             self._state.reports.setdefault(pair.node, set()).add(pair.volume)
-            self._wake_node(pair.node, self._report_after(pair, decision))
+            # A report waits for others of its node, because each is a write.
+            waits = _REPORT_TOGETHER if self._awaited.get(pair.node) else 0.0
+            self._wake_node(pair.node, waits if decision.wanted else _WITHDRAW_TOGETHER)
         deletes = isinstance(decision.action, Delete)
         if deletes:
             self._state.deleting[key] = self._cluster.monotonic()
@@ -94,12 +96,6 @@ class PairReconciler:
             self._state.unwanted.setdefault(key, self._cluster.monotonic())
         if not decision.wanted and not decision.about:
             self._recorded.pop(key, None)
-
-    def _report_after(self, pair: Pair, decision: Decision) -> float:
-        """Return the seconds for which a report waits for others of its node, because each is a write."""
-        if not decision.wanted:
-            return _WITHDRAW_TOGETHER
-        return _REPORT_TOGETHER if self._awaited.get(pair.node) else 0.0
 
     def _await(self, pair: Pair, decision: Decision, attachment: VolumeAttachment | None) -> None:
         waits = isinstance(decision.action, Wait) and attachment is not None and not attachment.status.attached

@@ -1,7 +1,7 @@
 """Growing the assets of bound claims, and changing their attributes (VolumeAttributesClass).
 
-`resize` and `modify` decide and are pure, `operation` makes the live checks and calls the hooks, `conditions` are those
-of the claim, `stages` puts the progress into words. The node plugin grows the file systems.
+`resize` and `modify` decide and are pure, `change` has what they share, `operation` makes the live checks and calls the
+hooks, `stages` describes the progress. The node plugin grows the file systems.
 """
 
 from collections.abc import Iterable, Iterator

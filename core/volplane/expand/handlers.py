@@ -14,7 +14,7 @@ __all__ = ["ExpandHandlers"]
 
 
 class ExpandHandlers:
-    """Queues what a change may concern, and drops what is over."""
+    """Listens to the caches: queues what a change may concern, and drops the progress of changes that have ended."""
 
     def __init__(
         self, cluster: ClusterState, resizer: Queue, modifier: Queue, forget: Callable[[str, str, str], None]
@@ -26,6 +26,7 @@ class ExpandHandlers:
         self._forget = forget
 
     def subscribe(self) -> None:
+        """Follow the caches."""
         self._cluster.claims.subscribe(self.claim_changed)
         self._cluster.volumes.subscribe(self.volume_changed)
 
@@ -38,16 +39,16 @@ class ExpandHandlers:
             self._resizer.enqueue(new.key)
         else:
             if old is not None and wants_more(old):
-                self._over(new, EXPAND)
+                self._forget_progress(new, EXPAND)
             volume = self._cluster.volumes.get(new.spec.volume_name)
             if volume is not None and notes_size_before(volume):
                 self._resizer.enqueue(new.key)
         if wants_other_attributes(new):
-            if old is not None and _attributes(old) != _attributes(new):
+            if old is not None and old.spec.volume_attributes_class_name != new.spec.volume_attributes_class_name:
                 self._forget(MODIFY, new.key, new.uid)
             self._modifier.enqueue(new.key)
         elif old is not None and wants_other_attributes(old):
-            self._over(new, MODIFY)
+            self._forget_progress(new, MODIFY)
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
         if new is None:
@@ -64,7 +65,7 @@ class ExpandHandlers:
         if claim is not None and wants_other_attributes(claim):
             self._modifier.enqueue(claim.key)
 
-    def _over(self, claim: Claim, verb: str) -> None:
+    def _forget_progress(self, claim: Claim, verb: str) -> None:
         volume = self._cluster.volumes.get(claim.spec.volume_name)
         if volume is not None:
             self._cluster.progress.changes.forget((volume.uid, verb))
@@ -72,7 +73,3 @@ class ExpandHandlers:
 
 def _asked(claim: Claim) -> dict[str, str] | None:
     return claim.spec.resources.requests if claim.spec.resources else None
-
-
-def _attributes(claim: Claim) -> str | None:
-    return claim.spec.volume_attributes_class_name

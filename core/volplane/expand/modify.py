@@ -13,13 +13,16 @@ from typing import Any, Final
 
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Settled, Wait, warning
 from volplane.drivers.view import DriverView
-from volplane.expand.change import bound_volume, go_on, record_change, run_for_claim
-from volplane.expand.conditions import (
+from volplane.expand.change import (
     MODIFY_CONDITIONS,
     MODIFY_VOLUME_ERROR,
     MODIFYING_VOLUME,
+    bound_volume,
     conditions_with,
     conditions_without,
+    record_change,
+    resume_change,
+    run_for_claim,
 )
 from volplane.intents.ownership import driver_of
 from volplane.kube import names
@@ -36,18 +39,21 @@ PENDING: Final = "Pending"
 IN_PROGRESS: Final = "InProgress"
 INFEASIBLE: Final = "Infeasible"
 CLASS_MISSING_SECONDS: Final = 30.0
-"""After which a class that does not exist is looked for again. Classes are not watched: few claims name one."""
+"""After that a missing class is looked up again. Classes are not watched, as few claims name one."""
 
 
 def wants_other_attributes(claim: Claim) -> bool:
-    """Whether the claim is bound and its status does not show the class that it names, or tells of another one."""
+    """Return whether the claim is bound and its status does not show the class that it names, or shows another one."""
     if claim.status.phase != "Bound" or not claim.spec.volume_name or claim.terminating:
         return False
-    return claim.status.modify_volume_status is not None or _wanted(claim) not in ("", _current(claim))
+    return claim.status.modify_volume_status is not None or _wanted(claim) not in (
+        "",
+        claim.status.current_volume_attributes_class_name or "",
+    )
 
 
 def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
-    """The next action for the attributes of the claim `namespace/name`."""
+    """Return the next action for the attributes of the claim `namespace/name`."""
     claim = cluster.claims.get(key)
     if claim is None or not wants_other_attributes(claim):
         return Settled()
@@ -70,7 +76,7 @@ def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     if not isinstance(attributes, VolumeAttributesClass):
         return _class_missing(wanted, claim, cluster)
     if why_not := _obstacle(attributes, driver):
-        # It may be made anew under its name.
+        # It may be created again under its name.
         event = warning(CLAIMS, claim, "VolumeModifyFailed", why_not)
         return Wait(reason=why_not, seconds=CLASS_MISSING_SECONDS, events=(event,))
     return _towards(wanted, claim, volume, driver, cluster)
@@ -79,33 +85,32 @@ def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
 def _cancel(claim: Claim, volume: Volume, cluster: ClusterState) -> Action:
     """End a change to a class that is not wanted any more, and towards which nothing was changed.
 
-    Where there is a former class `modification_target` is that one, and it is applied again: a change to yet another
-    one may have been begun before.
+    If there is a former class, `modification_target` is that one, and it is applied again.
     """
     if volume.annotation(names.MODIFICATION) is not None:
-        return _drop_refused(volume)
+        # The recorded class is refused and not wanted: only the one before it may have been applied.
+        known = read_intent(ChangeIntent, volume.annotation(names.MODIFICATION))
+        if known is not None and known.former:
+            return _record_applied(volume, known.former[-1], known.former[:-1])
+        return record_change(volume, names.MODIFICATION, None, why="no change goes on")
     event = EventRecord(CLAIMS, claim, "Normal", "VolumeModifyCancelled", f"no change to {_target(claim)} any more")
     return _status_patch(claim, {"modifyVolumeStatus": None}, "", cluster, event, why="another class is not wanted")
 
 
 def modification_target(claim: Claim, volume: Volume) -> str:
-    """The class whose parameters the asset shall have, "" for none.
+    """Return the class whose parameters the asset shall have, "" for none.
 
-    A claim that named no class before, and names none any more, has nothing to go back to: what may have been changed
-    by then is brought to its end, unless the backend refuses it.
+    A claim that named no class before, and names none any more, has nothing to return to: a change that was started is
+    finished, unless the backend refuses it.
     """
     if _wanted(claim) or _status(claim) == IN_PROGRESS:
         return _wanted(claim) or _target(claim)
-    begun = read_intent(ChangeIntent, volume.annotation(names.MODIFICATION))
-    return begun.target if begun is not None and (_target(claim), _status(claim)) != (begun.target, INFEASIBLE) else ""
+    known = read_intent(ChangeIntent, volume.annotation(names.MODIFICATION))
+    return known.target if known is not None and (_target(claim), _status(claim)) != (known.target, INFEASIBLE) else ""
 
 
 def _wanted(claim: Claim) -> str:
     return claim.spec.volume_attributes_class_name or ""
-
-
-def _current(claim: Claim) -> str:
-    return claim.status.current_volume_attributes_class_name or ""
 
 
 def _status(claim: Claim) -> str:
@@ -119,7 +124,7 @@ def _target(claim: Claim) -> str:
 
 
 def _obstacle(attributes: VolumeAttributesClass, driver: DriverView) -> str:
-    """Why this driver cannot apply the class at all, or ""."""
+    """Return why this driver cannot apply the class at all, or ""."""
     if attributes.driver_name not in (driver.name, driver.info.csi_driver_name):
         return (
             f'VolumeAttributesClass "{attributes.name}" is of driver "{attributes.driver_name}", '
@@ -157,14 +162,16 @@ def _towards(wanted: str, claim: Claim, volume: Volume, driver: DriverView, clus
     if isinstance(step, Changing):
         doing = f'driver "{driver.name}" is changing the asset to class {wanted}'
         if (
-            pause := go_on(step, volume, names.MODIFICATION, cluster, doing=doing, former=_former(volume, wanted))
+            pause := resume_change(
+                step, volume, names.MODIFICATION, cluster, doing=doing, former=_former(volume, wanted)
+            )
         ) is not None:
             return pause
     return run_for_claim(MODIFY, claim, volume, driver, group=wanted)
 
 
 def _note(wanted: str, claim: Claim, volume: Volume) -> Patch | None:
-    """Keep on the volume which class may have been applied, before the claim's status shows the wanted one instead."""
+    """Record on the volume which class may have been applied, before the claim's status shows the wanted one."""
     former = _target(claim)
     if _status(claim) != IN_PROGRESS or former == wanted:
         return None
@@ -175,26 +182,18 @@ def _note(wanted: str, claim: Claim, volume: Volume) -> Patch | None:
 
 
 def _record_applied(volume: Volume, target: str, former: tuple[str, ...]) -> Patch:
-    begun = ChangeIntent(v=INTENT_VERSION, target=target, state={}, former=former)
-    return record_change(volume, names.MODIFICATION, begun, why=f"class {target} may have been applied")
+    intent = ChangeIntent(v=INTENT_VERSION, target=target, state={}, former=former)
+    return record_change(volume, names.MODIFICATION, intent, why=f"class {target} may have been applied")
 
 
 def _former(volume: Volume, target: str) -> tuple[str, ...]:
-    """The classes besides `target` that may have been applied, as the volume has them noted."""
+    """Return the classes besides `target` that may have been applied, as recorded on the volume."""
     known = read_intent(ChangeIntent, volume.annotation(names.MODIFICATION))
     return () if known is None else tuple(each for each in (*known.former, known.target) if each != target)
 
 
-def _drop_refused(volume: Volume) -> Patch:
-    """The noted class is refused and not wanted: the one before it, if any, is what may have been applied."""
-    known = read_intent(ChangeIntent, volume.annotation(names.MODIFICATION))
-    if known is not None and known.former:
-        return _record_applied(volume, known.former[-1], known.former[:-1])
-    return record_change(volume, names.MODIFICATION, None, why="no change goes on")
-
-
 def _finish(wanted: str, claim: Claim, volume: Volume, cluster: ClusterState) -> Patch:
-    """The asset has the new attributes: the volume names the class first, then the claim's status."""
+    """Write that the asset has the new attributes: on the volume first, then in the claim's status."""
     body: dict[str, Any] = {}
     if volume.spec.csi is not None and (volume.spec.volume_attributes_class_name or "") != wanted:
         body["spec"] = {"volumeAttributesClassName": wanted}

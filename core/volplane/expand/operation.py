@@ -38,7 +38,7 @@ __all__ = ["ExpandOperation", "ModifyOperation"]
 
 R = TypeVar("R")
 Wake = Callable[[str], None]
-"""Queues a claim, so that what its operation failed with is written before the next try."""
+"""Queues a claim, so that its failure is written before the next try."""
 
 
 class _ChangeOperation:
@@ -47,7 +47,7 @@ class _ChangeOperation:
         self._wake = wake
 
     async def _live(self, run: Run) -> tuple[Claim, Volume]:
-        """Claim and volume as they are now; `Again` unless they are still bound to each other."""
+        """Return claim and volume as they are now; raise Again unless they are still bound to each other."""
         deps = self._deps
         claim = await deps.live_claim(run.key)
         if claim is None or claim.uid != run.uid or claim.terminating or not claim.spec.volume_name:
@@ -61,7 +61,7 @@ class _ChangeOperation:
         return volume_identity(volume, self._deps.cluster.cluster_id)
 
     def _context(self, driver: DriverView, identity: VolumeIdentity, given: Mapping[str, Any] | None) -> Context:
-        """given: the state that an earlier call for the same target returned."""
+        """Return the context of a call. given: the state that an earlier call for the same target returned."""
         generation = identity.owner.generation if identity.owner else 1
         return self._deps.context(driver, generation, given)
 
@@ -71,7 +71,7 @@ class _ChangeOperation:
     async def _call(
         self, run: Run, claim: Claim, target: str, progress: ChangeProgress, call: Awaitable[R], *, reason: str
     ) -> R:
-        """The hook's answer. What it raises becomes an event, and what proves the target impossible a step."""
+        """Return the hook's answer. An error becomes an event, and one that proves the target impossible a step."""
         deps = self._deps
         try:
             return await call
@@ -82,12 +82,13 @@ class _ChangeOperation:
                 progress.step = Refused(target, str(error))
                 self._wake(run.key)
             elif not isinstance(progress.step, Changing):
-                progress.step = Untouched(target) if _did_nothing(error) else None
+                nothing_done = error.nothing_done or isinstance(error, VolumeInUse | PermissionDenied)
+                progress.step = Untouched(target) if nothing_done else None
             raise
 
 
 class ExpandOperation(_ChangeOperation):
-    """Handler of the verb `expand`."""
+    """Handles the verb `expand`."""
 
     def __call__(self, run: Run) -> Work:
         driver = self._deps.driver(run)
@@ -124,7 +125,7 @@ class ExpandOperation(_ChangeOperation):
 
 
 class ModifyOperation(_ChangeOperation):
-    """Handler of the verb `modify`."""
+    """Handles the verb `modify`."""
 
     def __call__(self, run: Run) -> Work:
         driver = self._deps.driver(run)
@@ -157,12 +158,8 @@ class ModifyOperation(_ChangeOperation):
             progress.step = Changed(target)
 
 
-def _did_nothing(error: BackendError) -> bool:
-    return error.nothing_done or isinstance(error, VolumeInUse | PermissionDenied)
-
-
 def _is_infeasible(error: BackendError) -> bool:
-    """Whether the target can never be had and nothing was done towards it, so that another one may be asked for."""
+    """Return whether the target is impossible and nothing was done towards it: another one may be asked for."""
     if isinstance(error, InvalidArgument | Unsupported | AlreadyExists | NotFound):
         return True
     return isinstance(error, ResourceExhausted) and error.nothing_done

@@ -1,9 +1,9 @@
 """Growing the asset of a bound claim that asks for more than it has. Pure decisions; the hook call is in `operation`.
 
 The order of writes is that of the stock resizer: the claim's status shows the size that is tried before the hook is
-called; after the hook the volume's capacity is written, then the claim's. The node plugin grows the file system, where
-the driver says that it must be grown. A size that the backend refuses may be lowered again, to one that is still more
-than what the claim has.
+called; after the hook the volume's capacity is written, then the claim's. The node plugin grows the file system, if the
+driver says that it must be grown. A size that the backend refuses may be lowered again, to one that is still more than
+what the claim has.
 Source: external-resizer, `expandAndRecover`; KEP-1790 (recovery from failed expansion).
 """
 
@@ -15,16 +15,18 @@ from volplane._delays import NODE_GROWTH_REFUSED
 from volplane.assets import VolumeMode
 from volplane.controller.actions import Action, EventRecord, Patch, Settled, Wait, warning
 from volplane.drivers.view import DriverView
-from volplane.expand.change import bound_volume, go_on, run_for_claim
-from volplane.expand.conditions import (
+from volplane.expand.change import (
     CONTROLLER_RESIZE_ERROR,
     FILE_SYSTEM_RESIZE_PENDING,
     NODE_RESIZE_ERROR,
     RESIZE_CONDITIONS,
     RESIZING,
+    bound_volume,
     conditions_since,
     conditions_with,
     conditions_without,
+    resume_change,
+    run_for_claim,
     since_when,
 )
 from volplane.intents.ownership import driver_of
@@ -48,7 +50,7 @@ NANOS: Final = 10**9
 
 
 def wants_more(claim: Claim) -> bool:
-    """Whether the claim is bound and asks for more than its status says that it has."""
+    """Return whether the claim is bound and asks for more than its status says that it has."""
     if claim.status.phase != "Bound" or not claim.spec.volume_name or claim.terminating:
         return False
     asked = claim.spec.resources.requests if claim.spec.resources else None
@@ -56,7 +58,7 @@ def wants_more(claim: Claim) -> bool:
 
 
 def decide_resize(key: str, cluster: ClusterState, *, whole: bool) -> Action:
-    """The next action for the size of the claim `namespace/name`.
+    """Return the next action for the size of the claim `namespace/name`.
 
     whole: there is no stock kube-controller-manager that speaks of volumes of other drivers.
     """
@@ -98,14 +100,15 @@ def _without_driver(why: str, claim: Claim, volume: Volume, *, whole: bool) -> A
 
 
 def notes_size_before(volume: Volume) -> bool:
-    """Whether the volume says which size its file system had before it grew: a claim that is bound to it before the
-    node has grown that shows this size.
+    """Return whether the volume says which size its file system had before the asset grew.
+
+    A claim that is bound to it before the node has grown the file system shows this size.
     """
     return volume.annotation(names.PRE_RESIZE_CAPACITY) is not None
 
 
 def _forget_size_before(claim: Claim, cluster: ClusterState) -> Action:
-    """Remove that size once the file system has grown, too; note another one if it has grown to less than its asset."""
+    """Remove that size once the file system has grown; write another one if it has grown to less than its asset."""
     volume = cluster.volumes.get(claim.spec.volume_name)
     if volume is None or volume.terminating or not notes_size_before(volume) or not refers_to(volume, claim):
         return Settled()
@@ -118,10 +121,10 @@ def _forget_size_before(claim: Claim, cluster: ClusterState) -> Action:
 
 
 def expansion_target(claim: Claim, volume: Volume, *, untouched: bool = False) -> int | None:
-    """The size in bytes that the asset shall have, or None while the node has to grow the file system.
+    """Return the size in bytes that the asset shall have, or None while the node has to grow the file system.
 
-    An attempt that is recorded goes on, whatever is asked for meanwhile, unless the backend has refused it, or its last
-    call did nothing (untouched).
+    A recorded attempt goes on, whatever is asked for meanwhile, unless the backend has refused it, or its last call did
+    nothing (untouched).
     """
     status, allocated = _status(claim), _allocated(claim)
     asked = _asked(claim)
@@ -136,7 +139,7 @@ def expansion_target(claim: Claim, volume: Volume, *, untouched: bool = False) -
 
 
 def recorded_target(claim: Claim) -> int | None:
-    """The size in bytes that the claim's status says is being tried; None if it says nothing."""
+    """Return the size in bytes that the claim's status says is being tried; None if it says nothing."""
     return _allocated(claim) if _status(claim) in (IN_PROGRESS, INFEASIBLE) else None
 
 
@@ -145,7 +148,7 @@ def _status(claim: Claim) -> str:
 
 
 def _asked(claim: Claim) -> int:
-    """In bytes."""
+    """Return the requested size in bytes."""
     return -(-request_of(claim) // NANOS)
 
 
@@ -155,7 +158,7 @@ def _allocated(claim: Claim) -> int | None:
 
 
 def _wait_for_node(claim: Claim, cluster: ClusterState) -> Action:
-    """A kubelet that gave up begins again only when it is asked again."""
+    """Wait for the node. A kubelet that gave up starts again only when it is asked again."""
     if _status(claim) != NODE_INFEASIBLE:
         return Wait(reason="the node grows the file system once a pod uses the volume there")
     if (asked := _asked(claim)) != _allocated(claim):
@@ -166,7 +169,7 @@ def _wait_for_node(claim: Claim, cluster: ClusterState) -> Action:
     if since is None:
         return Wait(reason=reason)
     if since > cluster.now():
-        # The clock of the node is ahead, for nobody knows how long: the delay begins now, by ours.
+        # The clock of the node is ahead, by an unknown time: the delay starts now, by our clock.
         status = {"conditions": conditions_since(claim, NODE_RESIZE_ERROR, cluster.now())}
         return _status_patch(claim, status, why="the node dates its refusal later than now")
     left = NODE_GROWTH_REFUSED.delay() - (cluster.now() - since).total_seconds()
@@ -184,7 +187,7 @@ def _towards(target: int, claim: Claim, volume: Volume, driver: DriverView, clus
     """Return the next step towards a size that the driver shall give the asset."""
     step = cluster.progress.changes.get((volume.uid, EXPAND)).for_target(str(target))
     if recorded_target(claim) != target:
-        # Also what was done or refused earlier: nodes grow file systems to the size that is declared.
+        # Also for a size that was reached or refused earlier: nodes grow file systems to the declared size.
         return _begin(target, claim, volume, cluster)
     if isinstance(step, Changed):
         return _finish(step, claim, volume, driver, cluster)
@@ -192,7 +195,7 @@ def _towards(target: int, claim: Claim, volume: Volume, driver: DriverView, clus
         return _refused(step, target, claim, cluster)
     if isinstance(step, Changing):
         doing = f'driver "{driver.name}" is growing the asset to {format_bytes(target)}'
-        if (pause := go_on(step, volume, names.EXPANSION, cluster, doing=doing)) is not None:
+        if (pause := resume_change(step, volume, names.EXPANSION, cluster, doing=doing)) is not None:
             return pause
     return run_for_claim(EXPAND, claim, volume, driver, group=volume.spec.storage_class_name)
 
@@ -208,7 +211,7 @@ def _begin(target: int, claim: Claim, volume: Volume, cluster: ClusterState) -> 
 
 
 def _refused(step: Refused, target: int, claim: Claim, cluster: ClusterState) -> Patch:
-    """Say that this size cannot be had: from then on a smaller one may be asked for."""
+    """Write that this size is refused: from then on a smaller one may be asked for."""
     conditions = conditions_with(claim, RESIZE_CONDITIONS, CONTROLLER_RESIZE_ERROR, cluster.now(), message=step.message)
     status = {
         "allocatedResources": {"storage": format_bytes(target)},
@@ -219,7 +222,7 @@ def _refused(step: Refused, target: int, claim: Claim, cluster: ClusterState) ->
 
 
 def _finish(done: Changed, claim: Claim, volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:
-    """The asset has grown: the volume's capacity first, then the claim's status."""
+    """Write that the asset has grown: the volume's capacity first, then the claim's status."""
     mode = volume.spec.volume_mode or "Filesystem"
     on_node = driver.info.node_expansion_required and mode == VolumeMode.FILESYSTEM
     grows = capacity_of(volume) < done.capacity_bytes * NANOS
@@ -246,14 +249,14 @@ def _finish(done: Changed, claim: Claim, volume: Volume, driver: DriverView, clu
         "conditions": conditions_without(claim, RESIZE_CONDITIONS),
     }
     event = EventRecord(CLAIMS, claim, "Normal", "VolumeResizeSuccessful", "Resize volume succeeded")
-    by_node = volume.spec.csi is None  # Kubelets ask of volumes of CSI drivers alone.
+    by_node = volume.spec.csi is None  # Kubelets grow only volumes of CSI drivers.
     return _status_patch(claim, status, event, why="the claim has what it asks for", by_node=by_node)
 
 
 def _status_patch(
     claim: Claim, status: dict[str, Any], *events: EventRecord, why: str, by_node: bool | None = None
 ) -> Patch:
-    """by_node: False tells kubelets that they have nothing to grow, True takes that back, None leaves it."""
+    """Return the write. by_node: False tells kubelets that they have nothing to grow, True undoes that."""
     body: dict[str, Any] = {"status": status}
     told = claim.annotation(names.NODE_EXPANSION_NOT_REQUIRED) is not None
     if by_node is not None and told == by_node:

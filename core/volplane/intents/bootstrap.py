@@ -27,15 +27,15 @@ _KEY = "key"
 
 WARN_INTERVAL = 30.0
 REFUSED_SECONDS = 10.0
-"""How long credentials that are not accepted at the start are tried: what checks them may be restarting."""
+"""How long credentials that are refused at the start are tried: the authenticator may be restarting."""
 
 log = logging.getLogger(__name__)
 
 
 async def ensure_namespace(client: Client, name: str, labels: Mapping[str, str] | None = None) -> None:
-    """Create our namespace with these labels if it does not exist; one that exists keeps those it has.
+    """Create our namespace with these labels if it does not exist; an existing one keeps its labels.
 
-    Whoever may not look must have made it before.
+    If this account may not read namespaces, it must exist.
     """
     try:
         found = await client.find(NAMESPACES, name)
@@ -56,9 +56,9 @@ async def _create_once(client: Client, kind: Kind[Any], body: dict[str, Any]) ->
 
 
 async def ensure_sealer(client: Client, namespace: str) -> Sealer:
-    """The cluster's sealing key from Secret `volplane-seal`, made at the first start.
+    """Return the cluster's sealing key from Secret `volplane-seal`, which is made at the first start.
 
-    Raises ConfigurationError if the Secret holds no usable key: guessing another would void all intents.
+    Raises ConfigurationError if the Secret holds no usable key: another key would void all intents.
     """
     key = f"{namespace}/{SEAL_SECRET}"
     secret = await client.find(SECRETS, key)
@@ -73,7 +73,7 @@ async def ensure_sealer(client: Client, namespace: str) -> Sealer:
 
 
 async def find_sealer(client: Client, namespace: str) -> Sealer | None:
-    """The cluster's sealing key; None if there is none. Raises ApiError, and ConfigurationError as `ensure_sealer`."""
+    """Return the cluster's sealing key; None without one. Raises ApiError, ConfigurationError as `ensure_sealer`."""
     secret = await client.find(SECRETS, f"{namespace}/{SEAL_SECRET}")
     return None if secret is None else Sealer(_key_of(secret), namespace)
 
@@ -93,7 +93,7 @@ def _key_of(secret: Secret) -> bytes:
 
 
 async def cluster_id_of(client: Client, configured: str | None) -> str:
-    """The mark on our assets: as configured, else the uid of namespace kube-system."""
+    """Return the mark on our assets: as configured, else the uid of namespace kube-system."""
     if configured:
         return configured
     try:
@@ -105,7 +105,7 @@ async def cluster_id_of(client: Client, configured: str | None) -> str:
 
 
 class Bootstrap:
-    """Makes or reads all of it, and waits for the API server."""
+    """Makes or reads what must exist, and waits for the API server."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Bootstrap:
         await ensure_namespace(self._client, self._namespace, self._labels)
 
     async def run(self) -> tuple[str, Sealer]:
-        """The cluster id and the sealing key. Waits while the API server is unavailable. Raises ConfigurationError."""
+        """Return cluster id and sealing key; wait while the API server is unavailable. Raises ConfigurationError."""
         loop = asyncio.get_running_loop()
         warned = -math.inf
         impatient = loop.time() + REFUSED_SECONDS
@@ -152,7 +152,7 @@ class Bootstrap:
                 return cluster_id, sealer
 
     def _refused(self, error: ApiError) -> ConfigurationError:
-        """The error for a person, who has to change credentials or rights."""
+        """Return the error that says which credentials or rights to change."""
         if error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             return ConfigurationError(str(refused(self._client.server, error)))
         return ConfigurationError(f"the API server refuses what every start needs ({error.status}): {error}")

@@ -1,14 +1,14 @@
-"""What to do in a conflict over a record, which somebody else overwrites or another installation has sealed. Pure.
+"""What to do in a conflict over a record, which others overwrite or another installation has sealed. Pure.
 
-A record of ours that is overwritten is written again after a growing delay. Else a tenant who writes nonsense in a
-loop, a process without an election beside one that was elected, or two installations that serve one driver name would
-make us write without pause.
+A record of ours that is overwritten is written again after a growing delay. Otherwise a tenant who writes in a loop, a
+process without an election beside one that was elected, or two installations that serve one driver name would make us
+write without pause.
 
-A record that another installation has sealed is left to it, and nothing is begun for the claim. Once it has not changed
-for a while (`RECORD_OF_OTHERS`), ours replaces it. An installation that is at work then writes its own again, and no
-hook is called before it had time for that (`TAKEOVER_GRACE`). So two installations that are at work never work on one
-claim at once, and where one was stopped, renamed or removed, the other goes on without a person. A record that was
-sealed with a former key of our own names our own namespace, so nobody waits for it.
+A record that another installation has sealed is left to it, and nothing is started for the claim. When it has not
+changed for a while (`RECORD_OF_OTHERS`), ours replaces it. An installation that is at work then writes its own again,
+and no hook is called before it had time for that (`TAKEOVER_GRACE`). So two installations never work on one claim at
+once, and if one was stopped, renamed or removed, the other goes on without a person. A record that was sealed with a
+former key of our own names our own namespace: there is no wait for it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["claim_conflict", "scrub_conflict"]
 
 
 def claim_conflict(claim: Claim, driver: str, cluster: ClusterState) -> Wait | None:
-    """Why the claim's record may be neither written nor acted upon now; None if it may. driver: its name."""
+    """Return why the claim's record may be neither written nor acted upon now; None if it may. driver: its name."""
     known = cluster.record_conflicts.about(claim.uid)
     if known is None or not cluster.has_driver(driver):
         return None
@@ -56,7 +56,7 @@ def claim_conflict(claim: Claim, driver: str, cluster: ClusterState) -> Wait | N
 
 
 def scrub_conflict(volume: Volume, intent: RecycleIntent | None, cluster: ClusterState) -> Wait | None:
-    """Why the scrub that this record is about may not be worked on now; None if it may, or there is no record.
+    """Return why the scrub of this record may not be worked on now; None if it may, or there is no record.
 
     A scrub of another installation is never taken over: this process does not see that one's pods, so only that
     installation or a person can say that none of them erases the volume any more.
@@ -82,7 +82,7 @@ def scrub_conflict(volume: Volume, intent: RecycleIntent | None, cluster: Cluste
 
 
 def _ends(known: RecordConflict, *, ours: bool) -> float:
-    """Loop time from which the record may be written and acted upon. ours: whether it is ours now."""
+    """Return the loop time from which the record may be written and acted upon. ours: it is ours now."""
     if ours:
         return known.since + (TAKEOVER_GRACE if known.taking_over else 0.0)
     if known.was_ours:
@@ -91,5 +91,5 @@ def _ends(known: RecordConflict, *, ours: bool) -> float:
 
 
 def _wait(kind: Kind[Any], about: Claim | Volume, reason: str, message: str, seconds: float | None = None) -> Wait:
-    """Wait, with a warning on the object. reason: of the Event. seconds: None: until something changes."""
+    """Wait, with a warning on the object. reason: of the Event."""
     return Wait(reason=message, seconds=seconds, events=(warning(kind, about, reason, message),))

@@ -1,4 +1,4 @@
-"""The operation `discard`: make sure that no asset of a claim's intent is left, though one may have been made."""
+"""The operation `discard`: make sure that no asset of a claim's intent is left, as one may have been made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from volplane.intents.record import has_newer_intent, holds_asset, presumed_inte
 from volplane.intents.requests import asset_identity, owner_of_claim, provision_request
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
-from volplane.kube.objects import Claim, StorageClass, Volume
+from volplane.kube.objects import Claim, StorageClass
 from volplane.operations import Again, Work
 from volplane.requests import DeleteRequest
 from volplane.state.matching import class_of_claim
@@ -23,7 +23,7 @@ __all__ = ["DiscardOperation"]
 
 
 class DiscardOperation:
-    """Handler of the verb `discard`."""
+    """Handles the verb `discard`."""
 
     def __init__(self, deps: OperationDeps, *, on_node: bool = False) -> None:
         """on_node: a process that serves one node runs it."""
@@ -37,11 +37,13 @@ class DiscardOperation:
         return lambda: self._discard(claim, driver, progress)
 
     async def _discard(self, claim: Claim, driver: DriverView, progress: ClaimProgress) -> None:
-        live = await self._live_claim(claim)
+        live = await self._deps.live_claim(claim.key)
+        if live is not None and live.uid != claim.uid:
+            live = None
         sealer, text = self._cluster.sealer, (live or claim).annotation(names.INTENT)
         written = sealer.open(claim.uid, text)
         if written is not None and written.fence != self._deps.fence():
-            raise self._deps.not_justified()  # Another leader works on it, or did and it was not taken over yet.
+            raise self._deps.not_justified()  # Of another leader; it was not taken over yet.
         if sealer.other_author(claim.uid, text):
             raise self._deps.not_justified()  # Another installation may work on it.
         intent = self._cluster.intent_of(claim)
@@ -56,14 +58,20 @@ class DiscardOperation:
         try:
             asset = await self._asset_of(claim, intent, driver, progress)
             if asset is not None and not begun and can_hold and (intent.state is not None or not claim.terminating):
-                # From this record on `Absent` says that it was deleted, not that a job has still to make it; and what
-                # the claim may get after it, whoever makes that, is of another generation.
+                # Once this is recorded, `Absent` means that the asset was deleted, not that a job has yet to make it;
+                # and the next asset of the claim is of another generation.
                 progress.discard_pending(asset, {}, self._cluster.monotonic())
                 return
             if asset is not None:
-                # A deletion in several steps goes on with this one, rather than look, or make it, once more.
+                # The next step of a long deletion goes on with this asset, and does not look it up again.
                 progress.discard_began(asset)
-                if not await self._delete_asset(claim, intent, driver, asset, progress):
+                context = self._deps.context(driver, intent.generation, intent.discard)
+                owner = owner_of_claim(claim, context.cluster_id, intent.generation)
+                request = DeleteRequest(context=context, volume=asset_identity(asset, claim, owner))
+                result = await self._deps.hooks.call(driver, request)
+                if isinstance(result, InProgress):
+                    due = self._deps.next_due(result.retry_after)
+                    progress.discard_pending(asset, result.state, due, given=intent.discard)
                     return
         except BackendError as error:
             message = f"Error cleaning provisioned volume for claim {claim.key}: {error}; it is tried again"
@@ -71,23 +79,15 @@ class DiscardOperation:
             raise
         progress.discarded()
 
-    async def _live_claim(self, claim: Claim) -> Claim | None:
-        """The claim as it is now; None if it is gone."""
-        live = await self._deps.live_claim(claim.key)
-        return live if live is not None and live.uid == claim.uid else None
-
     async def _may_go(self, claim: Claim, waiting: Claim | None, driver: DriverView, *, begun: bool) -> bool:
-        """Whether nobody needs the asset. waiting: the live claim, if it could still be bound to the asset's volume."""
+        """Return whether the asset is unwanted. waiting: the live claim, if it could still be bound to its volume."""
         volume = await self._deps.live_volume(volume_name_of(claim))
-        if volume is not None and self._is_left_on_our_node(volume, claim):
+        if volume is not None and self._on_node and has_newer_intent(volume, claim, self._cluster.sealer):
+            # The asset was made on a node that was given up and came back. The volume has a later asset.
             return True
         wanted = waiting is not None and await self._still_wanted(waiting, driver)
         held = volume is not None and holds_asset(volume, claim, driver.name)
         return not held and (begun or not wanted)
-
-    def _is_left_on_our_node(self, volume: Volume, claim: Claim) -> bool:
-        """Whether the asset was made on a node that was given up, and came back with it; the volume has a later one."""
-        return self._on_node and has_newer_intent(volume, claim, self._cluster.sealer)
 
     async def _still_wanted(self, live: Claim, driver: DriverView) -> bool:
         if live.terminating:
@@ -111,7 +111,7 @@ class DiscardOperation:
         return await self._provision_once_more(claim, intent, driver, progress)
 
     def _wait_until_settled(self, driver: DriverView, progress: ClaimProgress) -> None:
-        """`Absent` is proof only so long after the last attempt; one before our start counts from our first look."""
+        """Raise Again until `Absent` is proof: `settle_seconds` after the last attempt, or after our first look."""
         now = self._cluster.monotonic()
         left = progress.absence_seen(now) + driver.info.settle_seconds - now
         if left > 0:
@@ -122,7 +122,7 @@ class DiscardOperation:
     ) -> Asset | None:
         """Resolve an unknown outcome by the same call, which returns what it made before.
 
-        So it is without `find`, and where a job of the driver was begun: until that has ended `Absent` proves nothing.
+        That is needed without `find`, and while a job of the driver goes on: until its end `Absent` proves nothing.
         """
         class_name = class_of_claim(claim) or ""
         storage_class = self._cluster.classes.get(class_name)
@@ -133,16 +133,16 @@ class DiscardOperation:
                 "create the class again so that the asset can be found and deleted"
             )
         if storage_class.provisioner != driver.name:
-            # What it says now is for another driver, and may be refused by this one, so nothing is demanded. An asset
-            # of another demand than that is never taken for this one: `provision` raises AlreadyExists for it.
+            # The class is another driver's now, and this one may refuse its parameters: none are passed. If the asset
+            # was made for another demand, `provision` raises AlreadyExists.
             storage_class = StorageClass(metadata=storage_class.metadata, provisioner=driver.name)
         context = self._deps.context(driver, intent.generation, intent.state)
         request = provision_request(claim, storage_class, driver, intent, context, nodes=self._deps.nodes)
         try:
             result = await self._deps.hooks.call(driver, request)
         except BackendError as error:
-            # A class such as InvalidArgument speaks of this call only, not of one whose outcome is unknown. That of a
-            # job is known: this call asked for it, and `find` has found nothing.
+            # An error such as InvalidArgument proves nothing about an earlier call whose outcome is unknown. With
+            # `find` there is no such call: it has found nothing, and this call has asked for the job.
             if error.nothing_left or (error.nothing_done and driver.supports("find")):
                 return None
             raise
@@ -152,17 +152,3 @@ class DiscardOperation:
             progress.provision_pending(result.state, due, now, given=intent.state)
             raise Again(after=result.retry_after)
         return result
-
-    async def _delete_asset(
-        self, claim: Claim, intent: ClaimIntent, driver: DriverView, asset: Asset, progress: ClaimProgress
-    ) -> bool:
-        """Call `delete`; whether the asset is gone."""
-        context = self._deps.context(driver, intent.generation, intent.discard)
-        owner = owner_of_claim(claim, context.cluster_id, intent.generation)
-        request = DeleteRequest(context=context, volume=asset_identity(asset, claim, owner))
-        result = await self._deps.hooks.call(driver, request)
-        if isinstance(result, InProgress):
-            due = self._deps.next_due(result.retry_after)
-            progress.discard_pending(asset, result.state, due, given=intent.discard)
-            return False
-        return True

@@ -2,7 +2,7 @@
 
 An operation may run long after the decision that asked for it. It reads the objects live before it touches an asset,
 unless the server answered with them a moment ago, and does nothing if they no longer justify it: the object is decided
-anew when the operation ends.
+again when the operation ends.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from volplane.errors import OperationError
 from volplane.intents.ownership import volume_elsewhere
 from volplane.intents.record import can_never_be_bound, has_newer_intent
 from volplane.intents.requests import context_of, owner_of_claim
+from volplane.kube.cache import Cache
 from volplane.kube.client import Client
-from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
-from volplane.kube.objects import Claim, StorageClass, Volume
+from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES, Kind
+from volplane.kube.objects import Claim, KubeObject, StorageClass, Volume
 from volplane.operations import Again, OperationRegistry
 from volplane.requests import Context, FindRequest, HookRequest
 from volplane.state.cluster_state import ClusterState
@@ -39,14 +40,15 @@ from volplane.state.records import ClaimIntent
 __all__ = ["HookCaller", "OperationDeps"]
 
 _MOMENT = 0.25
-"""Seconds for which an answer of the server counts as a live read: as long as one may take."""
+"""Seconds for which an answer of the server counts as a live read: a read may take as long."""
 
 R = TypeVar("R")
 T = TypeVar("T")
+ObjectT = TypeVar("ObjectT", bound=KubeObject)
 
 
 class HookCaller(Protocol):
-    """Calls hooks: the driver registry, or what counts around it."""
+    """Calls hooks: the driver registry, or a wrapper of it that counts."""
 
     async def call(self, driver: DriverView, request: HookRequest[R]) -> R:
         """Call the request's hook in the driver's threads, within its deadline. Raises BackendError or PluginError."""
@@ -76,60 +78,59 @@ class OperationDeps:
     listing: Mapping[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
     """Of each driver, held while its assets are listed: a storage that hangs costs one thread, however many ask."""
 
-    # What a handler looks up in the turn of the decision; OperationError if it is gone.
+    # Handlers look these up in the turn of the decision. They raise OperationError if the object is gone.
 
     def claim(self, run: Run) -> Claim:
+        """Return the claim that `run` names."""
         return _found(self.cluster.claims.get(run.key), run)
 
     def storage_class(self, run: Run) -> StorageClass:
-        """The class of the claim that `run` names."""
+        """Return the class of the claim that `run` names."""
         return _found(self.cluster.classes.get(class_of_claim(self.claim(run)) or ""), run)
 
     def volume(self, run: Run) -> Volume:
+        """Return the volume that `run` names."""
         return _found(self.cluster.volumes.get(run.key), run)
 
     def driver(self, run: Run) -> DriverView:
+        """Return the driver that `run` names."""
         return _found(self.cluster.drivers.get(run.driver), run)
 
     # Live reads.
 
     def not_justified(self) -> Again:
-        """To raise where the live state forbids what was decided: the object is decided again once the cache knows."""
+        """Return what to raise if the live state forbids what was decided: the object is decided again later."""
         return Again(after=LIVE_STATE_FORBIDS.delay())
 
     async def live_volume(self, name: str) -> Volume | None:
-        """The volume as the server has it now; the cache learns it."""
-        live = await self.client.find(VOLUMES, name)
-        if live is not None:
-            self.cluster.volumes.observe(live)
-        return live
+        """Return the volume as the server has it now, and put it into the cache."""
+        return await self._live(VOLUMES, self.cluster.volumes, name)
 
     async def live_claim(self, key: str) -> Claim | None:
-        """The claim as the server has it now; the cache learns it."""
-        live = await self.client.find(CLAIMS, key)
-        if live is not None:
-            self.cluster.claims.observe(live)
-        return live
+        """Return the claim as the server has it now, and put it into the cache."""
+        return await self._live(CLAIMS, self.cluster.claims, key)
 
     async def live_class(self, name: str) -> StorageClass | None:
-        """The class as the server has it now; the cache learns it."""
-        live = await self.client.find(STORAGE_CLASSES, name)
+        """Return the class as the server has it now, and put it into the cache."""
+        return await self._live(STORAGE_CLASSES, self.cluster.classes, name)
+
+    async def _live(self, kind: Kind[ObjectT], cache: Cache[ObjectT], key: str) -> ObjectT | None:
+        live = await self.client.find(kind, key)
         if live is not None:
-            self.cluster.classes.observe(live)
+            cache.observe(live)
         return live
 
     async def released_volume(
         self, volume: Volume, *, writes_phase: bool, answered: float = -math.inf
     ) -> Volume | None:
-        """The volume as it is now, if it is still this one and no living claim is bound to it.
+        """Return the volume as it is now, if it is still this one and no living claim is bound to it; else None.
 
-        writes_phase: whether we are the binder: one that refers to no claim must be marked before it is destroyed.
+        writes_phase: we are the binder: a volume that refers to no claim must have a phase before it is destroyed.
         answered: loop time at which the server answered with it; it is read again unless that was a moment ago.
         """
-        known = self.cluster.volumes.get(volume.key)
-        if known is None or known.uid != volume.uid or self.cluster.monotonic() - answered > _MOMENT:
-            known = await self.live_volume(volume.name)
-        live = known
+        live = self.cluster.volumes.get(volume.key)
+        if live is None or live.uid != volume.uid or self.cluster.monotonic() - answered > _MOMENT:
+            live = await self.live_volume(volume.name)
         if live is None:
             self.cluster.volumes.observe_deleted(volume.key, volume.uid)
             return None
@@ -140,7 +141,7 @@ class OperationDeps:
             settled = live.status.phase in ("Released", "Failed") or not writes_phase
             return live if settled or not live.terminating else None
         if self.cluster.claims.gone(reference.uid):
-            return live  # Nothing is left to be read: whatever has its name now is another claim.
+            return live  # A claim that has its name now is another one.
         claim = await self.live_claim(f"{reference.namespace}/{reference.name}")
         if claim is None:
             return live
@@ -151,7 +152,7 @@ class OperationDeps:
     # Hooks.
 
     def context(self, driver: DriverView, generation: int = 1, state: Mapping[str, Any] | None = None) -> Context:
-        """Of a hook call that the running operation makes."""
+        """Return the context of a hook call that the running operation makes."""
         return context_of(
             driver,
             self.cluster.cluster_id,
@@ -174,7 +175,7 @@ class OperationDeps:
         return found if isinstance(found, Asset) else None
 
     def next_due(self, retry_after: float) -> float:
-        """Loop time at which a hook that answered `InProgress` is called again."""
+        """Return the loop time at which a hook that answered `InProgress` is called again."""
         return self.cluster.monotonic() + max(retry_after, 0.0)
 
 

@@ -152,14 +152,21 @@ def asset_identity(asset: Asset, claim: Claim, owner: Ownership) -> VolumeIdenti
 
 def volume_identity(volume: Volume, cluster_id: str) -> VolumeIdentity:
     """Return the volume as hooks see it; marks are expected only on what a driver of ours made."""
-    source = volume_source(volume)
+    source, owner = volume_source(volume), None
+    if volume.annotation(names.PROVISIONED_BY) is not None and volume.name.startswith(NAME_PREFIX):
+        owner = Ownership(
+            cluster_id=cluster_id,
+            claim_uid=volume.name.removeprefix(NAME_PREFIX),
+            volume_name=volume.name,
+            generation=generation_of(volume),
+        )
     return VolumeIdentity(
         name=volume.name,
         uid=volume.uid,
         handle=volume.annotation(names.HANDLE) or handle_in(source),
         source=source,
         capacity_bytes=-(-capacity_of(volume) // NANOS),
-        owner=_owner_of(volume, cluster_id),
+        owner=owner,
         attributes=_attributes_of(volume),
         volume_mode=VolumeMode(volume.spec.volume_mode or "Filesystem"),
         access_modes=_modes(volume.spec.access_modes),
@@ -175,17 +182,6 @@ def _attributes_of(volume: Volume) -> dict[str, str]:
         return msgspec.json.decode(volume.annotation(names.ATTRIBUTES) or "{}", type=dict[str, str])
     except msgspec.DecodeError:
         return {}
-
-
-def _owner_of(volume: Volume, cluster_id: str) -> Ownership | None:
-    if volume.annotation(names.PROVISIONED_BY) is None or not volume.name.startswith(NAME_PREFIX):
-        return None
-    return Ownership(
-        cluster_id=cluster_id,
-        claim_uid=volume.name.removeprefix(NAME_PREFIX),
-        volume_name=volume.name,
-        generation=generation_of(volume),
-    )
 
 
 def segments_of(volume: Volume) -> tuple[Segment, ...]:

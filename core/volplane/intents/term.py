@@ -1,9 +1,9 @@
-"""The term of leadership in which an intent is worked on, and how a new leader goes on with what another began. Pure.
+"""The term of leadership in which an intent is worked on, and how a new leader takes intents over. Pure.
 
 Every intent that is written before a hook names the term in which it is worked on. A process that finds another term
-there reads its own Lease live. Only if it holds the Lease does it go on, by a conditional write of its own term. So a
-former leader that has not noticed its loss overwrites no record of its successor. Numbers of terms are never compared:
-a Lease that was made anew counts from 0 again.
+there reads its own Lease live. If it holds the Lease, it takes the intent over by a conditional write of its own term.
+So a former leader that has not noticed its loss overwrites no record of its successor. Numbers of terms are never
+compared: a Lease that was created again counts from 0.
 """
 
 from __future__ import annotations
@@ -23,13 +23,10 @@ __all__ = ["not_leading", "take_over"]
 
 
 def not_leading(cluster: ClusterState, reads: LiveReads) -> Action | None:
-    """What keeps this process from going on with what another one began; None if its Lease, read live, is its own.
-
-    Without an election nothing does.
-    """
+    """Return the read or wait that comes before a takeover; None if the Lease, read live, is this process's own."""
     key = cluster.lease
     if not key:
-        return None
+        return None  # There is no election.
     if not reads.has(LEASES, key):
         return Read(LEASES, key, why="is this process still the leader?")
     lease = reads.get(LEASES, key)
@@ -39,13 +36,13 @@ def not_leading(cluster: ClusterState, reads: LiveReads) -> Action | None:
 
 
 def take_over(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action | None:
-    """What comes first for a claim whose intent is of another term; None if there is none, or it is of ours.
+    """Return the next step of a takeover; None if the claim has no intent, or one of our term.
 
-    An intent of a driver that is not configured here, or of another node, is another process's. Where a tenant has
-    removed the finalizer from a claim that still waits, it is put back: else nobody could work on the intent.
+    An intent of a driver that is not configured here, or of another node, is another process's. If a tenant has removed
+    the finalizer from a claim that still waits, it is added again, as no intent is worked on without it.
     """
-    held = claim.has_finalizer(names.PROVISIONING_FINALIZER)
-    if not (held or _waits(claim)):
+    bound = bool(claim.spec.volume_name) or claim.annotation(names.BIND_COMPLETED) is not None
+    if (claim.terminating or bound) and not claim.has_finalizer(names.PROVISIONING_FINALIZER):
         return None
     intent = cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
     if intent is None or intent.fence == cluster.fence() or not cluster.has_driver(intent.driver):
@@ -55,7 +52,3 @@ def take_over(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action |
     if (wait := claim_conflict(claim, intent.driver, cluster)) is not None:
         return wait
     return not_leading(cluster, reads) or record_intent(claim, intent, cluster, why="take over what was begun")
-
-
-def _waits(claim: Claim) -> bool:
-    return not (claim.terminating or claim.spec.volume_name or claim.annotation(names.BIND_COMPLETED) is not None)

@@ -1,6 +1,6 @@
-"""The VolumeAttributesClass of a claim whose asset is being made: read before it is made, applied before it is bound.
+"""Read the VolumeAttributesClass of a claim before its asset is made, and apply it before the volume is created.
 
-The volume names the class from its creation, so its attributes must be there by then.
+The volume names the class from its creation, so it must have the attributes by then.
 Source: external-provisioner, which passes them to CreateVolume as mutable parameters; KEP-3751.
 """
 
@@ -19,7 +19,7 @@ __all__ = ["apply_attributes", "read_attributes"]
 
 
 async def read_attributes(name: str, driver: DriverView, deps: OperationDeps) -> VolumeAttributesClass:
-    """The class of this name. Raises NotFound or InvalidArgument if it cannot be applied."""
+    """Return the class of this name. Raises NotFound or InvalidArgument if it cannot be applied."""
     try:
         attributes = await deps.client.get(VOLUME_ATTRIBUTES_CLASSES, name)
     except ApiNotFound:

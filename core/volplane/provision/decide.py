@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from volplane.controller.actions import Action, Create, EventRecord, LiveReads, Patch, Read, Wait
 from volplane.drivers.view import DriverView
 from volplane.intents.conflict import claim_conflict
+from volplane.intents.ownership import driver_named
 from volplane.intents.record import (
     after_deleted_volume,
     can_never_be_bound,
@@ -80,7 +81,7 @@ def provisioner_of(storage_class: StorageClass, cluster: ClusterState) -> str:
 def decide_provision(
     claim: Claim, storage_class: StorageClass, cluster: ClusterState, reads: LiveReads, terms: Terms
 ) -> Action:
-    """The next action for an unbound claim of this class for which no volume fits."""
+    """Return the next action for an unbound claim of this class for which no volume fits."""
     known = cluster.intent_of(claim)
     made = cluster.volumes.get(volume_name_of(claim))
     if made is None and (step := _previous_attempt(claim, known, storage_class.provisioner, cluster)) is not None:
@@ -96,7 +97,7 @@ def decide_provision(
     if obstacle:
         if (step := _name_provisioner(claim, driver.name, terms)) is not None:
             return step
-        # Whatever an earlier, legal demand left behind stays under the intent until the claim is settled.
+        # The asset of an earlier, legal demand stays under the intent until the claim is settled.
         return not_provisioned(claim, obstacle)
     discarded = isinstance(cluster.progress.claims.get(claim.uid).step, Discarded)
     if known is not None and known.driver != driver.name and not discarded:
@@ -110,8 +111,8 @@ def decide_provision(
     ):
         old = known
         if known is not None and discarded:
-            # What is made next is another asset than the one that was deleted, also where that was another driver's:
-            # the class may name this one again.
+            # The next asset is another one than the deleted one, even if that was another driver's: the class may name
+            # this driver again.
             old = ClaimIntent(v=INTENT_VERSION, driver=driver.name, generation=known.generation + 1)
         return _give_back_lost_node(claim, driver, old, cluster, reads, terms=terms) or _declare(
             claim, storage_class, driver, old, cluster, terms=terms
@@ -120,19 +121,21 @@ def decide_provision(
 
 
 def _previous_attempt(claim: Claim, known: ClaimIntent | None, driver: str, cluster: ClusterState) -> Action | None:
-    """What comes before anything new: a record that others write too, and an asset that is being deleted."""
+    """Return what comes first: a wait for others who write the record, or the deletion of an asset."""
     if (wait := claim_conflict(claim, driver, cluster)) is not None or not discard_begun(claim, cluster):
         return wait
     return discard(claim, known.driver if known is not None else driver, cluster)
 
 
 def _without_driver(claim: Claim, storage_class: StorageClass, cluster: ClusterState, terms: Terms) -> Action:
-    """Nobody here serves the class: a broken driver, an external provisioner, or volumes made by hand."""
+    """Return the next action if no driver here serves the class: it is broken or external, or volumes are static."""
     provisioner = provisioner_of(storage_class, cluster)
-    if cluster.drivers.starting(provisioner):
-        return Wait(reason=f'driver "{provisioner}" is starting')
-    if broken := cluster.drivers.broken(provisioner):
-        return not_provisioned(claim, f'driver "{provisioner}" of class "{storage_class.name}" cannot work: {broken}')
+    lookup = driver_named(provisioner, cluster)
+    if lookup.next is not None:
+        return lookup.next
+    if lookup.reason:
+        why = f'driver "{provisioner}" of class "{storage_class.name}" cannot work: {lookup.reason}'
+        return not_provisioned(claim, why)
     if is_in_tree(provisioner):
         message = f"no volume plugin matched name: {provisioner}"
         if provisioner == NO_PROVISIONER:
@@ -158,7 +161,7 @@ def _name_provisioner(claim: Claim, provisioner: str, terms: Terms) -> Patch | N
 
 
 def _volume_exists(claim: Claim, made: Volume, cluster: ClusterState) -> Action:
-    """A volume of our name is there: it is this claim's (then the binder's turn) or it is in the way."""
+    """Return the next action if a volume of our name exists: the binder binds it, or it is another claim's."""
     if refers_to(made, claim) and can_never_be_bound(made, claim):
         return after_deleted_volume(claim, made, cluster)
     if refers_to(made, claim):
@@ -168,7 +171,7 @@ def _volume_exists(claim: Claim, made: Volume, cluster: ClusterState) -> Action:
 
 
 def _obstacle(claim: Claim, storage_class: StorageClass, driver: DriverView) -> str:
-    """Why this driver cannot serve this claim of this class at all, with what to change; or ""."""
+    """Return why this driver cannot serve this claim of this class at all, with what to change; or ""."""
     parameters, release = split_parameters(storage_class)
     if release not in ("delete", "recycle"):
         return (
@@ -210,7 +213,7 @@ def _declare(
 ) -> Action:
     """Write the intent before any side effect; one patch with the finalizer and the provisioner annotations."""
     intent = replace(old, v=INTENT_VERSION) if old is not None else ClaimIntent(v=INTENT_VERSION, driver=driver.name)
-    if intent.segment is None:  # else sticky: an asset may be there already
+    if intent.segment is None:  # Else it stays: an asset may be there already.
         choose = presumed_segment if old is None else choose_segment
         segment, why_not = choose(claim, storage_class, driver, cluster)
         if why_not:
@@ -222,7 +225,7 @@ def _declare(
 def _give_back_lost_node(
     claim: Claim, driver: DriverView, old: ClaimIntent | None, cluster: ClusterState, reads: LiveReads, *, terms: Terms
 ) -> Action | None:
-    """Ask for another node where the selected one is no more: no scheduler would ever look at this claim again."""
+    """Ask for another node if the selected one is gone: no scheduler would look at this claim again."""
     selected = claim.annotation(names.SELECTED_NODE)
     placed = old is not None and old.segment is not None
     if placed or not driver.info.topology_keys or not selected or cluster.nodes.get(selected) is not None:

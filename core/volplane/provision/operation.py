@@ -27,7 +27,7 @@ MOST_CLASSES = 1_000
 
 
 class ProvisionOperation:
-    """Handler of the verb `provision`."""
+    """Handles the verb `provision`."""
 
     def __init__(self, deps: OperationDeps, *, on_node: bool = False) -> None:
         """on_node: a process that serves one node runs it."""
@@ -73,9 +73,11 @@ class ProvisionOperation:
                 )
         except BackendError as error:
             progress.provision_failed(error, self._cluster.monotonic())
-            self._record_failure(run, claim, storage_class, error)
+            failure = f'Failed to provision volume with StorageClass "{storage_class.name}": {error}'
+            message = f"{failure}; next attempt in {self._deps.registry.next_delay(run, error):.3g} s"
+            self._deps.recorder.record(provisioning_failed(claim, message, same_as=failure))
             if selected and await self._gives_back(claim, intent, driver, error):
-                # A failure all the same: where every place is full, scheduler and driver must not chase each other.
+                # Still a failure: if every place is full, the back-off keeps scheduler and driver from looping.
                 progress.segment_full()
             raise
         now = self._cluster.monotonic()
@@ -85,7 +87,7 @@ class ProvisionOperation:
             progress.provision_made(result, now)
 
     def _justified(self, claim: Claim, driver: DriverView) -> ClaimIntent:
-        """The record by which the hook may be called. Raises Again where it may not."""
+        """Return the record by which the hook may be called. Raises Again if it may not."""
         intent = self._cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
         volume = self._cluster.volumes.get(volume_name_of(claim))
         if volume is not None:
@@ -99,7 +101,7 @@ class ProvisionOperation:
         return intent
 
     async def _recognise(self, claim: Claim, intent: ClaimIntent, driver: DriverView, progress: ClaimProgress) -> None:
-        """Learn what the claim's volume stands for, whose annotations are gone."""
+        """Find the asset of the claim's volume, whose annotations are gone."""
         found, now = await self._deps.find(claim, intent, driver), self._cluster.monotonic()
         if found is not None:
             progress.provision_made(found, now)
@@ -128,7 +130,7 @@ class ProvisionOperation:
                     raise Again(after=result.retry_after)
 
     async def _validate(self, driver: DriverView, request: ProvisionRequest) -> None:
-        """Ask the backend about a class's parameters before they are first used."""
+        """Let the backend validate a class's parameters before they are first used."""
         given = (driver.name, repr(sorted(request.parameters.items())))
         if given in self._valid or not driver.supports("validate"):
             return
@@ -137,12 +139,6 @@ class ProvisionOperation:
         if len(self._valid) >= MOST_CLASSES:
             self._valid.clear()
         self._valid.add(given)
-
-    def _record_failure(self, run: Run, claim: Claim, storage_class: StorageClass, error: BackendError) -> None:
-        delay = self._deps.registry.next_delay(run, error)
-        failure = f'Failed to provision volume with StorageClass "{storage_class.name}": {error}'
-        event = provisioning_failed(claim, f"{failure}; next attempt in {delay:.3g} s", same_as=failure)
-        self._deps.recorder.record(event)
 
     async def _gives_back(self, claim: Claim, intent: ClaimIntent, driver: DriverView, error: BackendError) -> bool:
         """Whether the scheduler shall choose another node: the place is full; for in-tree plugins after every failure.
@@ -153,13 +149,10 @@ class ProvisionOperation:
             return False  # The next generation may well be made here.
         if not is_in_tree(driver.name) and not (isinstance(error, ResourceExhausted) and error.reschedule):
             return False
-        return intent.segment is None or await self._proves_absence(claim, intent, driver, error)
-
-    async def _proves_absence(self, claim: Claim, intent: ClaimIntent, driver: DriverView, error: BackendError) -> bool:
-        if error.nothing_done:
+        if intent.segment is None or error.nothing_done:
             return True
         if intent.state is not None:
-            return False  # A job of the driver was begun, and may go on.
+            return False  # A job of the driver was started, and may go on.
         if not driver.supports("find") or driver.info.settle_seconds > 0:
             return False
         return await self._deps.find(claim, intent, driver) is None

@@ -1,4 +1,4 @@
-"""The PersistentVolume of an asset that was made. Pure."""
+"""Build the PersistentVolume of an asset that was made. Pure."""
 
 from __future__ import annotations
 
@@ -35,12 +35,15 @@ __all__ = ["awaits_recognition", "restore_annotations", "volume_body"]
 def volume_body(
     claim: Claim, storage_class: StorageClass, driver: DriverView, intent: ClaimIntent, asset: Asset
 ) -> dict[str, Any]:
-    """The PersistentVolume for an asset made for this claim."""
+    """Return the PersistentVolume for an asset made for this claim."""
     policy = storage_class.reclaim_policy
     annotations = _annotations(storage_class, driver, intent, asset)
     metadata: dict[str, Any] = {"name": volume_name_of(claim), "annotations": annotations}
     if policy == "Delete":
         metadata["finalizers"] = [reclaim_finalizer(driver.name)]
+    fields = dict(asset.source.fields)
+    if asset.source.kind == "csi" and asset.attributes:
+        fields["volumeAttributes"] = {**asset.attributes, **fields.get("volumeAttributes", {})}
     spec: dict[str, Any] = {
         "capacity": {"storage": format_bytes(asset.capacity_bytes)},
         "accessModes": list(claim.spec.access_modes or ()),
@@ -48,7 +51,7 @@ def volume_body(
         "persistentVolumeReclaimPolicy": policy,
         "storageClassName": storage_class.name,
         "volumeMode": claim.spec.volume_mode or "Filesystem",
-        asset.source.kind: _source_fields(asset),
+        asset.source.kind: fields,
     }
     mount_options = [*(storage_class.mount_options or ()), *asset.mount_options]
     if mount_options:
@@ -61,10 +64,10 @@ def volume_body(
 
 
 def restore_annotations(claim: Claim, cluster: ClusterState) -> Action | None:
-    """Put on the claim's new volume what an admission webhook took off: without it nobody would delete the asset.
+    """Restore what an admission webhook removed from the claim's new volume: without it the asset is never deleted.
 
-    Only while the record on the claim stands. A process that does not know what was made asks the driver first. None if
-    nothing is missing.
+    Only while the claim has its record. A process that does not know the asset asks the driver first. None if nothing
+    is missing.
     """
     step, intent = cluster.progress.claims.get(claim.uid).step, cluster.intent_of(claim)
     volume = cluster.volumes.get(volume_name_of(claim))
@@ -87,7 +90,7 @@ def restore_annotations(claim: Claim, cluster: ClusterState) -> Action | None:
 
 
 def awaits_recognition(claim: Claim, volume: Volume, cluster: ClusterState) -> bool:
-    """Whether only the driver can say what the claim's own volume stands for, and this process has to ask it."""
+    """Return whether only the driver knows the asset of the claim's own volume, and this process has to ask it."""
     intent = cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
     worked_on = claim.has_finalizer(names.PROVISIONING_FINALIZER) and intent is not None
     return worked_on and refers_to(volume, claim) and not (shows_asset(volume) or claim_elsewhere(claim, cluster))
@@ -107,7 +110,7 @@ def _annotations(storage_class: StorageClass, driver: DriverView, intent: ClaimI
 
 
 def _own_annotations(driver: DriverView, intent: ClaimIntent, asset: Asset) -> dict[str, str]:
-    """What we note on the volume. Those of in-tree plugin names look as stock tools know them: only what is needed."""
+    """Return our own annotations. Volumes of in-tree plugin names get only what is needed, as stock tools know them."""
     noted = {names.HANDLE: asset.handle, names.GENERATION: str(intent.generation)}
     if not is_in_tree(driver.name):
         return {**noted, names.DRIVER: driver.name, names.SCHEMA_VERSION: str(driver.info.parameters.version)}
@@ -116,13 +119,6 @@ def _own_annotations(driver: DriverView, intent: ClaimIntent, asset: Asset) -> d
     if handle_in(asset.source) == asset.handle:
         del noted[names.HANDLE]
     return noted
-
-
-def _source_fields(asset: Asset) -> dict[str, Any]:
-    fields = dict(asset.source.fields)
-    if asset.source.kind == "csi" and asset.attributes:
-        fields["volumeAttributes"] = {**asset.attributes, **fields.get("volumeAttributes", {})}
-    return fields
 
 
 def _term(segment: Mapping[str, str]) -> dict[str, Any]:

@@ -164,11 +164,15 @@ def pod_body(
     block = volume.spec.volume_mode == "Block"
     if block and not intent.held_by:
         raise Unmountable("a volume of mode Block cannot be mounted in a scrubber pod")
+    shown: dict[str, Any] = {"volumeDevices": [{"name": VOLUME, "devicePath": DEVICE}]}
+    if not block:
+        part = {"subPath": plan.sub_path} if plan.sub_path else {}
+        shown = {"volumeMounts": [{"name": VOLUME, "mountPath": "/scrub", **part}]}
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": settings.image or DEFAULT_IMAGE,
         "command": list(settings.command) or ["/bin/sh", "-c", BLOCK_SCRIPT if block else SCRIPT],
-        **_shown(plan, block=block),
+        **shown,
         "securityContext": {
             "runAsUser": 0,
             "allowPrivilegeEscalation": False,
@@ -210,17 +214,6 @@ def pod_body(
     annotations[_SPEC] = msgspec.json.encode(body["spec"]).decode()
     annotations[_SEAL] = sealer.sign(*_sealed(pod_name(volume), annotations))
     return body
-
-
-def _shown(plan: ScrubPlan, *, block: bool) -> dict[str, Any]:
-    """Return where the container finds the volume."""
-    if block:
-        return {"volumeDevices": [{"name": VOLUME, "devicePath": DEVICE}]}
-    return {
-        "volumeMounts": [
-            {"name": VOLUME, "mountPath": "/scrub"} | ({"subPath": plan.sub_path} if plan.sub_path else {})
-        ]
-    }
 
 
 def _pod_volume(volume: Volume, intent: RecycleIntent, plan: ScrubPlan) -> Mapping[str, Any]:

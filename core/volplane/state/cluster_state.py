@@ -42,43 +42,39 @@ class Drivers(Protocol):
     """The configured drivers, as decisions see them."""
 
     def get(self, name: str) -> DriverView | None:
-        """The working driver of this name."""
+        """Return the working driver of this name."""
 
     def distributed(self, name: str) -> DriverView | None:
-        """The driver of this name, if it is `on_nodes` and made."""
+        """Return the driver of this name, if it is `on_nodes` and made."""
 
     def on_nodes(self, name: str) -> bool:
-        """Whether the processes of the nodes call the hooks of this driver, and this one does not."""
+        """Return whether the processes of the nodes call the hooks of this driver, and this one does not."""
 
     def publishes(self, name: str) -> bool:
-        """Whether the room of the driver of this name is published, by this process or by those of the nodes."""
+        """Return whether the room of this driver is published, by this process or by those of the nodes."""
 
     def starting(self, name: str) -> bool:
-        """Whether the driver of this name will be ready, or be broken with a reason, in a moment."""
+        """Return whether the driver of this name will soon be ready, or be broken with a reason."""
 
     def broken(self, name: str) -> str:
-        """Why the configured driver of this name does not work, or ""."""
+        """Return why the configured driver of this name does not work, or ""."""
 
     def owner_of(self, source: VolumeSource) -> SourceOwner:
-        """The one driver that owns a static volume's source, as far as it is known. Calls no hook."""
+        """Return the one driver that owns a static volume's source, as far as it is known. Calls no hook."""
 
     def attachers(self, csi_driver: str) -> tuple[str, ...]:
-        """Names of the configured drivers, usable or not, that serve the attachments of this CSI driver name."""
+        """Return the configured drivers, usable or not, that serve the attachments of this CSI driver name."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ClusterState:
     """Everything that a decision may look at: objects, indexes, views of drivers, progress. It reaches nothing else.
 
-    cluster_id: the mark on assets. namespace: ours, with the scrubber pods. lease: key of the Lease under which this
-    process leads, "" if nobody is elected. node_name: the node whose storage this process serves, "" for the cluster.
-    attachments, csi_drivers: empty where no controller of this process attaches, or says what a driver can do.
-    capacities: published room, in our namespace; empty where no controller of this process publishes or uses it.
-    now: wall time; monotonic: loop time; fence: text of our term's `Fence`, "" if nobody is elected. Decisions read;
-    event handlers and operations change the caches and the progress.
+    Decisions read; event handlers and operations change the caches and the progress.
     """
 
     cluster_id: str
+    """The mark on assets."""
     claims: Cache[Claim]
     volumes: Cache[Volume]
     classes: Cache[StorageClass]
@@ -87,14 +83,22 @@ class ClusterState:
     drivers: Drivers
     sealer: Sealer
     now: Callable[[], datetime]
+    """The wall clock."""
     monotonic: Callable[[], float]
+    """Loop time."""
     namespace: str = "volplane-system"
+    """Our namespace, with the scrubber pods."""
     lease: str = ""
+    """Key of the Lease under which this process leads; "" = without an election."""
     node_name: str = ""
+    """The node whose storage this process serves; "" = the cluster."""
     fence: Callable[[], str] = lambda: ""
+    """Text of our term's `Fence`; "" = without an election."""
     attachments: Cache[VolumeAttachment] = field(default_factory=lambda: Cache(ATTACHMENTS, ATTACHMENT_INDEXES))
+    """Empty, as the next two, unless a controller of this process uses it."""
     csi_drivers: Cache[CsiDriver] = field(default_factory=lambda: Cache(CSI_DRIVERS))
     capacities: Cache[CsiStorageCapacity] = field(default_factory=lambda: Cache(CAPACITIES))
+    """Published room, in our namespace."""
     progress: Progress = field(default_factory=Progress)
     free: FreeVolumes = field(default_factory=FreeVolumes)
     waiting: WaitingClaims = field(default_factory=WaitingClaims)
@@ -127,12 +131,12 @@ class ClusterState:
         return self.free.best(demand, claim_key=claim_key)
 
     def intent_of(self, claim: Claim) -> ClaimIntent | None:
-        """What is being made for the claim: its sealed record; if that is damaged, what this process last began."""
+        """Return the claim's sealed record; if that is damaged, what this process started last."""
         written = self.sealer.open(claim.uid, claim.annotation(names.INTENT))
         return written if written is not None else self.progress.claims.get(claim.uid).intent
 
     def sealed(self, claim: Claim, intent: ClaimIntent) -> str:
-        """The record of an intent that is worked on in our term, as an annotation of the claim."""
+        """Return the record of an intent that is worked on in our term, as an annotation of the claim."""
         return self.sealer.seal(claim.uid, replace(intent, fence=self.fence()))
 
     def attachments_of(self, volume: Volume) -> list[VolumeAttachment]:
@@ -141,45 +145,43 @@ class ClusterState:
         found = {each.name: each for name in volumes for each in self.attachments.by_index("volume", name)}
         driver, handle = csi_source(volume)
         attachers = sorted({driver, *(each.spec.attacher for each in found.values())})
-        # What is recorded of a volume with an in-tree source is the handle as that has it.
+        # The record of a volume with an in-tree source has the handle of that source.
         for asset in starmap(asset_name, product(attachers, sorted({handle, handle_in(volume_source(volume))}))):
             found.update((each.name, each) for each in self.attachments.by_index("asset", asset))
         return list(found.values())
 
     def attached_to(self, volume: Volume) -> list[str]:
-        """Names of the nodes for which an attachment of the volume's asset exists; sorted."""
+        """Return the names of the nodes for which an attachment of the volume's asset exists; sorted."""
         return sorted({each.spec.node_name for each in self.attachments_of(volume)})
 
     def has_driver(self, name: str) -> bool:
-        """Whether a driver of this name is configured here, working or not."""
+        """Return whether a driver of this name is configured here, working or not."""
         return self.drivers.get(name) is not None or bool(self.drivers.broken(name))
 
     def seconds_since(self, time: str | None) -> float:
-        """How long ago a time of the server was, as far as its clock and ours agree; 0 if that is not known."""
+        """Return how long ago a time of the server was, as far as its clock and ours agree; 0 if that is not known."""
         try:
             return max(0.0, (self.now() - datetime.fromisoformat(time or "").astimezone(UTC)).total_seconds())
         except ValueError:
             return 0.0
 
     def flow_of_claim(self, key: str) -> str:
-        """The flow of the claim's key in its queue: its class. Failing claims of one class do not delay others."""
+        """Return the flow of the claim's key in its queue: its class. Failing ones do not delay other classes."""
         claim = self.claims.get(key)
         return class_of_claim(claim) or "" if claim is not None else ""
 
     def flow_of_volume(self, key: str) -> str:
-        """The flow of the volume's key in its queue: its class."""
+        """Return the flow of the volume's key in its queue: its class."""
         volume = self.volumes.get(key)
         return class_of_volume(volume) if volume is not None else ""
 
     def flow_of_attachment(self, key: str) -> str:
-        """The flow of the attachment's key in its queue: many that are to be detached delay none that is to be
-        attached.
-        """
+        """Return the flow of the attachment's key in its queue: many detaches delay no attach."""
         attachment = self.attachments.get(key)
         return "detach" if attachment is None or attachment.terminating else "attach"
 
     def default_class(self) -> StorageClass | None:
-        """The newest class marked as default; of equally new ones the smallest name."""
+        """Return the newest class marked as default; of equally new ones that with the smallest name."""
         marked = [
             item
             for item in self.classes.values()

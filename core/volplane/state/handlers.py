@@ -28,20 +28,19 @@ def _record(item: Claim | Volume | VolumeAttachment) -> str | None:
 
 
 def _volumes_concerned(old: Claim | None, new: Claim | None) -> list[str]:
-    """Names of the volumes that the claim names, or named, unless its status tells of a bind that they know already."""
-    if (
-        old is not None
-        and new is not None
-        and old.status.phase != "Bound"
-        and new.status.phase == "Bound"
-        and (old.uid, old.terminating, old.spec) == (new.uid, new.terminating, new.spec)
-    ):
-        return []  # The volume's own writes were before this one, the last of a bind.
+    """Return the names of the volumes that the claim names or named; none for the last write of a bind.
+
+    That only changes the claim's status: the writes of the volume came before it.
+    """
+    if old is not None and new is not None and old.uid == new.uid:
+        turned = old.status.phase != "Bound" and new.status.phase == "Bound"
+        if turned and old.terminating == new.terminating and old.spec == new.spec:
+            return []
     return sorted({item.spec.volume_name for item in (old, new) if item is not None} - {""})
 
 
 def _only_deleted(old: Claim, new: Claim) -> bool:
-    """Whether all that happened to a bound claim is that its deletion began: it stays bound until it is gone."""
+    """Return whether a bound claim is terminating now and nothing else has changed: it stays bound until it is gone."""
     bound = old.annotation(names.BIND_COMPLETED) is not None and not new.has_finalizer(_HELD)
     began = old.uid == new.uid and new.terminating and not old.terminating
     same = old.metadata.annotations == new.metadata.annotations and old.metadata.labels == new.metadata.labels
@@ -49,7 +48,7 @@ def _only_deleted(old: Claim, new: Claim) -> bool:
 
 
 def _new_phase(old: Volume, new: Volume) -> bool:
-    """Whether nothing that decisions see changed about a living volume but its status."""
+    """Return whether nothing but the status of a living volume has changed, of what decisions see."""
     before, after = old.metadata, new.metadata
     same = before.uid == after.uid and before.labels == after.labels and before.finalizers == after.finalizers
     living = not (old.terminating or new.terminating)
@@ -57,7 +56,7 @@ def _new_phase(old: Volume, new: Volume) -> bool:
 
 
 class EventHandlers:
-    """Listeners of the caches: keep the indexes and queue whatever a change may concern."""
+    """Listens to the caches: keeps the indexes, and queues what a change may concern."""
 
     def __init__(
         self,
@@ -78,6 +77,7 @@ class EventHandlers:
         self._forget = forget
 
     def subscribe(self) -> None:
+        """Follow the caches."""
         self._cluster.claims.subscribe(self._cluster.record_conflicts.claim_changed)
         self._cluster.volumes.subscribe(self._cluster.record_conflicts.volume_changed)
         self._cluster.volumes.subscribe(self.volume_changed)
@@ -137,9 +137,9 @@ class EventHandlers:
             self._claims.enqueue(woken)
 
     def _claims_concerned(self, old: Volume | None, new: Volume | None) -> Iterable[str]:
-        """Keys of the claims that the volume refers to, that name it, or whose own it is. For one that is gone there is
-        nothing to decide. Where another is the binder, the phase that it writes on a living volume tells a claim
-        nothing.
+        """Return the keys of the cached claims that the volume refers to, that name it, or that it was made for.
+
+        Beside another binder, the phase that this writes on a living volume concerns no claim.
         """
         claims = self._cluster.claims
         if not self._writes_phase and old is not None and new is not None and _new_phase(old, new):
@@ -154,7 +154,7 @@ class EventHandlers:
         return [key for key in keys if key in claims]
 
     def _follow_progress(self, old: Volume | None, new: Volume | None) -> None:
-        """Drop what the volume itself shows now, or is needed no more."""
+        """Drop what the volume itself shows now, or what is not needed any more."""
         progress = self._cluster.progress
         if new is None:
             if old is not None:
@@ -165,8 +165,8 @@ class EventHandlers:
             progress.claims.get(new.name.removeprefix("pvc-")).volume_seen(complete=shows_asset(new))
         if old is None or (before := _record(old)) is None or before == (now := _record(new)):
             return
-        begun = read_intent(RecycleIntent, before)
-        if now is None or (begun is not None and not begun.same_scrub(read_intent(RecycleIntent, now))):
+        scrub = read_intent(RecycleIntent, before)
+        if now is None or (scrub is not None and not scrub.same_scrub(read_intent(RecycleIntent, now))):
             progress.volumes.forget(new.uid)
 
     def class_changed(self, old: StorageClass | None, new: StorageClass | None) -> None:
@@ -180,7 +180,7 @@ class EventHandlers:
                     self._claims.enqueue(claim.key)
 
     def attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> None:
-        """A released volume waits with its deletion until nothing of its asset is attached any more."""
+        """Queue the volumes of the attachment's asset: a deletion waits until nothing of it is attached any more."""
         if new is not None or old is None:
             return
         named, overlaps = old.spec.source.persistent_volume_name or "", self._cluster.overlaps
@@ -193,7 +193,7 @@ class EventHandlers:
             self._volume_left(name)
 
     def _volume_left(self, name: str) -> None:
-        """Somebody does not use the volume any more, for which only one waits that no living claim has."""
+        """Queue a volume that is used less now, unless a living claim is bound to it: only others wait for that."""
         volume = self._cluster.volumes.get(name)
         if volume is None:
             return
@@ -210,7 +210,7 @@ class EventHandlers:
             self._volumes.enqueue(name)
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
-        """An asset is placed by the labels of the node. Heartbeats change none of them."""
+        """Queue what the labels of a node place. Heartbeats change none of them."""
         if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
             return
         present = new or old or Node()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from volplane.assets import Segment
 from volplane.kube import names
-from volplane.kube.cache import Cache
+from volplane.kube.cache import Cache, IndexFunction
 from volplane.kube.objects import Claim, Node, Pod, PodVolume, VolumeAttachment
 from volplane.state.matching import class_of_claim
 from volplane.state.naming import volume_name_of
@@ -30,21 +30,20 @@ SCRUB_VOLUME = "volplane.dev/scrub-volume"
 
 
 def claim_of_volume(pod: Pod, volume: PodVolume) -> str:
-    """Key of the claim that a volume of the pod is; "" if it is none. The claim of a generic ephemeral volume is named
-    after pod and volume.
-    """
+    """Return the key of the claim that the pod's volume stands for; "" if it is no claim."""
     if volume.persistent_volume_claim is not None:
         return f"{pod.namespace}/{volume.persistent_volume_claim.claim_name}"
+    # The claim of a generic ephemeral volume is named after pod and volume.
     return f"{pod.namespace}/{pod.name}-{volume.name}" if volume.ephemeral is not None else ""
 
 
 def claims_of_pod(pod: Pod) -> list[str]:
-    """Keys of the claims a pod mounts."""
+    """Return the keys of the claims a pod mounts."""
     return [key for volume in pod.spec.volumes or () if (key := claim_of_volume(pod, volume))]
 
 
 def finished(pod: Pod) -> bool:
-    """Succeeded, failed, or terminating without a running container."""
+    """Return whether the pod has succeeded or failed, or is terminating without a running container."""
     if pod.status.phase in ("Succeeded", "Failed"):
         return True
     statuses = [
@@ -57,45 +56,12 @@ def finished(pod: Pod) -> bool:
 
 
 def scrubbed_volume(pod: Pod) -> str | None:
-    """Name of the volume that a scrubber pod names in its annotation."""
+    """Return the name of the volume that a scrubber pod names in its annotation."""
     return pod.annotation(SCRUB_VOLUME)
 
 
-def _volume_of_claim(claim: Claim) -> list[str]:
-    return [claim.spec.volume_name] if claim.spec.volume_name else []
-
-
-def _class_while_unbound(claim: Claim) -> list[str]:
-    if claim.annotation(names.BIND_COMPLETED) is not None:
-        return []
-    return [class_of_claim(claim) or ""]
-
-
-def _own_name_while_unbound(claim: Claim) -> list[str]:
-    return [volume_name_of(claim)] if claim.annotation(names.BIND_COMPLETED) is None else []
-
-
-def _node_while_unbound(claim: Claim) -> list[str]:
-    node = claim.annotation(names.SELECTED_NODE)
-    return [node] if node and claim.annotation(names.BIND_COMPLETED) is None else []
-
-
-def _volume_to_scrub(pod: Pod) -> list[str]:
-    volume = scrubbed_volume(pod)
-    return [volume] if volume else []
-
-
-def _volume_of_attachment(attachment: VolumeAttachment) -> list[str]:
-    name = attachment.spec.source.persistent_volume_name
-    return [name] if name else []
-
-
-def _node_of_attachment(attachment: VolumeAttachment) -> list[str]:
-    return [attachment.spec.node_name]
-
-
 def asset_name(attacher: str, handle: str) -> str:
-    """What attachments of one asset have in common, whatever PersistentVolume they name."""
+    """Return the key that all attachments of one asset share, whatever PersistentVolume they name."""
     return f"{attacher}^{handle}"
 
 
@@ -104,22 +70,37 @@ def _asset_of_attachment(attachment: VolumeAttachment) -> list[str]:
     return [asset_name(attachment.spec.attacher, record.handle)] if record is not None else []
 
 
-ATTACHMENT_INDEXES = {"volume": _volume_of_attachment, "node": _node_of_attachment, "asset": _asset_of_attachment}
+def _unbound(claim: Claim) -> bool:
+    return claim.annotation(names.BIND_COMPLETED) is None
+
+
+def _text(value: str | None) -> list[str]:
+    return [value] if value else []
+
+
+ATTACHMENT_INDEXES: Mapping[str, IndexFunction[VolumeAttachment]] = {
+    "volume": lambda attachment: _text(attachment.spec.source.persistent_volume_name),
+    "node": lambda attachment: [attachment.spec.node_name],
+    "asset": _asset_of_attachment,
+}
 """volume: by the volume, node: by the node that an attachment names; asset: by CSI driver and recorded handle."""
-POD_INDEXES = {"claim": claims_of_pod, "scrubs": _volume_to_scrub}
+POD_INDEXES: Mapping[str, IndexFunction[Pod]] = {
+    "claim": claims_of_pod,
+    "scrubs": lambda pod: _text(scrubbed_volume(pod)),
+}
 """claim: by the claims a pod mounts; scrubs: by the volume that a scrubber pod names."""
-CLAIM_INDEXES = {
-    "volume": _volume_of_claim,
-    "unbound": _class_while_unbound,
-    "node": _node_while_unbound,
-    "own": _own_name_while_unbound,
+CLAIM_INDEXES: Mapping[str, IndexFunction[Claim]] = {
+    "volume": lambda claim: _text(claim.spec.volume_name),
+    "unbound": lambda claim: [class_of_claim(claim) or ""] if _unbound(claim) else [],
+    "node": lambda claim: _text(claim.annotation(names.SELECTED_NODE)) if _unbound(claim) else [],
+    "own": lambda claim: [volume_name_of(claim)] if _unbound(claim) else [],
 }
 """volume: by the volume a claim names. Of unbound claims, unbound: by class ("" = none); node: by the selected node;
 own: by the name of the volume that is made for them."""
 
 
 class NodePlaces:
-    """Follows a cache of nodes. What the labels of all say is computed anew only after one of them has changed."""
+    """Follows a cache of nodes. The places are computed again only after the labels of a node have changed."""
 
     def __init__(self, nodes: Cache[Node]) -> None:
         self._nodes = nodes
@@ -127,11 +108,11 @@ class NodePlaces:
         nodes.subscribe(self._changed)
 
     def get(self, name: str) -> Node | None:
-        """The node of this name."""
+        """Return the node of this name."""
         return self._nodes.get(name)
 
     def segments(self, keys: Sequence[str]) -> tuple[Segment, ...]:
-        """Where nodes are, by labels with these keys: each place once, in order. A node that lacks one is nowhere."""
+        """Return the places of nodes by labels with these keys, each once, in order. Nodes may have none."""
         if not keys:
             return ()
         asked = tuple(keys)

@@ -41,24 +41,24 @@ _UNKNOWN = "UNSPECIFIED"
 
 
 def volume_name_of(claim: Claim) -> str:
-    """Name of the volume, and of the asset, that is made for the claim."""
+    """Return the name of the volume, and of the asset, that is made for the claim."""
     return f"pvc-{claim.uid}"
 
 
 def node_hash(name: str) -> str:
-    """The value of the label `volplane.dev/node` for the node of this name, which may be longer than a label value."""
+    """Return the label value for the node of this name, which may be longer than a label value."""
     return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def handle_in(source: VolumeSource) -> str:
-    """The backend's id of the asset as the source has it, or ""."""
+    """Return the backend's id of the asset as the source has it, or ""."""
     return str(source.fields.get(_HANDLES.get(source.kind, ""), ""))
 
 
 def csi_source(volume: Volume) -> tuple[str, str]:
-    """CSI driver name and handle; of an in-tree source of a cloud those of the CSI driver that has taken over from it;
-    two empty texts for other sources.
+    """Return CSI driver name and handle; for an in-tree source of a cloud those that the CSI driver has for it.
 
+    Other sources have two empty texts.
     Source: k8s.io/csi-translation-lib/plugins, aws_ebs.go and gce_pd.go.
     """
     spec, labels = volume.spec, volume.metadata.labels or {}
@@ -76,22 +76,22 @@ def csi_source(volume: Volume) -> tuple[str, str]:
 
 
 def is_in_tree(driver: str) -> bool:
-    """Whether this is the name of a plugin of Kubernetes: its absence is an error, its marks are the stock ones."""
+    """Return whether this names a plugin of Kubernetes: its absence is an error, its marks are the stock ones."""
     return driver.startswith(IN_TREE_PREFIX)
 
 
 def reclaim_finalizer(driver: str) -> str:
-    """The finalizer on the volumes that this driver makes."""
+    """Return the finalizer on the volumes that this driver makes."""
     return names.IN_TREE_FINALIZER if is_in_tree(driver) else names.RECLAIM_FINALIZER
 
 
 def on_release(volume: Volume) -> str:
-    """What happens with a dynamic volume when its claim goes: "recycle" offers it again, else ""."""
+    """Return what happens with a dynamic volume when its claim is deleted: "recycle" offers it again, else ""."""
     return volume.annotation(names.ON_RELEASE) or ""
 
 
 def shows_asset(volume: Volume) -> bool:
-    """Whether its annotations say who made it and what; an admission webhook may have taken them off."""
+    """Return whether its annotations say what made it and which asset it holds: a webhook may have removed them."""
     maker = volume.annotation(names.PROVISIONED_BY)
     return maker is not None and (is_in_tree(maker) or volume.annotation(names.HANDLE) is not None)
 
@@ -103,8 +103,9 @@ def generation_of(volume: Volume) -> int:
 
 
 def asset_key(volume: Volume) -> str:
-    """What operations of one driver exclude each other by: our name of the asset, or of a static volume its handle or
-    source. How a disk is mounted does not count: two volumes of one disk may differ in it.
+    """Return the name by which operations of one driver exclude each other: ours, else handle or source.
+
+    How a disk is mounted does not count: two volumes of one disk may differ in it.
     """
     if volume.annotation(names.PROVISIONED_BY) is not None:
         return volume.name
@@ -115,12 +116,12 @@ def asset_key(volume: Volume) -> str:
 
 
 def volume_source(volume: Volume) -> VolumeSource:
-    """The volume's source; one without any (impossible on a real server) reads as an unknown kind."""
+    """Return the volume's source; without any, which a real server refuses, one of an unknown kind."""
     return source_of(volume) or VolumeSource(kind="", fields={})
 
 
 def source_of(volume: Volume) -> VolumeSource | None:
-    """The volume's source under the API's key, or None if it has none that we know."""
+    """Return the volume's source under the API's key, or None if it has none that we know."""
     spec = volume.spec
     for attribute, key in _SOURCES:
         fields = getattr(spec, attribute)

@@ -1,9 +1,9 @@
-"""Conflicts over records: a record that somebody else overwrites, or that another installation has sealed.
+"""Conflicts over records: a record that others overwrite, or that another installation has sealed.
 
 A tenant may write claims. Another installation of volplane may serve a driver of the same name, with a sealing key and
-a Lease of its own. A process may run without an election beside one that was elected. Nothing refuses such writes: a
-conflict is no 409, but two writers that both take the record for theirs, as two field managers of Server-Side Apply.
-This module remembers what the caches show of that. `volplane.intents.conflict` decides what to do about it.
+a Lease of its own. A process may run without an election beside one that was elected. The API server refuses none of
+these writes: both writers take the record for theirs, like two field managers of Server-Side Apply. This module
+remembers what the caches show of that. `volplane.intents.conflict` decides what to do about it.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from volplane.state.records import RecycleIntent, Sealer, named_in_record, read_
 __all__ = ["TAKEOVER_GRACE", "RecordConflict", "RecordConflicts"]
 
 TAKEOVER_GRACE = 10.0
-"""Seconds after which a record of ours that replaced another installation's counts: no hook is called before. The other
-installation writes its own again meanwhile, if it is at work.
+"""Seconds for which no hook is called after our record has replaced another installation's.
+
+If that is at work, it writes its own record again meanwhile.
 """
 _MOST_NAMED = 10
-"""Other installations that are named in the log; the names stand on claims, and tenants may write those."""
+"""Other installations that are named in the log; tenants may write their names on claims."""
 
 _LOG = logging.getLogger(__name__)
 
 
 class RecordConflict(msgspec.Struct):
-    """What is known of the conflict over the record of one object.
-
-    other: namespace of the installation whose record is on the object, or was there before ours; "" = none is known.
-    since: loop time of the last change of the record. was_ours: whether a record of ours counted, before it was
-    overwritten. overwrites: how often in a row that happened. taking_over: whether the record is ours and replaced that
-    of the other installation. undone_takeovers: how often the other installation wrote its own again within
-    `TAKEOVER_GRACE`.
-    """
+    """What is known of the conflict over the record of one object."""
 
     other: str = ""
+    """Namespace of the installation whose record is on the object, or was there before ours; "" = none is known."""
     since: float = 0.0
+    """Loop time of the last change of the record."""
     was_ours: bool = False
+    """A record of ours counted, before it was overwritten."""
     overwrites: int = 0
+    """How often in a row that happened."""
     taking_over: bool = False
+    """The record is ours, and replaced that of the other installation."""
     undone_takeovers: int = 0
+    """How often the other installation wrote its own again within `TAKEOVER_GRACE`."""
 
     def overwritten(self, now: float) -> None:
-        """The record was ours, and is not any more. now: loop time."""
+        """Note that the record was ours, and is not any more. now: loop time."""
         if self.taking_over and now < self.since + TAKEOVER_GRACE:
             self.undone_takeovers += 1
         else:
@@ -58,12 +58,12 @@ class RecordConflict(msgspec.Struct):
         self.since, self.taking_over = now, False
 
     def written(self, now: float) -> None:
-        """The record is ours now, and was not before. now: loop time."""
+        """Note that the record is ours now, and was not before. now: loop time."""
         self.since, self.taking_over = now, bool(self.other) and not self.was_ours
 
 
 class RecordConflicts:
-    """By uid of the object. Follows the caches of claims and volumes. Objects without a conflict are not in it."""
+    """Follows the caches of claims and volumes, and keeps the conflicts by uid of the object."""
 
     def __init__(
         self,
@@ -73,9 +73,7 @@ class RecordConflicts:
         fence: Callable[[], str],
         monotonic: Callable[[], float],
     ) -> None:
-        """serves: whether a driver of this name is configured here. fence: text of our term's `Fence`. monotonic: loop
-        time.
-        """
+        """serves: whether a driver of this name is configured here. fence: text of our term's `Fence`."""
         self._sealer = sealer
         self._serves = serves
         self._fence = fence
@@ -84,11 +82,11 @@ class RecordConflicts:
         self._named: set[str] = set()
 
     def about(self, uid: str) -> RecordConflict | None:
-        """The conflict over the object's record; None: nobody else has written it."""
+        """Return the conflict over the object's record; None: no other has written it."""
         return self._known.get(uid)
 
     def is_ours(self, claim: Claim) -> bool:
-        """Whether the record on the claim was sealed with our key, in our term."""
+        """Return whether the record on the claim was sealed with our key, in our term."""
         return self._ours(claim.uid, claim.annotation(names.INTENT))
 
     def _ours(self, uid: str, text: str | None) -> bool:
@@ -96,7 +94,7 @@ class RecordConflicts:
         return intent is not None and intent.fence == self._fence()
 
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
-        """Listener of the cache of claims."""
+        """Follow the cache of claims."""
         if old is not None and (new is None or new.uid != old.uid):
             self._known.pop(old.uid, None)
             old = None
@@ -107,15 +105,17 @@ class RecordConflicts:
         if now == before:
             return
         had, has = self._ours(new.uid, before), self._ours(new.uid, now)
-        if now is None and (_needs_none(new) or (not had and not new.has_finalizer(names.PROVISIONING_FINALIZER))):
-            self._known.pop(new.uid, None)  # It has ended.
+        bound = bool(new.spec.volume_name) or new.annotation(names.BIND_COMPLETED) is not None
+        worked_on = had or new.has_finalizer(names.PROVISIONING_FINALIZER)
+        if now is None and (new.terminating or bound or not worked_on):
+            self._known.pop(new.uid, None)  # The record has ended: nothing more is made for the claim.
             return
         if had and not has:
             self._known.setdefault(new.uid, RecordConflict()).overwritten(self._monotonic())
         elif has and not had and (known := self._known.get(new.uid)) is not None:
             known.written(self._monotonic())
         if not has and (author := self._sealer.other_author(new.uid, now)):
-            # What another installation writes shows that it is at work, so the delay begins anew.
+            # The other installation is at work, so the delay starts again.
             known = self._known.setdefault(new.uid, RecordConflict())
             known.other, known.since = author, self._monotonic()
             self._warn(new, author)
@@ -135,7 +135,7 @@ class RecordConflicts:
         )
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
-        """Listener of the cache of volumes. The record of a scrub is not sealed, and names its installation."""
+        """Follow the cache of volumes. The record of a scrub is not sealed, and names its installation."""
         if new is None or old is None or new.uid != old.uid:
             if old is not None:
                 self._known.pop(old.uid, None)
@@ -153,8 +153,3 @@ class RecordConflicts:
 
     def _is_of_our_term(self, intent: RecycleIntent | None) -> bool:
         return intent is not None and intent.fence == self._fence()
-
-
-def _needs_none(claim: Claim) -> bool:
-    """Whether the claim needs no record any more: nothing more is made for it."""
-    return claim.terminating or bool(claim.spec.volume_name) or claim.annotation(names.BIND_COMPLETED) is not None

@@ -12,8 +12,14 @@ from unit.binding.objects import claim, volume
 from unit.deciding import DRIVER, HOOKS, disk, state_with
 from volplane.controller.actions import LiveReads, Patch, Run, Settled, Wait
 from volplane.drivers.owners import SourceOwner
-from volplane.expand.change import bound_volume, go_on
-from volplane.expand.conditions import RESIZE_CONDITIONS, RESIZING, conditions_with, conditions_without
+from volplane.expand.change import (
+    RESIZE_CONDITIONS,
+    RESIZING,
+    bound_volume,
+    conditions_with,
+    conditions_without,
+    resume_change,
+)
 from volplane.expand.modify import decide_modify
 from volplane.kube.objects import Volume
 from volplane.state.naming import asset_key
@@ -84,7 +90,7 @@ def step(state: dict[str, Any], *, given: dict[str, Any] | None = None, due: flo
 
 
 def next_step(answer: Changing, item: Volume) -> Any:
-    return go_on(answer, item, MARK, state_with(item, drivers=(OURS,)), doing="it is growing")
+    return resume_change(answer, item, MARK, state_with(item, drivers=(OURS,)), doing="it is growing")
 
 
 WAITS = Wait(reason="it is growing", seconds=5.0)
