@@ -87,12 +87,8 @@ docs: $(WHOLE) ## Write the generated pages of docs/reference anew
 	@$(BIN)/python -m tools.reference
 
 .PHONY: chart
-chart: $(STAMP) ## Write what deploy/chart takes from the code
-	@$(BIN)/python -m tools.chart
-
-.PHONY: renderings
-renderings: $(STAMP) $(BIN)/helm ## Render deploy/renderings with helm
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tools.chart --render
+chart: $(STAMP) ## Write the rights of the controllers into the Helm chart
+	@$(BIN)/python -m tools.chart_rules
 
 .PHONY: site
 site: $(WHOLE) ## Build the site from docs/ into build/site; a broken link is an error

@@ -1,0 +1,147 @@
+{{- define "volplane.image" -}}
+{{- $tag := .Values.image.tag | default .Chart.AppVersion -}}
+{{- .Values.image.repository }}{{ if hasPrefix "@" $tag }}{{ else }}:{{ end }}{{ $tag -}}
+{{- end }}
+
+{{- /* The controllers and their rights, see files/rules.yaml; as JSON. */}}
+{{- define "volplane.rules" -}}
+{{- tpl (.Files.Get "files/rules.yaml") . | fromYaml | toJson -}}
+{{- end }}
+
+{{- /* The controllers that run, as JSON. */}}
+{{- define "volplane.controllers" -}}
+{{- $known := (include "volplane.rules" . | fromJson).controllers -}}
+{{- if and (has "all" .Values.controllers) (gt (len .Values.controllers) 1) -}}
+{{- fail "controllers: all stands alone, or leave it out and name them" -}}
+{{- end -}}
+{{- range without .Values.controllers "all" -}}
+{{- if not (has . $known) -}}
+{{- fail (printf "controllers: %s is no controller; give all, or some of %s" . (join ", " $known)) -}}
+{{- end -}}
+{{- end -}}
+{{- (has "all" .Values.controllers | ternary $known .Values.controllers) | toJson -}}
+{{- end }}
+
+{{- /* The rules of a role: (root, key of files/rules.yaml). */}}
+{{- define "volplane.role" -}}
+{{- $root := index . 0 }}
+{{- $controllers := include "volplane.controllers" $root | fromJsonArray }}
+{{- range get (include "volplane.rules" $root | fromJson) (index . 1) }}
+{{- if and (or (not .controller) (has .controller $controllers)) (or (not .publishing) (include "volplane.publishing" $root)) }}
+{{ .rules | toYaml }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* The configuration file of volplane. */}}
+{{- define "volplane.configuration" -}}
+{{- toYaml .Values.config }}
+{{ end }}
+
+{{- /* Whether some driver is served by processes of nodes: text or nothing. */}}
+{{- define "volplane.distributed" -}}
+{{- range .Values.config.drivers }}{{ if .distributed }}yes{{ end }}{{ end -}}
+{{- end }}
+
+{{- /* Whether the capacity of some driver is published: text or nothing. */}}
+{{- define "volplane.publishing" -}}
+{{- range .Values.config.drivers }}{{ if or .distributed .storageCapacity }}yes{{ end }}{{ end -}}
+{{- end }}
+
+{{- /* Namespace -> names of the Secrets that options refer to as secret:NAMESPACE/NAME/KEY, as JSON. */}}
+{{- define "volplane.secrets" -}}
+{{- $found := dict }}
+{{- range concat (.Values.config.drivers | default list) (.Values.config.extensions | default list) }}
+{{- range .options }}
+{{- $given := "" }}{{ if kindIs "string" . }}{{ $given = trim . }}{{ end }}
+{{- if regexMatch "^secret:[a-z0-9][-a-z0-9]*/[a-z0-9][-.a-z0-9]*/[-._A-Za-z0-9]+$" $given }}
+{{- $parts := splitList "/" (trimPrefix "secret:" $given) }}
+{{- $names := append (get $found (index $parts 0) | default list) (index $parts 1) }}
+{{- $_ := set $found (index $parts 0) ($names | uniq | sortAlpha) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- $found | toJson }}
+{{- end }}
+
+{{- /* Directories of the nodes, for pods and for their container. */}}
+{{- define "volplane.volumes" -}}
+{{- range $n, $path := .Values.mounts }}
+- {name: mount-{{ $n }}, hostPath: {path: {{ $path }}, type: Directory}}
+{{- end }}
+{{- end }}
+{{- define "volplane.volumeMounts" -}}
+{{- range $n, $path := .Values.mounts }}
+- {name: mount-{{ $n }}, mountPath: {{ $path }}, mountPropagation: HostToContainer}
+{{- end }}
+{{- end }}
+
+{{- /* The rule for Secrets of the namespace of the release that options refer to. */}}
+{{- define "volplane.ownSecrets" -}}
+{{- with get (include "volplane.secrets" . | fromJson) .Release.Namespace }}
+- {apiGroups: [""], resources: [secrets], verbs: [get], resourceNames: {{ toJson . }}}
+{{- end }}
+{{- end }}
+
+{{- /* Bind a role to the account of its name: (root, kind of the role, name, namespace or ""). */}}
+{{- define "volplane.bind" }}
+{{- $root := index . 0 }}{{ $kind := index . 1 }}{{ $name := index . 2 }}{{ $namespace := index . 3 }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ $kind }}Binding
+metadata:
+  name: {{ $name }}
+  {{- with $namespace }}
+  namespace: {{ . | quote }}
+  {{- end }}
+  labels: {app.kubernetes.io/name: {{ $name }}}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: {{ $kind }}, name: {{ $name }}}
+subjects:
+  - {kind: ServiceAccount, name: {{ $name }}, namespace: {{ $root.Release.Namespace | quote }}}
+{{- end }}
+
+{{- /* Let an account read the Secrets of other namespaces that options refer to: (root, name of the account). */}}
+{{- define "volplane.readSecrets" }}
+{{- $root := index . 0 }}{{ $name := index . 1 }}
+{{- range $namespace, $secrets := include "volplane.secrets" $root | fromJson }}
+{{- if ne $namespace $root.Release.Namespace }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: {{ $name }}
+  namespace: {{ $namespace | quote }}
+  labels: {app.kubernetes.io/name: {{ $name }}}
+rules:
+  - {apiGroups: [""], resources: [secrets], verbs: [get], resourceNames: {{ $secrets | toJson }}}
+{{- include "volplane.bind" (list $root "Role" $name $namespace) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Security of a pod. The argument tells whether it runs as root. */}}
+{{- define "volplane.podSecurity" -}}
+{{- if . -}}
+{runAsNonRoot: false, runAsUser: 0, runAsGroup: 0, seccompProfile: {type: RuntimeDefault}}
+{{- else -}}
+{runAsNonRoot: true, runAsUser: 65532, runAsGroup: 65532, fsGroup: 65532, seccompProfile: {type: RuntimeDefault}}
+{{- end -}}
+{{- end }}
+
+{{- /* Security of the container, which needs these capabilities to work in directories of others. */}}
+{{- define "volplane.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]{{ if . }}, add: [CHOWN, DAC_OVERRIDE, FOWNER]{{ end }}}
+{{- end }}
+
+{{- /* The parts that both containers share. */}}
+{{- define "volplane.container" -}}
+image: {{ include "volplane.image" . }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+command: [volplane, run]
+ports: [{name: http, containerPort: 9809}]
+livenessProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 10, failureThreshold: 6}
+readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 10}
+resources: {{- .Values.resources | toYaml | nindent 2 }}
+{{- end }}
