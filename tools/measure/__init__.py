@@ -1,0 +1,1 @@
+"""What the restructuring of the code is judged by: `python -m tools.measure`."""
