@@ -13,17 +13,17 @@ from volplane.errors import ApiError
 from volplane.explain.explain import Explanation
 from volplane.kube.client import Client
 from volplane.process.process import Options
-from volplane.process.read_only import ReadOnlyControlPlane, read_control_plane
+from volplane.process.read_only import read_control_plane
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock
 from volplane_testing.transport import FaultTransport
 
 
-def looked(*refused: str) -> tuple[ReadOnlyControlPlane, Explanation]:
+def looked(*refused: str) -> tuple[tuple[str, ...], Explanation]:
     """Look at an empty cluster whose server answers 403 to these calls, and ask about a claim."""
 
-    async def body() -> tuple[ReadOnlyControlPlane, Explanation]:
+    async def body() -> tuple[tuple[str, ...], Explanation]:
         server = ApiServer(now=clock.now)
         namespace = json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}}).encode()
         server.handle("POST", "/api/v1/namespaces", {}, {"content-type": "application/json"}, namespace)
@@ -31,24 +31,24 @@ def looked(*refused: str) -> tuple[ReadOnlyControlPlane, Explanation]:
         forbidden = refusing(403, "Forbidden", "not for you")
         rules = Rules()
         rules.fault(lambda call: call.what in refused, times=100, before=forbidden)
-        seen = await read_control_plane(
+        plane, doubts = await read_control_plane(
             Client(FaultTransport(InProcessTransport(server), rules)), Configuration(drivers=()), Options()
         )
         assert server.store.version == before
-        return seen, seen.explain("claim", "default/c")
+        return doubts, plane.explain("claim", "default/c")
 
     return asyncio.run(body())
 
 
 def test_an_empty_cluster_is_seen_without_doubt_and_nothing_is_written() -> None:
-    seen, told = looked()
-    assert seen.doubts == ()
+    doubts, told = looked()
+    assert doubts == ()
     assert told.situation == ("there is no claim default/c",)
 
 
 def test_who_may_not_read_the_sealing_key_is_told_that_records_are_not_believed() -> None:
-    seen, _ = looked("get secrets")
-    (doubt,) = seen.doubts
+    doubts, _ = looked("get secrets")
+    (doubt,) = doubts
     assert "the key that seals intents may not be read here" in doubt
 
 

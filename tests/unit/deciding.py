@@ -18,13 +18,13 @@ from volplane.expand import resize
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, CsiDriver, KubeObject, Node, Pod, StorageClass, Volume, VolumeAttachment
+from volplane.placement.race import RaceTimes
 from volplane.process.duties import ALL_CONTROLLERS
 from volplane.reclaim import delete, recycle
 from volplane.roles import decisions
 from volplane.schemas import DriverInfo
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES
-from volplane.state.race import RaceTimes
 from volplane.state.records import Sealer
 
 DRIVER: Final = "disk.example.com"

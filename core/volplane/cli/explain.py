@@ -138,10 +138,10 @@ class _Asker:
         if len(given) == len(keys):
             return given, ()
         async with cluster_client(self.kubeconfig) as client:
-            seen = await read_control_plane(client, self.configuration, self.options)
-            explanations: list[Mapping[str, Any]] = [asdict(seen.explain(subject, key)) for key in keys]
+            plane, doubts = await read_control_plane(client, self.configuration, self.options)
+            explanations: list[Mapping[str, Any]] = [asdict(plane.explain(subject, key)) for key in keys]
             note = _leader_note(await _leader(client, self.options.namespace), self.address)
-            return explanations, (note, *seen.doubts)
+            return explanations, (note, *doubts)
 
     async def _attachment(self, name: str) -> Mapping[str, Any]:
         async with cluster_client(self.kubeconfig) as client:

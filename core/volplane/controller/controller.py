@@ -32,7 +32,7 @@ __all__ = [
 S = TypeVar("S")
 
 Work = Callable[[], Awaitable[str | None]]
-"""What an operation does; one that a person asked for returns what was done."""
+"""Does what a `Run` says, and returns what was done, in words. Raises the failure, or `Again` to go on later."""
 
 Handler = Callable[[Run], Work]
 """Looks up, synchronously, what the operation needs of the caches, and returns the work. Called in the same turn of the

@@ -6,8 +6,9 @@ through a dispatcher. It never decides, never talks to the API server, and never
 work that a handler returned.
 """
 
-from volplane.operations.dispatcher import Dispatcher, Handler, OneShots, OneShotState, OneShotStatus
-from volplane.operations.operation import Again, DriverLimits, Ended, OperationState, Phase, Work, limits_of
+from volplane.controller.controller import Work
+from volplane.operations.dispatcher import Dispatcher, OneShots, OneShotState, OneShotStatus
+from volplane.operations.operation import Again, DriverLimits, Ended, OperationState, Phase, limits_of
 from volplane.operations.registry import OperationRegistry
 
 __all__ = [
@@ -15,7 +16,6 @@ __all__ = [
     "Dispatcher",
     "DriverLimits",
     "Ended",
-    "Handler",
     "OneShotState",
     "OneShotStatus",
     "OneShots",

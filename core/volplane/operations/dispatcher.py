@@ -6,20 +6,17 @@ not repeated after a failure: whoever asked sees it and asks again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from volplane.controller.actions import Run
+from volplane.controller.controller import Handler, Work
 from volplane.errors import OperationError
-from volplane.operations.operation import Again, Requeue, Work
+from volplane.operations.operation import Again, Requeue
 from volplane.operations.registry import OperationRegistry
 
-__all__ = ["Dispatcher", "Handler", "OneShotState", "OneShotStatus", "OneShots"]
-
-Handler = Callable[[Run], Work]
-"""Looks up, synchronously, what the operation needs of the caches, and returns the work. Called in the same turn of the
-loop as the decision that returned the `Run`, so it sees the objects that were decided on. Raises OperationError."""
+__all__ = ["Dispatcher", "OneShotState", "OneShotStatus", "OneShots"]
 
 
 class Dispatcher:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from volplane.controller.actions import Run
+from volplane.controller.controller import Work
 from volplane.errors import OperationError
 
 __all__ = [
@@ -32,8 +33,6 @@ __all__ = [
 
 Requeue = Callable[[], None]
 """Queues the object of an operation, to be decided again."""
-Work = Callable[[], Awaitable[str | None]]
-"""Does what a `Run` says; what it returns is what was done, in words. Raises the failure, or `Again` to go on later."""
 
 
 class Again(OperationError):

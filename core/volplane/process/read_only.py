@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from dataclasses import dataclass
 from http import HTTPStatus
 from random import Random
 
@@ -17,7 +16,6 @@ from volplane.drivers.discovery import InstalledPlugins, PluginSource
 from volplane.drivers.executor import ThreadExecutor
 from volplane.drivers.loading import load_drivers
 from volplane.errors import ApiError
-from volplane.explain.explain import Explanation
 from volplane.intents.bootstrap import cluster_id_of, find_sealer
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
@@ -26,29 +24,20 @@ from volplane.process.control_plane import ControlPlane
 from volplane.process.process import Options
 from volplane.state.records import Sealer
 
-__all__ = ["ReadOnlyControlPlane", "read_control_plane"]
+__all__ = ["read_control_plane"]
 
 NO_KEY = (
     "the key that seals intents may not be read here, so a record on a claim of what was made for it is not believed"
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOnlyControlPlane:
-    """A control plane with caches filled once, whose runners never run. doubts: sentences on what is not known."""
-
-    plane: ControlPlane
-    doubts: tuple[str, ...]
-
-    def explain(self, kind: str, key: str) -> Explanation:
-        """As `ControlPlane.explain`, by controllers that have just started. Needs a running loop."""
-        return self.plane.explain(kind, key)
-
-
 async def read_control_plane(
     client: Client, configuration: Configuration, options: Options, *, plugins: PluginSource | None = None
-) -> ReadOnlyControlPlane:
-    """Read the cluster. Calls no hook but `describe`, writes nothing. Raises ApiError, ConfigurationError."""
+) -> tuple[ControlPlane, tuple[str, ...]]:
+    """Fill the caches of a control plane once; return it, and sentences on what is not known. Its runners never run.
+
+    Calls no hook but `describe`, writes nothing. Raises ApiError, ConfigurationError.
+    """
     loaded = await asyncio.to_thread(load_drivers, configuration, plugins or InstalledPlugins())
     doubts = [f"driver {broken.name} is not usable here: {broken.error}" for broken in loaded.broken]
     try:
@@ -76,4 +65,4 @@ async def read_control_plane(
         await plane.read_once()
     finally:
         executor.close()
-    return ReadOnlyControlPlane(plane=plane, doubts=tuple(doubts))
+    return plane, tuple(doubts)

@@ -15,7 +15,7 @@ from volplane.controller.actions import Decide
 from volplane.controller.controller import Controller, Duty, Handler, Role, Watch
 from volplane.intents.operation import OperationDeps
 from volplane.kube.names import PROVISIONED_BY, PROVISIONING_FINALIZER
-from volplane.placement.race import RoomOperation
+from volplane.placement.race import RaceTimes, RoomOperation
 from volplane.placement.recognise import RecogniseOperation
 from volplane.reclaim.delete import Terms
 from volplane.roles.beside import Beside
@@ -23,7 +23,6 @@ from volplane.roles.node import OneNode
 from volplane.roles.whole import Whole
 from volplane.state.cluster_state import ClusterState
 from volplane.state.handlers import EventHandlers
-from volplane.state.race import RaceTimes
 
 __all__ = ["CLAIMS_AND_VOLUMES", "decisions"]
 

@@ -16,14 +16,13 @@ from volplane.intents.record import can_never_be_bound, has_newer_intent, settle
 from volplane.kube import names
 from volplane.kube.kinds import CAPACITIES, CLAIMS, NODES, PODS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
-from volplane.placement.race import decide_race
+from volplane.placement.race import RaceTimes, decide_race
 from volplane.placement.recognise import decide_recognition
 from volplane.provision import decide as provision
 from volplane.roles.beside import Beside
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import refers_to
 from volplane.state.naming import node_hash, volume_name_of
-from volplane.state.race import RaceTimes
 from volplane.state.records import ClaimIntent
 
 __all__ = ["OneNode", "field_selector", "label_selector"]

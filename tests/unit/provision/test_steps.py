@@ -13,12 +13,12 @@ from volplane.assets import Asset, VolumeSource
 from volplane.controller.actions import Create, EventRecord, LiveReads, Patch, Read, Run, Wait, warning
 from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
 from volplane.kube.objects import Claim, Node, StorageClass
+from volplane.placement.race import RaceTimes
 from volplane.provision.persistentvolume import volume_body
 from volplane.schemas import Parameter, ParameterSchema
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import node_hash
 from volplane.state.progress import Full, Made, Pending
-from volplane.state.race import RaceTimes
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 
 INTENT = "volplane.dev/intent"
