@@ -40,7 +40,7 @@ from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES, NodePlaces
 from volplane.state.records import Sealer
 
-__all__ = ["Dependencies", "build"]
+__all__ = ["Dependencies", "build", "watches_of"]
 
 _WORKERS = 64
 _WORKERS_OF_NODE = 8
@@ -137,7 +137,7 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
         if not duty.option or role.runs(duty.option)
         for controller in duty.controllers(role, deps)
     ]
-    watches = _watches(controllers)
+    watches = watches_of(controllers)
     caches = {plural: watch.cache for plural, watch in watches.items() if watch.required}
     runners: dict[str, Runner] = {}
     for each in controllers:
@@ -196,7 +196,7 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
     return plane
 
 
-def _watches(controllers: Iterable[Controller]) -> dict[str, Watch]:
+def watches_of(controllers: Iterable[Controller]) -> dict[str, Watch]:
     """Return what the controllers watch, by plural; what nothing waits for comes last.
 
     Of several watches of a cache the one of all namespaces wins.

@@ -220,3 +220,9 @@ async def test_waiting_for_the_first_list() -> None:
     asyncio.get_running_loop().call_later(5, cache.mark_synced)
     await cache.wait_synced()
     assert cache.synced
+
+
+def test_an_index_that_is_added_lists_what_comes_after(cache: Cache[Volume]) -> None:
+    cache.add_indexes({"class": lambda item: [item.spec.storage_class_name]})
+    cache.observe(volume("a", 9, class_name="fast"))
+    assert [found.name for found in cache.by_index("class", "fast")] == ["a"]
