@@ -41,7 +41,7 @@ __all__ = ["DELETION_LASTS", "AttachDetachState", "Decision", "decide_node", "de
 ATTACH_TIMEOUT: Final = 120.0
 """Seconds after which, again and again, events on the pods report that no attacher answers."""
 DELETION_LASTS: Final = 120.0
-"""Seconds after which a request whose answer never came takes effect no more."""
+"""Seconds after which a request whose answer never came cannot take effect any more."""
 
 
 @dataclass(slots=True)

@@ -141,8 +141,8 @@ class AttachDetachHandlers:
             return
         pair = pair_of_attachment(present, self._cluster)
         self._queue(pair)
-        told = new is None or (old is not None and _place_shown(old) != _place_shown(new))
-        if told and (unique := self._unique_name(present)):
+        concerns_others = new is None or (old is not None and _place_shown(old) != _place_shown(new))
+        if concerns_others and (unique := self._unique_name(present)):
             for waiting in pairs_wanted(unique, self._cluster):
                 self._queue(waiting)
 

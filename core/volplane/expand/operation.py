@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import ClassVar, TypeVar
 
-from volplane.assets import Asset, Done, InProgress
+from volplane.assets import Asset, InProgress
 from volplane.controller.actions import Run, warning
 from volplane.drivers.view import DriverView
 from volplane.errors import (
@@ -30,9 +30,9 @@ from volplane.kube.kinds import CLAIMS, VOLUME_ATTRIBUTES_CLASSES
 from volplane.kube.objects import Claim, Volume
 from volplane.kube.quantity import format_bytes
 from volplane.operations import Work
-from volplane.requests import Context, ExpandRequest, ModifyRequest, VolumeIdentity
+from volplane.requests import Context, ExpandRequest, HookRequest, ModifyRequest, VolumeIdentity
 from volplane.state.matching import refers_to
-from volplane.state.progress import Changed, ChangeProgress, Changing, Refused, Untouched
+from volplane.state.progress import Changed, Changing, Refused, Untouched
 
 __all__ = ["ExpandOperation", "ModifyOperation"]
 
@@ -42,6 +42,12 @@ Wake = Callable[[str], None]
 
 
 class _ChangeOperation:
+    verb: ClassVar[str]
+    annotation: ClassVar[str]
+    """Of the volume; it keeps the state of a long call."""
+    reason: ClassVar[str]
+    """Of the Event that reports a failure."""
+
     def __init__(self, deps: OperationDeps, wake: Wake) -> None:
         self._deps = deps
         self._wake = wake
@@ -57,27 +63,30 @@ class _ChangeOperation:
             raise deps.not_justified()
         return claim, volume
 
-    def _identity(self, volume: Volume) -> VolumeIdentity:
-        return volume_identity(volume, self._deps.cluster.cluster_id)
-
-    def _context(self, driver: DriverView, identity: VolumeIdentity, given: Mapping[str, Any] | None) -> Context:
-        """Return the context of a call. given: the state that an earlier call for the same target returned."""
-        generation = identity.owner.generation if identity.owner else 1
-        return self._deps.context(driver, generation, given)
-
-    def _long(self, result: InProgress, target: str, given: Mapping[str, Any] | None) -> Changing:
-        return Changing(dict(result.state), self._deps.next_due(result.retry_after), given, target=target)
-
-    async def _call(
-        self, run: Run, claim: Claim, target: str, progress: ChangeProgress, call: Awaitable[R], *, reason: str
-    ) -> R:
-        """Return the hook's answer. An error becomes an event, and one that proves the target impossible a step."""
+    async def _change(
+        self,
+        run: Run,
+        driver: DriverView,
+        claim: Claim,
+        volume: Volume,
+        *,
+        target: str,
+        request: Callable[[Context, VolumeIdentity], HookRequest[R]],
+    ) -> None:
+        """Call the hook and keep its answer. An error becomes an event; one that proves the target impossible stays."""
         deps = self._deps
+        progress = deps.cluster.progress.changes.track((volume.uid, self.verb))
+        identity = volume_identity(volume, deps.cluster.cluster_id)
+        given = recorded_state(volume.annotation(self.annotation), target)
+        context = deps.context(driver, identity.owner.generation if identity.owner else 1, given)
         try:
-            return await call
+            result = await deps.hooks.call(driver, request(context, identity))
+            if isinstance(result, Asset) and result.capacity_bytes < int(target):
+                has, asked = format_bytes(result.capacity_bytes), format_bytes(int(target))
+                raise OutcomeUnknown(f"the asset has {has} where {asked} were asked for")
         except BackendError as error:
             delay = deps.registry.next_delay(run, error)
-            deps.recorder.record(warning(CLAIMS, claim, reason, f"{error}; next attempt in {delay:.3g} s"))
+            deps.recorder.record(warning(CLAIMS, claim, self.reason, f"{error}; next attempt in {delay:.3g} s"))
             if _is_infeasible(error):
                 progress.step = Refused(target, str(error))
                 self._wake(run.key)
@@ -85,77 +94,60 @@ class _ChangeOperation:
                 nothing_done = error.nothing_done or isinstance(error, VolumeInUse | PermissionDenied)
                 progress.step = Untouched(target) if nothing_done else None
             raise
+        if isinstance(result, InProgress):
+            progress.step = Changing(dict(result.state), deps.next_due(result.retry_after), given, target=target)
+        else:
+            progress.step = Changed(target, result.capacity_bytes if isinstance(result, Asset) else 0)
 
 
 class ExpandOperation(_ChangeOperation):
     """Handles the verb `expand`."""
 
+    verb, annotation, reason = EXPAND, names.EXPANSION, "VolumeResizeFailed"
+
     def __call__(self, run: Run) -> Work:
         driver = self._deps.driver(run)
-        return lambda: self._expand(run, driver)
 
-    async def _expand(self, run: Run, driver: DriverView) -> None:
-        deps = self._deps
-        claim, volume = await self._live(run)
-        size = expansion_target(claim, volume)
-        if size is None or recorded_target(claim) != size:
-            raise deps.not_justified()
-        target = str(size)
-        progress = deps.cluster.progress.changes.track((volume.uid, EXPAND))
-        identity = self._identity(volume)
-        given = recorded_state(volume.annotation(names.EXPANSION), target)
-        request = ExpandRequest(
-            context=self._context(driver, identity, given),
-            volume=identity,
-            capacity_bytes=size,
-        )
-        call = self._grown(driver, request)
-        result = await self._call(run, claim, target, progress, call, reason="VolumeResizeFailed")
-        if isinstance(result, InProgress):
-            progress.step = self._long(result, target, given)
-        else:
-            progress.step = Changed(target, result.capacity_bytes)
+        async def expand() -> None:
+            claim, volume = await self._live(run)
+            size = expansion_target(claim, volume)
+            if size is None or recorded_target(claim) != size:
+                raise self._deps.not_justified()
 
-    async def _grown(self, driver: DriverView, request: ExpandRequest) -> Asset | InProgress:
-        result = await self._deps.hooks.call(driver, request)
-        if isinstance(result, Asset) and result.capacity_bytes < request.capacity_bytes:
-            has, asked = format_bytes(result.capacity_bytes), format_bytes(request.capacity_bytes)
-            raise OutcomeUnknown(f"the asset has {has} where {asked} were asked for")
-        return result
+            def request(context: Context, identity: VolumeIdentity) -> ExpandRequest:
+                return ExpandRequest(context=context, volume=identity, capacity_bytes=size)
+
+            await self._change(run, driver, claim, volume, target=str(size), request=request)
+
+        return expand
 
 
 class ModifyOperation(_ChangeOperation):
     """Handles the verb `modify`."""
 
+    verb, annotation, reason = MODIFY, names.MODIFICATION, "VolumeModifyFailed"
+
     def __call__(self, run: Run) -> Work:
         driver = self._deps.driver(run)
-        return lambda: self._modify(run, driver)
 
-    async def _modify(self, run: Run, driver: DriverView) -> None:
-        deps = self._deps
-        claim, volume = await self._live(run)
-        shown = claim.status.modify_volume_status
-        target = modification_target(claim, volume)
-        if not target or shown is None or shown.target_volume_attributes_class_name != target:
-            raise deps.not_justified()
-        try:
-            attributes = await deps.client.get(VOLUME_ATTRIBUTES_CLASSES, target)
-        except ApiNotFound:
-            raise deps.not_justified() from None
-        progress = deps.cluster.progress.changes.track((volume.uid, MODIFY))
-        identity = self._identity(volume)
-        given = recorded_state(volume.annotation(names.MODIFICATION), target)
-        request = ModifyRequest(
-            context=self._context(driver, identity, given),
-            volume=identity,
-            parameters=dict(attributes.parameters or {}),
-        )
-        call: Awaitable[Done | InProgress] = deps.hooks.call(driver, request)
-        result = await self._call(run, claim, target, progress, call, reason="VolumeModifyFailed")
-        if isinstance(result, InProgress):
-            progress.step = self._long(result, target, given)
-        else:
-            progress.step = Changed(target)
+        async def modify() -> None:
+            claim, volume = await self._live(run)
+            shown = claim.status.modify_volume_status
+            target = modification_target(claim, volume)
+            if not target or shown is None or shown.target_volume_attributes_class_name != target:
+                raise self._deps.not_justified()
+            try:
+                attributes = await self._deps.client.get(VOLUME_ATTRIBUTES_CLASSES, target)
+            except ApiNotFound:
+                raise self._deps.not_justified() from None
+            parameters = dict(attributes.parameters or {})
+
+            def request(context: Context, identity: VolumeIdentity) -> ModifyRequest:
+                return ModifyRequest(context=context, volume=identity, parameters=parameters)
+
+            await self._change(run, driver, claim, volume, target=target, request=request)
+
+        return modify
 
 
 def _is_infeasible(error: BackendError) -> bool:

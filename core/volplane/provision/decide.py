@@ -49,7 +49,7 @@ NO_PROVISIONER = "kubernetes.io/no-provisioner"
 
 
 Reschedule = Callable[[Claim, ClaimIntent, ClusterState], Patch]
-"""Asks for another place for a claim whose own is full. The intent is the one without a place."""
+"""Asks for another place for a claim whose place is full. The intent is the one without a place."""
 
 
 def ask_for_another_node(claim: Claim, intent: ClaimIntent, cluster: ClusterState) -> Patch:

@@ -7,16 +7,24 @@ from msgspec.structs import replace
 from volplane.assets import Asset, InProgress
 from volplane.controller.actions import Run
 from volplane.drivers.view import DriverView
-from volplane.errors import AlreadyDeleted, BackendError, OutcomeUnknown, ResourceExhausted
+from volplane.errors import (
+    AlreadyDeleted,
+    ApiNotFound,
+    BackendError,
+    InvalidArgument,
+    NotFound,
+    OutcomeUnknown,
+    ResourceExhausted,
+)
 from volplane.intents.operation import OperationDeps
 from volplane.intents.record import provisioning_failed
 from volplane.intents.requests import asset_identity, owner_of_claim, provision_request
 from volplane.kube import names
-from volplane.kube.objects import Claim, StorageClass
+from volplane.kube.kinds import VOLUME_ATTRIBUTES_CLASSES
+from volplane.kube.objects import Claim, StorageClass, VolumeAttributesClass
 from volplane.operations import Again, Work
-from volplane.provision.attributes import apply_attributes, read_attributes
 from volplane.provision.persistentvolume import awaits_recognition
-from volplane.requests import DeleteRequest, ProvisionRequest, ValidateRequest
+from volplane.requests import DeleteRequest, ModifyRequest, ProvisionRequest, ValidateRequest
 from volplane.state.naming import is_in_tree, volume_name_of
 from volplane.state.progress import ClaimProgress
 from volplane.state.records import ClaimIntent
@@ -61,14 +69,14 @@ class ProvisionOperation:
             if self._on_node and intent.generation > 1 and driver.supports("find"):
                 await self._discard_former(claim, intent, driver)
             named = claim.spec.volume_attributes_class_name
-            attributes = await read_attributes(named, driver, self._deps) if named else None
+            attributes = await _read_attributes(named, driver, self._deps) if named else None
             result = await self._deps.hooks.call(driver, request)
             if isinstance(result, Asset) and result.capacity_bytes < request.capacity_bytes:
                 raise OutcomeUnknown(
                     f"made {result.capacity_bytes} bytes where {request.capacity_bytes} were asked for"
                 )
             if isinstance(result, Asset) and attributes is not None:
-                result = await apply_attributes(
+                result = await _apply_attributes(
                     attributes, result, claim, driver=driver, request=request, deps=self._deps
                 )
         except BackendError as error:
@@ -113,7 +121,7 @@ class ProvisionOperation:
     async def _discard_former(self, claim: Claim, intent: ClaimIntent, driver: DriverView) -> None:
         """Delete what an earlier generation has left on this node, which was given up and came back with it.
 
-        It has the same name, and nobody ever had it: a volume would have ended the intent. Raises Again while it is
+        It has the same name, and was never a volume's: that would have ended the intent. Raises Again while it is
         being deleted.
         """
         if await self._deps.live_volume(volume_name_of(claim)) is not None:
@@ -141,7 +149,7 @@ class ProvisionOperation:
         self._valid.add(given)
 
     async def _gives_back(self, claim: Claim, intent: ClaimIntent, driver: DriverView, error: BackendError) -> bool:
-        """Whether the scheduler shall choose another node: the place is full; for in-tree plugins after every failure.
+        """Return whether the scheduler shall choose another node: the place is full, or the plugin is in-tree.
 
         Another segment may be tried only once nothing is, or will be, in this one.
         """
@@ -156,3 +164,54 @@ class ProvisionOperation:
         if not driver.supports("find") or driver.info.settle_seconds > 0:
             return False
         return await self._deps.find(claim, intent, driver) is None
+
+
+# --- the VolumeAttributesClass ------------------------------------------------------------------------------------
+#
+# The volume names the class from its creation, so it must have the attributes by then: the class is read before the
+# asset is made, and applied before the volume is created.
+# Source: external-provisioner, which passes them to CreateVolume as mutable parameters; KEP-3751.
+
+
+async def _read_attributes(name: str, driver: DriverView, deps: OperationDeps) -> VolumeAttributesClass:
+    """Return the class of this name. Raises NotFound or InvalidArgument if it cannot be applied."""
+    try:
+        attributes = await deps.client.get(VOLUME_ATTRIBUTES_CLASSES, name)
+    except ApiNotFound:
+        raise NotFound(f'volumeattributesclass.storage.k8s.io "{name}" not found') from None
+    if attributes.driver_name not in (driver.name, driver.info.csi_driver_name):
+        raise InvalidArgument(
+            f'VolumeAttributesClass "{name}" is of driver "{attributes.driver_name}", '
+            f'the storage class of "{driver.info.csi_driver_name}"'
+        )
+    return attributes
+
+
+async def _apply_attributes(
+    attributes: VolumeAttributesClass,
+    asset: Asset,
+    claim: Claim,
+    *,
+    driver: DriverView,
+    request: ProvisionRequest,
+    deps: OperationDeps,
+) -> Asset | InProgress:
+    """Give the asset that `request` made the attributes. `InProgress` carries the state of `provision`, which is called
+    again first. Raises OutcomeUnknown: the asset is there, whatever the class of the backend's error proves.
+    """
+    change = ModifyRequest(
+        context=request.context,
+        volume=asset_identity(asset, claim, request.owner),
+        parameters=dict(attributes.parameters or {}),
+    )
+    try:
+        answer = await deps.hooks.call(driver, change)
+    except BackendError as error:
+        raise OutcomeUnknown(
+            f'the asset is made, and is not changed to VolumeAttributesClass "{attributes.name}": {error.message}',
+            code=error.code,
+            retry_after=error.retry_after,
+        ) from error
+    if isinstance(answer, InProgress):
+        return InProgress(retry_after=answer.retry_after, state=dict(request.context.state))
+    return asset

@@ -54,8 +54,8 @@ from volplane.reclaim.scrub_pod import (
     pod_body,
     pod_name,
     sealed_spec,
+    spec_difference,
 )
-from volplane.reclaim.scrub_spec import spec_difference
 from volplane.state.cluster_state import ClusterState
 from volplane.state.indexes import finished
 from volplane.state.naming import on_release
@@ -147,8 +147,8 @@ def end_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads, terms: Te
     """
     intent = recycle_intent_of(volume)
     progress = cluster.progress.volumes.get(volume.uid)
-    begun = intent is not None and (progress.recycling or job_erases(intent, progress))
-    if intent is None or not begun or intent.erased or intent.failed or _pod_of(volume, cluster) is not None:
+    erasing = intent is not None and (progress.recycling or job_erases(intent, progress))
+    if intent is None or not erasing or intent.erased or intent.failed or _pod_of(volume, cluster) is not None:
         return abandon_scrub(volume, cluster, reads)
     recycler = _recycler(volume, cluster, terms)
     if recycler.driver is None:
@@ -173,7 +173,7 @@ def abandon_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Ac
 
 
 def remove_strays(key: str, volume: Volume | None, cluster: ClusterState, reads: LiveReads) -> Action | None:
-    """Remove the pod or claim of a scrub that nobody waits for; None if there is none, or its node's process does."""
+    """Remove the pod or claim of an unwanted scrub; None if there is none, or its node's process removes it."""
     if volume is not None and cluster.drivers.on_nodes(volume.annotation(names.PROVISIONED_BY) or ""):
         return None
     return _remove_stray_pod(key, volume, cluster, reads) or remove_stray_claim(key, volume, cluster)

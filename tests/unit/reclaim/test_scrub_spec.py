@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from volplane.reclaim.scrub_spec import spec_difference
+from volplane.reclaim.scrub_pod import spec_difference
 
 NODES = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]}
 DEMANDED = {"requiredDuringSchedulingIgnoredDuringExecution": NODES}
