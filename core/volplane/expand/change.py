@@ -10,13 +10,11 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from volplane.controller.actions import Action, Patch, Run, Wait
-from volplane.drivers.view import DriverView
+from volplane.controller.actions import Action, Patch, Wait
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, Volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import refers_to
-from volplane.state.naming import asset_key
 from volplane.state.progress import Changing
 from volplane.state.records import INTENT_VERSION, ChangeIntent, read_intent, write_intent
 
@@ -36,7 +34,6 @@ __all__ = [
     "record_change",
     "recorded_state",
     "resume_change",
-    "run_for_claim",
     "since_when",
 ]
 
@@ -88,18 +85,6 @@ def recorded_state(saved: str | None, target: str) -> dict[str, Any] | None:
     """Return the state that an earlier call for this target returned; None without one. saved: the annotation."""
     known = read_intent(ChangeIntent, saved)
     return known.state if known is not None and known.target == target else None
-
-
-def run_for_claim(verb: str, claim: Claim, volume: Volume, driver: DriverView, *, group: str) -> Run:
-    """Return an operation on the volume's asset that is about the claim."""
-    return Run(
-        verb=verb,
-        key=claim.key,
-        uid=claim.uid,
-        driver=driver.name,
-        asset=asset_key(volume),
-        group=f"{verb} {group}",
-    )
 
 
 def conditions_with(

@@ -22,9 +22,8 @@ from volplane.expand.change import (
     conditions_without,
     record_change,
     resume_change,
-    run_for_claim,
 )
-from volplane.intents.ownership import driver_of
+from volplane.intents.ownership import driver_of, run_on_asset
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUME_ATTRIBUTES_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, Volume, VolumeAttributesClass
@@ -167,7 +166,7 @@ def _towards(wanted: str, claim: Claim, volume: Volume, driver: DriverView, clus
             )
         ) is not None:
             return pause
-    return run_for_claim(MODIFY, claim, volume, driver, group=wanted)
+    return run_on_asset(MODIFY, volume, driver, about=claim, group=wanted)
 
 
 def _note(wanted: str, claim: Claim, volume: Volume) -> Patch | None:

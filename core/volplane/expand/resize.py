@@ -26,10 +26,9 @@ from volplane.expand.change import (
     conditions_with,
     conditions_without,
     resume_change,
-    run_for_claim,
     since_when,
 )
-from volplane.intents.ownership import driver_of
+from volplane.intents.ownership import driver_of, run_on_asset
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
@@ -197,7 +196,7 @@ def _towards(target: int, claim: Claim, volume: Volume, driver: DriverView, clus
         doing = f'driver "{driver.name}" is growing the asset to {format_bytes(target)}'
         if (pause := resume_change(step, volume, names.EXPANSION, cluster, doing=doing)) is not None:
             return pause
-    return run_for_claim(EXPAND, claim, volume, driver, group=volume.spec.storage_class_name)
+    return run_on_asset(EXPAND, volume, driver, about=claim)
 
 
 def _begin(target: int, claim: Claim, volume: Volume, cluster: ClusterState) -> Patch:

@@ -104,15 +104,19 @@ def _owner_of_source(volume: Volume, cluster: ClusterState) -> DriverLookup:
     return DriverLookup(reason="" if csi else owner.reason or NO_PLUGIN)
 
 
-def run_on_asset(verb: str, volume: Volume, driver: DriverView) -> Run:
-    """Return the operation on the volume's asset."""
+def run_on_asset(verb: str, volume: Volume, driver: DriverView, *, about: Claim | None = None, group: str = "") -> Run:
+    """Return the operation on the volume's asset.
+
+    about: the claim that it is about, instead of the volume. group: see `Run`; "" = the class of the volume.
+    """
+    item = about or volume
     return Run(
         verb=verb,
-        key=volume.key,
-        uid=volume.uid,
+        key=item.key,
+        uid=item.uid,
         driver=driver.name,
         asset=asset_key(volume),
-        group=f"{verb} {volume.spec.storage_class_name}",
+        group=f"{verb} {group or volume.spec.storage_class_name}",
     )
 
 
@@ -132,12 +136,9 @@ def shared_with(volume: Volume, cluster: ClusterState) -> str:
 
 def claim_elsewhere(claim: Claim, cluster: ClusterState) -> str:
     """Return why this process may not work on the claim's asset; "" if it may."""
-    name = cluster.node_name
-    if not name:
-        return ""
-    node = cluster.nodes.get(name)
+    node = cluster.own_node
     if node is None:
-        return _SERVED_NODE_GONE.format(name)
+        return _SERVED_NODE_GONE.format(cluster.node_name) if cluster.node_name else ""
     if why := _of_earlier_node(claim, node):
         return why
     intent = cluster.intent_of(claim)
@@ -145,23 +146,20 @@ def claim_elsewhere(claim: Claim, cluster: ClusterState) -> str:
         if intent.segment.items() <= (node.metadata.labels or {}).items():
             return ""
         place = ", ".join(f"{key}={value}" for key, value in sorted(intent.segment.items()))
-        return f"its volume is made at {place}, not on node {name}"
+        return f"its volume is made at {place}, not on node {node.name}"
     selected = claim.annotation(names.SELECTED_NODE)
-    if selected == name:
+    if selected == node.name:
         return ""
-    return f"node {selected} is selected, not {name}" if selected else "no node is selected"
+    return f"node {selected} is selected, not {node.name}" if selected else "no node is selected"
 
 
 def volume_elsewhere(volume: Volume, cluster: ClusterState) -> str:
     """Return why this process may not work on the volume's asset; "" if it may."""
-    name = cluster.node_name
-    if not name:
-        return ""
-    node = cluster.nodes.get(name)
+    node = cluster.own_node
     if node is None:
-        return _SERVED_NODE_GONE.format(name)
+        return _SERVED_NODE_GONE.format(cluster.node_name) if cluster.node_name else ""
     if not on_node(volume, node):
-        return f"its node affinity does not put it on node {name}, whatever its label {names.NODE} says"
+        return f"its node affinity does not put it on node {node.name}, whatever its label {names.NODE} says"
     return _of_earlier_node(volume, node)
 
 

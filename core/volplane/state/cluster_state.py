@@ -141,6 +141,8 @@ class ClusterState:
 
     def attachments_of(self, volume: Volume) -> list[VolumeAttachment]:
         """Return the attachments of the volume's asset, through whatever PersistentVolume: that may be gone."""
+        if not len(self.attachments):
+            return []
         volumes = {volume.name, *self.overlaps.same_asset(volume)}
         found = {each.name: each for name in volumes for each in self.attachments.by_index("volume", name)}
         driver, handle = csi_source(volume)
