@@ -76,9 +76,10 @@ class ProvisionOperation:
                     f"made {result.capacity_bytes} bytes where {request.capacity_bytes} were asked for"
                 )
             if isinstance(result, Asset) and attributes is not None:
-                result = await _apply_attributes(
+                applying = await _apply_attributes(
                     attributes, result, claim, driver=driver, request=request, deps=self._deps
                 )
+                result = applying or result
         except BackendError as error:
             progress.provision_failed(error, self._cluster.monotonic())
             failure = f'Failed to provision volume with StorageClass "{storage_class.name}": {error}'
@@ -195,9 +196,11 @@ async def _apply_attributes(
     driver: DriverView,
     request: ProvisionRequest,
     deps: OperationDeps,
-) -> Asset | InProgress:
-    """Give the asset that `request` made the attributes. `InProgress` carries the state of `provision`, which is called
-    again first. Raises OutcomeUnknown: the asset is there, whatever the class of the backend's error proves.
+) -> InProgress | None:
+    """Give the asset that `request` made the attributes; None when that is done.
+
+    `InProgress` carries the state of `provision`, which is called again first. Raises OutcomeUnknown: the asset exists,
+    whatever the class of the backend's error proves.
     """
     change = ModifyRequest(
         context=request.context,
@@ -214,4 +217,4 @@ async def _apply_attributes(
         ) from error
     if isinstance(answer, InProgress):
         return InProgress(retry_after=answer.retry_after, state=dict(request.context.state))
-    return asset
+    return None
