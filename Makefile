@@ -82,10 +82,6 @@ format: $(STAMP) ## Let ruff format and mend what it can
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-.PHONY: docs
-docs: $(WHOLE) ## Write the generated pages of docs/reference anew
-	@$(BIN)/python -m tools.reference
-
 .PHONY: chart
 chart: $(STAMP) ## Write the rights of the controllers into the Helm chart
 	@$(BIN)/python -m tools.chart_rules

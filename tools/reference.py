@@ -1,16 +1,16 @@
-"""Write the generated pages of docs/ from the code they describe.
+"""Complete the pages of the site that describe public names, from the code: an extension of Sphinx.
 
-python -m tools.reference            write them
-python -m tools.reference --check    write nothing; exit 1 if a page is not what the code says (a test runs this)
+The repository has the beginning of each page; the rest is made when the site is built, and is not kept.
 """
 
 from __future__ import annotations
 
+import functools
 import re
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
+from sphinx.application import Sphinx
 from tools.reference_contract import errors_page, hooks_page, names_of_errors, names_of_hooks
 from tools.reference_definitions import Index
 from tools.reference_delays import delays_page
@@ -18,38 +18,31 @@ from tools.reference_kit import KITS, conformance_page, kit_page, names_of_kits
 from tools.reference_products import backend_page, commands_page, extensions_page, metrics_page
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ROOT / "docs" / "reference"
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Write or check every page; the exit code."""
+@functools.cache
+def pages() -> Mapping[str, str]:
+    """Return the Markdown of each page that the code completes, by its path below docs/."""
     contract = {"hooks.md": names_of_hooks(), "errors.md": names_of_errors()}
     index = Index(contract | names_of_kits([name for names in contract.values() for name in names]))
-    pages = {"hooks.md": hooks_page(index), "errors.md": errors_page(), "commands.md": commands_page()}
-    pages |= {
+    made = {"hooks.md": hooks_page(index), "errors.md": errors_page(), "commands.md": commands_page()}
+    made |= {
         "conformance.md": conformance_page(index),
         "metrics.md": metrics_page(),
         "extensions.md": extensions_page(),
     }
-    pages |= {page: kit_page(page, index) for page in KITS}
+    made |= {page: kit_page(page, index) for page in KITS}
     for name in sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")):
-        pages[f"{name}.md"] = backend_page(name)
-    pages["../explanation/delays.md"] = delays_page()
-    stale = []
-    for name, lines in pages.items():
-        text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
-        page = PAGES / name
-        if page.is_file() and page.read_text("utf-8") == text:
-            continue
-        stale.append(name)
-        if "--check" not in arguments:
-            page.write_text(text, "utf-8")
-    if stale:
-        print(
-            ("not as the code is, `make docs` mends it: " if "--check" in arguments else "written: ") + ", ".join(stale)
-        )
-    return int(bool(stale) and "--check" in arguments)
+        made[f"{name}.md"] = backend_page(name)
+    made["../explanation/delays.md"] = delays_page()
+    texts = {name: re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n" for name, lines in made.items()}
+    return {name.removeprefix("../") if "/" in name else f"reference/{name}": text for name, text in texts.items()}
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def setup(app: Sphinx) -> None:
+    """Let Sphinx read the pages from the code. The files in docs/ are for readers of the repository."""
+    app.connect("source-read", _complete)
+
+
+def _complete(_app: Sphinx, name: str, source: list[str]) -> None:
+    source[0] = pages().get(f"{name}.md", source[0])

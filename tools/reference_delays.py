@@ -12,8 +12,8 @@ __all__ = ["delays_page"]
 _INTRODUCTION = """\
 # Who waits, and how long
 
-Everything that is tried again takes its delay from one table, `volplane._delays`; this page is written from it
-(`make docs`), and a test fails when the two differ. A delay is `first` after the first failure in a row. Each further
+Everything that is tried again takes its delay from one table, `volplane._delays`; the table below is that
+table. A delay is `first` after the first failure in a row. Each further
 failure multiplies it or adds to it, up to the ceiling.
 
 "Asked for" is what the other side says: `retry_after` of a backend's error, `Retry-After` or `retryAfterSeconds` of the

@@ -13,7 +13,7 @@ from enum import Enum
 from volplane.drivers.parameters import entries
 from volplane.schemas import ParameterSchema
 
-MARK = "<!-- Written by tools/reference.py from the code; change it there, then `make docs`. -->"
+MARK = "<!-- Made from the code by tools/reference.py. -->"
 BAR = "\\|"
 ITEM = re.compile(r"(?:(?<=\.)\s+|^)([a-z_]\w*(?:, \w+)*): ", re.MULTILINE)
 LONGEST_DEFAULT = 60

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from tools.dashboard import DASHBOARD, dashboard
+from tools.reference import pages
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MONITORING = REPOSITORY / "deploy" / "monitoring"
@@ -26,9 +27,7 @@ QUERIES = [
 # Metrics and their labels as the reference has them.
 METRICS = {
     name: set(re.findall(r"`(\w+)`", labels))
-    for name, labels in re.findall(
-        r"^\| `(\w+)` \| \w+ \| ([^|]*) \|", (REPOSITORY / "docs/reference/metrics.md").read_text("utf-8"), re.MULTILINE
-    )
+    for name, labels in re.findall(r"^\| `(\w+)` \| \w+ \| ([^|]*) \|", pages()["reference/metrics.md"], re.MULTILINE)
 }
 WORDS = {"sum", "max", "by", "rate", "increase", "delta", "time", "absent", "or", "le", "histogram_quantile"}
 PROMTOOL = shutil.which("promtool")

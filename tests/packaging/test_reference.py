@@ -2,17 +2,15 @@
 
 import importlib
 import re
-from pathlib import Path
 
 import pytest
+from tools.reference import pages
 from tools.reference_definitions import Index, definition_of
 from tools.reference_docstrings import parameter_table
 from tools.reference_names import Name, closure, definition, exported, names_in, types_of
 
 from volplane import Parameter, ParameterSchema
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-REFERENCE = REPOSITORY / "docs" / "reference"
 PAGES = {
     "volplane": ("hooks.md", "errors.md"),
     "volplane.errors": ("errors.md",),
@@ -28,8 +26,8 @@ PAGES = {
 }
 
 
-def headings(*pages: str) -> list[str]:
-    text = "\n".join((REFERENCE / page).read_text("utf-8") for page in pages)
+def headings(*names: str) -> list[str]:
+    text = "\n".join(pages()[f"reference/{page}"] for page in names)
     return re.findall(r"^#{2,3} (\w+)$", text, re.MULTILINE)
 
 
@@ -42,7 +40,7 @@ def test_every_exported_name_is_defined_once_on_its_page(module: str) -> None:
 
 
 def test_every_name_that_a_documented_signature_uses_is_defined_somewhere() -> None:
-    found = headings(*(page for pages in PAGES.values() for page in pages))
+    found = headings(*(page for names in PAGES.values() for page in names))
     public = [name for module in PAGES for name in exported(module)]
     every = {*public, *closure(public)}
     used = {
@@ -68,8 +66,8 @@ def test_two_definitions_with_one_anchor_are_refused() -> None:
 
 def test_every_definition_says_something_in_words() -> None:
     silent = []
-    for page in {page for pages in PAGES.values() for page in pages}:
-        parts = re.split(r"^#{2,3} (\w+)\n", (REFERENCE / page).read_text("utf-8"), flags=re.MULTILINE)
+    for page in {page for names in PAGES.values() for page in names}:
+        parts = re.split(r"^#{2,3} (\w+)\n", pages()[f"reference/{page}"], flags=re.MULTILINE)
         for name, text in zip(parts[1::2], parts[2::2], strict=True):
             # Without tables, signatures, the line that names a base class, and what is said of single parts.
             words = re.sub(r"^\|.*\|$|^`(?:async )?\w+(?:\(| = |: ).*$|^\*.*\*$|^- .*$", "", text, flags=re.MULTILINE)

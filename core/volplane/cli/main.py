@@ -3,7 +3,7 @@
 A command is one module with a function `register(app: typer.Typer) -> None` that adds it under its name
 (`@app.command("status")`), and an entry in `COMMANDS`. Commands of the core are modules of `volplane.cli`; those of
 `volplane-embedded` and `volplane-testing` are entry points of the group `volplane.commands`. A module is imported only
-when its command is called; `volplane --help` imports none. After a change to options: `make docs`.
+when its command is called; `volplane --help` imports none.
 
 Exit codes:
 - 0: the command returns or raises `typer.Exit(0)`. 1: it has reported a problem and raises `typer.Exit(1)`.
