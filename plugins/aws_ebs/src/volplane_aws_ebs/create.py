@@ -252,7 +252,7 @@ class Provisioner:
         return asset_from(self._ec2.settings, volume, source, driver=request.context.driver, attributes=spec.attributes)
 
     def _gone(self, request: ProvisionRequest, creation: _Creation, error: BackendError) -> InProgress:
-        """Return the volume is gone for certain: raise that once, then use the next client token."""
+        """Raise once that the volume is gone for certain, then use the next client token."""
         id_, creation.volume, creation.shown, creation.token_used_up = creation.volume, "", False, True
         self._ec2.batches.expect_missing(id_)
         if creation.reported:

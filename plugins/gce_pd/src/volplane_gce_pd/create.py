@@ -55,7 +55,8 @@ class Provisioner:
         name = disk_name(request.owner)
         saved = self._operations.saved(call)
         chosen = self._chosen_zones(request, spec, zones)
-        key = (saved[0], name) if saved is not None else (self._place(spec, chosen), name)
+        place = f"regions/{self._compute.settings.region}" if spec.parameters.regional else f"zones/{chosen[0]}"
+        key = (saved[0] if saved is not None else place, name)
         try:
             outcome = self._operations.outcome(call, Method.DISKS_INSERT, key)
         except GceError as error:
@@ -94,9 +95,6 @@ class Provisioner:
         if spec.parameters.regional and request.segment is not None:
             ordered = [zones[0], *(zone for zone in ordered if zone != zones[0])]
         return tuple(ordered[:count])
-
-    def _place(self, spec: DiskSpec, zones: Sequence[str]) -> str:
-        return f"regions/{self._compute.settings.region}" if spec.parameters.regional else f"zones/{zones[0]}"
 
     # --- the disk -----------------------------------------------------------------------------------------------
 
@@ -180,7 +178,10 @@ class Provisioner:
         """
         now = self._compute.clock()
         if code_of(error) in ALREADY_EXISTS:
-            raise RetryLater(self._compute.names.next_poll(key[1]), self._next(request) if from_operation else None)
+            raise RetryLater(
+                self._compute.names.next_poll(key[1]),
+                self._operations.next_attempt(request.context) if from_operation else None,
+            )
         if not from_operation and outcome_unknown(error):
             self._uncertain_until.put(key[1], now + SETTLE_SECONDS)
         place = key[0].partition("/")[2]
@@ -200,11 +201,9 @@ class Provisioner:
         if spec.parameters.regional or all(other in full for other in zones):
             raise failure
         request.context.log.warning("%s; another zone is tried", failure)
-        return InProgress(retry_after=0.0, state={**self._next(request), _FULL: sorted(full)})
-
-    @staticmethod
-    def _next(request: ProvisionRequest) -> dict[str, Any]:
-        return LongOperations.next_attempt(request.context)
+        return InProgress(
+            retry_after=0.0, state={**self._operations.next_attempt(request.context), _FULL: sorted(full)}
+        )
 
     def _ready(self, request: ProvisionRequest, spec: DiskSpec, disk: Disk, call: HookCall) -> Asset:
         settings = self._compute.settings

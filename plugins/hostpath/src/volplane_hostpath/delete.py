@@ -229,17 +229,14 @@ def remove_leftovers(root: Root, index: VolumeIndex, locks: Locks, context: Cont
                 return
             if _has_marker(root, entry):
                 continue
+            lock = entry if entry.startswith(STATIC_PREFIX) else volume_of_entry(entry)
             try:
-                with locks.hold(_lock_name(entry), root.directory(LOCKS), _LOCK_TIMEOUT):
+                with locks.hold(lock, root.directory(LOCKS), _LOCK_TIMEOUT):
                     _remove_leftover(root, place, entry, deadline)
             except Unavailable:
                 context.log.debug("%s of %s is being worked on", entry, root.path)
             except (BackendError, OSError) as error:
                 context.log.warning("cannot remove %s of %s yet: %s", entry, root.path, error)
-
-
-def _lock_name(entry: str) -> str:
-    return entry if entry.startswith(STATIC_PREFIX) else volume_of_entry(entry)
 
 
 def _has_marker(root: Root, entry: str) -> bool:

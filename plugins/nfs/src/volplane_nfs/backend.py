@@ -144,7 +144,7 @@ class NfsBackend(BackendSpec):
 
     @hookimpl
     def probe(self, request: ProbeRequest) -> Done:
-        """Return every share is ours and can be written; the D-Bus of Ganesha answers in mode export."""
+        """Check that every share is ours and can be written, and that the D-Bus of Ganesha answers in mode export."""
         self._exports.probe()
         for share in self._shares.all:
             share.work("write", lambda handles, share=share: _write_something(share, handles))  # type: ignore[misc]

@@ -134,13 +134,9 @@ class PynfsClient:
 
 def _attributes(given: Mapping[int, Any]) -> dict[int, Any]:
     """Return the attributes of pynfs as those of the built-in client: its structs are objects, ours named tuples."""
-    return {number: _STRUCTS.get(number, _as_it_is)(value) for number, value in given.items()}
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
+    return {number: _STRUCTS[number](value) if number in _STRUCTS else value for number, value in given.items()}
 
 
 def _inside(answer: Any, name: str) -> Any:
-    """Return a result of READDIR and the like is wrapped in a union."""
+    """Take the result of READDIR and the like out of its union."""
     return getattr(answer, f"op{name.lower()}", answer)

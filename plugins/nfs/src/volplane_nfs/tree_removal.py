@@ -77,7 +77,8 @@ class TreeRemoval:
         """Empty directories at the top, a page of each at a time, and remove them; False = the time is up."""
         left = names
         while left:
-            replies = self._client.pipeline([[PUTFH(self._top), LOOKUP(name), GETFH(), _page()] for name in left])
+            first = read_page(0, _EMPTY_VERIFIER, 0)
+            replies = self._client.pipeline([[PUTFH(self._top), LOOKUP(name), GETFH(), first] for name in left])
             work: list[_Work] = []
             through: list[bytes] = []
             more: list[bytes] = []
@@ -150,10 +151,6 @@ class TreeRemoval:
 
     def _late(self) -> bool:
         return self._clock() >= self._deadline
-
-
-def _page() -> Request:
-    return read_page(0, _EMPTY_VERIFIER, 0)
 
 
 def _removals(batch: Sequence[_Work]) -> list[Request]:

@@ -99,7 +99,7 @@ class Exchange:
 
 
 def _decoded(encoded: str) -> str:
-    """Return the encoded messages of the fake are the name of the refused action."""
+    """Decode a message of the fake: it is the name of the refused action."""
     action = encoded or "ec2:Unknown"
     principal = {"arn": "arn:aws:iam::123456789012:user/test"}
     return json.dumps({"allowed": False, "explicitDeny": False, "context": {"principal": principal, "action": action}})

@@ -39,7 +39,7 @@ def bad_request(field: str, value: object, why: str = "") -> ComputeError:
 
 
 def in_use(disk: str, instance: str) -> ComputeError:
-    """Return the disk is attached to another virtual machine."""
+    """Return the error of a disk that is attached to another virtual machine."""
     return ComputeError(
         "resourceInUseByAnotherResource", f"The disk resource '{disk}' is already being used by '{instance}'"
     )
