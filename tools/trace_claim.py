@@ -50,7 +50,7 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "names": ("kube.names", "state.naming"),
     "parameters": ("drivers.parameters", "schemas", "secret"),
-    "logs": ("controller.logs", "controller.trace", "_messages"),
+    "logs": ("controller.logs", "_messages"),
     "clock": ("controller.clock",),
     "metrics": ("process.assembly", "controller.metrics"),
     "events": (

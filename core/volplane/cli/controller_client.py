@@ -11,8 +11,7 @@ import aiohttp
 import typer
 
 from volplane._messages import nearest
-from volplane.controller.action_token import read_token
-from volplane.controller.http import HttpAddress
+from volplane.controller.http import HttpAddress, read_token
 from volplane.errors import ConfigurationError, VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.kinds import LEASES

@@ -1,4 +1,4 @@
-"""What `decide` may answer: the single next thing to do for one object.
+"""The actions that `decide` may return: the single next thing to do for one object.
 
 A decide function is pure: it reads caches (and what this pass read live), and returns one of these. The runner performs
 it, puts the server's answer into the cache, and asks again, until `Wait` or `Settled`. They are structs because several
@@ -36,18 +36,18 @@ __all__ = [
 
 
 class EventRecord(msgspec.Struct, frozen=True):
-    """An Event to record on an object; type is "Normal" or "Warning".
-
-    same_as: what of the message makes it the same event as an earlier one, without what changes from try to try, such
-    as the time of the next; "": the whole message.
-    """
+    """An Event to record on an object."""
 
     kind: Kind[Any]
     about: KubeObject
     type: str
+    """Normal or Warning."""
     reason: str
     message: str
     same_as: str = ""
+    """The part of the message by which it is the same event as an earlier one, without what changes from try to try,
+    such as the time of the next; "" = the whole message.
+    """
 
 
 class Queue(Protocol):
@@ -65,41 +65,37 @@ class Recorder(Protocol):
 
 
 def started(operation: str) -> str:
-    """The reason of a key whose operation was started last."""
+    """Return the reason of a key whose operation was started last."""
     return f"{operation} is running"
 
 
 def warning(kind: Kind[Any], about: KubeObject, reason: str, message: str, *, same_as: str = "") -> EventRecord:
-    """An `EventRecord` of type Warning."""
+    """Return an `EventRecord` of type Warning."""
     return EventRecord(kind, about, "Warning", reason, message, same_as)
 
 
 class Patch(msgspec.Struct, frozen=True, kw_only=True):
-    """A merge patch of `target` as it is in the cache; the runner adds its resourceVersion to `body`'s metadata.
-
-    events are recorded once the write is acknowledged. why: for logs.
-    """
+    """A merge patch of `target` as it is in the cache; the runner adds its resourceVersion to `body`'s metadata."""
 
     kind: Kind[Any]
     target: KubeObject
     body: Mapping[str, Any]
     why: str
+    """For logs, as in every action."""
     subresource: str = ""
     events: tuple[EventRecord, ...] = ()
+    """Recorded once the write is acknowledged."""
 
 
 class Create(msgspec.Struct, frozen=True, kw_only=True):
-    """Create an object. One that exists already is read into the cache and decided upon; it is not an error.
-
-    failure_event: recorded, with the server's words added, when the server refuses the call or fails at it again and
-    again.
-    """
+    """Create an object. One that exists already is read into the cache and decided upon; it is not an error."""
 
     kind: Kind[Any]
     body: Mapping[str, Any]
     why: str
     events: tuple[EventRecord, ...] = ()
     failure_event: EventRecord | None = None
+    """Recorded, with the server's words added, when the server refuses the call or fails at it repeatedly."""
 
 
 class Delete(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,22 +120,23 @@ class Read(msgspec.Struct, frozen=True):
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Start an operation on `asset` of `driver`, unless another operation holds that asset.
 
-    verb: what to do, for which the dispatcher has a handler. key, uid: of the object it is about; of an operation that
-    a person asked for, name of the volume and handle of the asset. node: set where an asset may be on several nodes at
-    once; operations on different nodes do not exclude each other. group: operations of a driver that are likely to
-    fail together, as those of one storage class; they share a retry budget. live: set by the runner if the last step of
-    this pass wrote the object, so that the cache has it as the server answered a moment ago.
     The object is decided again when the operation ends, or when its back-off does.
     """
 
     verb: str
+    """What to do, for which the dispatcher has a handler."""
     key: str
+    """Of the object; of an operation that a person asked for, the name of the volume."""
     uid: str
+    """Of the object; of an operation that a person asked for, the handle of the asset."""
     driver: str
     asset: str
     node: str = ""
+    """Set where an asset may be on several nodes at once: operations on different nodes do not exclude each other."""
     group: str = ""
+    """Operations of a driver that are likely to fail together, as those of one storage class, share a retry budget."""
     live: bool = False
+    """Set by the runner if the last step of this pass wrote the object, so that the cache is as new as the server."""
 
     @property
     def name(self) -> str:
@@ -148,9 +145,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing to do until something changes, or until `seconds` are over. reason: in plain words, for `explain`."""
+    """Nothing to do until something changes, or until `seconds` are over."""
 
     reason: str
+    """In plain words, for `explain`."""
     seconds: float | None = None
     events: tuple[EventRecord, ...] = ()
 
@@ -162,7 +160,7 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 def operation_name(verb: str, key: str, uid: str) -> str:
-    """The name of a `Run` with these fields; uid: its node, where it has one."""
+    """Return the name of a `Run` with these fields; uid: its node, where it has one."""
     return f"{verb}-{key}[{uid}]"
 
 
@@ -185,7 +183,7 @@ class LiveReads:
         return (kind.struct, key) in self._read
 
     def get(self, kind: Kind[Any], key: str) -> KubeObject | None:
-        """The object as read in this pass, None if it was absent. KeyError if it was not read."""
+        """Return the object as read in this pass, None if it was absent. KeyError if it was not read."""
         return self._read[kind.struct, key]
 
     def forget(self) -> None:

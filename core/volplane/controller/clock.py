@@ -1,4 +1,4 @@
-"""The clock seam: wall time is passed in; monotonic time is that of the event loop, virtual in tests."""
+"""Time as a dependency: wall time is passed in; monotonic time is that of the event loop, virtual in tests."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Clock(Protocol):
     """Source of time."""
 
     def now(self) -> datetime:
-        """The time of day, aware, UTC. May jump; never subtract two of them to wait."""
+        """Return the time of day, aware, UTC. It may jump: never subtract two of them to wait."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that only grow: the running loop's time."""
+        """Return seconds that only grow: the running loop's time."""
         ...
 
 
@@ -33,7 +33,7 @@ class SystemClock:
 
 
 class LoopTime:
-    """Called: the time of the loop in which it was first called. For paths so hot that looking the loop up counts."""
+    """Returns, when called, the time of the loop that first called it: for paths where looking up the loop costs."""
 
     __slots__ = ("_time",)
 

@@ -61,24 +61,23 @@ _SCRUBBER_KEYS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverSettings:
-    """One driver.
-
-    where: place in the file, for messages. options: as written; somebody may have put a secret there, so they are not
-    in `repr`.
-    concurrency, rate (operations started a second), timeout (seconds a hook may take): None = the default.
-    distributed: its assets live on nodes, and the process of each node (`--node-name`) calls its hooks there.
-    storage_capacity: its room is published for the scheduler; of distributed drivers it always is.
-    """
+    """One driver. None = the default."""
 
     name: str
     backend: str
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """As written. They may hold a secret, so they are not in `repr`."""
     concurrency: int | None = None
     rate: float | None = None
+    """Operations started a second."""
     timeout: float | None = None
+    """Seconds that a hook may take."""
     distributed: bool = False
+    """Whether its assets live on nodes, and the process of each node (`--node-name`) calls its hooks there."""
     storage_capacity: bool = False
+    """Whether its room is published for the scheduler; that of distributed drivers always is."""
     where: str = field(default="", compare=False)
+    """Place in the file, for messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,29 +91,34 @@ class ExtensionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubberSettings:
-    """The scrubber pod.
-
-    image: None = the default. command: empties and verifies /scrub; empty = ours. resources, tolerations: as in a pod.
-    template: a pod to lay over ours (`volplane.controller.scrub_template`). attempts: failed ones until the volume is
-    Failed. base_deadline, deadline_per_gib: seconds a scrub may run. allow_unsafe: the template may weaken the sandbox.
-    """
+    """The scrubber pod."""
 
     image: str | None = None
+    """None = the default."""
     command: tuple[str, ...] = ()
+    """Empties and verifies /scrub; empty = ours."""
     resources: Mapping[str, Any] = field(default_factory=dict)
+    """As in a pod."""
     tolerations: tuple[Mapping[str, Any], ...] = ()
+    """As in a pod."""
     template: Mapping[str, Any] = field(default_factory=dict)
+    """A pod to lay over ours (`volplane.controller.scrub_template`)."""
     attempts: int = 3
+    """Failed ones until the volume is Failed."""
     base_deadline: float = 300.0
+    """Seconds a scrub may run."""
     deadline_per_gib: float = 30.0
+    """Seconds a scrub may run for each GiB, beside `base_deadline`."""
     allow_unsafe: bool = False
+    """The template may weaken the sandbox."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """The content of the file. drivers: None = the key is absent: every installed backend that needs no options."""
+    """The content of the file."""
 
     drivers: tuple[DriverSettings, ...] | None = None
+    """None = the key is absent: every installed backend that needs no options."""
     extensions: tuple[ExtensionSettings, ...] = ()
     scrubber: ScrubberSettings = field(default_factory=ScrubberSettings)
     cluster_id: str | None = None
@@ -144,14 +148,17 @@ def parse_configuration(text: str, file: str) -> Configuration:
     section = _Section({} if content is None else content, "", file, _KEYS)
     return Configuration(
         drivers=_drivers(section),
-        extensions=tuple(_extension(s) for s in section.sections("extensions", _EXTENSION_KEYS)),
+        extensions=tuple(
+            ExtensionSettings(name=s.required_text("name"), options=s.mapping("options"), where=s.place)
+            for s in section.sections("extensions", _EXTENSION_KEYS)
+        ),
         scrubber=_scrubber(section.section("scrubber", _SCRUBBER_KEYS)),
         cluster_id=section.text("clusterId"),
     )
 
 
 def _drivers(section: _Section) -> tuple[DriverSettings, ...] | None:
-    if not section.has("drivers"):
+    if section.get("drivers") is None:
         return None
     drivers = tuple(_driver(s) for s in section.sections("drivers", _DRIVER_KEYS))
     first: dict[str, str] = {}
@@ -175,12 +182,6 @@ def _driver(section: _Section) -> DriverSettings:
         distributed=section.boolean("distributed"),
         storage_capacity=section.boolean("storageCapacity"),
         where=section.place,
-    )
-
-
-def _extension(section: _Section) -> ExtensionSettings:
-    return ExtensionSettings(
-        name=section.required_text("name"), options=section.mapping("options"), where=section.place
     )
 
 
@@ -222,11 +223,11 @@ class _Section:
     def place(self) -> str:
         return f"{self._file}: {self._path}" if self._path else self._file
 
-    def has(self, key: str) -> bool:
-        return self._get(key) is not None
+    def get(self, key: str) -> Any:
+        return self._content.get(key)
 
     def text(self, key: str) -> str | None:
-        value = self._get(key)
+        value = self.get(key)
         if value is None or (isinstance(value, str) and value):
             return value
         raise self._wrong(key, value, "text" if value == "" else "text; quote it")
@@ -238,13 +239,13 @@ class _Section:
         return value
 
     def integer(self, key: str, *, minimum: int) -> int | None:
-        value = self._get(key)
+        value = self.get(key)
         if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= minimum):
             return value
         raise self._wrong(key, value, f"a whole number, at least {minimum}")
 
     def number(self, key: str, *, above: float) -> float | None:
-        value = self._get(key)
+        value = self.get(key)
         if value is None:
             return None
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > above:
@@ -252,13 +253,13 @@ class _Section:
         raise self._wrong(key, value, f"a number above {above:g}")
 
     def boolean(self, key: str) -> bool:
-        value = self._get(key)
+        value = self.get(key)
         if value is None or isinstance(value, bool):
             return bool(value)
         raise self._wrong(key, value, "true or false")
 
     def mapping(self, key: str) -> Mapping[str, Any]:
-        value = self._get(key)
+        value = self.get(key)
         return {} if value is None else self._texts_as_keys(key, value)
 
     def mappings(self, key: str) -> tuple[Mapping[str, Any], ...]:
@@ -272,18 +273,15 @@ class _Section:
         return items
 
     def section(self, key: str, known: Iterable[str]) -> _Section:
-        value = self._get(key)
+        value = self.get(key)
         return _Section({} if value is None else value, self._join(key), self._file, known)
 
     def sections(self, key: str, known: Iterable[str]) -> Iterator[_Section]:
         for index, item in enumerate(self._items(key)):
             yield _Section(item, self._join(f"{key}[{index}]"), self._file, known)
 
-    def _get(self, key: str) -> Any:
-        return self._content.get(key)
-
     def _items(self, key: str) -> Iterable[Any]:
-        value = self._get(key)
+        value = self.get(key)
         if value is None:
             return ()
         if not isinstance(value, list):
@@ -306,13 +304,10 @@ class _Section:
         return f"{self._file}: {path}" if path else self._file
 
     def _wrong(self, key: str, value: object, expected: str) -> ConfigurationError:
-        shown = type(value).__name__ if key == "options" else _shown(value)  # It may hold a secret.
+        # Options may hold a secret.
+        shown = type(value).__name__ if key == "options" else repr(value)
+        shown = shown if len(shown) <= 60 else f"{shown[:60]}…"
         return ConfigurationError(f"{self._at(key)}: is {shown}, expected {expected}")
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 class _Loader(yaml.SafeLoader):

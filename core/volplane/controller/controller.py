@@ -1,4 +1,4 @@
-"""The nouns of a process: its role, the duties that `--controllers` names, and the controllers that a duty exports.
+"""Defines a process: its role, the duties that `--controllers` names, and the controllers that a duty exports.
 
 `volplane.process.duties` lists the duties. The assembly makes a runner of each controller; names of `--controllers`,
 RBAC rules, watches, resync, metrics and explain follow from the same list.

@@ -3,27 +3,41 @@
 /healthz answers while the event loop runs. /readyz answers 200 if work can be done, else 503 with the reasons. /metrics
 is in the text format of Prometheus. These are for every client that reaches the address. Everything else is JSON from a
 function that was passed in: GET for clients on this machine, POST, which changes something, for those among them that
-have the token of `volplane.controller.action_token`.
+have the token.
+
+The token is in a file that only the user of the process can read. A loopback address is no credential: every user of
+the machine reaches it, and so do pods that share the host's network. The process that listens writes the file, and a
+command of the same user on the same machine reads it. The directory is the first usable one of $VOLPLANE_RUNTIME_DIR
+(alone, if it is set), /run/volplane for user 0, /tmp/volplane-<uid>.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import ipaddress
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import os
+import secrets
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from volplane.controller.action_token import ActionToken
 from volplane.errors import ConfigurationError, VolplaneError
 
-__all__ = ["HttpAddress", "Pages", "serve_pages"]
+__all__ = ["DIRECTORY_VARIABLE", "ActionToken", "HttpAddress", "Pages", "read_token", "serve_pages"]
+
+DIRECTORY_VARIABLE: Final = "VOLPLANE_RUNTIME_DIR"
+_LONGEST: Final = 256
+"""Bytes of a token file that are read."""
 
 _LOG = logging.getLogger(__name__)
 _REQUESTS = logging.getLogger("volplane.http.requests")
@@ -53,16 +67,18 @@ Answer = Callable[[Mapping[str, str]], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
-    """unready: reasons why not ready. details: what /readyz adds in either case, a line each. metrics: the exposition.
-
-    answers: path -> function, for GET, from this machine only. actions: the same for POST, with the token.
-    """
+    """What is served."""
 
     unready: Callable[[], Sequence[str]]
+    """Reasons why the process is not ready."""
     metrics: Callable[[], bytes]
+    """The exposition."""
     details: Callable[[], Sequence[str]] = tuple
+    """What /readyz adds in either case, a line each."""
     answers: Mapping[str, Answer] = field(default_factory=dict)
+    """Path -> function, for GET, from this machine only."""
     actions: Mapping[str, Answer] = field(default_factory=dict)
+    """The same for POST, with the token."""
 
 
 @asynccontextmanager
@@ -71,13 +87,13 @@ async def serve_pages(address: HttpAddress, pages: Pages) -> AsyncIterator[str]:
     app = web.Application()
     app.router.add_get("/healthz", _healthy)
     app.router.add_get("/livez", _healthy)
-    app.router.add_get("/readyz", _ready(pages))
-    app.router.add_get("/metrics", _metrics(pages))
+    app.router.add_get("/readyz", partial(_ready, pages))
+    app.router.add_get("/metrics", partial(_metrics, pages))
     tokens: list[ActionToken] = []
     for path, answer in pages.answers.items():
-        app.router.add_get(path, _answering(answer))
+        app.router.add_get(path, partial(_answer, answer))
     for path, action in pages.actions.items():
-        app.router.add_post(path, _acting(action, tokens))
+        app.router.add_post(path, partial(_act, action, tokens))
     # No body is read, so none is unpacked: a small one could keep the process busy.
     runner = web.AppRunner(
         app, access_log=None, handle_signals=False, shutdown_timeout=1.0, logger=_REQUESTS, auto_decompress=False
@@ -94,7 +110,11 @@ async def serve_pages(address: HttpAddress, pages: Pages) -> AsyncIterator[str]:
             ) from error
         host, port = runner.addresses[0][:2]
         if pages.actions:
-            tokens.append(_token(port))
+            tokens.append(token := ActionToken(port))
+            if token.path is None:
+                _LOG.warning(
+                    "commands cannot change anything here: no file can be made for their token (%s)", token.why
+                )
         yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
     finally:
         with contextlib.suppress(TimeoutError):
@@ -103,63 +123,41 @@ async def serve_pages(address: HttpAddress, pages: Pages) -> AsyncIterator[str]:
             token.remove()
 
 
-def _token(port: int) -> ActionToken:
-    token = ActionToken(port)
-    if token.path is None:
-        _LOG.warning("commands cannot change anything here: no file can be made for their token (%s)", token.why)
-    return token
-
-
 async def _healthy(_: web.Request) -> web.Response:
     return web.Response(text="ok\n")
 
 
-def _ready(pages: Pages) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def ready(_: web.Request) -> web.Response:
-        reasons = pages.unready()
-        lines = [*(reasons or ("ok",)), *pages.details()]
-        return web.Response(status=503 if reasons else 200, text="".join(f"{line}\n" for line in lines))
-
-    return ready
+async def _ready(pages: Pages, _: web.Request) -> web.Response:
+    reasons = pages.unready()
+    lines = [*(reasons or ("ok",)), *pages.details()]
+    return web.Response(status=503 if reasons else 200, text="".join(f"{line}\n" for line in lines))
 
 
-def _metrics(pages: Pages) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=pages.metrics(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
-
-    return metrics
+async def _metrics(pages: Pages, _: web.Request) -> web.Response:
+    return web.Response(body=pages.metrics(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
 
-def _answering(answer: Answer) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """Refuse clients that are not on this machine; in a pod, those who may exec or port-forward are."""
-
-    async def respond(request: web.Request) -> web.Response:
-        # The name counts too: a web page in a browser can have this address under a name of its own.
-        if not _is_loopback(request.remote) or not _is_loopback(request.url.host):
-            return _refused(
-                403, "only processes on the machine of the controller may ask for this, by its loopback address"
-            )
-        try:
-            content = await answer(request.query)
-        except VolplaneError as error:
-            return _refused(400, str(error))
-        return web.Response(body=msgspec.json.encode(content), content_type="application/json")
-
-    return respond
+async def _answer(answer: Answer, request: web.Request) -> web.Response:
+    """Answer clients on this machine, and refuse others; in a pod, those who may exec or port-forward are on it."""
+    # The name counts too: a web page in a browser can have this address under a name of its own.
+    if not _is_loopback(request.remote) or not _is_loopback(request.url.host):
+        return _refused(
+            403, "only processes on the machine of the controller may ask for this, by its loopback address"
+        )
+    try:
+        content = await answer(request.query)
+    except VolplaneError as error:
+        return _refused(400, str(error))
+    return web.Response(body=msgspec.json.encode(content), content_type="application/json")
 
 
-def _acting(action: Answer, tokens: Sequence[ActionToken]) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """Refuse also clients without the token. tokens: the one of this address, once it listens."""
-    respond = _answering(action)
-
-    async def act(request: web.Request) -> web.Response:
-        if not any(token.allows(request.headers.get("Authorization", "")) for token in tokens):
-            return _refused(
-                401, "this changes something: it needs the token that the controller keeps in a file of its user"
-            )
-        return await respond(request)
-
-    return act
+async def _act(action: Answer, tokens: Sequence[ActionToken], request: web.Request) -> web.Response:
+    """Answer clients that also have the token. tokens: the one of this address, once it listens."""
+    if not any(token.allows(request.headers.get("Authorization", "")) for token in tokens):
+        return _refused(
+            401, "this changes something: it needs the token that the controller keeps in a file of its user"
+        )
+    return await _answer(action, request)
 
 
 def _is_loopback(host: str | None) -> bool:
@@ -171,3 +169,84 @@ def _is_loopback(host: str | None) -> bool:
 def _refused(status: int, why: str) -> web.Response:
     body = msgspec.json.encode({"error": why})
     return web.Response(status=status, body=body, content_type="application/json")
+
+
+class ActionToken:
+    """A token in its file, until `remove`."""
+
+    def __init__(self, port: int) -> None:
+        """Make a new token for the endpoints on this port."""
+        self._token = secrets.token_hex(32)
+        self.path: Path | None = None
+        """None if no file could be made."""
+        self.why = ""
+        """Why none could be made in the last directory that was tried."""
+        for directory in _directories():
+            try:
+                self.path = _write(directory, port, self._token)
+            except OSError as error:
+                self.why = f"{directory}: {error.strerror or error}"
+                continue
+            break
+
+    def allows(self, authorization: str) -> bool:
+        """Return whether this value of the header Authorization is the token."""
+        expected = f"Bearer {self._token}"
+        return self.path is not None and hmac.compare_digest(authorization.encode(errors="replace"), expected.encode())
+
+    def remove(self) -> None:
+        """Remove the file, unless another process has replaced it."""
+        if self.path is not None:
+            with contextlib.suppress(OSError):
+                if self.path.read_text() == self._token:
+                    self.path.unlink()
+
+
+def read_token(port: int) -> str:
+    """Return the token for the endpoints on this port of this machine. Raises VolplaneError with what to do."""
+    tried = []
+    for directory in _directories():
+        try:
+            _check(directory)
+            fd = os.open(_file(directory, port), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with os.fdopen(fd) as file:
+                return file.read(_LONGEST).strip()
+        except OSError as error:
+            tried.append(f"{_file(directory, port)}: {error.strerror or error}")
+    raise VolplaneError(
+        f"the controller's token cannot be read ({'; '.join(tried)}): run the command on the machine (or in the pod) "
+        f"of the controller, as the user that it runs as, with the same {DIRECTORY_VARIABLE}"
+    )
+
+
+def _directories() -> Iterator[Path]:
+    if given := os.environ.get(DIRECTORY_VARIABLE):
+        yield Path(given)
+        return
+    if os.geteuid() == 0:
+        yield Path("/run/volplane")
+    yield Path(f"/tmp/volplane-{os.geteuid()}")  # noqa: S108 -- `_check` refuses one that another user made
+
+
+def _file(directory: Path, port: int) -> Path:
+    return directory / f"http-{port}.token"
+
+
+def _check(directory: Path) -> None:
+    """Raise PermissionError for a directory that others own or can write."""
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise PermissionError(f"{directory} is not a directory that this user owns and nobody else can write")
+
+
+def _write(directory: Path, port: int, token: str) -> Path:
+    directory.mkdir(mode=0o700, exist_ok=True)
+    _check(directory)
+    path = _file(directory, port)
+    fresh = path.with_suffix(".new")
+    fresh.unlink(missing_ok=True)
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        file.write(token)
+    fresh.replace(path)
+    return path

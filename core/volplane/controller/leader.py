@@ -32,16 +32,14 @@ T = TypeVar("T")
 
 
 class Leadership:
-    """The right to work, for as long as it lasts.
-
-    fence: the term; a conditional write of it keeps a former leader out. None = nobody is elected.
-    `until` (loop time) is when the right ends unless it is renewed, which moves it.
-    """
+    """The right to work, for as long as it lasts."""
 
     def __init__(self, *, fence: Fence | None, until: float, margin: float = 0.0) -> None:
-        """margin: seconds before `until` from which nothing new is begun. Call it in the loop."""
+        """margin: seconds before `until` from which nothing new is started. Call it in the loop."""
         self.fence = fence
+        """The term; a conditional write of it keeps a former leader out. None = there is no election."""
         self.until = until
+        """Loop time at which the right ends; each renewal moves it."""
         self.lost = False
         self.behind: Fence | None = None
         """A later term of our Lease, of which a storage knows and the Lease does not: the server was restored."""
@@ -50,20 +48,20 @@ class Leadership:
 
     @classmethod
     def alone(cls) -> Leadership:
-        """For a process that runs without election."""
+        """Return the right of a process that runs without election: it has no end."""
         return cls(fence=None, until=math.inf)
 
     def fenced(self, term: str) -> None:
-        """A storage has refused a call because of this term, as the text of a `Fence`. May be called in any thread."""
+        """Note the term, as the text of a `Fence`, by which a storage refused a call. May be called in any thread."""
         newer, known = Fence.parse(term), self.behind or self.fence
         if newer is not None and known is not None and newer.outdates(known):
             self.behind = newer
 
     def may_begin(self) -> bool:
-        """Whether there is time to begin something that changes storage. May be called in any thread.
+        """Return whether there is time to start something that changes storage. May be called in any thread.
 
-        The loop's clock goes on while the process is stopped: one that went on after its lease was over begins nothing,
-        though no timer of it has fired yet.
+        The loop's clock goes on while the process is stopped: one that is continued after its lease was over starts
+        nothing, though no timer of it has fired yet.
         """
         return not self.lost and self._clock() < self.until - self._margin
 
@@ -151,11 +149,11 @@ class Elector:
                 _LOG.debug("the namespace of lease %s was not made: %s", self._lock.name, failure)
 
     async def _take(self, lease: Lease | None) -> tuple[Lease, Leadership]:
-        begun = _now()
+        began = _now()
         taken = await self._bounded(self._lock.take(lease, seconds=self._renew), self._renew)
         self.failing = ""
         margin = self._lock.duration - self._renew
-        return taken, Leadership(fence=fence_of(taken), until=begun + self._lock.duration, margin=margin)
+        return taken, Leadership(fence=fence_of(taken), until=began + self._lock.duration, margin=margin)
 
     async def _lead(self, lease: Lease, leadership: Leadership, work: Callable[[Leadership], Awaitable[None]]) -> bool:
         """Work until it ends (True) or the lease is lost (False)."""
@@ -191,10 +189,10 @@ class Elector:
                 return
 
     async def _renew_once(self, holding: _Holding, last: float) -> float:
-        """One try; the seconds until the next."""
-        begun = _now()
+        """Try once to renew; return the seconds until the next try."""
+        began = _now()
         # Half of what is left: one call that hangs leaves time for another.
-        seconds = max(0.1, (last - begun) / 2)
+        seconds = max(0.1, (last - began) / 2)
         try:
             if (newer := holding.leadership.behind) is not None:
                 await self._bounded(self._lock.count_on(holding.lease, newer.transitions, seconds=seconds), seconds)
@@ -212,7 +210,7 @@ class Elector:
         except ApiError as error:
             _LOG.warning("lease %s was not renewed: %s", self._lock.name, error)
             return LEASE_NOT_RENEWED.delay()
-        holding.leadership.until = begun + self._lock.duration
+        holding.leadership.until = began + self._lock.duration
         return self._period()
 
     async def _look(self, holding: _Holding, seconds: float) -> None:
@@ -234,7 +232,7 @@ class Elector:
     async def _count_on(self, lease: Lease, leadership: Leadership, seconds: float) -> Lease:
         """Raise the count of terms where a server that was restored from a backup has fallen behind ours.
 
-        The storage has seen our term: it would take those that come next for former leaders.
+        The storage has seen our term: it would refuse the next leaders as former ones.
         """
         ours, found = leadership.fence, fence_of(lease)
         if ours is None or found.lease != ours.lease or found.transitions >= ours.transitions:
@@ -265,7 +263,7 @@ class Elector:
             try:
                 await self._bounded(self._lock.release(holding.lease, seconds=_RELEASE_SECONDS), _RELEASE_SECONDS)
             except ApiConflict:
-                # Somebody else wrote, or a renewal of ours was cut off when the work ended: what counts is the holder.
+                # Another process wrote, or a renewal of ours was cut off when the work ended: the holder decides.
                 newest = await self._bounded(self._lock.read(seconds=_RELEASE_SECONDS), _RELEASE_SECONDS)
                 if newest is not None:
                     newest = await self._count_on(newest, holding.leadership, _RELEASE_SECONDS)
@@ -275,7 +273,7 @@ class Elector:
             _LOG.info("lease %s was not released: %s", self._lock.name, error)
 
     async def _bounded(self, call: Awaitable[T], seconds: float) -> T:
-        """One call, bounded in time whatever the transport does."""
+        """Await one call, bounded in time whatever the transport does."""
         try:
             async with asyncio.timeout(seconds):
                 return await call
@@ -305,7 +303,7 @@ class _Holding:
 
 
 def _record(lease: Lease | None) -> tuple[Any, ...]:
-    """The fields that change while the holder is alive."""
+    """Return the fields that change while the holder is alive."""
     if lease is None:
         return ()
     spec = lease.spec

@@ -2,12 +2,19 @@
 
 Fields (operation, driver, object, controller, trace, span) are bound to the running task and its children, and are
 added to every message that is logged there, by whatever module. Secrets of drivers are replaced in every line.
+
+A trace is common to all objects of a claim's life; a span is one pass over a key, with the operation that it starts.
+Both have the form of the W3C Trace Context (trace-id, parent-id), so that a backend can hand them on to its storage.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
+import itertools
 import logging
+import secrets
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -19,9 +26,11 @@ from typing import Any, Literal, TextIO
 import msgspec
 
 from volplane._messages import escaped_json, sanitize
+from volplane.kube.cache import Cache
+from volplane.kube.objects import KubeObject, Volume, VolumeAttachment
 from volplane.secret import redacted
 
-__all__ = ["bind", "bound", "configure", "fields", "log_stray_errors", "rebind"]
+__all__ = ["bind", "bound", "configure", "fields", "log_stray_errors", "new_span", "rebind", "trace_of", "traceparent"]
 
 _FIELDS: ContextVar[Mapping[str, str]] = ContextVar("volplane_log_fields")
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -29,11 +38,14 @@ _COLOURS = {"DEBUG": "\x1b[2m", "WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRI
 _RESET = "\x1b[0m"
 _IDS = ("trace", "span")
 """Fields for programs, which text leaves out."""
+_NO_TRACE = "0" * 32
+_SPANS = itertools.count(secrets.randbits(62))
+"""From a random start: two processes do not use the same ones."""
 _QUIET = ("aiohttp.access", "asyncio", "kubernetes", "botocore", "urllib3", "google")
 
 
 def fields() -> Mapping[str, str]:
-    """The fields bound to the running task."""
+    """Return the fields bound to the running task."""
     return _FIELDS.get(_NONE)
 
 
@@ -56,7 +68,7 @@ def bind(**more: str) -> Token[Mapping[str, str]]:
 
 
 def rebind(base: Mapping[str, str], **more: str) -> None:
-    """As `bind`, with `base` and nothing else of what was bound before: what a task does next."""
+    """Bind `base` and these fields, and nothing of what was bound before. Empty values are left out."""
     _FIELDS.set({**base, **(more if all(more.values()) else {name: value for name, value in more.items() if value})})
 
 
@@ -81,32 +93,24 @@ def configure(
 
 
 def log_stray_errors() -> None:
-    """Log what ends a thread, and errors that nobody can catch. Python prints them as they are, secrets included."""
+    """Log what ends a thread, and errors that cannot be caught: Python would print them with the secrets in them."""
     log = logging.getLogger("volplane")
 
     def in_thread(failed: threading.ExceptHookArgs) -> None:
         if failed.exc_type is not SystemExit:
             name = failed.thread.name if failed.thread is not None else "unknown"
-            log.error("thread %s has ended with an error", name, exc_info=_known(failed.exc_value))
+            log.error("thread %s has ended with an error", name, exc_info=failed.exc_value or False)
 
     def uncaught(_: type[BaseException], error: BaseException, __: TracebackType | None) -> None:
         log.critical("the process ends with an error", exc_info=error)
 
     def unraisable(failed: sys.UnraisableHookArgs) -> None:
-        log.error(
-            "%s: %r",
-            failed.err_msg or "an error that cannot be raised",
-            failed.object,
-            exc_info=_known(failed.exc_value),
-        )
+        text = failed.err_msg or "an error that cannot be raised"
+        log.error("%s: %r", text, failed.object, exc_info=failed.exc_value or False)
 
     threading.excepthook = in_thread
     sys.excepthook = uncaught
     sys.unraisablehook = unraisable
-
-
-def _known(error: BaseException | None) -> BaseException | bool:
-    return error if error is not None else False
 
 
 def _bind(record: logging.LogRecord) -> bool:
@@ -127,9 +131,8 @@ class _Text(logging.Formatter):
         when = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
         where = record.name.removeprefix("volplane.")
         text = f"{when} {record.levelname[0]} {where}: {sanitize(record.getMessage())}"
-        told = {name: value for name, value in getattr(record, "fields", _NONE).items() if name not in _IDS}
-        extra = " ".join(f"{name}={sanitize(value)}" for name, value in told.items())
-        if extra:
+        shown = {name: value for name, value in getattr(record, "fields", _NONE).items() if name not in _IDS}
+        if extra := " ".join(f"{name}={sanitize(value)}" for name, value in shown.items()):
             text += f"  {extra}"
         if record.exc_info:
             text += "\n" + "\n".join(map(sanitize, self.formatException(record.exc_info).splitlines()))
@@ -153,3 +156,41 @@ class _Json(logging.Formatter):
             error = self.formatException(record.exc_info).encode("utf-8", "backslashreplace").decode()
             line["error"] = redacted(error)
         return escaped_json(msgspec.json.encode(line).decode())
+
+
+def trace_of(found: KubeObject | None, caches: Mapping[str, Cache[Any]]) -> str:
+    """Return the 32 hex digits that all objects of a claim's life share; "" for no object.
+
+    They are the claim's uid without its dashes: of the claim that a volume is bound to or was made for, and of the
+    claim of an attachment's volume. An object without a claim has its own uid.
+    """
+    if isinstance(found, VolumeAttachment):
+        volumes = caches.get("persistentvolumes")
+        volume = volumes.get(found.spec.source.persistent_volume_name or "") if volumes is not None else None
+        return trace_of(volume, caches) if volume is not None else _of_uid(found.uid)
+    if isinstance(found, Volume) and found.spec.claim_ref is not None and found.spec.claim_ref.uid:
+        return _of_uid(found.spec.claim_ref.uid)
+    return _of_uid(found.uid) if found is not None else ""
+
+
+def new_span() -> str:
+    """Return 16 hex digits that no other span has."""
+    return f"{next(_SPANS) % (1 << 64):016x}"
+
+
+def traceparent() -> str:
+    """Return the header `traceparent` for calls of the running task; "" outside of a pass and its operation.
+
+    Source: W3C Trace Context, 3.2.
+    """
+    trace, span = fields().get("trace"), fields().get("span")
+    return f"00-{trace}-{span}-01" if trace and span else ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _of_uid(uid: str) -> str:
+    """Return a trace id. A uid of Kubernetes is a UUID, which is as long as a trace id; other text is digested."""
+    digits = uid.replace("-", "")
+    if len(digits) == len(_NO_TRACE) and digits != _NO_TRACE and not digits.strip("0123456789abcdef"):
+        return digits
+    return hashlib.sha256(uid.encode()).hexdigest()[: len(_NO_TRACE)] if uid else ""

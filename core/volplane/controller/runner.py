@@ -36,8 +36,8 @@ from volplane.controller.actions import (
     warning,
 )
 from volplane.controller.clock import LoopTime
+from volplane.controller.logs import new_span, trace_of
 from volplane.controller.steps import NothingChanged, Steps
-from volplane.controller.trace import new_span, trace_of
 from volplane.controller.workqueue import AdaptiveConcurrency, ControllerMetrics, WorkQueue
 from volplane.errors import (
     ApiConflict,
@@ -83,14 +83,7 @@ class Dispatcher(Protocol):
 
 
 class Runner:
-    """Keeps the objects of one kind as they should be.
-
-    name: for logs and metrics. kind: what keys are of; events about a refused call go there. caches: by plural; what is
-    written or read live goes into them. workers: keys in flight at once. flow: the flow of a key; flows are served
-    in turns, and one has at most half of the workers, fewer while the loop is busy (see `AdaptiveConcurrency`).
-    predicate: asked when a key is added: no pass is spent on what it refuses.
-    may_begin: asked before each step; while it is false none is taken.
-    """
+    """Keeps the objects of one kind as they should be."""
 
     def __init__(
         self,
@@ -108,6 +101,12 @@ class Runner:
         may_begin: Callable[[], bool] = lambda: True,
         metrics: ControllerMetrics | None = None,
     ) -> None:
+        """name: for logs and metrics. kind: what keys are of; events about a refused call go there. caches: by plural;
+        what is written or read live goes into them. workers: keys in flight at once. flow: flows are served in turns,
+        and one has at most half of the workers, fewer while the loop is busy (see `AdaptiveConcurrency`).
+        predicate: asked when a key is added: no pass is spent on what it refuses.
+        may_begin: asked before each step; while it is false none is taken.
+        """
         self.name = name
         self._decide = decide
         self._predicate = predicate
@@ -183,7 +182,7 @@ class Runner:
                 await asyncio.sleep(0)
 
     async def _process(self, key: str) -> None:
-        """One pass, and the retry after one that failed."""
+        """Make one pass, and queue the key again after one that failed."""
         self._failure_events.pop(key, None)
         try:
             result = await self._reconcile(key)
@@ -194,10 +193,13 @@ class Runner:
             self._report_lasting(key, "ApiCallRefused", f"The Kubernetes API reports conflicts without end: {error}")
         except ApiUnavailable as error:
             result = "unavailable"
-            level = self._unavailable_level()
+            # An API server that is away concerns every key: one warning every few seconds, the rest as debug.
+            level, now = logging.DEBUG, self._now()
+            if now >= self._warned_at + _WARN_EVERY:
+                level, self._warned_at = logging.WARNING, now
             self._retry(key, error, backoff.API_UNAVAILABLE, asked=error.retry_after, level=level)
             if error.status == 500 and "failed calling webhook" in error.message:
-                # It concerns this object, not the whole server, and each try may take as long as the webhook is given.
+                # It concerns this object, not the whole server, and each try may last as long as the webhook's timeout.
                 if not self._report_failure(key, str(error), "; trying again"):
                     self._warn(key, "ApiCallFailed", f"The Kubernetes API failed a call: {error}", "; trying again")
             elif error.status == 500 and self._queue.failures(key) >= _TRIES_UNREPORTED:
@@ -219,7 +221,7 @@ class Runner:
             self._metrics.pass_ended(self.name, result)
 
     async def _reconcile(self, key: str) -> str:
-        """Decide and take steps until nothing is left to do for now; how the pass ended, for metrics."""
+        """Decide and take steps until nothing is left to do for now; return how the pass ended, for metrics."""
         reads = LiveReads()
         conflicts = 0
         action: Action | None = None
@@ -272,7 +274,10 @@ class Runner:
         self._record(action.events)
 
     def _end_pass(self, key: str, action: Wait | Settled | Run, *, written: bool) -> str:
-        """written: whether the last step was a write of this object, which the server answered."""
+        """Perform what ends a pass; return how it ended, for metrics.
+
+        written: whether the last step was a write of this object, which the server answered.
+        """
         if isinstance(action, Run):
             self._start(key, msgspec.structs.replace(action, live=True) if written else action)
             return "operation"
@@ -303,21 +308,21 @@ class Runner:
             self._recorder.record(event)
 
     def _retry(self, key: str, error: Exception, row: Backoff, *, asked: float | None = None, level: int) -> float:
-        """Queue a key that failed again, log the error and keep it as the reason; the delay in seconds."""
+        """Queue a key that failed again, log the error, keep it as the reason, and return the delay in seconds."""
         seconds = self._queue.retry(key, row, asked=asked)
         self._reasons[key] = str(error)
         _LOG.log(level, "trying again in %.3g s: %s", seconds, error)
         return seconds
 
     def _refused(self, key: str, error: ApiError) -> None:
-        """The server will answer the same until somebody changes something: record an event on the object."""
+        """Record an event on the object: the server will answer the same until a user changes something."""
         seconds = self._retry(key, error, backoff.API_REFUSED, level=logging.ERROR)
         text = f"The Kubernetes API refused a call ({f'{error.status} {error.reason}'.strip()}): {error.message}"
         if not self._report_failure(key, str(error), again := f"; trying again in {seconds:.3g} s"):
             self._warn(key, "ApiCallRefused", text, again)
 
     def _report_lasting(self, key: str, reason: str, text: str) -> None:
-        """Record what often ends by itself, once it has not."""
+        """Record an event about a failure that usually ends by itself, once it has lasted."""
         if self._queue.failures(key) >= _TRIES_UNREPORTED and not self._report_failure(key, text, ""):
             self._warn(key, reason, text)
 
@@ -341,14 +346,6 @@ class Runner:
         text = f"{event.message}: {what}"
         self._record((msgspec.structs.replace(event, message=text + again, same_as=text),))
         return True
-
-    def _unavailable_level(self) -> int:
-        """An API server that is away concerns every key: one warning every few seconds, the rest as debug."""
-        now = self._now()
-        if now < self._warned_at + _WARN_EVERY:
-            return logging.DEBUG
-        self._warned_at = now
-        return logging.WARNING
 
 
 class _StaleCache(Exception):

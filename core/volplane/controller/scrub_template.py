@@ -1,8 +1,7 @@
-"""What an operator may change of the scrubber pod: what is harmless, what weakens its sandbox, what is refused. Pure.
+"""Tells what an operator may change of the scrubber pod: what is harmless, weakens its sandbox, or is refused. Pure.
 
 The template has the shape of a pod: `metadata.labels`, `metadata.annotations`, `spec` and in it at most one container.
-A field that is not known here counts as weakening: what Kubernetes adds later is refused until somebody has looked at
-it.
+A field that is not known here counts as weakening: what Kubernetes adds later is refused until it is listed here.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any, Final
 
 from volplane._messages import nearest
 
-__all__ = ["ADDED_CAPABILITIES", "CONTAINER", "VOLUME", "overlaid", "template_flaws", "weakenings"]
+__all__ = ["ADDED_CAPABILITIES", "CONTAINER", "VOLUME", "overlaid", "template_flaws"]
 
 CONTAINER: Final = "scrub"
 VOLUME: Final = "volume"
@@ -31,7 +30,7 @@ _OURS: Final = {
     "spec": ("activeDeadlineSeconds", "affinity", "nodeName", "restartPolicy", "schedulingGates"),
     "container": ("livenessProbe", "name", "readinessProbe", "restartPolicy", "startupProbe", "stdin", "tty"),
 }
-"""Without these as they are, a scrub cannot be trusted to be the right one, or to end."""
+"""With others than ours, a scrub cannot be trusted to be the right one, or to end."""
 _HARMLESS: Final = {
     "spec": (
         "dnsConfig",
@@ -69,15 +68,21 @@ _SAFE_VALUES: Final[Mapping[str, tuple[object, ...]]] = {
     "securityContext.readOnlyRootFilesystem": (True,),
 }
 _LISTS: Final = ("volumes", "volumeMounts")
-"""What is given is added to ours; everywhere else it takes the place of ours."""
+"""Lists that are appended to ours; everything else replaces ours."""
 
 
 def template_flaws(template: Mapping[str, Any], *, allow_unsafe: bool) -> Iterator[str]:
-    """Why the template cannot be used, each as `path: reason`."""
+    """Yield the reasons for which the template cannot be used, each as `path: reason`."""
     for key in template:
         if key not in ("metadata", "spec"):
             yield f"{key}: unknown key{nearest(key, ('metadata', 'spec'))}"
-    yield from _metadata_flaws(_mapping(template, "metadata"))
+    for key, value in _mapping(template, "metadata").items():
+        if key not in ("labels", "annotations"):
+            yield f"metadata.{key}: only labels and annotations can be added"
+        elif not isinstance(value, Mapping) or not all(isinstance(text, str) for text in value.values()):
+            yield f"metadata.{key}: expected a mapping of texts; quote them"
+        else:
+            yield from (f"metadata.{key}.{name}: is volplane's own" for name in value if "volplane" in str(name))
     spec = _mapping(template, "spec")
     containers = spec.get("containers", [])
     if not isinstance(containers, list) or len(containers) > 1 or not all(isinstance(c, Mapping) for c in containers):
@@ -92,11 +97,11 @@ def template_flaws(template: Mapping[str, Any], *, allow_unsafe: bool) -> Iterat
                 yield f"{path}.{key}: is volplane's own; a scrub could not be trusted with another"
     yield from _list_flaws(spec)
     if not allow_unsafe:
-        yield from (f"{weak}; refused unless scrubber.allowUnsafe is true" for weak in weakenings(template))
+        yield from (f"{weak}; refused unless scrubber.allowUnsafe is true" for weak in _weakenings(spec))
 
 
 def _shape_flaws(template: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[str]:
-    """What must be a mapping: null or anything else would take all of ours away."""
+    """Report what is no mapping where one is needed: null or anything else would replace all of ours."""
     places: list[tuple[str, Mapping[str, Any], str]] = [("", template, "metadata"), ("", template, "spec")]
     for where, path, part in _parts(spec):
         places.append((f"{path}.", part, "capabilities" if where == "securityContext" else "securityContext"))
@@ -105,18 +110,9 @@ def _shape_flaws(template: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterat
             yield f"{path}{key}: is {parent[key]!r}, expected a mapping"
 
 
-def _metadata_flaws(metadata: Mapping[str, Any]) -> Iterator[str]:
-    for key, value in metadata.items():
-        if key not in ("labels", "annotations"):
-            yield f"metadata.{key}: only labels and annotations can be added"
-        elif not isinstance(value, Mapping) or not all(isinstance(text, str) for text in value.values()):
-            yield f"metadata.{key}: expected a mapping of texts; quote them"
-        else:
-            yield from (f"metadata.{key}.{name}: is volplane's own" for name in value if "volplane" in str(name))
-
-
 def _list_flaws(spec: Mapping[str, Any]) -> Iterator[str]:
-    for path, items in (("spec.volumes", spec.get("volumes")), ("spec.containers[0].volumeMounts", _mounts(spec))):
+    mounts = next((container.get("volumeMounts") for container in spec.get("containers", [])), None)
+    for path, items in (("spec.volumes", spec.get("volumes")), ("spec.containers[0].volumeMounts", mounts)):
         if items is None:
             continue
         if not isinstance(items, list) or not all(isinstance(item, Mapping) and item.get("name") for item in items):
@@ -125,16 +121,8 @@ def _list_flaws(spec: Mapping[str, Any]) -> Iterator[str]:
             yield f"{path}: {VOLUME!r} is the volume that is erased; choose another name"
 
 
-def _mounts(spec: Mapping[str, Any]) -> Any:
-    return next((container.get("volumeMounts") for container in spec.get("containers", [])), None)
-
-
-def weakenings(template: Mapping[str, Any]) -> tuple[str, ...]:
-    """Every field that gives the scrubber more than it has without the template, with why."""
-    return tuple(_weakenings(_mapping(template, "spec")))
-
-
 def _weakenings(spec: Mapping[str, Any]) -> Iterator[str]:
+    """Report every field that gives the scrubber more than it has without the template."""
     for where, path, part in _parts(spec):
         for key, value in part.items():
             full = f"{where}.{key}"
@@ -145,33 +133,24 @@ def _weakenings(spec: Mapping[str, Any]) -> Iterator[str]:
                 if value not in _SAFE_VALUES[full]:
                     yield f"{path}.{key}: is {value!r}, which weakens the sandbox"
             elif key == "capabilities":
-                yield from _capabilities(f"{path}.{key}", value)
+                given = value if isinstance(value, Mapping) else {}
+                if extra := sorted({*map(str, given.get("add") or ())} - {*ADDED_CAPABILITIES}):
+                    yield f"{path}.{key}.add: {', '.join(extra)} weakens the sandbox"
+                if "drop" in given and given["drop"] != ["ALL"]:
+                    yield f"{path}.{key}.drop: is {given['drop']!r}, which weakens the sandbox; ALL are dropped"
             elif key == "seccompProfile":
                 if not isinstance(value, Mapping) or value.get("type") not in ("RuntimeDefault", "Localhost"):
                     yield f"{path}.{key}: is {value!r}, which weakens the sandbox"
             elif full == "container.env":
-                yield from _environment(f"{path}.{key}", value)
+                for index, item in enumerate(value if isinstance(value, list) else ()):
+                    if not isinstance(item, Mapping) or "valueFrom" in item:
+                        yield f"{path}.{key}[{index}]: takes its value from elsewhere, which may be a secret"
             else:
                 yield f"{path}.{key}: reaches beyond the sandbox"
 
 
-def _capabilities(path: str, value: Any) -> Iterator[str]:
-    value = value if isinstance(value, Mapping) else {}
-    extra = sorted({*map(str, value.get("add") or ())} - {*ADDED_CAPABILITIES})
-    if extra:
-        yield f"{path}.add: {', '.join(extra)} weakens the sandbox"
-    if "drop" in value and value["drop"] != ["ALL"]:
-        yield f"{path}.drop: is {value['drop']!r}, which weakens the sandbox; ALL are dropped"
-
-
-def _environment(path: str, value: Any) -> Iterator[str]:
-    for index, item in enumerate(value if isinstance(value, list) else ()):
-        if not isinstance(item, Mapping) or "valueFrom" in item:
-            yield f"{path}[{index}]: takes its value from elsewhere, which may be a secret"
-
-
 def _parts(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """(kind, path, fields) of the spec, its container and the security contexts of both."""
+    """Yield (kind, path, fields) of the spec, its container and the security contexts of both."""
     yield "spec", "spec", spec
     yield "securityContext", "spec.securityContext", _mapping(spec, "securityContext")
     for container in spec.get("containers") or ():
@@ -185,7 +164,7 @@ def _mapping(parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def overlaid(body: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
-    """The pod with a template that has no flaws laid over it."""
+    """Return the pod with a template without flaws laid over it."""
     spec = dict(_mapping(template, "spec"))
     container: Mapping[str, Any] = next(iter(spec.pop("containers", ())), {})
     [ours] = body["spec"]["containers"]

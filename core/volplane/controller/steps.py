@@ -1,4 +1,4 @@
-"""One step: one API call, whose answer goes into the cache."""
+"""Performs steps: each is one API call, whose answer goes into the cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["NothingChanged", "Steps"]
 
 
 class NothingChanged(VolplaneError):
-    """A patch left the object as it was. The same decision would follow without end."""
+    """A patch left the object as it was: the same decision would follow without end."""
 
 
 class Steps:
@@ -29,7 +29,7 @@ class Steps:
         self._caches = caches
 
     async def patch(self, step: Patch) -> None:
-        """Raises NothingChanged, or an Api error."""
+        """Patch the object. Raises NothingChanged, or an Api error."""
         target = step.target
         metadata = {**step.body.get("metadata", {}), "resourceVersion": target.metadata.resource_version}
         answer = await self._client.patch(
@@ -40,19 +40,21 @@ class Steps:
             raise NothingChanged(f"the patch of {step.kind.plural} {target.key} ({step.why}) changed nothing")
 
     async def create(self, step: Create) -> bool:
-        """Whether it was made now; if it existed already it is read into the cache instead."""
+        """Create the object and return True; False if it existed already, and was read into the cache instead."""
         try:
             answer = await self._client.create(step.kind, step.body)
         except ApiError as error:
             if not error.already_exists:
                 raise
-            await self.refresh(step.kind, _key(step))
+            metadata = step.body.get("metadata", {})
+            name, namespace = metadata.get("name", ""), metadata.get("namespace", "")
+            await self.refresh(step.kind, f"{namespace}/{name}" if namespace and step.kind.namespaced else name)
             return False
         self._learn(step.kind, answer)
         return True
 
     async def delete(self, step: Delete) -> None:
-        """Raises ApiConflict if it is not the object that was decided upon."""
+        """Delete the object. Raises ApiConflict if it is not the one that was decided upon."""
         target = step.target
         left = await self._client.delete(
             step.kind,
@@ -72,7 +74,7 @@ class Steps:
     async def read(self, kind: Kind[Any], key: str, reads: LiveReads) -> None:
         """Read live into the cache and into `reads`: the newest of what the server and the cache know of this object.
 
-        Another object of that name in the cache counts for nothing: after a restore from a backup it is none any more.
+        Another object of that name in the cache does not count: after a restore from a backup it no longer exists.
         """
         live = await self.refresh(kind, key)
         cache = self._cache_of(kind)
@@ -102,7 +104,7 @@ class Steps:
         return cache if cache is not None and cache.kind.struct is kind.struct else None
 
     def _learn(self, kind: Kind[Any], answer: KubeObject) -> bool:
-        """Put an answer into the cache; True if its last finalizer was removed, and the object with it."""
+        """Put an answer into the cache; return True if its last finalizer was removed, and the object with it."""
         meta = answer.metadata
         gone = answer.terminating and not meta.finalizers and not meta.deletion_grace_period_seconds
         cache = self._cache_of(kind)
@@ -111,10 +113,3 @@ class Steps:
         elif cache is not None:
             cache.observe(answer)
         return gone
-
-
-def _key(step: Create) -> str:
-    metadata = step.body.get("metadata", {})
-    name = str(metadata.get("name", ""))
-    namespace = metadata.get("namespace", "") if step.kind.namespaced else ""
-    return f"{namespace}/{name}" if namespace else name

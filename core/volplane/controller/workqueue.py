@@ -9,6 +9,7 @@ fairness. Delayed keys and the back-off of failed ones are kept here too.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import sys
 import time
 from collections import Counter, OrderedDict, deque
@@ -17,15 +18,79 @@ from typing import Final, Protocol
 
 from volplane._delays import Backoff
 from volplane.controller.clock import LoopTime
-from volplane.controller.delaying_queue import DelayingQueue
 from volplane.kube.transport import ApiMetrics
 
-__all__ = ["AdaptiveConcurrency", "ControllerMetrics", "Flows", "WorkQueue"]
+__all__ = ["AdaptiveConcurrency", "ControllerMetrics", "DelayingQueue", "Flows", "WorkQueue"]
+
+
+class DelayingQueue:
+    """Keys that are due later, after client-go's delaying queue. One timer serves them all: that of the earliest.
+
+    Of several times of a key the earliest counts.
+    """
+
+    def __init__(self, due: Callable[[str], None], now: Callable[[], float]) -> None:
+        """due: called with each key whose time has come. now: the loop's clock."""
+        self._due = due
+        self._now = now
+        self._times: dict[str, float] = {}
+        self._heap: list[tuple[float, int, str]] = []
+        self._order = 0
+        self._timer: asyncio.Handle | None = None
+        self._rings_at = 0.0
+        """When the timer is due. Kept here: uvloop gives a handle without a time if that is less than 1 ms away."""
+
+    @property
+    def first(self) -> float | None:
+        """Loop time at which the next delay ends."""
+        self._tidy()
+        return self._heap[0][0] if self._heap else None
+
+    def set(self, key: str, when: float) -> None:
+        """Call `due` at this loop time."""
+        known = self._times.get(key)
+        if known is not None and known <= when:
+            return
+        self._times[key] = when
+        self._order += 1
+        heapq.heappush(self._heap, (when, self._order, key))
+        if self._timer is None or when < self._rings_at:
+            self._arm(when)
+
+    def clear(self) -> None:
+        """Forget all keys."""
+        self._times.clear()
+        self._heap.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tidy(self) -> None:
+        """Drop entries that an earlier delay of the same key overtook."""
+        while self._heap and self._times.get(self._heap[0][2]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+
+    def _arm(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._rings_at = when
+        self._timer = asyncio.get_running_loop().call_at(when, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        now = max(self._now(), self._rings_at)
+        self._tidy()
+        while self._heap and self._heap[0][0] <= now:
+            _, _, key = heapq.heappop(self._heap)
+            del self._times[key]
+            self._due(key)
+            self._tidy()
+        if self._heap:
+            self._arm(self._heap[0][0])
+
 
 _SHORTEST = 0.001
 """Shortest delay: a time 1e-16 s ahead equals the present by the clock, and the key would come back without end."""
-
-
 _ACTIVE: Final = 1.0
 """Seconds for which a flow counts as active after its last key."""
 _SLOW: Final = 0.002
@@ -124,23 +189,30 @@ class WorkQueue:
         return seconds
 
     def forget(self, key: str) -> None:
-        """The key did not fail: its failures are counted from zero again."""
+        """Count the failures of the key from zero again: it did not fail."""
         self._failures.pop(key, None)
 
     def in_work(self, key: str) -> bool:
-        """Whether a worker has the key."""
+        """Return whether a worker has the key."""
         return key in self._working
 
     def failures(self, key: str) -> int:
-        """How often in a row `retry` was called for the key."""
+        """Return how often in a row `retry` was called for the key."""
         return self._failures.get(key, 0)
 
     async def get(self) -> str | None:
-        """The next key, once there is one; it is in work until `done`. None: the queue is closed."""
+        """Return the next key, once there is one; it is in work until `done`. None: the queue is closed."""
         while (taken := self._flows.take()) is None or self._closed:
             if self._closed:
                 return None
-            await self._a_key()
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._wake_one()  # another worker takes what this one was woken for
+                raise
         flow, key = taken
         now = self._now()
         waited = now - self._queued.pop(key)
@@ -150,16 +222,16 @@ class WorkQueue:
         return key
 
     def seen(self, key: str) -> None:
-        """The worker of this key looks at the newest state from now on: additions so far need no further work."""
+        """Drop additions of the key so far: its worker looks at the newest state from now on."""
         self._again.pop(key, None)
 
     def done(self, key: str) -> None:
-        """The work on a key from `get` is over; if it was added meanwhile it is queued now."""
-        begun, flow = self._working.pop(key)
+        """End the work on a key from `get`; queue the key if it was added meanwhile."""
+        began, flow = self._working.pop(key)
         if self._flows.leave(flow):
             self._wake_one()
         if self._metrics is not None:
-            self._metrics.queue_worked(self._name, self._now() - begun)
+            self._metrics.queue_worked(self._name, self._now() - began)
         if key in self._again:
             del self._again[key]
             self._put(key)
@@ -172,7 +244,7 @@ class WorkQueue:
             self._wake_one()
 
     def __len__(self) -> int:
-        """Keys that wait to be taken now."""
+        """Return how many keys wait to be taken now."""
         return len(self._queued)
 
     @property
@@ -190,17 +262,6 @@ class WorkQueue:
     def next_due(self) -> float | None:
         """Loop time at which the next delay ends."""
         return self._delays.first
-
-    async def _a_key(self) -> None:
-        """Wait until there may be a key to take."""
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self._wake_one()  # another worker takes what this one was woken for
-            raise
 
     def _wake_one(self) -> None:
         while self._waiters:
@@ -228,7 +289,7 @@ class AdaptiveConcurrency:
     def __init__(self, *, maximum: int, minimum: int) -> None:
         """maximum, minimum: bounds of `limit`, which starts at `maximum`."""
         self.maximum = maximum
-        """The limit where nobody is delayed by it."""
+        """The limit while no other flow is delayed by it."""
         self._minimum = float(min(minimum, maximum))
         self._limit = float(maximum)
         self._probing = False
@@ -263,7 +324,7 @@ class AdaptiveConcurrency:
 class Flows:
     """Waiting keys by flow. Of the flows below their limit, the one that was served longest ago is next.
 
-    The limit follows the load of the loop only while several flows are active: with one flow nobody is delayed.
+    The limit follows the load of the loop only while several flows are active: a single flow delays no other.
     """
 
     def __init__(self, concurrency: AdaptiveConcurrency | None, now: Callable[[], float]) -> None:
@@ -278,13 +339,13 @@ class Flows:
         """Flows with keys that may be taken, next first."""
 
     def add(self, flow: str, key: str) -> bool:
-        """Queue a key; whether the limit of its flow lets one be taken now."""
+        """Queue a key; return whether the limit of its flow lets one be taken now."""
         self._waiting.setdefault(flow, deque()).append(key)
         self._touch(flow)
         return self._line_up(flow)
 
     def take(self) -> tuple[str, str] | None:
-        """The next flow and key, which is in work from now on; None if there is none."""
+        """Return the next flow and key, which is in work from now on; None if there is none."""
         if not self._order:
             return None
         flow, _ = self._order.popitem(last=False)
@@ -300,14 +361,14 @@ class Flows:
         return flow, key
 
     def leave(self, flow: str) -> bool:
-        """The work on a key of the flow is over; whether another of its keys may be taken now."""
+        """End the work on a key of the flow; return whether another of its keys may be taken now."""
         self._working[flow] -= 1
         if not self._working[flow]:
             del self._working[flow]
         return self._line_up(flow)
 
     def _line_up(self, flow: str) -> bool:
-        """Append the flow to the order if it has keys and is below its limit; whether it is there."""
+        """Append the flow to the order if it has keys and is below its limit; return whether it is there."""
         if flow not in self._waiting or self._working[flow] >= self._limit():
             return False
         self._order.setdefault(flow)
@@ -319,7 +380,7 @@ class Flows:
         return self._concurrency.limit if len(self._active) > 1 else self._concurrency.maximum
 
     def _touch(self, flow: str) -> float:
-        """The flow is active; the time of that."""
+        """Mark the flow as active; return the time."""
         now = self._now()
         if self._concurrency is not None:
             self._active[flow] = now

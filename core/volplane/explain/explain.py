@@ -13,7 +13,7 @@ from volplane.attach.attach_detach import AttachDetachState, decide_pair
 from volplane.attach.desired import pairs_wanted, unique_name, volume_of_claim
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.controller.controller import Controller
-from volplane.controller.trace import trace_of
+from volplane.controller.logs import trace_of
 from volplane.expand.stages import stages
 from volplane.kube import names
 from volplane.kube.objects import Claim, StorageClass, Volume, VolumeAttachment

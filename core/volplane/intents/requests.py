@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from volplane.assets import AccessMode, Asset, Ownership, Segment, VolumeMode
-from volplane.controller.trace import traceparent
+from volplane.controller.logs import traceparent
 from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.objects import Claim, Node, StorageClass, Volume

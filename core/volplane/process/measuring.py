@@ -2,29 +2,44 @@
 
 What is counted under which name follows the external provisioner (attempts, by class) and the reference controller
 (from a user's point of view: first attempt until bound, first deletion until gone). An attempt that answers
-`InProgress` is neither a success nor a failure yet.
+`InProgress` is neither a success nor a failure yet. Volumes and claims are counted by the changes of the caches, so
+that a scrape walks no cache, under names and labels of the reference controller's `pv_collector_*`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TypeVar
 
 from volplane.assets import Asset, Done
-from volplane.controller.inventory import count_inventory
 from volplane.controller.metrics import Metrics
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, PluginError
 from volplane.intents.operation import HookCaller
 from volplane.kube import names
 from volplane.kube.cache import Cache
-from volplane.kube.objects import Claim, Volume
+from volplane.kube.objects import Claim, KubeObject, Volume
 from volplane.requests import DeleteRequest, HookRequest, ProvisionRequest
 from volplane.state.matching import class_of_claim, class_of_volume
 
-__all__ = ["MeasuredHooks"]
+__all__ = ["MeasuredHooks", "count_inventory"]
 
 R = TypeVar("R")
+T = TypeVar("T", bound=KubeObject)
+Count = tuple[str, tuple[str, ...]]
+_End = Callable[[], None]
+
+_SOURCES = {
+    "host_path": "kubernetes.io/host-path",
+    "local": "kubernetes.io/local-volume",
+    "nfs": "kubernetes.io/nfs",
+    "aws_elastic_block_store": "kubernetes.io/aws-ebs",
+    "gce_persistent_disk": "kubernetes.io/gce-pd",
+    "iscsi": "kubernetes.io/iscsi",
+    "fc": "kubernetes.io/fc",
+    "rbd": "kubernetes.io/rbd",
+}
 
 
 class MeasuredHooks:
@@ -42,7 +57,7 @@ class MeasuredHooks:
         self._stop_counting = count_inventory(volumes, claims, metrics)
 
     def close(self) -> None:
-        """Take back what is counted of the caches: another process has them from now on."""
+        """Take back the counts of the caches: another process counts from now on."""
         self._stop_counting()
 
     async def call(self, driver: DriverView, request: HookRequest[R]) -> R:
@@ -59,12 +74,12 @@ class MeasuredHooks:
         return result
 
     def _attempt(self, driver: DriverView, request: object) -> tuple[str, str] | None:
-        """Class and kind of data source; None for what is no attempt to make or delete what a user asked for."""
+        """Return class and kind of data source; None for a call that makes or deletes nothing a user asked for."""
         match request:
             case ProvisionRequest(claim=identity):
                 claim = self._claims.get(f"{identity.namespace}/{identity.name}")
                 if claim is None or claim.uid != identity.uid or claim.terminating:
-                    return None  # It finds out what exists.
+                    return None  # The call finds out what exists.
                 self._provisioning.setdefault(claim.uid, (driver.name, _now()))
                 source = claim.spec.data_source.kind if claim.spec.data_source is not None else ""
                 return class_of_claim(claim) or "", source
@@ -109,3 +124,57 @@ class MeasuredHooks:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def count_inventory(volumes: Cache[Volume], claims: Cache[Claim], metrics: Metrics) -> _End:
+    """Count the objects in the caches and follow their changes, until the returned function is called."""
+    leave = (_follow(volumes, _of_volume, metrics), _follow(claims, _of_claim, metrics))
+
+    def end() -> None:
+        for each in leave:
+            each()
+        metrics.uncounted()
+
+    return end
+
+
+def _follow(cache: Cache[T], counts: Callable[[T], tuple[Count, ...]], metrics: Metrics) -> _End:
+    def changed(old: T | None, new: T | None) -> None:
+        before = counts(old) if old is not None else ()
+        after = counts(new) if new is not None else ()
+        if before == after:
+            return
+        for count in before:
+            if count not in after:
+                metrics.counted(*count, -1)
+        for count in after:
+            if count not in before:
+                metrics.counted(*count, 1)
+
+    leave = cache.subscribe(changed)
+    for obj in cache.values():
+        changed(None, obj)
+    return leave
+
+
+def _of_volume(volume: Volume) -> tuple[Count, ...]:
+    spec = volume.spec
+    total = "total_pv", (_plugin(volume), spec.volume_mode or "Filesystem")
+    bound = "bound_pv" if volume.status.phase == "Bound" else "unbound_pv", (spec.storage_class_name,)
+    return total, bound
+
+
+def _of_claim(claim: Claim) -> tuple[Count, ...]:
+    spec = claim.spec
+    what = "bound_pvc" if claim.status.phase == "Bound" else "unbound_pvc"
+    return ((what, (claim.namespace, spec.storage_class_name or "", spec.volume_attributes_class_name or "")),)
+
+
+def _plugin(volume: Volume) -> str:
+    """Return the plugin's name as in the reference controller; for CSI, which is one plugin there, the driver's."""
+    if volume.spec.csi is not None:
+        return str(volume.spec.csi.get("driver", "N/A"))
+    for field, name in _SOURCES.items():
+        if getattr(volume.spec, field) is not None:
+            return name
+    return "N/A"

@@ -16,8 +16,7 @@ import yaml
 
 from ports import free_port
 from volplane.cli.main import main
-from volplane.controller.action_token import DIRECTORY_VARIABLE
-from volplane.controller.http import HttpAddress, Pages, serve_pages
+from volplane.controller.http import DIRECTORY_VARIABLE, HttpAddress, Pages, serve_pages
 from volplane.errors import VolplaneError
 
 

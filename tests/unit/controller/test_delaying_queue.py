@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from volplane.controller.delaying_queue import DelayingQueue
+from volplane.controller.workqueue import DelayingQueue
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])

@@ -10,8 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from volplane.controller.action_token import DIRECTORY_VARIABLE, ActionToken, read_token
-from volplane.controller.http import HttpAddress, Pages, serve_pages
+from volplane.controller.http import DIRECTORY_VARIABLE, ActionToken, HttpAddress, Pages, read_token, serve_pages
 from volplane.errors import ConfigurationError, InvalidArgument, VolplaneError
 
 ANYWHERE = HttpAddress("127.0.0.1", 0)

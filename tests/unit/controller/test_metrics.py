@@ -2,11 +2,11 @@
 
 from prometheus_client import CollectorRegistry
 
-from volplane.controller.inventory import count_inventory
 from volplane.controller.metrics import Metrics
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, ClaimSpec, ClaimStatus, Metadata, Volume, VolumeSpec, VolumeStatus
+from volplane.process.measuring import count_inventory
 
 
 def value(metrics: Metrics, metric: str, /, **labels: str) -> float | None:

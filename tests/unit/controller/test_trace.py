@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from volplane.controller import logs
-from volplane.controller.trace import new_span, trace_of, traceparent
+from volplane.controller.logs import new_span, trace_of, traceparent
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Volume, VolumeAttachment
