@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from volplane.cli.drain_steps import Drain, Leftover
+from volplane.cli.drain import Drain, Leftover
 from volplane.cli.framework.console import Console
 from volplane.errors import VolplaneError
 from volplane.kube import names

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from unit.cli.test_leaks import controller, finding, report
-from volplane.cli.framework.console import Console
-from volplane.cli.framework.output import Output
+from volplane.cli.framework.console import Console, Output
 from volplane.cli.main import main
 from volplane.controller import logs
 from volplane.errors import VolplaneError

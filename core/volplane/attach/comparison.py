@@ -28,7 +28,7 @@ from volplane.intents.requests import volume_identity
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Node, Volume, VolumeAttachment
-from volplane.leaks.listing import assets_of
+from volplane.leaks.comparison import assets_of
 from volplane.state.progress import UnrecordedAttachment
 from volplane.state.records import AttachmentIntent, attachment_intent_of
 

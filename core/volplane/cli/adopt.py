@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from volplane.cli.controller_client import ControllerAddress, get_answer, post_action, require_answer, require_driver
-from volplane.cli.framework.console import Console
+from volplane.cli.framework.console import Console, Output
 from volplane.cli.framework.options import OutputFormat
-from volplane.cli.framework.output import Output
 
 __all__ = ["register"]
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any
 
 import aiohttp
@@ -12,13 +14,16 @@ import typer
 
 from volplane._messages import nearest
 from volplane.controller.http import HttpAddress, read_token
-from volplane.errors import ConfigurationError, VolplaneError
+from volplane.errors import ApiError, ConfigurationError, VolplaneError
 from volplane.kube.client import Client
+from volplane.kube.http.transport import HttpTransport
+from volplane.kube.http.unreachable import refused
 from volplane.kube.kinds import LEASES
 from volplane.process.process import LEASE
 
 __all__ = [
     "ControllerAddress",
+    "cluster_client",
     "get_answer",
     "get_text",
     "lease_holder",
@@ -26,6 +31,7 @@ __all__ = [
     "require_answer",
     "require_driver",
 ]
+
 
 ControllerAddress = Annotated[
     str,
@@ -136,3 +142,20 @@ async def _exchange(method: str, address: str, path: str, query: Mapping[str, st
         reason = content.get("error") if isinstance(content, dict) else None
         raise VolplaneError(without or reason or f"{url} answered {response.status}")
     return content
+
+
+@asynccontextmanager
+async def cluster_client(kubeconfig: Path | None) -> AsyncIterator[Client]:
+    """A client for the cluster of `HttpTransport.connect`, until the block ends.
+
+    Raises ConfigurationError, and ApiError with the server's address and what to check.
+    """
+    transport = await HttpTransport.connect(kubeconfig)
+    try:
+        yield Client(transport)
+    except ApiError as error:
+        if (told := refused(transport.server, error)) is error:
+            raise
+        raise told from error
+    finally:
+        await transport.close()

@@ -5,27 +5,275 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from volplane.cli.controller_client import ControllerAddress, get_answer, lease_holder, require_driver
-from volplane.cli.drain_steps import Drain, Leftover
-from volplane.cli.framework.cluster import cluster_client
-from volplane.cli.framework.console import Console
-from volplane.cli.framework.durations import duration_option
-from volplane.cli.framework.options import DEFAULT_NAMESPACE, Kubeconfig, OurNamespace, OutputFormat
-from volplane.cli.framework.output import Output
-from volplane.errors import VolplaneError
+from volplane.cli.controller_client import ControllerAddress, cluster_client, get_answer, lease_holder, require_driver
+from volplane.cli.framework.console import Console, Output
+from volplane.cli.framework.options import (
+    DEFAULT_NAMESPACE,
+    Kubeconfig,
+    OurNamespace,
+    OutputFormat,
+    duration_option,
+)
+from volplane.controller.actions import EventRecord, Patch
+from volplane.errors import ApiConflict, ApiNotFound, ApiUnavailable, VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
-from volplane.reclaim.drain import Held
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NODES, PODS, VOLUMES, Kind
+from volplane.kube.names import NODE, PROVISIONING_FINALIZER
+from volplane.kube.objects import Claim, Pod, Volume, VolumeAttachment
+from volplane.placement.nodes import is_ready
+from volplane.reclaim.drain import (
+    Held,
+    held_attachments,
+    held_claims,
+    held_volumes,
+    release_attachment,
+    release_claim,
+    release_volume,
+)
+from volplane.reclaim.scrub_pod import SCRUB_LABEL
+from volplane.state.indexes import claims_of_pod, scrubbed_volume
+from volplane.state.naming import node_hash
 
-__all__ = ["register"]
+__all__ = ["Drain", "Leftover", "register"]
+
+
+POLL_SECONDS = 1.0
+CONFLICTS = 10
+
+Target = Claim | Volume | VolumeAttachment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """What is still held. by: finalizers, claim, pods and the controllers' reason, as texts for people."""
+
+    held: Held
+    by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """What to drain. driver: "" = of all drivers. namespace: ours. timeout: seconds that a deletion may take.
+    node: only what is there; "" = everywhere.
+
+    All methods raise ApiError.
+    """
+
+    driver: str
+    namespace: str
+    timeout: float
+    node: str = ""
+
+    async def node_is_gone(self, client: Client) -> bool:
+        """Whether nobody can work on what is on the node, so that no controller is needed, or in the way.
+
+        Raises VolplaneError for a node that exists and is not ready: it may come back any moment.
+        """
+        if not self.node:
+            return False
+        node = await client.find(NODES, self.node)
+        if node is None:
+            return True
+        if not is_ready(node):
+            raise VolplaneError(
+                f"node {self.node} is not ready, but may come back: wait for it, or, if it is gone for good, delete "
+                f"the object first (kubectl delete node {self.node})"
+            )
+        return False
+
+    async def find(self, client: Client) -> list[Held]:
+        """All attachments, volumes and claims that our finalizers or intents hold."""
+        return [held for _, held in await self._held(client)]
+
+    async def _held(self, client: Client) -> list[tuple[Target, Held]]:
+        selector = f"{NODE}={node_hash(self.node)}" if self.node else ""
+        attachments = [] if self.node else held_attachments((await client.list(ATTACHMENTS)).items, self.driver)
+        claims = held_claims((await client.list(CLAIMS, label_selector=selector)).items, self.driver)
+        volumes = held_volumes((await client.list(VOLUMES, label_selector=selector)).items, self.driver)
+        return [*attachments, *volumes, *claims]
+
+    # --- keeping the assets -------------------------------------------------------------------------------------
+
+    async def release(self, console: Console, client: Client, recorder: EventRecorder) -> None:
+        """Remove our finalizers and intents from everything, and delete scrubber pods."""
+        found = await self._held(client)
+        with console.progress("releasing", total=len(found)) as bar:
+            for target, held in found:
+                driver = held.driver or "?"
+                if isinstance(target, VolumeAttachment):
+                    done = await _write(client, release_attachment, target)
+                    node = target.spec.node_name
+                    level, left = "Normal", f"; asset {held.asset} of driver {driver} stays attached to node {node}"
+                elif isinstance(target, Volume):
+                    done = await _write(client, release_volume, target)
+                    level, left = "Normal", f" and keeps asset {held.asset or '?'} of driver {driver}"
+                else:
+                    done = await _write(client, release_claim, target)
+                    level, left = "Warning", f"; an asset {held.asset} may be left on driver {driver}"
+                if done:
+                    text = f"volplane drain released it{left}"
+                    recorder.record(EventRecord(_kind(target), target, level, "Released", text))
+                bar.advance(detail=held.key)
+        scrubbed = {target.name for target, _ in found if isinstance(target, Volume)}
+        await self._remove_scrubbers(client, scrubbed)
+
+    async def _remove_scrubbers(self, client: Client, volumes: set[str]) -> None:
+        pods = await client.list(PODS, namespace=self.namespace, label_selector=SCRUB_LABEL)
+        for pod in pods.items:
+            if scrubbed_volume(pod) in volumes:
+                await _delete(client, PODS, pod, grace_seconds=0)
+
+    # --- deleting -----------------------------------------------------------------------------------------------
+
+    async def delete(
+        self, console: Console, client: Client, recorder: EventRecorder, address: str, *, gone: bool = False
+    ) -> list[Leftover]:
+        """Delete all claims, then wait for the controllers; returns what is held then. address: of the controller.
+
+        What came meanwhile is not deleted, but it is held, and so among what is left. Attachments are waited for: they
+        go when no pod needs them. gone: the node is, so that volumes whose claim is gone are let go, and what they are
+        is left on its disks. Raises ApiUnavailable if the API server cannot be reached at the end of the time.
+        """
+        begun = {held.key for _, held in await self._held(client)}
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.timeout
+        with console.progress("deleting", total=len(begun)) as bar:
+            left = len(begun)
+            while True:
+                try:
+                    ours = [target for target, held in await self._held(client) if _keys(target, held) & begun]
+                    bar.advance(max(0, left - len(ours)))
+                    left = min(left, len(ours))
+                    if not ours or loop.time() > until:
+                        break
+                    for target in sorted(ours, key=lambda each: not isinstance(each, Claim)):
+                        await self._request_deletion(client, target, gone=gone)
+                except ApiUnavailable:
+                    if loop.time() > until:
+                        raise
+                await asyncio.sleep(POLL_SECONDS)
+        return await self._left(client, recorder, address, await self._held(client))
+
+    async def _request_deletion(self, client: Client, target: Target, *, gone: bool) -> None:
+        """Delete a claim, the claim that a volume is bound to, or an available volume; never what a pod may use."""
+        if isinstance(target, VolumeAttachment):
+            return
+        if isinstance(target, Claim):
+            await _delete(client, CLAIMS, target)
+            if gone and target.has_finalizer(PROVISIONING_FINALIZER):
+                await _write(client, release_claim, target)
+            return
+        reference = target.spec.claim_ref
+        if reference is not None and reference.uid:
+            bound = await client.find(CLAIMS, f"{reference.namespace}/{reference.name}")
+            if bound is not None and bound.uid == reference.uid:
+                await _delete(client, CLAIMS, bound)
+                return
+            if gone:
+                await _delete(client, VOLUMES, target)
+                await _write(client, release_volume, target)
+        elif target.status.phase == "Available":
+            await _delete(client, VOLUMES, target)
+
+    async def _left(
+        self, client: Client, recorder: EventRecorder, address: str, ours: Sequence[tuple[Target, Held]]
+    ) -> list[Leftover]:
+        if not ours:
+            return []
+        reasons: Mapping[str, Mapping[str, str]] = (await get_answer(address, "/status") or {}).get("reasons", {})
+        users = _users((await client.list(PODS)).items)
+        left: list[Leftover] = []
+        for target, held in ours:
+            holders = await _holders(client, target, users)
+            why = reasons.get(f"{held.kind}s", {}).get(target.key)
+            finalizers = (f"finalizer {name}" for name in target.metadata.finalizers or ())
+            by = (*finalizers, *holders, *([why] if why else ()))
+            recorder.record(
+                EventRecord(_kind(target), target, "Warning", "DrainWaits", f"still held by {'; '.join(by)}")
+            )
+            left.append(Leftover(held=held, by=by))
+        return left
+
+
+def _keys(target: Target, held: Held) -> set[str]:
+    """Its key and that of its claim: what was a claim in the making may be a volume a moment later."""
+    reference = target.spec.claim_ref if isinstance(target, Volume) else None
+    return {held.key, f"{reference.namespace}/{reference.name}"} if reference is not None else {held.key}
+
+
+def _kind(target: Target) -> Kind[Any]:
+    if isinstance(target, VolumeAttachment):
+        return ATTACHMENTS
+    return VOLUMES if isinstance(target, Volume) else CLAIMS
+
+
+async def _holders(client: Client, target: Target, users: Mapping[str, list[str]]) -> tuple[str, ...]:
+    """The claim and the pods for which it is held, for people."""
+    if isinstance(target, Claim):
+        return _pods(users, target.key)
+    if isinstance(target, Volume):
+        return _claim_of(target, users)
+    volume = await client.find(VOLUMES, target.spec.source.persistent_volume_name or "")
+    return (f"node {target.spec.node_name}", *(_claim_of(volume, users) if volume is not None else ()))
+
+
+async def _write(client: Client, change: Any, target: Any) -> bool:
+    """Write the patch that `change` makes of the newest object; False if it is gone. Raises ApiError."""
+    for _ in range(CONFLICTS):
+        step: Patch = change(target)
+        metadata = {**step.body.get("metadata", {}), "resourceVersion": target.metadata.resource_version}
+        try:
+            await client.patch(step.kind, target.key, {**step.body, "metadata": metadata})
+        except ApiNotFound:
+            return False
+        except ApiConflict:
+            try:
+                target = await client.get(step.kind, target.key)
+            except ApiNotFound:
+                return False
+        else:
+            return True
+    raise ApiConflict(f"{target.key} changes all the time; try again", status=409)
+
+
+async def _delete(client: Client, kind: Any, target: Any, *, grace_seconds: int | None = None) -> None:
+    if target.terminating:
+        return
+    try:
+        await client.delete(kind, target.key, uid=target.uid, grace_seconds=grace_seconds)
+    except (ApiNotFound, ApiConflict):
+        return  # gone, or replaced by an object with another uid, which the next list shows
+
+
+def _users(pods: Iterable[Pod]) -> dict[str, list[str]]:
+    users: dict[str, list[str]] = {}
+    for pod in pods:
+        for key in claims_of_pod(pod):
+            users.setdefault(key, []).append(pod.key)
+    return users
+
+
+def _claim_of(volume: Volume, users: Mapping[str, list[str]]) -> tuple[str, ...]:
+    reference = volume.spec.claim_ref
+    if reference is None or not reference.name:
+        return ()
+    key = f"{reference.namespace}/{reference.name}"
+    return (f"claim {key}", *_pods(users, key))
+
+
+def _pods(users: Mapping[str, list[str]], claim: str) -> tuple[str, ...]:
+    return tuple(f"pod {pod}" for pod in users.get(claim, ()))
+
 
 MOST_ROWS = 200
 EVENT_SECONDS = 10.0

@@ -12,9 +12,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from volplane._messages import nearest
-from volplane.cli.controller_client import ControllerAddress, get_answer, lease_holder
-from volplane.cli.framework.cluster import cluster_client
-from volplane.cli.framework.console import Console
+from volplane.cli.controller_client import ControllerAddress, cluster_client, get_answer, lease_holder
+from volplane.cli.framework.console import Console, Output
 from volplane.cli.framework.options import (
     DEFAULT_NAMESPACE,
     ConfigFile,
@@ -23,7 +22,6 @@ from volplane.cli.framework.options import (
     OurNamespace,
     OutputFormat,
 )
-from volplane.cli.framework.output import Output
 from volplane.controller.config import Configuration, read_configuration
 from volplane.errors import ApiError, ConfigurationError
 from volplane.explain.explain import Explanation, explain_attachment

@@ -10,9 +10,8 @@ import typer
 
 from volplane._messages import age_text, size_text
 from volplane.cli.controller_client import ControllerAddress, get_answer, post_action, require_answer, require_driver
-from volplane.cli.framework.console import Console
+from volplane.cli.framework.console import Console, Output
 from volplane.cli.framework.options import OutputFormat
-from volplane.cli.framework.output import Output
 
 __all__ = ["register"]
 

@@ -11,9 +11,8 @@ from typing import Annotated, Final
 
 import typer
 
-from volplane.cli.framework.console import Console
+from volplane.cli.framework.console import Console, Output
 from volplane.cli.framework.options import OutputFormat
-from volplane.cli.framework.output import Output
 from volplane.controller.config import Configuration, DriverSettings, read_configuration
 from volplane.drivers import loading
 from volplane.drivers.contract import HOOKS, Plugin, backend_flaws, extension_flaws, marks

@@ -12,9 +12,16 @@ from typing import Annotated
 import typer
 
 from volplane.cli.framework import eventloop
-from volplane.cli.framework.durations import duration_option
 from volplane.cli.framework.endpoints import HttpAddress, serve_endpoints
-from volplane.cli.framework.options import DEFAULT_NAMESPACE, ConfigFile, Controllers, Kubeconfig, OurNamespace, Verbose
+from volplane.cli.framework.options import (
+    DEFAULT_NAMESPACE,
+    ConfigFile,
+    Controllers,
+    Kubeconfig,
+    OurNamespace,
+    Verbose,
+    duration_option,
+)
 from volplane.controller import logs
 from volplane.controller.config import Configuration, read_configuration
 from volplane.controller.metrics import Metrics

@@ -10,11 +10,9 @@ from typing import Any
 
 import typer
 
-from volplane.cli.controller_client import ControllerAddress, get_answer
-from volplane.cli.framework.cluster import cluster_client
-from volplane.cli.framework.console import Console
+from volplane.cli.controller_client import ControllerAddress, cluster_client, get_answer
+from volplane.cli.framework.console import Console, Output
 from volplane.cli.framework.options import Kubeconfig, OutputFormat
-from volplane.cli.framework.output import Output
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
 

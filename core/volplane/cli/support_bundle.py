@@ -7,6 +7,7 @@ import io
 import json
 import os
 import platform
+import re
 import sys
 import tarfile
 import time
@@ -20,9 +21,7 @@ from typing import Annotated, Any, BinaryIO, Final
 import typer
 import yaml
 
-from volplane.cli.bundle_redaction import without_secrets
-from volplane.cli.controller_client import ControllerAddress, get_answer, get_text
-from volplane.cli.framework.cluster import cluster_client
+from volplane.cli.controller_client import ControllerAddress, cluster_client, get_answer, get_text
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import DEFAULT_NAMESPACE, ConfigFile, Kubeconfig, OurNamespace
 from volplane.errors import ApiError, ConfigurationError, VolplaneError
@@ -40,9 +39,10 @@ from volplane.kube.kinds import (
     VOLUMES,
     Kind,
 )
-from volplane.secret import redacted
+from volplane.secret import HIDDEN, redacted
 
-__all__ = ["register"]
+__all__ = ["register", "without_secrets"]
+
 
 KINDS: Final[Sequence[Kind[Any]]] = (
     VOLUMES,
@@ -260,3 +260,38 @@ async def _read_log(bundle: Bundle, client: Client, namespace: str, pod: str) ->
         bundle.errors.append(f"log of pod {pod}: {error}")
         return
     bundle.add_text(f"logs/{pod}.log", log.decode("utf-8", "replace"))
+
+
+_SECRET_NAME: Final = re.compile(
+    r"pass(word|wd|phrase)?$|secret(?![-_s]*(name|namespace|ref)$)|token$|credential|private.?key|access.?key|api.?key",
+    re.IGNORECASE,
+)
+_REFERENCE: Final = re.compile(r"(env|file|secret):\S+")
+_MOUNT_OPTION: Final = re.compile(r"\b(pass(?:word|wd)?|secret|token|cred(?:ential)?s?)=[^,\s]*", re.IGNORECASE)
+_OUR_ANNOTATION: Final = re.compile(r"([a-z0-9-]+\.)*(volplane\.dev|kubernetes\.io|k8s\.io)/")
+_LEFT_OUT: Final = frozenset({"managedFields", "kubectl.kubernetes.io/last-applied-configuration"})
+_REFERENCES: Final = frozenset({"secretRef", "secretKeyRef", "imagePullSecrets"})
+"""Fields of Kubernetes objects that name a Secret and hold none."""
+
+
+def without_secrets(value: Any, name: str = "") -> Any:
+    """A copy of JSON data without what may be secret. name: under which the value stands."""
+    if isinstance(value, Mapping):
+        return {key: _member(name, key, each) for key, each in value.items() if key not in _LEFT_OUT}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [without_secrets(each, name) for each in value]
+    if not isinstance(value, str):
+        return value
+    if _SECRET_NAME.search(name) and not _REFERENCE.fullmatch(value):
+        return HIDDEN
+    return _MOUNT_OPTION.sub(rf"\1={HIDDEN}", value)
+
+
+def _member(parent: str, key: str, value: Any) -> Any:
+    if parent == "annotations" and not _OUR_ANNOTATION.match(key):
+        return HIDDEN
+    if parent == "env" and key == "value":
+        return HIDDEN
+    if key in _REFERENCES:
+        return value
+    return without_secrets(value, key)

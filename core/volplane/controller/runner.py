@@ -193,10 +193,7 @@ class Runner:
             self._report_lasting(key, "ApiCallRefused", f"The Kubernetes API reports conflicts without end: {error}")
         except ApiUnavailable as error:
             result = "unavailable"
-            # An API server that is away concerns every key: one warning every few seconds, the rest as debug.
-            level, now = logging.DEBUG, self._now()
-            if now >= self._warned_at + _WARN_EVERY:
-                level, self._warned_at = logging.WARNING, now
+            level = self._unavailable_level()
             self._retry(key, error, backoff.API_UNAVAILABLE, asked=error.retry_after, level=level)
             if error.status == 500 and "failed calling webhook" in error.message:
                 # It concerns this object, not the whole server, and each try may last as long as the webhook's timeout.
@@ -346,6 +343,14 @@ class Runner:
         text = f"{event.message}: {what}"
         self._record((msgspec.structs.replace(event, message=text + again, same_as=text),))
         return True
+
+    def _unavailable_level(self) -> int:
+        """Return the log level of a failure that concerns every key: one warning every few seconds, the rest debug."""
+        now = self._now()
+        if now < self._warned_at + _WARN_EVERY:
+            return logging.DEBUG
+        self._warned_at = now
+        return logging.WARNING
 
 
 class _StaleCache(Exception):

@@ -76,13 +76,7 @@ def template_flaws(template: Mapping[str, Any], *, allow_unsafe: bool) -> Iterat
     for key in template:
         if key not in ("metadata", "spec"):
             yield f"{key}: unknown key{nearest(key, ('metadata', 'spec'))}"
-    for key, value in _mapping(template, "metadata").items():
-        if key not in ("labels", "annotations"):
-            yield f"metadata.{key}: only labels and annotations can be added"
-        elif not isinstance(value, Mapping) or not all(isinstance(text, str) for text in value.values()):
-            yield f"metadata.{key}: expected a mapping of texts; quote them"
-        else:
-            yield from (f"metadata.{key}.{name}: is volplane's own" for name in value if "volplane" in str(name))
+    yield from _metadata_flaws(_mapping(template, "metadata"))
     spec = _mapping(template, "spec")
     containers = spec.get("containers", [])
     if not isinstance(containers, list) or len(containers) > 1 or not all(isinstance(c, Mapping) for c in containers):
@@ -110,6 +104,16 @@ def _shape_flaws(template: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterat
             yield f"{path}{key}: is {parent[key]!r}, expected a mapping"
 
 
+def _metadata_flaws(metadata: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in metadata.items():
+        if key not in ("labels", "annotations"):
+            yield f"metadata.{key}: only labels and annotations can be added"
+        elif not isinstance(value, Mapping) or not all(isinstance(text, str) for text in value.values()):
+            yield f"metadata.{key}: expected a mapping of texts; quote them"
+        else:
+            yield from (f"metadata.{key}.{name}: is volplane's own" for name in value if "volplane" in str(name))
+
+
 def _list_flaws(spec: Mapping[str, Any]) -> Iterator[str]:
     mounts = next((container.get("volumeMounts") for container in spec.get("containers", [])), None)
     for path, items in (("spec.volumes", spec.get("volumes")), ("spec.containers[0].volumeMounts", mounts)):
@@ -133,20 +137,29 @@ def _weakenings(spec: Mapping[str, Any]) -> Iterator[str]:
                 if value not in _SAFE_VALUES[full]:
                     yield f"{path}.{key}: is {value!r}, which weakens the sandbox"
             elif key == "capabilities":
-                given = value if isinstance(value, Mapping) else {}
-                if extra := sorted({*map(str, given.get("add") or ())} - {*ADDED_CAPABILITIES}):
-                    yield f"{path}.{key}.add: {', '.join(extra)} weakens the sandbox"
-                if "drop" in given and given["drop"] != ["ALL"]:
-                    yield f"{path}.{key}.drop: is {given['drop']!r}, which weakens the sandbox; ALL are dropped"
+                yield from _capabilities(f"{path}.{key}", value)
             elif key == "seccompProfile":
                 if not isinstance(value, Mapping) or value.get("type") not in ("RuntimeDefault", "Localhost"):
                     yield f"{path}.{key}: is {value!r}, which weakens the sandbox"
             elif full == "container.env":
-                for index, item in enumerate(value if isinstance(value, list) else ()):
-                    if not isinstance(item, Mapping) or "valueFrom" in item:
-                        yield f"{path}.{key}[{index}]: takes its value from elsewhere, which may be a secret"
+                yield from _environment(f"{path}.{key}", value)
             else:
                 yield f"{path}.{key}: reaches beyond the sandbox"
+
+
+def _capabilities(path: str, value: Any) -> Iterator[str]:
+    value = value if isinstance(value, Mapping) else {}
+    extra = sorted({*map(str, value.get("add") or ())} - {*ADDED_CAPABILITIES})
+    if extra:
+        yield f"{path}.add: {', '.join(extra)} weakens the sandbox"
+    if "drop" in value and value["drop"] != ["ALL"]:
+        yield f"{path}.drop: is {value['drop']!r}, which weakens the sandbox; ALL are dropped"
+
+
+def _environment(path: str, value: Any) -> Iterator[str]:
+    for index, item in enumerate(value if isinstance(value, list) else ()):
+        if not isinstance(item, Mapping) or "valueFrom" in item:
+            yield f"{path}[{index}]: takes its value from elsewhere, which may be a secret"
 
 
 def _parts(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:

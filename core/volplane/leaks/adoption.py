@@ -17,7 +17,7 @@ from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import volume_identity
 from volplane.kube import names
 from volplane.kube.objects import Volume
-from volplane.leaks.listing import assets_of
+from volplane.leaks.comparison import assets_of
 from volplane.operations import Dispatcher, Work
 from volplane.operations.dispatcher import OneShots, OneShotStatus
 from volplane.requests import AdoptRequest

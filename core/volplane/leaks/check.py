@@ -25,8 +25,17 @@ from volplane.intents.requests import segments_of
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Volume
-from volplane.leaks.comparison import Comparison, Finding, Observations, Verdict
-from volplane.leaks.listing import assets_of, feed_cached, feed_live, findings_of, paced
+from volplane.leaks.comparison import (
+    Comparison,
+    Finding,
+    Observations,
+    Verdict,
+    assets_of,
+    feed_cached,
+    feed_live,
+    findings_of,
+    paced,
+)
 from volplane.state.cluster_state import ClusterState
 
 __all__ = ["INTERVAL", "CheckStatus", "LeakCheck"]

@@ -17,8 +17,7 @@ from volplane.controller.actions import Run
 from volplane.errors import OperationError, Unavailable, VolplaneError
 from volplane.intents.operation import OperationDeps
 from volplane.leaks.check import LeakCheck
-from volplane.leaks.comparison import Comparison, Finding, Verdict
-from volplane.leaks.listing import feed_live
+from volplane.leaks.comparison import Comparison, Finding, Verdict, feed_live
 from volplane.operations import Again, Dispatcher, Work
 from volplane.operations.dispatcher import OneShots, OneShotState, OneShotStatus
 from volplane.requests import DeleteRequest, VolumeIdentity

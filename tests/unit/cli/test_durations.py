@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from volplane.cli.framework.durations import duration_option
+from volplane.cli.framework.options import duration_option
 from volplane.cli.main import main
 
 app = typer.Typer()

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from ports import free_port
-from volplane.cli.bundle_redaction import without_secrets
 from volplane.cli.main import main
+from volplane.cli.support_bundle import without_secrets
 from volplane.errors import ApiError
 from volplane.kube.http.transport import HttpTransport
 from volplane.kube.transport import Request, Response

@@ -15,20 +15,20 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import typer
 
 from volplane._messages import escaped_json, sanitize
-from volplane.cli.framework.output import Output
 
 if TYPE_CHECKING:
     # rich takes 0.1 s to import, which a command without a table or progress does not pay.
     import rich.console
     import rich.progress
 
-__all__ = ["Console", "Progress"]
+__all__ = ["Console", "Output", "Progress"]
 
 COLOURS: Mapping[str, str] = MappingProxyType(
     {
@@ -52,6 +52,14 @@ UNLIMITED: Final = 1_000_000
 """Columns of a pipe: a row stays one line."""
 _PADDING: Final = re.compile(r" +((?:\x1b\[0m)?)$")
 """The blanks with which rich pads the last column."""
+
+
+class Output(StrEnum):
+    """Format of a result: for people, or with all that is known for programs."""
+
+    TEXT = "text"
+    JSON = "json"
+    YAML = "yaml"
 
 
 class Console:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from volplane.cli.framework.output import Output
+from volplane.cli.framework.console import Output
+from volplane.drivers.parameters import read_value
 from volplane.process.duties import ALL_CONTROLLERS
+from volplane.schemas import Parameter, ParameterKind
 
 __all__ = [
     "DEFAULT_NAMESPACE",
@@ -20,14 +22,13 @@ __all__ = [
     "Kubeconfig",
     "KubeconfigOut",
     "OurNamespace",
-    "Output",
     "OutputFormat",
     "Port",
     "Verbose",
+    "duration_option",
 ]
 
 DEFAULT_NAMESPACE: Final = "volplane-system"
-
 
 # `readable=False` everywhere: what is wrong with a path is said where it is used, in one line with what to do.
 DataDirectory = Annotated[
@@ -83,3 +84,19 @@ OutputFormat = Annotated[Output, typer.Option("--output", "-o", help="How the re
 Verbose = Annotated[
     int, typer.Option("--verbose", "-v", count=True, help="Log more; twice: everything.", show_default=False)
 ]
+
+
+def duration_option(name: str, *, says: str, default: str = "", minimum: float | None = None) -> Any:
+    """A `typer.Option` whose value is in seconds. A wrong value is an error of usage that says what would be right.
+
+    says: its help. default: how the help shows the default; "" = it does not. minimum: seconds, allowed itself.
+    """
+    parameter = Parameter(name=name, doc=says, kind=ParameterKind.DURATION, minimum=minimum)
+
+    def seconds(value: object) -> float:
+        try:
+            return float(read_value(parameter, value))
+        except ValueError as error:
+            raise typer.BadParameter(f"it is {str(value)!r}, {error}") from None
+
+    return typer.Option(name, metavar="TIME", help=says, parser=seconds, show_default=default or False)

@@ -13,7 +13,7 @@ import typer
 from volplane._messages import nearest
 from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
-from volplane.cli.framework.durations import duration_option
+from volplane.cli.framework.options import duration_option
 from volplane.errors import ConfigurationError
 from volplane.reclaim.scrub_pod import DEFAULT_IMAGE
 from volplane_testing.qualification import SECTIONS, Plan, SectionResult, SectionStatus, SuiteReport, run_suite
