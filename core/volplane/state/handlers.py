@@ -184,12 +184,13 @@ class EventHandlers:
         if new is not None or old is None:
             return
         named, overlaps = old.spec.source.persistent_volume_name or "", self._cluster.overlaps
-        same: list[str] = []
+        concerned = {named}
         if (volume := self._cluster.volumes.get(named)) is not None:
-            same = overlaps.same_asset(volume)
-        elif (record := attachment_intent_of(old)) is not None:
-            same = overlaps.sharing(VolumeSource(kind=record.source, fields=record.fields))
-        for name in {named, *same}:
+            concerned.update(overlaps.same_asset(volume))
+        if (record := attachment_intent_of(old)) is not None:
+            # The volume may be gone, or another one may have its name.
+            concerned.update(overlaps.sharing(VolumeSource(kind=record.source, fields=record.fields)))
+        for name in sorted(concerned):
             self._volume_left(name)
 
     def _volume_left(self, name: str) -> None:

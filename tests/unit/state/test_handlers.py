@@ -460,3 +460,23 @@ def test_the_end_of_an_attachment_wakes_a_volume_that_no_living_claim_has() -> N
     assert woken_by_the_end_of("first") == []
     bench.world.claims.observe_deleted(held.key, held.uid)
     assert woken_by_the_end_of("second") == ["v"]
+
+
+def test_the_end_of_an_attachment_wakes_every_volume_of_the_same_disk() -> None:
+    """Whether its source is CSI or in-tree; a released volume waits until nothing of its disk is attached."""
+    bench = Bench()
+    csi = {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}
+    bench.world.volumes.observe(volume("v", hostPath=None, csi=csi))
+    bench.world.volumes.observe(volume("twin", hostPath=None, awsElasticBlockStore={"volumeID": "vol-1"}))
+    body = {
+        "metadata": {"name": "a", "uid": "a", "resourceVersion": "5"},
+        "spec": {"source": {"persistentVolumeName": "v"}, "nodeName": "n", "attacher": "ebs.csi.aws.com"},
+    }
+    attachment = msgspec.convert(body, VolumeAttachment)
+    bench.world.attachments.observe(attachment)
+    twin = bench.world.volumes.get("twin")
+    assert twin is not None
+    assert bench.world.attachments_of(twin) == [attachment]
+    bench.volumes.keys.clear()
+    bench.world.attachments.observe_deleted("a", "a", 6)
+    assert list(bench.volumes.keys) == ["twin", "v"]
