@@ -53,7 +53,7 @@ def adopt(
 
 
 async def _adopt(console: Console, address: str, former: str, driver: str, *, yes: bool) -> tuple[Rows, Rows | None]:
-    """The plan, and what became of it; None: nothing was done."""
+    """Return the plan and the outcome of each entry; None = nothing was done."""
     if driver:
         status = require_answer(await get_answer(address, "/status"), address)
         require_driver(driver, (each["name"] for each in status["drivers"]))
@@ -80,7 +80,7 @@ def _show(console: Console, former: str, plan: Rows, outcomes: Rows | None) -> N
 
 
 async def _finished(console: Console, address: str) -> Rows:
-    """Wait until nothing runs any more; adopting only writes marks, so it is short."""
+    """Wait until nothing runs; adopting only writes marks, so it is short."""
     outcomes: Rows = require_answer(await get_answer(address, "/adopt"), address)
     with console.progress("taking over", total=len(outcomes)):
         while any(each["state"] == "running" for each in outcomes):

@@ -1,4 +1,4 @@
-"""How commands find and ask the running controller: its Lease in the cluster, JSON over its `--http` address."""
+"""How commands reach the cluster and the running controller: by its Lease, and as JSON over its `--http` address."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ RENEWED_WITHIN = 5.0
 
 
 async def get_answer(address: str, path: str, query: Mapping[str, str] | None = None) -> Any | None:
-    """GET the path; returns the JSON answer, or None if nothing listens at the address.
+    """GET the path; return the JSON answer, or None if nothing listens at the address.
 
     Raises VolplaneError with the controller's reason if it answers with an error.
     """
@@ -70,12 +70,12 @@ async def get_text(address: str, path: str) -> str:
 
 
 async def post_action(address: str, path: str, query: Mapping[str, str] | None = None) -> Any | None:
-    """POST to the path, which starts something, with the controller's token; returns and raises as `get_answer`."""
+    """POST to the path, which starts something, with the controller's token; return and raise as `get_answer`."""
     return await _exchange("POST", address, path, query or {}, POST_SECONDS)
 
 
 def require_answer(answer: Any | None, address: str) -> Any:
-    """The answer. Raises VolplaneError if there is none."""
+    """Return the answer. Raises VolplaneError if there is none."""
     if answer is None:
         raise VolplaneError(
             f"no controller answers at {address}: start `volplane run` or `volplane dev`, or name its --http address; "
@@ -85,14 +85,14 @@ def require_answer(answer: Any | None, address: str) -> Any:
 
 
 def require_driver(name: str, known: Iterable[str]) -> None:
-    """Raise ConfigurationError if the value of --driver is no driver that is known of."""
+    """Raise ConfigurationError if the value of --driver is no known driver."""
     names = set(known)
     if name and name not in names:
         raise ConfigurationError(f"--driver: the controller has no driver {name!r}{nearest(name, names)}")
 
 
 async def lease_holder(client: Client, namespace: str) -> str:
-    """Who holds the Lease of volplane in the namespace and renews it; "" if nobody does. Raises ApiError.
+    """Return the holder of the Lease of volplane in the namespace, if it renews it, else "". Raises ApiError.
 
     A Lease that looks expired is read again after 5 s: the holder's clock may be wrong, but it changes the Lease.
     """
@@ -114,20 +114,18 @@ def _is_fresh(renewed: str | None, seconds: int) -> bool:
     return abs(datetime.now(UTC) - when) < timedelta(seconds=seconds)
 
 
-def _credential(address: str) -> tuple[dict[str, str], str]:
-    """The header with the token of the controller at the address, and why there is none."""
-    port = HttpAddress.parse("--http", address).port
-    try:
-        return {"Authorization": f"Bearer {read_token(port)}"}, ""
-    except VolplaneError as error:
-        return {}, str(error)
-
-
 async def _exchange(method: str, address: str, path: str, query: Mapping[str, str], seconds: float) -> Any | None:
-    HttpAddress.parse("--http", address)
+    port = HttpAddress.parse("--http", address).port
     url = f"http://{address}{path}"
     timeout = aiohttp.ClientTimeout(total=seconds)
-    headers, without = _credential(address) if method == "POST" else ({}, "")
+    headers: dict[str, str] = {}
+    without = ""
+    """Why there is no token."""
+    if method == "POST":
+        try:
+            headers = {"Authorization": f"Bearer {read_token(port)}"}
+        except VolplaneError as error:
+            without = str(error)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
@@ -146,7 +144,7 @@ async def _exchange(method: str, address: str, path: str, query: Mapping[str, st
 
 @asynccontextmanager
 async def cluster_client(kubeconfig: Path | None) -> AsyncIterator[Client]:
-    """A client for the cluster of `HttpTransport.connect`, until the block ends.
+    """Yield a client for the cluster of `HttpTransport.connect`, until the block ends.
 
     Raises ConfigurationError, and ApiError with the server's address and what to check.
     """
@@ -154,8 +152,8 @@ async def cluster_client(kubeconfig: Path | None) -> AsyncIterator[Client]:
     try:
         yield Client(transport)
     except ApiError as error:
-        if (told := refused(transport.server, error)) is error:
+        if (advised := refused(transport.server, error)) is error:
             raise
-        raise told from error
+        raise advised from error
     finally:
         await transport.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NODES, PODS, VOLUMES, Kind
 from volplane.kube.names import NODE, PROVISIONING_FINALIZER
-from volplane.kube.objects import Claim, Pod, Volume, VolumeAttachment
+from volplane.kube.objects import Claim, Volume, VolumeAttachment
 from volplane.placement.nodes import is_ready
 from volplane.reclaim.drain import (
     Held,
@@ -46,36 +46,44 @@ from volplane.state.naming import node_hash
 
 __all__ = ["Drain", "Leftover", "register"]
 
-
 POLL_SECONDS = 1.0
 CONFLICTS = 10
+MOST_ROWS = 200
+EVENT_SECONDS = 10.0
+ADVICE = {
+    "release": "with --yes these lose our finalizers, and their assets stay",
+    "delete": "with --yes these are deleted with their claims and all data in them",
+    "": "--release releases them and keeps the assets, --delete deletes them",
+}
+"""By mode: what to do after a command that only showed what is held."""
 
 Target = Claim | Volume | VolumeAttachment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftover:
-    """What is still held. by: finalizers, claim, pods and the controllers' reason, as texts for people."""
+    """An object that is still held."""
 
     held: Held
     by: tuple[str, ...]
+    """Finalizers, claim, pods and the controllers' reason, as texts for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """What to drain. driver: "" = of all drivers. namespace: ours. timeout: seconds that a deletion may take.
-    node: only what is there; "" = everywhere.
-
-    All methods raise ApiError.
-    """
+    """Finds what is held, releases or deletes it, and reports what is left and who holds it. Methods raise ApiError."""
 
     driver: str
+    """Only what this driver made; "" = every driver."""
     namespace: str
+    """Ours."""
     timeout: float
+    """Seconds that a deletion may take."""
     node: str = ""
+    """Only what is on this node; "" = everywhere."""
 
     async def node_is_gone(self, client: Client) -> bool:
-        """Whether nobody can work on what is on the node, so that no controller is needed, or in the way.
+        """Return whether no controller can work on what is on the node, so that none is needed or in the way.
 
         Raises VolplaneError for a node that exists and is not ready: it may come back any moment.
         """
@@ -92,7 +100,7 @@ class Drain:
         return False
 
     async def find(self, client: Client) -> list[Held]:
-        """All attachments, volumes and claims that our finalizers or intents hold."""
+        """Return all attachments, volumes and claims that our finalizers or intents hold."""
         return [held for _, held in await self._held(client)]
 
     async def _held(self, client: Client) -> list[tuple[Target, Held]]:
@@ -125,12 +133,9 @@ class Drain:
                     recorder.record(EventRecord(_kind(target), target, level, "Released", text))
                 bar.advance(detail=held.key)
         scrubbed = {target.name for target, _ in found if isinstance(target, Volume)}
-        await self._remove_scrubbers(client, scrubbed)
-
-    async def _remove_scrubbers(self, client: Client, volumes: set[str]) -> None:
         pods = await client.list(PODS, namespace=self.namespace, label_selector=SCRUB_LABEL)
         for pod in pods.items:
-            if scrubbed_volume(pod) in volumes:
+            if scrubbed_volume(pod) in scrubbed:
                 await _delete(client, PODS, pod, grace_seconds=0)
 
     # --- deleting -----------------------------------------------------------------------------------------------
@@ -138,20 +143,20 @@ class Drain:
     async def delete(
         self, console: Console, client: Client, recorder: EventRecorder, address: str, *, gone: bool = False
     ) -> list[Leftover]:
-        """Delete all claims, then wait for the controllers; returns what is held then. address: of the controller.
+        """Delete all claims, then wait for the controllers; return what is held then. address: of the controller.
 
-        What came meanwhile is not deleted, but it is held, and so among what is left. Attachments are waited for: they
-        go when no pod needs them. gone: the node is, so that volumes whose claim is gone are let go, and what they are
-        is left on its disks. Raises ApiUnavailable if the API server cannot be reached at the end of the time.
+        Objects made meanwhile are not deleted, but they are held, and so among what is left. Attachments go when no pod
+        needs them. gone: the node is gone, so that volumes without a claim are released, and their assets stay on its
+        disks. Raises ApiUnavailable if the API server cannot be reached at the end of the time.
         """
-        begun = {held.key for _, held in await self._held(client)}
+        known = {held.key for _, held in await self._held(client)}
         loop = asyncio.get_running_loop()
         until = loop.time() + self.timeout
-        with console.progress("deleting", total=len(begun)) as bar:
-            left = len(begun)
+        with console.progress("deleting", total=len(known)) as bar:
+            left = len(known)
             while True:
                 try:
-                    ours = [target for target, held in await self._held(client) if _keys(target, held) & begun]
+                    ours = [target for target, held in await self._held(client) if _keys(target, held) & known]
                     bar.advance(max(0, left - len(ours)))
                     left = min(left, len(ours))
                     if not ours or loop.time() > until:
@@ -191,7 +196,10 @@ class Drain:
         if not ours:
             return []
         reasons: Mapping[str, Mapping[str, str]] = (await get_answer(address, "/status") or {}).get("reasons", {})
-        users = _users((await client.list(PODS)).items)
+        users: dict[str, list[str]] = {}
+        for pod in (await client.list(PODS)).items:
+            for key in claims_of_pod(pod):
+                users.setdefault(key, []).append(pod.key)
         left: list[Leftover] = []
         for target, held in ours:
             holders = await _holders(client, target, users)
@@ -206,7 +214,7 @@ class Drain:
 
 
 def _keys(target: Target, held: Held) -> set[str]:
-    """Its key and that of its claim: what was a claim in the making may be a volume a moment later."""
+    """Return its key and that of its claim: a claim that is provisioned may be a volume a moment later."""
     reference = target.spec.claim_ref if isinstance(target, Volume) else None
     return {held.key, f"{reference.namespace}/{reference.name}"} if reference is not None else {held.key}
 
@@ -218,7 +226,7 @@ def _kind(target: Target) -> Kind[Any]:
 
 
 async def _holders(client: Client, target: Target, users: Mapping[str, list[str]]) -> tuple[str, ...]:
-    """The claim and the pods for which it is held, for people."""
+    """Return the claim and the pods for which it is held, as texts for people."""
     if isinstance(target, Claim):
         return _pods(users, target.key)
     if isinstance(target, Volume):
@@ -255,14 +263,6 @@ async def _delete(client: Client, kind: Any, target: Any, *, grace_seconds: int 
         return  # gone, or replaced by an object with another uid, which the next list shows
 
 
-def _users(pods: Iterable[Pod]) -> dict[str, list[str]]:
-    users: dict[str, list[str]] = {}
-    for pod in pods:
-        for key in claims_of_pod(pod):
-            users.setdefault(key, []).append(pod.key)
-    return users
-
-
 def _claim_of(volume: Volume, users: Mapping[str, list[str]]) -> tuple[str, ...]:
     reference = volume.spec.claim_ref
     if reference is None or not reference.name:
@@ -273,10 +273,6 @@ def _claim_of(volume: Volume, users: Mapping[str, list[str]]) -> tuple[str, ...]
 
 def _pods(users: Mapping[str, list[str]], claim: str) -> tuple[str, ...]:
     return tuple(f"pod {pod}" for pod in users.get(claim, ()))
-
-
-MOST_ROWS = 200
-EVENT_SECONDS = 10.0
 
 
 def register(app: typer.Typer) -> None:
@@ -322,7 +318,7 @@ def drain(
     if yes and not (release or delete):
         raise typer.BadParameter("--yes needs --release or --delete: say what shall become of the assets")
     mode = "release" if release else "delete" if delete else ""
-    # What is told meanwhile is no part of a result for programs.
+    # Progress is no part of a result for programs.
     console = Console() if output is Output.TEXT else Console(out=sys.stderr)
     work = Drain(driver, namespace, timeout, node)
     held, left = asyncio.run(_drain(console, kubeconfig, work, http, mode=mode, yes=yes))
@@ -335,15 +331,18 @@ def drain(
 async def _drain(
     console: Console, kubeconfig: Path | None, work: Drain, address: str, *, mode: str, yes: bool
 ) -> tuple[Sequence[Held], Sequence[Leftover]]:
-    """What was held, and what is held still after it was to be released or deleted."""
+    """Return what was held, and what is still held after the release or deletion."""
     async with cluster_client(kubeconfig) as client:
         held = await work.find(client)
         _table(console, held)
         if not held:
-            await _check_driver(work.driver, address)
+            # A misspelt driver holds nothing either: a controller that answers knows the right names.
+            status = await get_answer(address, "/status") if work.driver else None
+            if status is not None:
+                require_driver(work.driver, (each["name"] for each in status["drivers"]))
             return (), ()
         if not yes:
-            _advise(console, mode)
+            console.note(f"nothing was changed; {ADVICE[mode]}")
             return held, ()
         gone = await work.node_is_gone(client)
         if not gone:
@@ -360,13 +359,6 @@ async def _drain(
         return held, left
 
 
-async def _check_driver(name: str, address: str) -> None:
-    """Raise ConfigurationError if a controller answers that has no such driver: nothing is held by a slip."""
-    status = await get_answer(address, "/status") if name else None
-    if status is not None:
-        require_driver(name, (each["name"] for each in status["drivers"]))
-
-
 def _table(console: Console, held: Sequence[Held]) -> None:
     if not held:
         console.line("nothing is held")
@@ -376,16 +368,6 @@ def _table(console: Console, held: Sequence[Held]) -> None:
     console.table(("KIND", "NAME", "PHASE", "DRIVER", "ASSET", "BY"), rows[:MOST_ROWS])
     if len(rows) > MOST_ROWS:
         console.note(f"and {len(rows) - MOST_ROWS} more")
-
-
-def _advise(console: Console, mode: str) -> None:
-    match mode:
-        case "release":
-            console.note("nothing was changed; with --yes these lose our finalizers, and their assets stay")
-        case "delete":
-            console.note("nothing was changed; with --yes these are deleted with their claims and all data in them")
-        case _:
-            console.note("nothing was changed; --release releases them and keeps the assets, --delete deletes them")
 
 
 async def _check_controllers(client: Client, namespace: str, address: str, mode: str) -> None:
@@ -408,7 +390,7 @@ async def _check_controllers(client: Client, namespace: str, address: str, mode:
 
 @asynccontextmanager
 async def _recorder(client: Client) -> AsyncIterator[EventRecorder]:
-    """A recorder that writes events until the block ends."""
+    """Yield a recorder that writes events until the block ends."""
     recorder = EventRecorder(client, instance=f"drain@{socket.gethostname()}", now=lambda: datetime.now(UTC))
     writing = asyncio.ensure_future(recorder.run())
     try:

@@ -90,7 +90,7 @@ def explain(
 
 
 def _subject(kind: str, name: str, of: str) -> tuple[str, str]:
-    """Kind and key of what is asked for. Raises ConfigurationError for an unknown kind, BadParameter for no name."""
+    """Return kind and key of the object. Raises ConfigurationError for an unknown kind, BadParameter for no name."""
     if not name:
         kind, _, name = kind.partition("/")
     if not name:
@@ -114,7 +114,7 @@ def _subject(kind: str, name: str, of: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Asker:
-    """Where explanations come from: the controller at `address`, else this process."""
+    """Asks for explanations: the controller at `address`, or this process where none answers."""
 
     address: str
     kubeconfig: Path | None
@@ -122,10 +122,16 @@ class _Asker:
     options: Options
 
     async def explain(self, subject: str, key: str) -> tuple[list[Mapping[str, Any]], Sequence[str]]:
-        """Explanations, and notes on what they are worth."""
+        """Return explanations, and notes on how far they can be trusted."""
         match subject:
             case "attachment":
-                return [await self._attachment(key)], ()
+                async with cluster_client(self.kubeconfig) as client:
+                    attachment = await client.find(ATTACHMENTS, key)
+                if attachment is not None:
+                    return [asdict(explain_attachment(attachment))], ()
+                situation = (f"there is no attachment {key}",)
+                missing = Explanation(kind="attachment", name=key, found=False, situation=situation, tried=(), next=())
+                return [asdict(missing)], ()
             case "pod":
                 return await self._pod(key)
         return await self._decided(subject, [key])
@@ -138,43 +144,28 @@ class _Asker:
         async with cluster_client(self.kubeconfig) as client:
             plane, doubts = await read_control_plane(client, self.configuration, self.options)
             explanations: list[Mapping[str, Any]] = [asdict(plane.explain(subject, key)) for key in keys]
-            note = _leader_note(await _leader(client, self.options.namespace), self.address)
+            note = await self._note(client)
             return explanations, (note, *doubts)
 
-    async def _attachment(self, name: str) -> Mapping[str, Any]:
-        async with cluster_client(self.kubeconfig) as client:
-            attachment = await client.find(ATTACHMENTS, name)
-            return _absent("attachment", name) if attachment is None else asdict(explain_attachment(attachment))
-
     async def _pod(self, key: str) -> tuple[list[Mapping[str, Any]], Sequence[str]]:
-        """The pod, then its claims."""
+        """Explain the pod, then its claims."""
         async with cluster_client(self.kubeconfig) as client:
             pod = await read_pod(client, key)
         explanations, notes = await self._decided("claim", pod.claims) if pod.claims else ([], ())
         itself = [] if pod.explanation is None else [asdict(pod.explanation)]
         return [*itself, *explanations], (*pod.doubts, *notes)
 
-
-def _absent(kind: str, name: str) -> dict[str, Any]:
-    situation = (f"there is no {kind} {name}",)
-    missing = Explanation(kind=kind, name=name, found=False, situation=situation, tried=(), next=())
-    return asdict(missing)
-
-
-async def _leader(client: Client, namespace: str) -> str:
-    try:
-        return await lease_holder(client, namespace)
-    except ApiError as error:
-        if error.status != HTTPStatus.FORBIDDEN:
-            raise
-        return ""
-
-
-def _leader_note(leader: str, address: str) -> str:
-    silent = f"no controller answers at {address}"
-    if leader:
-        return f"{silent}, but {leader} works: ask it with --http for what it has tried"
-    return f"{silent}: this is what one that starts now with these options would decide; what was tried is not known"
+    async def _note(self, client: Client) -> str:
+        """Return what the explanations lack because no controller answered."""
+        silent = f"no controller answers at {self.address}"
+        try:
+            if leader := await lease_holder(client, self.options.namespace):
+                return f"{silent}, but {leader} works: ask it with --http for what it has tried"
+        except ApiError as error:
+            if error.status != HTTPStatus.FORBIDDEN:
+                raise
+        decided = "this is what one that starts now with these options would decide"
+        return f"{silent}: {decided}; what was tried is not known"
 
 
 def _show(console: Console, answer: Mapping[str, Any], *, titled: bool) -> None:

@@ -45,35 +45,38 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """What to install, and where.
-
-    option: value of --controllers of `volplane run`, and `controllers` what it means. configuration: text of the file.
-    mounts: directories of the nodes, mounted under their own path: by the processes of nodes where a driver is
-    distributed, else by those of the Deployment. as_root: processes with mounts are root, with ROOT_CAPABILITIES.
-    """
+    """Describes an installation."""
 
     namespace: str
     option: str
+    """The value of --controllers of `volplane run`."""
     controllers: Collection[str]
+    """The controllers that `option` selects."""
     image: str
     configuration: str
+    """Text of the file."""
     replicas: int = 2
     monitoring: bool = False
     network_policies: bool = True
     storage_classes: bool = True
     mounts: Sequence[str] = ()
+    """Directories of the nodes, mounted under their own path: by the processes of nodes where a driver is distributed,
+    else by those of the Deployment.
+    """
     as_root: bool = False
+    """Whether processes with mounts are root, with ROOT_CAPABILITIES."""
 
 
 def documents(wanted: Installation) -> Iterator[Json]:
-    """The objects, in an order in which they can be created."""
+    """Yield the objects, in an order in which they can be created."""
     namespace = wanted.namespace
     level = namespace_labels(wanted.controllers, mounts=bool(wanted.mounts))
     yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": level}}
     parsed = parse_configuration(wanted.configuration, "the configuration")
     distributed = any(driver.distributed for driver in parsed.drivers or ())
     yield from _accounts(wanted, parsed, distributed=distributed)
-    yield configuration_map(namespace, wanted.configuration)
+    data = {"volplane.yaml": wanted.configuration}
+    yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(namespace), "data": data}
     if wanted.network_policies:
         yield from network_policies(namespace)
     yield quota(namespace)
@@ -82,10 +85,19 @@ def documents(wanted: Installation) -> Iterator[Json]:
     # The process reads the file when it starts: pods are replaced when it changes.
     checksum = hashlib.sha256(wanted.configuration.encode()).hexdigest()
     storage = Storage(wanted.mounts, as_root=wanted.as_root)
-    container = central_container(namespace, wanted.image, wanted.option)
+    arguments = (
+        f"--namespace={namespace}",
+        "--config=/etc/volplane/volplane.yaml",
+        f"--http=0.0.0.0:{PORT}",
+        "--log-format=json",
+    )
+    container = _container(wanted.image, f"--controllers={wanted.option}", *arguments)
     yield deployment(namespace, container, checksum, wanted.replicas, None if distributed else storage)
     if distributed:
-        yield daemon_set(namespace, node_container(namespace, wanted.image), checksum, storage)
+        # The process of a node runs the default controllers of such a process.
+        agent = _container(wanted.image, *arguments, "--node-name=$(NODE_NAME)")
+        agent["env"] = [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
+        yield daemon_set(namespace, agent, checksum, storage)
     if wanted.monitoring:
         yield pod_monitor(namespace)
     if wanted.storage_classes:
@@ -108,7 +120,7 @@ def _accounts(wanted: Installation, parsed: Configuration, *, distributed: bool)
 def account(
     name: str, namespace: str, everywhere: list[Rule], here: list[Rule], secrets: Mapping[str, Collection[str]]
 ) -> Iterator[Json]:
-    """A service account with its roles. secrets: namespace -> names, of those that it may read."""
+    """Yield a service account with its roles. secrets: namespace -> names, of those that it may read."""
     metadata = {"name": name, "namespace": namespace, "labels": {"app.kubernetes.io/name": name}}
     yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
     yield from role("ClusterRole", name, "", [rule.body() for rule in everywhere], namespace)
@@ -119,7 +131,7 @@ def account(
 
 
 def role(kind: str, name: str, place: str, rules: Any, namespace: str) -> Iterator[Json]:
-    """A Role in namespace `place`, or a ClusterRole, and its binding to our account `name` in `namespace`."""
+    """Return a Role in namespace `place`, or a ClusterRole, and its binding to our account `name` in `namespace`."""
     group = "rbac.authorization.k8s.io"
     labels = {"app.kubernetes.io/name": name}
     metadata = {"name": name, **({"namespace": place} if place else {}), "labels": labels}
@@ -127,11 +139,6 @@ def role(kind: str, name: str, place: str, rules: Any, namespace: str) -> Iterat
     yield {"apiVersion": f"{group}/v1", "kind": kind, "metadata": metadata, "rules": rules}
     binding = {"apiVersion": f"{group}/v1", "kind": f"{kind}Binding", "metadata": metadata}
     yield {**binding, "roleRef": {"apiGroup": group, "kind": kind, "name": name}, "subjects": subjects}
-
-
-def configuration_map(namespace: str, text: str) -> Json:
-    """The configuration file."""
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(namespace), "data": {"volplane.yaml": text}}
 
 
 def quota(namespace: str) -> Json:
@@ -156,7 +163,7 @@ def quota(namespace: str) -> Json:
 
 
 def disruption_budget(namespace: str) -> Json:
-    """One replica may be evicted at a time; one that is not ready may always be: it holds no node up."""
+    """Let one replica be evicted at a time, and always one that is not ready, which must not block a drain."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -170,7 +177,7 @@ def disruption_budget(namespace: str) -> Json:
 
 
 def pod_monitor(namespace: str) -> Json:
-    """All processes, scraped by Prometheus. Its definition comes with the Prometheus operator."""
+    """Let Prometheus scrape all processes. The kind comes with the Prometheus operator."""
     names = [NAME, NODE_NAME]
     return {
         "apiVersion": "monitoring.coreos.com/v1",
@@ -186,7 +193,7 @@ def pod_monitor(namespace: str) -> Json:
 
 
 def network_policies(namespace: str) -> Iterator[Json]:
-    """The controllers are reached on their one port alone; scrubber pods reach nothing, and nothing reaches them.
+    """Restrict the controllers to traffic to their one port, and scrubber pods to no traffic at all.
 
     Where the controllers go to (API server, storage systems) depends on the cluster and the backends.
     """
@@ -211,7 +218,7 @@ def network_policies(namespace: str) -> Iterator[Json]:
 
 
 def storage_class(name: str, driver: str) -> Json:
-    """A class of a driver. Late binding suits every backend: where storage has a place, the scheduler knows the pod."""
+    """Return a class of a driver. It binds late, which suits every backend: the scheduler considers the pod's node."""
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
@@ -224,7 +231,7 @@ def storage_class(name: str, driver: str) -> Json:
 
 
 def class_name(driver: str, drivers: Collection[str]) -> str:
-    """The first label of the driver's name, or all of it where several begin so: fast.example.com has class fast."""
+    """Return the first label of the driver's name (fast of fast.example.com), or the name where several begin so."""
     first = driver.partition(".")[0]
     return first if sum(other.partition(".")[0] == first for other in drivers) == 1 else driver
 
@@ -237,12 +244,12 @@ class Storage:
     as_root: bool = False
 
     def volumes(self) -> list[Json]:
-        """Of the pod. A directory must exist: one that the kubelet makes may be where a disk should be mounted."""
+        """Return the pod's volumes. A directory must exist: one made by the kubelet may hide that a disk is missing."""
         named = enumerate(self.mounts)
         return [{"name": f"mount-{n}", "hostPath": {"path": path, "type": "Directory"}} for n, path in named]
 
     def volume_mounts(self) -> list[Json]:
-        """Of the container. What is mounted on the node later is seen too."""
+        """Return the container's mounts. Later mounts on the node are visible too."""
         return [
             {"name": f"mount-{n}", "mountPath": path, "mountPropagation": "HostToContainer"}
             for n, path in enumerate(self.mounts)
@@ -250,7 +257,7 @@ class Storage:
 
 
 def deployment(namespace: str, container: Json, checksum: str, replicas: int, storage: Storage | None) -> Json:
-    """The processes of the whole cluster, one of which works. storage: None = none of the node's."""
+    """Run the processes of the whole cluster, one of which works. storage: None = no directory of the node."""
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -273,7 +280,7 @@ def deployment(namespace: str, container: Json, checksum: str, replicas: int, st
 
 
 def _apart() -> Json:
-    """Replicas on different nodes, and in different zones, where there are some; together rather than not at all."""
+    """Prefer different nodes, and then different zones, for the replicas."""
     terms = [
         {"weight": weight, "podAffinityTerm": {"labelSelector": {"matchLabels": LABELS}, "topologyKey": key}}
         for key, weight in (("kubernetes.io/hostname", 100), ("topology.kubernetes.io/zone", 50))
@@ -282,7 +289,7 @@ def _apart() -> Json:
 
 
 def daemon_set(namespace: str, container: Json, checksum: str, storage: Storage) -> Json:
-    """A process on every node, cordoned ones too: their volumes are still to be deleted."""
+    """Run a process on every node, also on cordoned ones, whose volumes must still be deleted."""
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
@@ -317,27 +324,6 @@ def _pod(service_account: str, container: Json, storage: Storage) -> Json:
             *storage.volumes(),
         ],
     }
-
-
-def central_container(namespace: str, image: str, controllers: str) -> Json:
-    """controllers: the value of the option."""
-    return _container(image, f"--controllers={controllers}", *_arguments(namespace))
-
-
-def node_container(namespace: str, image: str) -> Json:
-    """Of a process of a node, with the controllers that such a process runs by default."""
-    container = _container(image, *_arguments(namespace), "--node-name=$(NODE_NAME)")
-    container["env"] = [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
-    return container
-
-
-def _arguments(namespace: str) -> tuple[str, ...]:
-    return (
-        f"--namespace={namespace}",
-        "--config=/etc/volplane/volplane.yaml",
-        f"--http=0.0.0.0:{PORT}",
-        "--log-format=json",
-    )
 
 
 def _container(image: str, *arguments: str) -> Json:

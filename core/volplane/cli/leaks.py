@@ -1,4 +1,4 @@
-"""`volplane leaks`: assets that no volume needs, and volumes whose asset is gone."""
+"""`volplane leaks`: shows assets that no volume needs, and volumes whose asset is gone."""
 
 from __future__ import annotations
 
@@ -72,11 +72,15 @@ async def _report(console: Console, address: str, only: Mapping[str, str], *, ch
         report = await _finished(console, address, report)
     else:
         report = {**report, "repairs": []}
-    return _only(report, chosen)
+
+    def wanted(each: Mapping[str, Any]) -> bool:
+        return all(each.get(name, value) == value for name, value in chosen.items())
+
+    return {**report, **{part: list(filter(wanted, report[part])) for part in ("drivers", "findings", "repairs")}}
 
 
 async def _check(console: Console, address: str, driver: str) -> None:
-    """Have all drivers checked, or one, and wait at most CHECK_SECONDS for it."""
+    """Start a check of all drivers, or of one, and wait at most CHECK_SECONDS for it."""
     query = {"driver": driver} if driver else {}
     targets: Mapping[str, int] = require_answer(await post_action(address, "/leaks/check", query), address)
     if not targets:
@@ -114,13 +118,6 @@ async def _finished(console: Console, address: str, report: Report) -> Report:
 
 def _running(report: Report) -> int:
     return sum(repair["state"] == "running" for repair in report["repairs"])
-
-
-def _only(report: Report, chosen: Mapping[str, str]) -> Report:
-    def wanted(each: Mapping[str, Any]) -> bool:
-        return all(each.get(name, value) == value for name, value in chosen.items())
-
-    return {**report, **{part: list(filter(wanted, report[part])) for part in ("drivers", "findings", "repairs")}}
 
 
 def _show(console: Console, report: Report, *, fixed: bool) -> None:

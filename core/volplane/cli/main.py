@@ -11,7 +11,7 @@ Exit codes:
 - 2 for wrong usage (from typer itself, or `raise typer.BadParameter(…)`).
 - 130 after Ctrl-C, at any moment of any command, without a word. A command that serves ends in order first.
 - SIGTERM before the command handles it (`volplane.cli.framework.eventloop`): 0 for services, else 143.
-- 1 without a word if nobody reads the output any more; 1 with one line if a file cannot be read or written.
+- 1 without a word if the reader of the output is gone; 1 with one line if a file cannot be read or written.
 - 1 for any other exception, which is a bug, with one line on stderr; `volplane --debug …` adds the traceback.
 
 Text for people goes through `volplane.cli.framework.console.Console`. Options that several commands share are in
@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Final, TypeGuard
+from typing import Annotated, Final
 
 import typer
 
@@ -47,10 +47,12 @@ GROUP: Final = "volplane.commands"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """summary: its line in the help. extra: of `volplane`, which installs the command; "" = it is in the core."""
+    """A command, by its module or entry point."""
 
     summary: str
+    """Its line in the help."""
     extra: str = ""
+    """The extra of `volplane` that installs the command; "" = it is in the core."""
 
 
 COMMANDS: Mapping[str, Command] = MappingProxyType(
@@ -95,7 +97,7 @@ OF_FILES: Final = frozenset(
         errno.EROFS,
     }
 )
-"""Errors that the user, not the program, can mend."""
+"""Errors that the user can mend: rights, space or names on this machine."""
 
 log = logging.getLogger("volplane.cli")
 
@@ -103,11 +105,17 @@ log = logging.getLogger("volplane.cli")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code. argv: without the program's name; None = the process's own."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    _open_closed_streams()
-    _exit_on_sigterm(0 if SERVICES.intersection(arguments) else 128 + signal.SIGTERM)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # The caller closed it: no output is wanted.
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - until the process ends
+    main_thread = threading.current_thread() is threading.main_thread()
+    if main_thread:
+        _exit_on_sigterm(0 if SERVICES.intersection(arguments) else 128 + signal.SIGTERM)
     try:
         app = application(arguments)
-        _interrupt_on_sigint()
+        if main_thread:
+            # Until now SIGINT ended the process (see `volplane.__main__`).
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         app(args=arguments, prog_name="volplane")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -119,27 +127,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _open_closed_streams() -> None:
-    """Whoever closed stdout or stderr wants no output."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - until the process ends
-
-
-def _interrupt_on_sigint() -> None:
-    """Raise KeyboardInterrupt on SIGINT: until now it ended the process (see `volplane.__main__`)."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 def _exit_on_sigterm(code: int) -> None:
     """Exit with this code on SIGTERM, until the command installs a handler of its own."""
 
     def end(_number: int, _frame: object) -> None:
         raise SystemExit(code)
 
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGTERM, end)
 
 
 def application(arguments: Sequence[str]) -> typer.Typer:
@@ -178,7 +172,7 @@ def _register(app: typer.Typer, name: str, command: Command) -> None:
 
 
 def _absent(name: str, command: Command) -> Callable[[], None]:
-    """A command that reports that its distribution is not installed."""
+    """Return a command that reports that its distribution is not installed."""
 
     def absent() -> None:
         raise ConfigurationError(
@@ -214,30 +208,27 @@ def _root(
 
 def _report(console: Console, failures: Sequence[BaseException]) -> int:
     """Say why the command fails: VolplaneErrors if there are any, else files that cannot be used, else bugs."""
-    expected = [str(failure) for failure in failures if isinstance(failure, VolplaneError)]
-    if not expected and any(isinstance(failure, BrokenPipeError) for failure in failures):
+    messages = [str(failure) for failure in failures if isinstance(failure, VolplaneError)]
+    if not messages and any(isinstance(failure, BrokenPipeError) for failure in failures):
         # The interpreter writes what is left when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    expected = expected or [_about_file(failure) for failure in failures if _is_about_file(failure)]
-    for message in dict.fromkeys(expected or map(_about_bug, failures)):
+    messages = messages or [
+        _about_file(each) for each in failures if isinstance(each, OSError) and each.errno in OF_FILES
+    ]
+    messages = messages or [
+        f"unexpected {type(each).__name__}: {each} (this is a bug; `volplane --debug` shows where it happened)"
+        for each in failures
+    ]
+    for message in dict.fromkeys(messages):
         console.error(message)
     return 1
-
-
-def _is_about_file(failure: BaseException) -> TypeGuard[OSError]:
-    """Whether rights, space or names on this machine are the reason."""
-    return isinstance(failure, OSError) and failure.errno in OF_FILES
 
 
 def _about_file(failure: OSError) -> str:
     where = failure.filename2 or failure.filename
     what = os.fsdecode(where) if isinstance(where, str | bytes) else "a file or the output"
     return f"{what} cannot be used: {why_unusable(failure)}"
-
-
-def _about_bug(failure: BaseException) -> str:
-    return f"unexpected {type(failure).__name__}: {failure} (this is a bug; `volplane --debug` shows where it happened)"
 
 
 def _leaves(failure: BaseException) -> Iterator[BaseException]:

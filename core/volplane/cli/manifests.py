@@ -1,4 +1,4 @@
-"""`volplane manifests`: everything a cluster needs to run the controllers, as YAML for `kubectl apply -f -`."""
+"""`volplane manifests`: prints all objects that run the controllers in a cluster, as YAML for `kubectl apply -f -`."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def manifests(
 
 
 def _mounts(paths: list[str], *, as_root: bool) -> list[str]:
-    """Raise ConfigurationError for what no pod can mount."""
+    """Return the paths. Raises ConfigurationError for one that no pod can mount."""
     if as_root and not paths:
         raise ConfigurationError("--as-root needs --mount: nothing else that a process does needs root")
     for path in paths:
@@ -144,7 +144,7 @@ def _mounts(paths: list[str], *, as_root: bool) -> list[str]:
 def _check_drivers(text: str, config: Path | None) -> None:
     """Raise ConfigurationError for a driver whose backend is not installed here, or refuses its options.
 
-    The image has to have it too; installing it where the manifests are made is what tells a name from a slip.
+    The image must have it too; only an installed backend can show that a name or an option is misspelt.
     """
     installed = InstalledPlugins()
     known = installed.names("backend")

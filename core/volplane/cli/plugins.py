@@ -66,15 +66,15 @@ def plugins(context: typer.Context, config: Config = None, output: OutputFormat 
     installed = InstalledPlugins()
     with console.progress("importing plugins"):
         drivers = load_drivers(configuration, installed)
-        told = [
+        loads = [
             loading.DaemonThread(name).submit(_row, installed, kind, name, drivers)
             for kind in ("backend", "extension")
             for name in installed.names(kind)
         ]
-        rows = [each.result() for each in told]
+        rows = [each.result() for each in loads]
     errors = _errors(rows, drivers)
     if output is not Output.TEXT:
-        console.data([row.told() for row in rows], output)
+        console.data([row.data() for row in rows], output)
     elif rows:
         console.table(
             ("KIND", "NAME", "DISTRIBUTION", "STATE", "DRIVERS", "HOOKS"),
@@ -119,8 +119,8 @@ class _Row:
     def state(self) -> str:
         return "broken" if self.error else "ok"
 
-    def told(self) -> dict[str, object]:
-        """For programs: lists are lists, and what there is not is empty."""
+    def data(self) -> dict[str, object]:
+        """Return the row for programs: lists are lists, and a missing value is empty."""
         lists = {
             key: [] if text == "-" else text.split(", ")
             for key, text in (("drivers", self.drivers), ("hooks", self.hooks))
@@ -136,7 +136,10 @@ def _row(installed: InstalledPlugins, kind: str, name: str, drivers: LoadedDrive
     error = ""
     try:
         plugin = installed.load(kind, name)
-        hooks, flaws = _hooks(plugin), _flaws(plugin)
+        hooks = _hooks(plugin)
+        flaws: tuple[str, ...] = ()
+        if inspect.isclass(plugin.factory):
+            flaws = backend_flaws(plugin.factory) if kind == "backend" else extension_flaws(plugin.factory)
         options_schema(plugin)
         if flaws:
             error = f"{plugin}: {'; '.join(flaws)}"
@@ -152,7 +155,7 @@ def _row(installed: InstalledPlugins, kind: str, name: str, drivers: LoadedDrive
 
 
 def _newer(installed: InstalledPlugins, name: str) -> str:
-    """Why a backend that no driver uses could not be used, as far as can be known; "" = it could."""
+    """Return why a backend that no driver uses could not be used, as far as can be known; "" = it could."""
     plugin = installed.load("backend", name)
     try:
         flaw = newer_flaw(plugin, _example_options(plugin))
@@ -162,20 +165,14 @@ def _newer(installed: InstalledPlugins, name: str) -> str:
 
 
 def _hooks(plugin: Plugin) -> frozenset[str]:
-    """Hooks that the plugin's class implements; empty for another callable, whose instance is not made here."""
+    """Return the hooks of the plugin's class; empty for another callable, whose instance is not made here."""
     if not inspect.isclass(plugin.factory):
         return frozenset()
     return HOOKS.intersection(mark.hook for mark in marks(plugin.factory))
 
 
-def _flaws(plugin: Plugin) -> tuple[str, ...]:
-    if not inspect.isclass(plugin.factory):
-        return ()
-    return backend_flaws(plugin.factory) if plugin.kind == "backend" else extension_flaws(plugin.factory)
-
-
 def _errors(rows: Iterable[_Row], drivers: LoadedDrivers) -> list[str]:
-    """Every reason once: a driver repeats the error of its broken plugin."""
+    """List every reason once: a driver repeats the error of its broken plugin."""
     errors = [row.error for row in rows if row.error]
     for broken in drivers.broken:
         if not any(error in broken.error for error in errors):
@@ -203,7 +200,7 @@ def _show_backend(console: Console, plugin: Plugin, configuration: Configuration
 
 
 def _made(plugin: Plugin, settings: list[DriverSettings]) -> Driver:
-    """The driver to describe: the first configured one, else one with example values of required options."""
+    """Return the driver to describe: the first configured one, else one with example values of required options."""
     if settings:
         return build_driver(settings[0].name, plugin, settings[0].options)
     name = getattr(plugin.factory, "default_driver_name", "") or "example"
@@ -211,12 +208,12 @@ def _made(plugin: Plugin, settings: list[DriverSettings]) -> Driver:
 
 
 def _example_options(plugin: Plugin) -> dict[str, object]:
-    """Example values of required options. Raises ConfigurationError if no example fits an option."""
+    """Return example values of required options. Raises ConfigurationError if no example fits an option."""
     return {p.name: _example(p) for p in options_schema(plugin).parameters if p.required}
 
 
 def _example(parameter: Parameter) -> str:
-    """A value that the schema allows. It is safe: creating a backend and `describe` touch no storage."""
+    """Return a value that the schema allows. It is safe: creating a backend and `describe` touch no storage."""
     low = "1" if parameter.minimum is None else f"{parameter.minimum:.0f}"
     for text in (*parameter.choices, *_EXAMPLES, low, f"{low}s"):
         _, flaws = check(ParameterSchema(parameters=(parameter,)), {parameter.name: text}, "option")

@@ -1,4 +1,4 @@
-"""The RBAC rules of the controllers: exactly the calls that they make. Pure.
+"""Builds the RBAC rules of the controllers: exactly the calls that they make. Pure.
 
 Each duty declares its own (`permissions`); all controllers read what the caches hold. The reclaimer alone follows pods
 of our namespace, and lists those of another before it erases what was used there.
@@ -31,7 +31,7 @@ _ALL = (
 
 
 def cluster_rules(controllers: Collection[str], namespace: str, *, distributed: bool = False) -> list[Rule]:
-    """For a ClusterRole. namespace: ours; it is read, as is kube-system, whose uid is the default cluster id.
+    """Return the rules of a ClusterRole. namespace: ours; it is read, as is kube-system for the default cluster id.
 
     distributed: some drivers are served by processes of nodes, or publish their room.
     """
@@ -41,8 +41,9 @@ def cluster_rules(controllers: Collection[str], namespace: str, *, distributed: 
 
 
 def node_cluster_rules(namespace: str) -> list[Rule]:
-    """For the ClusterRole of the processes of nodes: they share an account, and RBAC knows no labels, so that it cannot
-    say that each may touch what belongs to its own node alone.
+    """Return the rules of the ClusterRole of the processes of nodes.
+
+    They share an account, and RBAC knows no labels: it cannot restrict each to the objects of its own node.
     """
     return cluster_rules(NODE_CONTROLLERS, namespace)  # They publish room, and need no CSIDriver for that.
 
@@ -54,8 +55,8 @@ def namespace_rules(
     leases: Iterable[str] = (LEASE,),
     publishing: bool = False,
 ) -> list[Rule]:
-    """For a Role in our namespace. secrets: names from the options. leases: names; empty = any, for processes of nodes.
-    publishing: the room of some driver is published.
+    """Return the rules of a Role in our namespace. secrets: names from the options. publishing: the room of some driver
+    is published. leases: names; empty = any, for processes of nodes.
 
     RBAC cannot restrict a create to a name.
     """
@@ -72,19 +73,19 @@ def namespace_rules(
 
 
 def _of(controllers: Iterable[str]) -> Iterator[Rule]:
-    """The rules of these controllers."""
+    """Yield the rules of these controllers."""
     permissions = {duty.option: duty.permissions for duty in duties.DUTIES}
     for name in controllers:
         yield from permissions.get(name, ())
 
 
 def secret_rule(names: Iterable[str]) -> Rule:
-    """To get these Secrets and no others. Neither list nor watch is allowed: RBAC cannot restrict them to names."""
+    """Allow to get these Secrets and no others; no list and no watch, which RBAC cannot restrict to names."""
     return Rule("", "secrets", ("get",), tuple(sorted(names)))
 
 
 def named_secrets(configuration: Configuration) -> dict[str, set[str]]:
-    """Namespace -> names of the Secrets that options refer to, as secret:NAMESPACE/NAME/KEY."""
+    """Map namespaces to the names of the Secrets that options refer to, as secret:NAMESPACE/NAME/KEY."""
     named: dict[str, set[str]] = {}
     options = [settings.options for settings in configuration.drivers or ()]
     options += [settings.options for settings in configuration.extensions]
@@ -101,7 +102,7 @@ def named_secrets(configuration: Configuration) -> dict[str, set[str]]:
 
 
 def _merged(rules: Iterable[Rule]) -> list[Rule]:
-    """One rule per resource and names, with all verbs, in the order in which resources first appear."""
+    """Merge into one rule per resource and names, with all verbs, in the order in which resources first appear."""
     verbs: dict[tuple[str, str, tuple[str, ...]], dict[str, None]] = {}
     for rule in rules:
         verbs.setdefault((rule.group, rule.resource, rule.names), {}).update(dict.fromkeys(rule.verbs))

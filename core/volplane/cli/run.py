@@ -124,28 +124,25 @@ def run(
     """
     logs.configure(log_format.value, verbosity=verbose)
     logs.log_stray_errors()
+    if node_name is not None and (len(node_name) > 253 or not re.fullmatch(_SUBDOMAIN, node_name)):
+        raise ConfigurationError(
+            f'--node-name is "{node_name}"; it must be the name of a Node, a DNS subdomain (RFC 1123), such as worker-1'
+        )
     options = Options(
         controllers=controllers_of_node(controllers) if node_name is not None else parse_controllers(controllers),
         namespace=namespace,
         leader_elect=leader_elect,
-        node_name=_name_of_node(node_name),
+        node_name=node_name,
         race=_race(race_base_delay, race_max_delay) if placement is Placement.RACE else None,
         external_choice=immediate is Immediate.EXTERNAL,
         resync=resync,
         force_detach=not disable_force_detach,
     )
-    configuration = _configuration(config, scrubber_image)
+    configuration = read_configuration(config) if config is not None else Configuration()
+    if scrubber_image is not None:
+        configuration = replace(configuration, scrubber=replace(configuration.scrubber, image=scrubber_image))
     address = HttpAddress.parse("--http", http)
     eventloop.run(lambda stop: _run(kubeconfig, configuration, options, address, stop))
-
-
-def _name_of_node(name: str | None) -> str | None:
-    """Checked as the API server checks names of nodes. Raises ConfigurationError."""
-    if name is not None and (len(name) > 253 or not re.fullmatch(_SUBDOMAIN, name)):
-        raise ConfigurationError(
-            f'--node-name is "{name}"; it must be the name of a Node, a DNS subdomain (RFC 1123), such as worker-1'
-        )
-    return name
 
 
 def _race(base: float, longest: float) -> tuple[float, float]:
@@ -155,13 +152,6 @@ def _race(base: float, longest: float) -> tuple[float, float]:
             "and at most the second"
         )
     return base, longest
-
-
-def _configuration(path: Path | None, scrubber_image: str | None) -> Configuration:
-    configuration = read_configuration(path) if path is not None else Configuration()
-    if scrubber_image is None:
-        return configuration
-    return replace(configuration, scrubber=replace(configuration.scrubber, image=scrubber_image))
 
 
 async def _run(

@@ -42,11 +42,15 @@ def status(
     if output is Output.TEXT:
         _drivers(console, answer, http)
         _phases(console, volumes, claims)
-        _show_waiting(console, waiting)
+        if waiting:
+            console.heading("Waiting")
+            console.table(("KIND", "NAME", "PHASE", "REASON"), waiting[:MOST_ROWS])
+        if len(waiting) > MOST_ROWS:
+            console.note(f"and {len(waiting) - MOST_ROWS} more; -o json shows all")
         _operations(console, (answer or {}).get("operations", []))
     else:
         names = ("kind", "name", "phase", "reason")
-        told = {
+        content = {
             "controller": answer is not None,
             "leads": (answer or {}).get("leads", False),
             "drivers": (answer or {}).get("drivers", []),
@@ -55,13 +59,13 @@ def status(
             "waiting": [dict(zip(names, row, strict=True)) for row in waiting],
             "operations": (answer or {}).get("operations", []),
         }
-        console.data(told, output)
+        console.data(content, output)
     if not all(driver["healthy"] for driver in (answer or {}).get("drivers", [])):
         raise typer.Exit(1)
 
 
 async def _read(kubeconfig: Path | None, address: str) -> tuple[Mapping[str, Any] | None, list[Volume], list[Claim]]:
-    """What the controller answers, if one does, and the cluster's volumes and claims."""
+    """Return the answer of the controller, if there is one, and the cluster's volumes and claims."""
     answer = await get_answer(address, "/status")
     async with cluster_client(kubeconfig) as client:
         claims = (await client.list(CLAIMS)).items
@@ -86,7 +90,7 @@ def _drivers(console: Console, answer: Mapping[str, Any] | None, address: str) -
 
 
 def _counted(items: Iterable[Volume | Claim]) -> Mapping[str, int]:
-    """How many are in which phase."""
+    """Count the objects by phase."""
     return Counter("Terminating" if item.terminating else item.status.phase or "Pending" for item in items)
 
 
@@ -101,7 +105,7 @@ def _phases(console: Console, volumes: Iterable[Volume], claims: Iterable[Claim]
 def _waiting(
     claims: Iterable[Claim], volumes: Iterable[Volume], reasons: Mapping[str, Mapping[str, str]]
 ) -> list[tuple[str, str, str, str]]:
-    """Claims that are not bound or wait to be changed, volumes that are failed or released, and the reasons."""
+    """List claims that are not bound or wait for a change, and failed or released volumes, with the reasons."""
     rows = []
     for claim in claims:
         if claim.terminating or claim.status.phase != "Bound":
@@ -119,15 +123,6 @@ def _waiting(
             why = reasons.get("volumes", {}).get(volume.key, volume.status.message or "-")
             rows.append(("volume", volume.key, phase, why))
     return rows
-
-
-def _show_waiting(console: Console, rows: list[tuple[str, str, str, str]]) -> None:
-    if not rows:
-        return
-    console.heading("Waiting")
-    console.table(("KIND", "NAME", "PHASE", "REASON"), rows[:MOST_ROWS])
-    if len(rows) > MOST_ROWS:
-        console.note(f"and {len(rows) - MOST_ROWS} more; -o json shows all")
 
 
 def _operations(console: Console, operations: list[Mapping[str, Any]]) -> None:

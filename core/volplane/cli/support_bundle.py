@@ -1,4 +1,8 @@
-"""`volplane support-bundle`: one archive with what somebody needs who helps, and without secrets."""
+"""`volplane support-bundle`: writes one archive for support, without secrets.
+
+Secrets themselves are never read. A value is hidden if its name says that it is one, unless it only refers to one
+(`env:`, `file:`, `secret:`). Hidden values are replaced by "***", which shows that there was one.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import re
 import sys
 import tarfile
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import distributions
@@ -56,7 +60,7 @@ KINDS: Final[Sequence[Kind[Any]]] = (
 OF_OUR_NAMESPACE: Final[Sequence[Kind[Any]]] = (PODS, LEASES)
 PAGE: Final = 500
 MOST_OBJECTS: Final = 20_000
-"""Of one kind. What is above that is left out, and said."""
+"""Maximum objects per kind; the bundle lists what was omitted."""
 LOG_LINES: Final = 10_000
 ERRORS: Final = "errors.txt"
 OF_NOTHING: Final = frozenset({"about.json", "configuration.json", "cluster/version.json", ERRORS})
@@ -94,12 +98,16 @@ def support_bundle(
     bundle = Bundle()
     bundle.add_json("about.json", _about(began))
     if config is not None:
-        bundle.add_json("configuration.json", without_secrets(_read_yaml(config)))
+        try:
+            content = yaml.safe_load(config.read_text("utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{config} is no YAML: {error}") from error
+        bundle.add_json("configuration.json", without_secrets(content))
     asyncio.run(_collect(bundle, kubeconfig, namespace, http))
     path = output or Path(f"volplane-{began:%Y%m%dT%H%M%SZ}.tar.gz")
     with _target(path) as file:
         bundle.write(file, began.timestamp())
-    if bundle.says_nothing():
+    if not bundle.files.keys() - OF_NOTHING:
         raise VolplaneError(f"the bundle says nothing of the cluster: {'; '.join(bundle.errors)}")
     if str(path) != "-":
         console = Console()
@@ -122,10 +130,6 @@ class Bundle:
     def add_text(self, name: str, text: str) -> None:
         """Add a text."""
         self.files[name] = redacted(text).encode("utf-8", "replace")
-
-    def says_nothing(self) -> bool:
-        """Whether neither the cluster nor a controller could be read."""
-        return not self.files.keys() - OF_NOTHING
 
     def write(self, file: BinaryIO, when: float) -> None:
         """Write the archive. when: Unix time of its files."""
@@ -160,13 +164,6 @@ def _about(now: datetime) -> Mapping[str, Any]:
         "uptime_of_machine_seconds": round(time.clock_gettime(time.CLOCK_BOOTTIME)),
         "installed": installed,
     }
-
-
-def _read_yaml(path: Path) -> Any:
-    try:
-        return yaml.safe_load(path.read_text("utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} is no YAML: {error}") from error
 
 
 async def _collect(bundle: Bundle, kubeconfig: Path | None, namespace: str, address: str) -> None:
@@ -209,11 +206,17 @@ async def _read_cluster(bundle: Bundle, client: Client, namespace: str) -> None:
         bundle.add_json(f"cluster/{kind.plural}.json", without_secrets(items))
     await _read_events(bundle, client, namespace)
     for pod in pods:
-        await _read_log(bundle, client, namespace, pod["metadata"]["name"])
+        name = pod["metadata"]["name"]
+        try:
+            log = await client.raw(f"/api/v1/namespaces/{namespace}/pods/{name}/log", {"tailLines": str(LOG_LINES)})
+        except ApiError as error:
+            bundle.errors.append(f"log of pod {name}: {error}")
+            continue
+        bundle.add_text(f"logs/{name}.log", log.decode("utf-8", "replace"))
 
 
 async def _read_events(bundle: Bundle, client: Client, namespace: str) -> None:
-    """Those about storage, and of our namespace."""
+    """Read the events about storage, and those of our namespace."""
     items = await _items(bundle, client, EVENTS, "")
     if items is None:
         return
@@ -227,39 +230,22 @@ async def _read_events(bundle: Bundle, client: Client, namespace: str) -> None:
 
 
 async def _items(bundle: Bundle, client: Client, kind: Kind[Any], namespace: str) -> list[Any] | None:
-    """The objects as the server sends them, at most `MOST_OBJECTS`; None if it sends no list of them."""
+    """Return the objects as the server sends them, at most `MOST_OBJECTS`; None if it sends no list of them."""
     items: list[Any] = []
+    query = {"limit": str(PAGE)}
     try:
-        async for page in _pages(client, kind.path(namespace)):
-            items += page
-            if len(items) >= MOST_OBJECTS:
-                bundle.errors.append(f"{kind.plural}: only the first {len(items)} are here")
-                break
+        while len(items) < MOST_OBJECTS:
+            answer = json.loads(await client.raw(kind.path(namespace), query))
+            items += answer.get("items") or []
+            following = answer.get("metadata", {}).get("continue")
+            if not following and len(items) < MOST_OBJECTS:
+                return items
+            query = {"limit": str(PAGE), "continue": following}
+        bundle.errors.append(f"{kind.plural}: only the first {len(items)} are here")
     except ApiError as error:
         bundle.errors.append(f"{kind.plural}: {error}")
         return items or None
     return items
-
-
-async def _pages(client: Client, path: str) -> AsyncIterator[list[Any]]:
-    query = {"limit": str(PAGE)}
-    while True:
-        answer = json.loads(await client.raw(path, query))
-        yield answer.get("items") or []
-        following = answer.get("metadata", {}).get("continue")
-        if not following:
-            return
-        query = {"limit": str(PAGE), "continue": following}
-
-
-async def _read_log(bundle: Bundle, client: Client, namespace: str, pod: str) -> None:
-    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
-    try:
-        log = await client.raw(path, {"tailLines": str(LOG_LINES)})
-    except ApiError as error:
-        bundle.errors.append(f"log of pod {pod}: {error}")
-        return
-    bundle.add_text(f"logs/{pod}.log", log.decode("utf-8", "replace"))
 
 
 _SECRET_NAME: Final = re.compile(
@@ -275,7 +261,7 @@ _REFERENCES: Final = frozenset({"secretRef", "secretKeyRef", "imagePullSecrets"}
 
 
 def without_secrets(value: Any, name: str = "") -> Any:
-    """A copy of JSON data without what may be secret. name: under which the value stands."""
+    """Return a copy of JSON data without possible secrets. name: the key of the value."""
     if isinstance(value, Mapping):
         return {key: _member(name, key, each) for key, each in value.items() if key not in _LEFT_OUT}
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Why a claim, a volume, a class or an attachment is in its state, from the decisions that the runners make.
+"""Explains why a claim, a volume, a class or an attachment is in its state, by the decisions that the runners make.
 
 Nothing is performed: the decision is made as for the runner, and its action is described instead of taken.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from volplane._messages import near
 from volplane.attach.attach_detach import AttachDetachState, decide_pair
 from volplane.attach.desired import pairs_wanted, unique_name, volume_of_claim
-from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Run, Settled, Wait
+from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.controller.controller import Controller
 from volplane.controller.logs import trace_of
 from volplane.expand.stages import stages
@@ -40,16 +40,18 @@ _REFUSED_CLAIM = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """found: whether the object exists. situation: where it stands. tried: its operations, with their last errors.
-    next: what happens next, and when.
-    """
+    """An explanation of one object, in sentences."""
 
     kind: str
     name: str
     found: bool = True
+    """Whether the object exists."""
     situation: tuple[str, ...]
+    """Where it stands."""
     tried: tuple[str, ...]
+    """Its operations, with their last errors."""
     next: tuple[str, ...]
+    """What happens next, and when."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +136,7 @@ class Explainer:
             kind=kind,
             name=item.key,
             situation=(*situation, *reasons, f"in logs as JSON all lines about it have the trace {trace}"),
-            tried=tuple(_told(state, self.now) for state in running),
+            tried=tuple(_describe(state, self.now) for state in running),
             next=tuple(waits or (*first, *others)),
         )
 
@@ -167,7 +169,7 @@ class Explainer:
         yield self._class_sentence(claim)
         if claim.spec.volume_name:
             yield _volume_sentence(claim, cluster)
-            yield from _attachment_sentences(claim.spec.volume_name, cluster)
+            yield from map(attachment_sentence, _attachments(claim.spec.volume_name, cluster))
             yield from self._waiting_nodes(claim)
         elif volume := cluster.volumes.get(volume_name_of(claim)):
             yield f"volume {volume.name} was made for it and is {volume.status.phase}"
@@ -200,7 +202,7 @@ class Explainer:
         return f"binds {mode} and is provisioned by {storage_class.provisioner}, which is {served}"
 
     def _waiting_nodes(self, claim: Claim) -> Iterable[str]:
-        """Where a pod needs the volume, and no attachment can be made yet."""
+        """Yield the nodes where a pod needs the volume, and no attachment can be made yet."""
         cluster = self.cluster
         volume = volume_of_claim(claim, cluster) if "attach-detach" in self.controllers else None
         for pair in sorted(pairs_wanted(unique_name(volume), cluster)) if volume is not None else ():
@@ -210,7 +212,7 @@ class Explainer:
                     yield f"node {pair.node}, where a pod needs it, waits for it: {action.reason}"
 
     def _nothing(self, claim: Claim) -> str:
-        """What it means that there is nothing to do."""
+        """Return what it means that there is nothing to do."""
         cluster = self.cluster
         if claim.status.phase == "Bound" and not claim.terminating:
             pending = [
@@ -294,7 +296,7 @@ def _volume_situation(volume: Volume, cluster: ClusterState) -> Iterable[str]:
         state = "does not exist" if claim is None else f"is {claim.status.phase or 'Pending'}"
         yield f"it names claim {key}, which {state}"
     yield f"its policy is {volume.spec.persistent_volume_reclaim_policy or 'Retain'}"
-    yield from _attachment_sentences(volume.name, cluster)
+    yield from map(attachment_sentence, _attachments(volume.name, cluster))
 
 
 def _volume_sentence(claim: Claim, cluster: ClusterState) -> str:
@@ -309,18 +311,14 @@ def _volume_sentence(claim: Claim, cluster: ClusterState) -> str:
     return f"it points at volume {name} ({volume.status.phase}), which points {other}"
 
 
-def _attachment_sentences(volume: str, cluster: ClusterState) -> Iterable[str]:
-    return map(attachment_sentence, _attachments(volume, cluster))
-
-
 def _attachments(volume: str, cluster: ClusterState) -> list[VolumeAttachment]:
-    """Those of the asset of the volume with this name."""
+    """Return the attachments of the asset of the volume with this name."""
     found = cluster.volumes.get(volume)
     return cluster.attachments_of(found) if found is not None else list(cluster.attachments.by_index("volume", volume))
 
 
 def attachment_sentence(attachment: VolumeAttachment) -> str:
-    """Where the attachment stands, and how the last try failed."""
+    """Return where the attachment stands, and how the last try failed."""
     status, error = attachment.status, attachment.status.attach_error
     if attachment.terminating:
         state, error = "is being detached", status.detach_error
@@ -331,14 +329,14 @@ def attachment_sentence(attachment: VolumeAttachment) -> str:
 
 
 def what_it_does(state: OperationState, now: float) -> str:
-    """What an operation does now, with the time of the next try if it waits for that."""
-    told = _told(state, now)
+    """Return what an operation does now, with the time of the next try if it waits for that."""
+    text = _describe(state, now)
     if state.phase is Phase.WAITING and state.next_try is not None:
-        return f"{told}; it is tried again in {max(0.0, state.next_try - now):.1f} s"
-    return told
+        return f"{text}; it is tried again in {max(0.0, state.next_try - now):.1f} s"
+    return text
 
 
-def _told(state: OperationState, now: float) -> str:
+def _describe(state: OperationState, now: float) -> str:
     seconds = f"{max(0.0, now - state.since):.1f} s"
     match state.phase:
         case Phase.QUEUED:
@@ -351,14 +349,16 @@ def _told(state: OperationState, now: float) -> str:
 
 
 def _next(action: Action, nothing: str) -> Iterable[str]:
-    """nothing: what it means that there is nothing to do."""
+    """Describe the action. nothing: what it means that there is nothing to do."""
     match action:
         case Settled():
             yield nothing
         case Wait(reason=reason, seconds=seconds, events=events):
             when = "nothing until something changes" if seconds is None else f"in {seconds:.1f} s again"
             yield f"{when}: {reason}"
-            yield from _advice(events, reason)
+            for event in events:
+                if event.message != reason:
+                    yield f"{event.type.lower()} event {event.reason}: {event.message}"
         case Patch(kind=kind, target=target, why=why):
             yield f"a write to {kind.kind} {target.key}: {why}"
         case Create(kind=kind, why=why):
@@ -369,9 +369,3 @@ def _next(action: Action, nothing: str) -> Iterable[str]:
             yield f"a live read: {why}"
         case Run(driver=driver):
             yield f"{action.name} starts on driver {driver}"
-
-
-def _advice(events: Iterable[EventRecord], reason: str) -> Iterable[str]:
-    for event in events:
-        if event.message != reason:
-            yield f"{event.type.lower()} event {event.reason}: {event.message}"

@@ -1,4 +1,4 @@
-"""Why a pod with claims does not run: the state of each of its volumes, from the decisions that attach them. Pure."""
+"""Explains why a pod with claims does not run: the state of each of its volumes, by the decisions that attach them."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ __all__ = ["explain_pod"]
 
 
 class _Attaching(NamedTuple):
-    """A volume that a pod needs on its node. attachment: the one of the pair; None: there is none. action: what
-    attach-detach decides.
-    """
+    """A volume that a pod needs on its node."""
 
     pair: Pair
     attachment: VolumeAttachment | None
+    """The one of the pair; None = there is none."""
     action: Action
+    """What attach-detach decides."""
 
 
 def explain_pod(pod: Pod, cluster: ClusterState, warnings: Sequence[str] = ()) -> Explanation:
-    """Explain the pod. warnings: sentences on what scheduler, controllers and kubelet said of it last."""
+    """Explain the pod. warnings: sentences about its last warning events."""
     place = f"on node {pod.spec.node_name}" if pod.spec.node_name else "on no node"
     going = ", and is being deleted" if pod.terminating else ""
     situation = [f"pod {pod.key} is {pod.status.phase or 'Pending'} {place}{going}"]
@@ -63,7 +63,7 @@ def _of_node(pod: Pod, cluster: ClusterState) -> Iterator[str]:
 
 
 def _volumes(pod: Pod, situation: list[str], cluster: ClusterState) -> Iterator[str]:
-    """What comes next for each of its volumes that is a claim; `situation` gets where that stands."""
+    """Yield what comes next for each of its volumes that is a claim; append to `situation` where that stands."""
     claims = [(volume, key) for volume in pod.spec.volumes or () if (key := claim_of_volume(pod, volume))]
     for volume, key in claims:
         claim = cluster.claims.get(key)
@@ -83,7 +83,7 @@ def _volumes(pod: Pod, situation: list[str], cluster: ClusterState) -> Iterator[
 
 
 def _bound(pod: Pod, volume: PodVolume, key: str, claim: Claim | None, cluster: ClusterState) -> Volume | str:
-    """The PersistentVolume of the claim; or why the pod cannot have it."""
+    """Return the PersistentVolume of the claim; or why the pod cannot have it."""
     if claim is None:
         return f"claim {key}, its volume {volume.name}, does not exist"
     owners = claim.metadata.owner_references or ()
@@ -98,7 +98,7 @@ def _bound(pod: Pod, volume: PodVolume, key: str, claim: Claim | None, cluster: 
 
 
 def _attaching(pod: Pod, volume: Volume, cluster: ClusterState) -> _Attaching | None:
-    """None: the volume needs no attaching."""
+    """Return what attaches the volume to the pod's node; None if it needs no attaching."""
     pair = Pair(pod.spec.node_name, unique_name(volume))
     if not pair.volume or not needs_attaching(pair.volume, cluster):
         return None
@@ -107,7 +107,7 @@ def _attaching(pod: Pod, volume: Volume, cluster: ClusterState) -> _Attaching | 
 
 
 def _attached(pod: Pod, volume: Volume, attaching: _Attaching | None) -> Iterator[str]:
-    """Whether the volume is attached to the pod's node, and what keeps it from that."""
+    """Yield whether the volume is attached to the pod's node, and what prevents it."""
     if attaching is None:
         yield f"volume {volume.name} needs no attaching"
         return
@@ -122,7 +122,7 @@ def _attached(pod: Pod, volume: Volume, attaching: _Attaching | None) -> Iterato
 
 
 def _next(pod: Pod, name: str, attaching: _Attaching | None, cluster: ClusterState) -> Iterable[str]:
-    """name: of the volume in the pod."""
+    """Return what happens next. name: of the volume in the pod."""
     if attaching is None:
         mounts = f"the kubelet of node {pod.spec.node_name} mounts volume {name}"
         return () if pod.status.phase == "Running" else (mounts,)

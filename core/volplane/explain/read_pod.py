@@ -49,11 +49,14 @@ _EVENTS: Kind[PodEvent] = Kind("v1", "Event", "events", True, PodEvent)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodExplanation:
-    """explanation: None if what it follows from may not be read; doubts says why. claims: keys of the pod's claims."""
+    """The explanation of a pod, and the claims to explain after it."""
 
     explanation: Explanation | None
+    """None if a read that it needs is forbidden."""
     claims: Sequence[str] = ()
+    """Keys of the pod's claims."""
     doubts: Sequence[str] = ()
+    """Why there is no explanation."""
 
 
 async def read_pod(client: Client, key: str) -> PodExplanation:
@@ -61,8 +64,8 @@ async def read_pod(client: Client, key: str) -> PodExplanation:
     pod = await client.find(PODS, key)
     claims = claims_of_pod(pod) if pod is not None else []
     if pod is None or not claims:
-        said = f"there is no pod {key}" if pod is None else f"pod {key} uses no claim"
-        missing = Explanation(kind="pod", name=key, found=pod is not None, situation=(said,), tried=(), next=())
+        why = f"there is no pod {key}" if pod is None else f"pod {key} uses no claim"
+        missing = Explanation(kind="pod", name=key, found=pod is not None, situation=(why,), tried=(), next=())
         return PodExplanation(explanation=missing)
     try:
         cluster, warnings = await _state_around(client, pod, claims), await _warnings(client, pod)
@@ -75,8 +78,9 @@ async def read_pod(client: Client, key: str) -> PodExplanation:
 
 
 async def _state_around(client: Client, pod: Pod, claims: Sequence[str]) -> ClusterState:
-    """A cluster of what the pod's volumes depend on, without drivers: no hook says where a volume is attached. Other
-    pods that use its claims are in its namespace.
+    """Read the objects that the pod's volumes depend on, without drivers: no hook tells where a volume is attached.
+
+    Other pods that use its claims are in its namespace.
     """
     clock = SystemClock()
     cluster = ClusterState(
@@ -112,7 +116,7 @@ async def _state_around(client: Client, pod: Pod, claims: Sequence[str]) -> Clus
 
 
 async def _learn_others(client: Client, cluster: ClusterState) -> None:
-    """Other PersistentVolumes of the same disks through which these are attached, and their claims."""
+    """Read other PersistentVolumes of the same disks, through which these are attached, and their claims."""
     attachments = [each for volume in cluster.volumes.values() for each in cluster.attachments_of(volume)]
     through = {each.spec.source.persistent_volume_name or "" for each in attachments}
     for name in sorted(through - {"", *(volume.name for volume in cluster.volumes.values())}):
@@ -127,13 +131,13 @@ async def _learn_others(client: Client, cluster: ClusterState) -> None:
 
 
 async def _warnings(client: Client, pod: Pod) -> list[str]:
-    """The last warning of each reason about a pod that does not run, the newest last."""
+    """Return the last warning of each reason about a pod that does not run, the newest last."""
     if pod.status.phase == "Running" and not pod.terminating:
         return []
     selector = f"involvedObject.uid={pod.uid}"
     events = (await client.list(_EVENTS, namespace=pod.namespace, field_selector=selector)).items
     newest = {each.reason: each for each in sorted(events, key=_when) if each.type == "Warning"}
-    return [_said(each) for each in sorted(newest.values(), key=_when)]
+    return [_describe(each) for each in sorted(newest.values(), key=_when)]
 
 
 def _when(event: PodEvent) -> str:
@@ -141,7 +145,7 @@ def _when(event: PodEvent) -> str:
     return str(seen or event.metadata.creation_timestamp or "")
 
 
-def _said(event: PodEvent) -> str:
+def _describe(event: PodEvent) -> str:
     count = (event.series or {}).get("count") or event.count or 1
     times = f" ({count} times, last at {_when(event)})" if count > 1 else f" at {_when(event)}"
     return f"warning {event.reason}{times}: {event.message}"

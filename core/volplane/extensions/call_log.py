@@ -71,22 +71,25 @@ class CallLog:
         """Wrap a call of the hook, and log it if the options name the hook."""
         if hook not in self._hooks:
             return (yield)
-        begun = self._monotonic()
+        began = self._monotonic()
         try:
             result = yield
         except Exception as error:
-            self._write(hook, request, begun, _failure(error))
+            end = {"outcome": type(error).__name__, "message": " ".join(str(error).split())}
+            if isinstance(error, BackendError) and error.code:
+                end["code"] = error.code
+            self._write(hook, request, began, end)
             raise
-        self._write(hook, request, begun, {"outcome": "ok", "result": type(result).__name__})
+        self._write(hook, request, began, {"outcome": "ok", "result": type(result).__name__})
         return result
 
-    def _write(self, hook: str, request: Any, begun: float, end: Mapping[str, object]) -> None:
+    def _write(self, hook: str, request: Any, began: float, end: Mapping[str, object]) -> None:
         line = {
             "time": self._now().isoformat(timespec="milliseconds"),
             "driver": request.context.driver,
             "hook": hook,
             **_subject(request),
-            "seconds": round(self._monotonic() - begun, 3),
+            "seconds": round(self._monotonic() - began, 3),
             **end,
         }
         shown = {key: redacted(value) if isinstance(value, str) else value for key, value in line.items()}
@@ -128,10 +131,3 @@ def _subject(request: Any) -> dict[str, str]:
     if node is not None:
         subject["node"] = node.name
     return subject
-
-
-def _failure(error: Exception) -> dict[str, object]:
-    end: dict[str, object] = {"outcome": type(error).__name__, "message": " ".join(str(error).split())}
-    if isinstance(error, BackendError) and error.code:
-        end["code"] = error.code
-    return end

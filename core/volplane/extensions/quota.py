@@ -81,9 +81,10 @@ class Quota:
 
     @hookimpl(wrapper=True)
     def expand(self, request: ExpandRequest) -> Generator[None, Any, Any]:
-        namespace = self._namespace_of(request.volume.name)
-        if namespace is not None:
-            self._reserve(request.volume.name, namespace, request.capacity_bytes)
+        with self._lock:
+            known = self._ledger.get(request.volume.name)
+        if known is not None:
+            self._reserve(request.volume.name, known[0], request.capacity_bytes)
         result = yield
         if isinstance(result, Asset):
             self._correct(request.volume.name, result.capacity_bytes)
@@ -105,7 +106,7 @@ class Quota:
         return result
 
     def _reserve(self, name: str, namespace: str, size: int) -> bool:
-        """Add the asset; returns whether it is new. Raises Declined if it does not fit, Unavailable on I/O errors."""
+        """Add the asset; return whether it is new. Raises Declined if it does not fit, Unavailable on I/O errors."""
         with self._lock:
             known = self._ledger.get(name)
             if known is not None and known[1] >= size:
@@ -120,11 +121,6 @@ class Quota:
                 )
             self._save({**self._ledger, name: (namespace, size)})
             return known is None
-
-    def _namespace_of(self, name: str) -> str | None:
-        with self._lock:
-            known = self._ledger.get(name)
-            return known[0] if known is not None else None
 
     def _correct(self, name: str, size: int) -> None:
         with self._lock:

@@ -9,9 +9,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from volplane.assets import ListedAsset, Ownership
+from volplane.assets import Ownership
 from volplane.controller.actions import Run
-from volplane.drivers.view import DriverView
 from volplane.errors import ConfigurationError, Unavailable, Unsupported, VolplaneError
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import volume_identity
@@ -30,13 +29,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adoptable:
-    """An asset of the former cluster. obstacle: why it is not taken over, "" if it is. former: its marks."""
+    """An asset of the former cluster."""
 
     driver: str
     handle: str
     volume: str
     former: Ownership
+    """Its marks."""
     obstacle: str = ""
+    """Why it is not taken over; "" if it is."""
 
 
 class Adoption:
@@ -51,7 +52,7 @@ class Adoption:
         """By the name of the operation."""
 
     async def plan(self, former: str, driver: str = "") -> list[Adoptable]:
-        """Every asset that carries the marks of cluster `former`, by driver.
+        """Return every asset that carries the marks of cluster `former`, by driver.
 
         Raises ConfigurationError for our own id or an unknown driver, BackendError if a driver cannot be asked.
         """
@@ -73,25 +74,21 @@ class Adoption:
             raise Unavailable(f"driver {name} cannot be asked for its assets: {reason}")
         if not driver.supports("list_assets"):
             return []
+        unsupported = "" if driver.supports("adopt") else f"backend {driver.backend} does not implement the hook adopt"
         return [
-            self._adoptable(driver, asset, asset.owner)
+            Adoptable(
+                driver=name,
+                handle=asset.handle,
+                volume=owner.volume_name,
+                former=owner,
+                obstacle=_obstacle(self._cluster.volumes.get(owner.volume_name), name, asset.handle) or unsupported,
+            )
             async for asset in assets_of(driver, self._deps)
-            if asset.owner is not None and asset.owner.cluster_id == former
+            if (owner := asset.owner) is not None and owner.cluster_id == former
         ]
 
-    def _adoptable(self, driver: DriverView, asset: ListedAsset, owner: Ownership) -> Adoptable:
-        volume = self._cluster.volumes.get(owner.volume_name)
-        obstacle = "" if driver.supports("adopt") else f"backend {driver.backend} does not implement the hook adopt"
-        return Adoptable(
-            driver=driver.name,
-            handle=asset.handle,
-            volume=owner.volume_name,
-            former=owner,
-            obstacle=_obstacle(volume, driver.name, asset.handle) or obstacle,
-        )
-
     async def start(self, former: str, driver: str = "") -> list[Adoptable]:
-        """Begin to take over what the plan says; the plan."""
+        """Start to take over the assets of the plan without an obstacle; return the plan."""
         plan = await self.plan(former, driver)
         runs = [(self._run(each), each) for each in plan if not each.obstacle]
         self._asked = {run.name: (run, each) for run, each in runs}
@@ -99,7 +96,7 @@ class Adoption:
         return plan
 
     def statuses(self) -> list[tuple[Adoptable, OneShotStatus]]:
-        """What was begun last, with how far each is."""
+        """Return the adoptions started last, with their status."""
         known = [(each, self._one_shots.status(run)) for run, each in self._asked.values()]
         return [(each, status) for each, status in known if status is not None]
 
@@ -137,7 +134,7 @@ class Adoption:
 
 
 def _obstacle(volume: Volume | None, driver: str, handle: str) -> str:
-    """Why a volume of ours does not justify taking the asset over; "" if it does."""
+    """Return why a volume of ours does not justify taking the asset over; "" if it does."""
     if volume is None:
         return "no volume of this cluster has its name"
     maker = volume.annotation(names.PROVISIONED_BY)

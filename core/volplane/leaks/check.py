@@ -1,6 +1,6 @@
 """The leak check of a running controller: asks every driver that can list its assets, every 10 minutes.
 
-What the caches explain needs no call of the API. Only if something is left unexplained are the claims and then the
+Assets that the caches explain need no call of the API. Only if some are left unexplained are the claims and then the
 volumes read live, page by page, after the listing: absence from a cache proves nothing.
 """
 
@@ -48,20 +48,21 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckStatus:
-    """How far the check of a driver is. ended: loop time of the last complete check; error: why the last one failed.
-
-    can_list: None = not known yet. attempts: how many checks have ended, complete or not.
-    """
+    """The state of the check of a driver."""
 
     driver: str
     attempts: int = 0
+    """How many checks have ended, complete or not."""
     can_list: bool | None = None
+    """None = not known yet."""
     ended: float | None = None
+    """Loop time of the last complete check."""
     error: str = ""
+    """Why the last one failed."""
 
 
 class LeakCheck:
-    """Checks the drivers called `drivers`, and keeps what it saw."""
+    """Checks the drivers called `drivers`, and keeps the findings."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class LeakCheck:
         self._metrics = metrics
         self._status = {name: CheckStatus(driver=name) for name in sorted(drivers)}
         self._wanted = {name: asyncio.Event() for name in self._status}
-        """Set: somebody waits for a check of this driver."""
+        """Set: a check of this driver is requested."""
         self._running: set[str] = set()
         self._warned: set[tuple[str, str, str, str]] = set()
 
@@ -90,7 +91,7 @@ class LeakCheck:
         return self._cluster
 
     def status(self) -> tuple[CheckStatus, ...]:
-        """Every driver's check, by name."""
+        """Return every driver's check, by name."""
         return tuple(self._status.values())
 
     def request(self, driver: str = "") -> Mapping[str, int]:
@@ -133,13 +134,13 @@ class LeakCheck:
                     await self._pause(name, LEAK_CHECK_FAILED.delay(random=self._random))
 
     async def _pause(self, name: str, seconds: float) -> None:
-        """Wait for the next turn, or for somebody who wants a check now."""
+        """Wait for the next turn, or for a request to check now."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wanted[name].wait()
 
     async def check(self, driver: DriverView) -> bool:
-        """One check; whether it was complete. What an incomplete one saw counts for nothing."""
+        """Check once; return whether it was complete. An incomplete check changes no finding."""
         self._wanted[driver.name].clear()
         self._running.add(driver.name)
         try:
@@ -166,7 +167,9 @@ class LeakCheck:
 
     async def _check(self, driver: DriverView) -> None:
         clock = asyncio.get_running_loop().time
-        known = await self._known(driver.name)
+        # Only volumes that existed before the listing began can be ghosts.
+        volumes = paced(list(self._cluster.volumes.values()))
+        known = {each.uid async for each in volumes if each.annotation(names.PROVISIONED_BY) == driver.name}
         began = clock()
         comparison = Comparison(driver.name, self._cluster.cluster_id, known=known, in_reach=self._in_reach)
         async for asset in assets_of(driver, self._deps):
@@ -181,13 +184,8 @@ class LeakCheck:
         self._learn(driver.name, findings, began, ended)
         log.debug("checked, %d findings", len(findings))
 
-    async def _known(self, name: str) -> set[str]:
-        """Volumes of the driver before its listing begins."""
-        volumes = paced(list(self._cluster.volumes.values()))
-        return {volume.uid async for volume in volumes if volume.annotation(names.PROVISIONED_BY) == name}
-
     def _in_reach(self, volume: Volume) -> bool:
-        """Whether the volume lies where this process can look: anywhere, or on its node."""
+        """Return whether this process can see the volume's asset: it has no place, or lies on the process's node."""
         places = segments_of(volume)
         if self._node_name is None or not places:
             return True
@@ -207,28 +205,28 @@ class LeakCheck:
         )
         for finding in fresh:
             if finding.verdict is not Verdict.FOREIGN:
-                log.info("%s: %s (it counts if the next check finds it too)", _told(finding), finding.detail)
+                log.info("%s: %s (it counts if the next check finds it too)", _describe(finding), finding.detail)
         self._warn(name, findings)
         if self._metrics is not None:
             self._metrics.leak_checked(name, self._cluster.now().timestamp())
         self._count(name)
 
     def _warn(self, name: str, findings: Iterable[Finding]) -> None:
-        """Each finding that is confirmed once, as long as it lasts."""
+        """Log each confirmed finding once, as long as it lasts; record events about ghosts."""
         confirmed = {
             finding.key: finding
             for finding in findings
             if finding.verdict is not Verdict.FOREIGN and self.observations.confirmed(finding)
         }
         for key in confirmed.keys() - self._warned:
-            log.warning("%s: %s", _told(confirmed[key]), confirmed[key].detail)
+            log.warning("%s: %s", _describe(confirmed[key]), confirmed[key].detail)
         for finding in confirmed.values():
             if finding.verdict is Verdict.GHOST:
-                self._tell(finding)
+                self._record_event(finding)
         self._warned = {key for key in self._warned if key[1] != name} | confirmed.keys()
 
-    def _tell(self, ghost: Finding) -> None:
-        """Say on the volume and on its claim that the asset is gone: at every check the same event, which is counted.
+    def _record_event(self, ghost: Finding) -> None:
+        """Record on the volume and its claim that the asset is gone: at every check the same event, which is counted.
 
         The reason is the one that external-health-monitor of CSI gives.
         """
@@ -247,7 +245,7 @@ class LeakCheck:
             self._deps.recorder.record(warning(CLAIMS, claim, "VolumeConditionAbnormal", text))
 
     def settled(self, finding: Finding) -> None:
-        """A finding has been repaired."""
+        """Drop a finding that has been repaired."""
         self.observations.settled(finding)
         self._warned.discard(finding.key)
         self._count(finding.driver)
@@ -258,12 +256,12 @@ class LeakCheck:
                 self._metrics.leak_findings(name, verdict, self.observations.count(name, verdict))
 
     def forget(self) -> None:
-        """Take the counts back: another process checks from now on."""
+        """Reset findings and their metrics: another process checks from now on."""
         self.observations = Observations()
         for name in self._status:
             self._count(name)
 
 
-def _told(finding: Finding) -> str:
+def _describe(finding: Finding) -> str:
     what = finding.handle or finding.volume
     return f"{finding.verdict} {what}" + (f" of volume {finding.volume}" if finding.volume not in ("", what) else "")

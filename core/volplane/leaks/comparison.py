@@ -1,4 +1,4 @@
-"""The leak check: what is on the backend against what the cluster knows. Pure, but for the memory of observations.
+"""Compares the assets of a backend with the claims and volumes of the cluster, and remembers what it found.
 
 Verdicts: `orphan` carries our marks but no volume and no claim leads to it; `ghost` is a volume whose asset is not
 there; `drifted` is an asset that is smaller than its volume says, or found under another handle or another volume's
@@ -58,12 +58,14 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that does not fit. handle: "" for a ghost that never had one; volume: "" where there is none."""
+    """A difference between a backend and the cluster."""
 
     verdict: Verdict
     driver: str
     handle: str
+    """Of the asset; "" for a ghost that never had one."""
     volume: str
+    """Name of the volume; "" where there is none."""
     detail: str
     asset: ListedAsset | None = field(default=None, compare=False, repr=False)
 
@@ -131,7 +133,7 @@ class Comparison:
         self._present.clear()
 
     def findings(self) -> Iterator[Finding | None]:
-        """A step for each asset, in the order of the listing, then for each volume: what does not fit, or None."""
+        """Yield a finding or None for each asset, in the order of the listing, then for each volume."""
         for asset in self._assets:
             yield self._about_asset(asset)
         for volume in self._made_here.values():
@@ -152,8 +154,9 @@ class Comparison:
                 return None
             drift = _drift(asset, volume)
             return self._finding(Verdict.DRIFTED, asset, drift, volume.name) if drift else None
-        if self._is_pointed_at(asset):
-            return None
+        target = _target(asset.source) if asset.source is not None else None
+        if asset.handle in self._pointed_at or target in self._pointed_at:
+            return None  # A volume of another name leads to it: one that a person made from it, or restored.
         claim = self._claims.get(owner.claim_uid)
         if claim is None:
             return self._finding(Verdict.ORPHAN, asset, "no volume and no claim leads to it")
@@ -168,19 +171,13 @@ class Comparison:
         return self._finding(Verdict.FOREIGN, asset, detail)
 
     def _left_by(self, claim: Claim, asset: ListedAsset, volume_name: str) -> Finding | None:
-        """The claim it was made for lives, a volume is not there."""
+        """Judge an asset whose claim exists and whose volume does not."""
         if claim.has_finalizer(names.PROVISIONING_FINALIZER) or not claim.spec.volume_name:
-            return None  # It is in the making, or the next attempt finds it by its name.
+            return None  # It is being provisioned, or the next attempt finds it by its name.
         if claim.spec.volume_name == volume_name:
             detail = f"claim {claim.key} is bound to volume {volume_name}, which does not exist; restore the volume"
             return self._finding(Verdict.DRIFTED, asset, detail)
         return self._finding(Verdict.ORPHAN, asset, f"claim {claim.key} is bound to {claim.spec.volume_name} instead")
-
-    def _is_pointed_at(self, asset: ListedAsset) -> bool:
-        """Whether a volume of another name points at it: one that a person made from it, or restored."""
-        return asset.handle in self._pointed_at or (
-            asset.source is not None and _target(asset.source) in self._pointed_at
-        )
 
     def _finding(self, verdict: Verdict, asset: ListedAsset, detail: str, volume: str = "") -> Finding:
         return Finding(
@@ -215,7 +212,7 @@ def _drift(asset: ListedAsset, volume: Volume) -> str:
 
 
 def _targets(volume: Volume) -> Iterator[str]:
-    """Whatever an asset may be known by that this volume points at, or into."""
+    """Yield every name that an asset may have at which this volume points, or below which."""
     if handle := volume.annotation(names.HANDLE):
         yield handle
     source = source_of(volume)
@@ -233,7 +230,7 @@ def _target(source: VolumeSource) -> str:
 
 
 class Observations:
-    """When each finding was first seen without a break; a finding that vanishes and returns starts anew."""
+    """When each finding was first seen without a break; a finding that vanishes and returns starts again."""
 
     def __init__(self, grace: float = GRACE_SECONDS) -> None:
         self._grace = grace
@@ -242,7 +239,7 @@ class Observations:
         self._last: dict[tuple[str, str, str, str], float] = {}
 
     def add(self, driver: str, findings: Iterable[Finding], *, began: float, ended: float) -> list[Finding]:
-        """Take in a complete check of one driver (loop times of its listing); what was not there at the last one."""
+        """Add a complete check of one driver (loop times of its listing); return what the last one did not find."""
         seen = {finding.key: finding for finding in findings}
         for key in self._findings.get(driver, {}).keys() - seen.keys():
             self._forget(key)
@@ -254,25 +251,25 @@ class Observations:
         return fresh
 
     def findings(self) -> list[Finding]:
-        """Of the last check of each driver, in order of key."""
+        """Return the findings of the last check of each driver, in order of key."""
         found = [finding for of_driver in self._findings.values() for finding in of_driver.values()]
         return sorted(found, key=lambda finding: finding.key)
 
     def count(self, driver: str, verdict: Verdict) -> int:
-        """How many the last check of the driver found."""
+        """Return how many the last check of the driver found."""
         return sum(finding.verdict is verdict for finding in self._findings.get(driver, {}).values())
 
     def first_seen(self, finding: Finding) -> float:
-        """Loop time since which every check found it."""
+        """Return the loop time since which every check found it."""
         return self._first[finding.key]
 
     def confirmed(self, finding: Finding) -> bool:
-        """Whether two checks a grace apart, and every one between them, found it."""
+        """Return whether two checks a grace apart, and every one between them, found it."""
         key = finding.key
         return key in self._first and self._last[key] - self._first[key] >= self._grace
 
     def settled(self, finding: Finding) -> None:
-        """It is not so any more: what was found has been repaired."""
+        """Drop a finding that has been repaired."""
         self._findings.get(finding.driver, {}).pop(finding.key, None)
         self._forget(finding.key)
 
@@ -289,7 +286,7 @@ K = TypeVar("K", bound=KubeObject)
 
 
 async def assets_of(driver: DriverView, deps: OperationDeps) -> AsyncIterator[ListedAsset]:
-    """Every asset in the driver's reach. Raises BackendError or PluginError; what came before then is no whole."""
+    """Yield every asset in the driver's reach. After a BackendError or PluginError the list is incomplete."""
     context = context_of(driver, deps.cluster.cluster_id)
     seen: set[str] = set()
     token: str | None = None
@@ -307,7 +304,7 @@ async def assets_of(driver: DriverView, deps: OperationDeps) -> AsyncIterator[Li
 
 
 async def paced(items: Iterable[T]) -> AsyncIterator[T]:
-    """The items. Other tasks run after every `CHUNK` of them."""
+    """Yield the items. Other tasks run after every `CHUNK` of them."""
     for number, item in enumerate(items, start=1):
         yield item
         if number % CHUNK == 0:
@@ -340,5 +337,5 @@ async def _feed_pages(client: Client, kind: Kind[K], add: Callable[[K], None]) -
 
 
 async def findings_of(comparison: Comparison) -> list[Finding]:
-    """What does not fit."""
+    """Return the findings, without blocking the event loop."""
     return [finding async for finding in paced(comparison.findings()) if finding is not None]

@@ -1,4 +1,4 @@
-"""Deleting orphans, when a person asks for it: only confirmed ones, after one more look at each.
+"""Deletes orphans when a person asks for it: only confirmed ones, after one more look at each.
 
 A repair is an operation under the asset's key, so it excludes every other operation of the asset. It compares the asset
 with the claims and volumes as they are then, reads the volume of its name once more, and calls `delete` with the marks
@@ -43,7 +43,7 @@ class LeakRepair:
         """By the name of the operation."""
 
     def start(self, driver: str = "", handle: str = "") -> list[Finding]:
-        """Begin to delete every confirmed orphan (of one driver, with one handle, if named); which these are."""
+        """Start to delete every confirmed orphan (of one driver, with one handle, if named); return them."""
         confirmed = [
             finding
             for finding in self._check.observations.findings()
@@ -52,21 +52,21 @@ class LeakRepair:
             and handle in ("", finding.handle)
             and self._check.observations.confirmed(finding)
         ]
-        running = {name: each for name, each in self._asked.items() if self._runs(each[0])}
+        running = {
+            name: (run, finding)
+            for name, (run, finding) in self._asked.items()
+            if (status := self._one_shots.status(run)) is not None and status.state is OneShotState.RUNNING
+        }
         self._states = {name: state for name, state in self._states.items() if name in running}
-        begun = {run.name: (run, finding) for finding in confirmed if (run := _run(finding)) is not None}
-        self._asked = running | begun
-        self._one_shots.start(run for run, _ in begun.values())
+        started = {run.name: (run, finding) for finding in confirmed if (run := _run(finding)) is not None}
+        self._asked = running | started
+        self._one_shots.start(run for run, _ in started.values())
         return confirmed
 
     def repairs(self) -> list[tuple[Finding, OneShotStatus]]:
-        """What was asked for last, and what runs from before, with how far each is."""
+        """Return the repairs requested last, and earlier ones that still run, with their status."""
         known = [(finding, self._one_shots.status(run)) for run, finding in self._asked.values()]
         return [(finding, status) for finding, status in known if status is not None]
-
-    def _runs(self, run: Run) -> bool:
-        status = self._one_shots.status(run)
-        return status is not None and status.state is OneShotState.RUNNING
 
     def _handle(self, run: Run) -> Work:
         _, finding = self._asked[run.name]
@@ -84,7 +84,15 @@ class LeakRepair:
             raise Unavailable(f"driver {finding.driver} cannot be used: {reason}")
         await self._refuse_wanted(finding, owner)
         context = self._deps.context(driver, owner.generation, self._states.get(run.name))
-        request = DeleteRequest(context=context, volume=_identity(asset, owner))
+        volume = VolumeIdentity(
+            name=owner.volume_name,
+            uid="",
+            handle=asset.handle,
+            source=asset.source or VolumeSource(kind="", fields={}),
+            capacity_bytes=asset.capacity_bytes,
+            owner=owner,
+        )
+        request = DeleteRequest(context=context, volume=volume)
         result = await self._deps.hooks.call(driver, request)
         if isinstance(result, InProgress):
             self._states[run.name] = dict(result.state)
@@ -132,19 +140,8 @@ class _Look:
 
 
 def _run(finding: Finding) -> Run | None:
-    """The deletion of an orphan; None for what carries no marks."""
+    """Return the deletion of an orphan; None for an asset without marks."""
     owner = finding.asset.owner if finding.asset is not None else None
     if owner is None:
         return None
     return Run(verb="fix", key=owner.volume_name, uid=finding.handle, driver=finding.driver, asset=owner.volume_name)
-
-
-def _identity(asset: ListedAsset, owner: Ownership) -> VolumeIdentity:
-    return VolumeIdentity(
-        name=owner.volume_name,
-        uid="",
-        handle=asset.handle,
-        source=asset.source or VolumeSource(kind="", fields={}),
-        capacity_bytes=asset.capacity_bytes,
-        owner=owner,
-    )

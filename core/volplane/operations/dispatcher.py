@@ -1,7 +1,7 @@
-"""From the data of a `Run` to the work that it names: one handler for each verb.
+"""Finds the work that a `Run` names: one handler for each verb.
 
 Also the operations that a person asked for: each runs once, and its result is kept. Unlike those of objects they are
-not repeated after a failure: whoever asked sees it and asks again.
+not repeated after a failure: the user sees it and asks again.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ class OneShotState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneShotStatus:
-    """The state of one operation. detail: what was done, or why not; "" while it runs."""
+    """The state of one operation."""
 
     state: OneShotState
     detail: str = ""
+    """What was done, or why not; "" while it runs."""
 
 
 class OneShots:
@@ -72,7 +73,7 @@ class OneShots:
                 self._begin(run)
 
     def status(self, run: Run) -> OneShotStatus | None:
-        """Of this operation; None if it was not started, or is forgotten."""
+        """Return the status of this operation; None if it was not started, or is forgotten."""
         return self._statuses.get(run.name)
 
     def _begin(self, run: Run) -> None:

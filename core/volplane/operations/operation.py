@@ -1,4 +1,4 @@
-"""One operation: what runs or pauses, what its work may raise, what limits it, and what can be seen of it."""
+"""Defines one operation: its states, what its work may raise, what limits it, and what is shown of it."""
 
 from __future__ import annotations
 
@@ -59,24 +59,25 @@ class Phase(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """An operation that holds its asset. failures: runs in a row that failed before this one; since: loop time.
-
-    held: hooks that it called. waiters: by name, operations that were refused because of this one. context: that of
-    whoever started it, because its task may be made when another operation ends.
-    """
+    """An operation that holds its asset."""
 
     run: Run
     name: str
     work: Work
     requeue: Requeue
     since: float
+    """Loop time."""
     failures: int
+    """Runs in a row that failed before this one."""
     phase: Phase = Phase.QUEUED
     task: asyncio.Task[None] | None = None
     error: BaseException | None = None
     held: list[asyncio.Future[None]] = field(default_factory=list)
+    """Hooks that it called."""
     waiters: dict[str, Requeue] = field(default_factory=dict)
+    """By name, operations that were refused because of this one."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    """Of the caller that started it, because its task may be made when another operation ends."""
 
     def state(self) -> OperationState:
         return OperationState.of(
@@ -90,21 +91,21 @@ class Operation:
 
 @dataclass(slots=True, eq=False)
 class Pause:
-    """An operation between two runs. until: loop time of the next; failures: those in a row, 0 after `Again`.
-
-    timer: ends the delay; after that, forgets the failures. dropped: the operation was started again, or nobody waits
-    for it any more.
-    """
+    """An operation between two runs."""
 
     run: Run
     name: str
     since: float
     until: float
+    """Loop time of the next run."""
     failures: int
+    """Those in a row, 0 after `Again`."""
     error: str | None
     requeue: Requeue
     timer: asyncio.TimerHandle = field(init=False)
+    """Ends the delay; after that, forgets the failures."""
     dropped: bool = False
+    """Whether the operation was started again, or its failures are forgotten."""
 
     def state(self) -> OperationState:
         return OperationState.of(
@@ -134,7 +135,7 @@ def hold_until(returned: asyncio.Future[None]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationState:
-    """One operation now. Times are loop times; failures: how many in a row; error: the text of the last one."""
+    """The state of one operation. Times are loop times."""
 
     name: str
     verb: str
@@ -147,13 +148,15 @@ class OperationState:
     since: float
     next_try: float | None = None
     failures: int = 0
+    """How many in a row."""
     error: str | None = None
+    """The text of the last failure."""
 
     @classmethod
     def of(
         cls, run: Run, *, phase: Phase, since: float, failures: int, error: str | None, next_try: float | None = None
     ) -> OperationState:
-        """The state of the operation that `run` names."""
+        """Return the state of the operation that `run` names."""
         return cls(
             name=run.name,
             verb=run.verb,
@@ -172,33 +175,31 @@ class OperationState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """One run that is over.
-
-    seconds: from the start of the work to the release of the asset. error: None for success and for `Again`. next_try:
-    loop time at which the operation may run again; None if nothing delays it.
-    """
+    """One run that is over."""
 
     run: Run
     seconds: float
+    """From the start of the work to the release of the asset."""
     error: BaseException | None
+    """None for success and for `Again`."""
     next_try: float | None
+    """Loop time at which the operation may run again; None if nothing delays it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverLimits:
-    """How much a driver does at once.
-
-    concurrency: operations that run at once. rate: operations started per second; None: any number. timeout: seconds
-    that a hook may take.
-    """
+    """How much a driver does at once."""
 
     concurrency: int = 10
+    """Operations that run at once."""
     rate: float | None = None
+    """Operations started per second; None = any number."""
     timeout: float = 120.0
+    """Seconds that a hook may take."""
 
 
 def limits_of(driver: str, configured: Mapping[str, DriverLimits]) -> DriverLimits:
-    """The configured limits of a driver; the defaults if it has none."""
+    """Return the configured limits of a driver; the defaults if it has none."""
     return configured.get(driver) or DriverLimits()
 
 

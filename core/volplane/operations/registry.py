@@ -36,7 +36,7 @@ __all__ = ["OperationRegistry", "RetryBudget", "retry_delay"]
 
 
 def retry_delay(error: BaseException, failures: int) -> float:
-    """Seconds until an operation runs again after its `failures`-th failure in a row, counted from 1.
+    """Return the seconds until an operation runs again after its `failures`-th failure in a row, counted from 1.
 
     The rows are `HOOK_FAILED_SLOW` for errors of the slow policy and `HOOK_FAILED` for all others.
     """
@@ -65,7 +65,7 @@ class RetryBudget:
 
     @property
     def delay(self) -> float:
-        """Seconds that the last pause waits here, unless operations succeed meanwhile."""
+        """Seconds until the last pause is resumed, unless operations succeed meanwhile."""
         return len(self._waiting) / RETRY_BUDGET.rate
 
     def add(self, pause: Pause) -> None:
@@ -75,7 +75,7 @@ class RetryBudget:
         self._resume_due()
 
     def succeeded(self) -> bool:
-        """An operation of the group succeeded; whether the budget is full again, which it is only if nothing waits."""
+        """Add to the budget after a success; return whether it is full again, which it is only if nothing waits."""
         self._bucket.give(RETRY_BUDGET.per_success)
         self._resume_due()
         return self._bucket.full(self._now())
@@ -160,11 +160,11 @@ class OperationRegistry:
             self._operations[name].failures = 0
 
     def limits(self, driver: str) -> DriverLimits:
-        """The limits of a driver; for "" (no driver), none."""
+        """Return the limits of a driver; for "" (no driver), none."""
         return limits_of(driver, self._limits) if driver else UNLIMITED
 
     def next_delay(self, run: Run, error: BaseException) -> float:
-        """Seconds after which the operation would be tried again if it failed with `error` now; for events."""
+        """Return the seconds until the next try of the operation if it failed with `error` now; for events."""
         name = run.name
         known = self._operations.get(name) or self._pauses.get(name)
         if known is None:
@@ -172,18 +172,18 @@ class OperationRegistry:
         return retry_delay(error, known.failures + 1) + self._pauses.budget_delay(known.run)
 
     def attempt(self) -> int:
-        """Which try of its operation the caller is part of: one more than have failed in a row."""
+        """Return the number of the try that the caller is part of: one more than have failed in a row."""
         operation = RUNNING.get(None)
         return operation.failures + 1 if operation is not None else 1
 
     def snapshot(self) -> tuple[OperationState, ...]:
-        """Everything queued, running, overrun or waiting for its next try, oldest first."""
+        """Return all operations that are queued, running, overrun or waiting for the next try, oldest first."""
         states = [operation.state() for operation in self._operations.values()]
         states += [pause.state() for pause in self._pauses.waiting()]
         return tuple(sorted(states, key=lambda s: (s.since, s.name)))
 
     def counts(self) -> Counter[tuple[str, str, str]]:
-        """How many there are by driver, verb and phase; costs less than a snapshot."""
+        """Count operations by driver, verb and phase; costs less than a snapshot."""
         counted = Counter((o.run.driver, o.run.verb, o.phase.value) for o in self._operations.values())
         counted.update((p.run.driver, p.run.verb, Phase.WAITING.value) for p in self._pauses.waiting())
         return counted
@@ -207,17 +207,13 @@ class OperationRegistry:
             return await self._cancel()
         return ()
 
-    def _conflicts(self, run: Run) -> Iterator[Operation]:
-        for held_node, operation in self._holders.get((run.driver, run.asset), {}).items():
-            if not _apart(run.node, held_node):
-                yield operation
-
     def _refuse_busy(self, run: Run, name: str, requeue: Requeue) -> None:
         same = self._operations.get(name)
         if same is not None:
             same.requeue = requeue
             raise OperationInProgress(f"{name} is {same.phase} already")
-        busy = list(self._conflicts(run))
+        holders = self._holders.get((run.driver, run.asset), {})
+        busy = [operation for held_node, operation in holders.items() if not _apart(run.node, held_node)]
         for operation in busy:
             operation.waiters[name] = requeue
         if busy:
@@ -263,7 +259,7 @@ class OperationRegistry:
         self._observe(ended)
 
     def _schedule(self, operation: Operation) -> float | None:
-        """Queue the object again: now, or when its delay is over (the loop time of which is returned)."""
+        """Queue the object again, now or when its delay is over; return the loop time of the end of the delay."""
         error = operation.error
         if self._closed:
             return None
@@ -276,7 +272,7 @@ class OperationRegistry:
         failures = operation.failures + 1
         delay = retry_delay(error, failures)
         text = str(error) or type(error).__name__
-        # Only the first of a row is logged as news: 10,000 objects of a driver that is down must not flood the log.
+        # Only the first of a row is logged as info: 10,000 objects of a driver that is down must not flood the log.
         level = logging.INFO if failures == 1 else logging.DEBUG
         log.log(level, "%s failed (%d in a row), next try in %.1f s: %s", operation.name, failures, delay, text)
         log.debug("%s failed", operation.name, exc_info=error)
@@ -301,7 +297,7 @@ class OperationRegistry:
 
 
 def _apart(node: str, other: str) -> bool:
-    """Whether operations with these nodes leave each other alone. "" stands for the whole asset."""
+    """Return whether operations with these nodes do not exclude each other. "" stands for the whole asset."""
     return node != other and bool(node) and bool(other)
 
 
@@ -333,13 +329,13 @@ class DriverQueue:
         self._pump()
 
     def drop(self) -> list[Operation]:
-        """Forget the operations that have not begun; which these are."""
+        """Forget the operations that have not started, and return them."""
         dropped = [operation for same in self._waiting.values() for operation in same]
         self._waiting.clear()
         return dropped
 
     def ended(self) -> None:
-        """An operation that had begun is over."""
+        """Start others, since one that was started is over."""
         self._running -= 1
         self._pump()
 
@@ -353,14 +349,11 @@ class DriverQueue:
                     return
                 self._bucket.take(now)
             self._running += 1
-            self._begin(self._next())
-
-    def _next(self) -> Operation:
-        verb, same = self._waiting.popitem(last=False)
-        operation = same.popleft()
-        if same:
-            self._waiting[verb] = same
-        return operation
+            verb, same = self._waiting.popitem(last=False)
+            operation = same.popleft()
+            if same:
+                self._waiting[verb] = same
+            self._begin(operation)
 
     def _refilled(self) -> None:
         self._timer = None
@@ -379,12 +372,12 @@ class Pauses:
         return self._by_name.get(name)
 
     def waiting(self) -> Iterator[Pause]:
-        """Those whose delay is not over."""
+        """Return the pauses that are not over."""
         now = asyncio.get_running_loop().time()
         return (pause for pause in self._by_name.values() if now < pause.until)
 
     def add(self, operation: Operation, delay: float, failures: int, error: str | None) -> float:
-        """Queue the object of `operation` again after `delay` seconds; the loop time of that."""
+        """Queue the object of `operation` again after `delay` seconds; return the loop time of that."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         run, name = operation.run, operation.name
@@ -395,7 +388,7 @@ class Pauses:
         return pause.until
 
     def end(self, name: str, requeue: Requeue) -> int:
-        """End the pause of this operation, which is about to run; its failures in a row.
+        """End the pause of this operation, which is about to run; return its failures in a row.
 
         Raises BackoffError if its delay is not over; `requeue` is called at its end.
         """
@@ -429,13 +422,13 @@ class Pauses:
                 yield pause
 
     def succeeded(self, run: Run) -> None:
-        """An operation succeeded: more of its group may be tried again."""
+        """Let more operations of the group be tried again, since one succeeded."""
         group = run.driver, run.group
         if group in self._budgets and self._budgets[group].succeeded():
             del self._budgets[group]
 
     def budget_delay(self, run: Run) -> float:
-        """Seconds that the retry budget would add to the delay of this operation."""
+        """Return the seconds that the retry budget would add to the delay of this operation."""
         budget = self._budgets.get((run.driver, run.group))
         return budget.delay if budget is not None else 0.0
 

@@ -50,7 +50,7 @@ async def serve_endpoints(address: HttpAddress, process: ControllerProcess) -> A
 
 
 class _Answers:
-    """One method per path. All but `status` raise VolplaneError while the process does not lead."""
+    """Answers with one method per path. All but `status` raise VolplaneError while the process does not lead."""
 
     def __init__(self, process: ControllerProcess) -> None:
         self._process = process
@@ -63,7 +63,7 @@ class _Answers:
         return plane
 
     async def status(self, _: Mapping[str, str]) -> Any:
-        """Drivers, running operations, whether this process leads, and why keys wait."""
+        """Return drivers, running operations, whether this process leads, and why keys wait."""
         plane = self._process.plane
         return {
             "drivers": self._process.driver_status(),
@@ -73,14 +73,14 @@ class _Answers:
         }
 
     async def explain(self, query: Mapping[str, str]) -> Any:
-        """Why ?claim=NAMESPACE/NAME, ?volume=NAME or ?class=NAME is in its state, and what happens next."""
+        """Explain why ?claim=NAMESPACE/NAME, ?volume=NAME or ?class=NAME is in its state, and what happens next."""
         for kind in ("claim", "volume", "class"):
             if key := query.get(kind, ""):
                 return (await self._leading()).explain(kind, key)
         raise VolplaneError("/explain needs ?claim=NAMESPACE/NAME, ?volume=NAME or ?class=NAME")
 
     async def leaks(self, _: Mapping[str, str]) -> Any:
-        """The state of each driver's check, all findings, and the repairs requested last."""
+        """Return the state of each driver's check, all findings, and the repairs requested last."""
         plane = await self._leading()
         return {
             "grace_seconds": GRACE_SECONDS,
@@ -93,29 +93,29 @@ class _Answers:
         }
 
     async def fix(self, query: Mapping[str, str]) -> Any:
-        """Start to delete all confirmed orphans, or only those of ?driver= and ?handle=; answers as `leaks`."""
+        """Start to delete all confirmed orphans, or only those of ?driver= and ?handle=; answer as `leaks`."""
         plane = await self._leading()
         plane.leak_repair.start(query.get("driver", ""), query.get("handle", ""))
         return await self.leaks({})
 
     async def check(self, query: Mapping[str, str]) -> Any:
-        """Start a check of all drivers, or only of ?driver=; driver -> attempts after which it has ended."""
+        """Start a check of all drivers, or only of ?driver=; return driver -> attempts after which it has ended."""
         return (await self._leading()).leak_check.request(query.get("driver", ""))
 
     async def plan_adoption(self, query: Mapping[str, str]) -> Any:
-        """What `adopt` with the same query would do."""
+        """Return what `adopt` with the same query would do."""
         plane = await self._leading()
         plan = await plane.adoption.plan(query.get("from", ""), query.get("driver", ""))
         return [_adoptable(each) for each in plan]
 
     async def adopt(self, query: Mapping[str, str]) -> Any:
-        """Start to adopt the assets of cluster ?from=, or only those of ?driver=; answers with the plan."""
+        """Start to adopt the assets of cluster ?from=, or only those of ?driver=; return the plan."""
         plane = await self._leading()
         plan = await plane.adoption.start(query.get("from", ""), query.get("driver", ""))
         return [_adoptable(each) for each in plan]
 
     async def adoptions(self, _: Mapping[str, str]) -> Any:
-        """The progress of the adoption started last."""
+        """Return the progress of the adoption started last."""
         plane = await self._leading()
         return [{**_adoptable(each), **_progress(status)} for each, status in plane.adoption.statuses()]
 
@@ -125,14 +125,12 @@ def _progress(status: OneShotStatus) -> dict[str, str]:
 
 
 def _check(status: CheckStatus, plane: ControlPlane) -> dict[str, Any]:
-    checked_at = None if status.ended is None else _wall(status.ended, plane)
-    error = status.error or plane.state.drivers.broken(status.driver)
     return {
         "driver": status.driver,
         "can_list": status.can_list,
-        "checked_at": checked_at,
+        "checked_at": None if status.ended is None else _wall(status.ended, plane),
         "attempts": status.attempts,
-        "error": error,
+        "error": status.error or plane.state.drivers.broken(status.driver),
     }
 
 
@@ -154,7 +152,7 @@ def _finding(finding: Finding, plane: ControlPlane) -> dict[str, Any]:
 
 
 def _measured(finding: Finding, plane: ControlPlane) -> dict[str, Any]:
-    """Size and age of the asset; of a ghost those of its volume. None: not known."""
+    """Return size and age of the asset, of a ghost those of its volume; None = not known."""
     size, created = None, None
     volume = plane.volumes.get(finding.volume)
     if finding.asset is not None:
@@ -179,6 +177,6 @@ def _adoptable(adoptable: Adoptable) -> dict[str, Any]:
 
 
 def _wall(moment: float, plane: ControlPlane) -> str:
-    """RFC 3339 of a loop time."""
+    """Return a loop time as RFC 3339."""
     when = plane.state.now() - timedelta(seconds=asyncio.get_running_loop().time() - moment)
     return when.strftime(RFC_3339)

@@ -25,8 +25,13 @@ def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
     SIGINT, else what `main` raises.
     """
     received: list[signal.Signals] = []
+    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+    if importlib.util.find_spec("uvloop") is not None:
+        import uvloop  # noqa: PLC0415 - an optional extra
+
+        factory = uvloop.new_event_loop
     try:
-        with _rare_collection(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with _rare_collection(), asyncio.Runner(loop_factory=factory) as runner:
             runner.run(_with_signals(main, received))
     except Exception as failure:
         if signal.SIGINT in received:
@@ -55,19 +60,10 @@ def _rare_collection() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    if importlib.util.find_spec("uvloop") is None:
-        return None
-    import uvloop  # noqa: PLC0415 - an optional extra
-
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
-
-
 async def _with_signals(
     main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], received: list[signal.Signals]
 ) -> None:
-    """received: takes in the first signal that comes."""
+    """Run `main` with an event that the first signal sets, and append that signal to `received`."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
 

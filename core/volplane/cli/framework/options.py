@@ -30,7 +30,7 @@ __all__ = [
 
 DEFAULT_NAMESPACE: Final = "volplane-system"
 
-# `readable=False` everywhere: what is wrong with a path is said where it is used, in one line with what to do.
+# `readable=False` everywhere: where the path is used, one line says what is wrong with it and what to do.
 DataDirectory = Annotated[
     Path | None,
     typer.Option(
@@ -87,7 +87,9 @@ Verbose = Annotated[
 
 
 def duration_option(name: str, *, says: str, default: str = "", minimum: float | None = None) -> Any:
-    """A `typer.Option` whose value is in seconds. A wrong value is an error of usage that says what would be right.
+    """Return a `typer.Option` for a length of time like kubectl's: seconds (`300`) or with units (`90s`, `1h30m`).
+
+    The value is in seconds. A wrong one is an error of usage that says what would be right.
 
     says: its help. default: how the help shows the default; "" = it does not. minimum: seconds, allowed itself.
     """
