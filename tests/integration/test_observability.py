@@ -136,12 +136,16 @@ async def test_a_scrape_after_a_life_cycle_tells_the_truth(tmp_path: Path) -> No
 
         await site.until("two volumes are left", two_volumes)
 
-        async def large_failed() -> bool:
-            name = f"volume_operation_errors_total{{operation_name=provision,plugin_name={DRIVER}}}"
-            return (await scraped(site)).get(name, 0) >= 1
+        samples: dict[str, float] = {}
 
-        await site.until("the large claim has failed", large_failed)
-        samples = await scraped(site)
+        async def large_waits() -> bool:
+            """It has failed, and is not tried again at the moment of the scrape."""
+            samples.update(await scraped(site))
+            failed = samples.get(f"volume_operation_errors_total{{operation_name=provision,plugin_name={DRIVER}}}", 0)
+            phase = f"volplane_operations{{driver={DRIVER},operation=provision,phase=waiting}}"
+            return failed >= 1 and samples.get(phase, 0) == 1 and samples["workqueue_depth{name=claims}"] == 0
+
+        await site.until("the large claim has failed", large_waits)
         expected = {
             "controller_persistentvolumeclaim_provision_total{class=fast,source=}": 3,
             "controller_persistentvolumeclaim_provision_duration_seconds_count{class=fast,source=}": 3,
