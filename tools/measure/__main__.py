@@ -37,7 +37,7 @@ SOURCES: Final = (
 GENERATED: Final = (
     "deploy/renderings/",
     "deploy/monitoring/dashboard.json",
-    "deploy/chart/values.schema.json",
+    "deploy/chart/files/rules.yaml",
     "docs/reference/aws-ebs-iam.json",
     "docs/reference/gce-pd-roles.json",
 )
