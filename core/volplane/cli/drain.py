@@ -180,6 +180,7 @@ class Drain:
             return
         reference = target.spec.claim_ref
         if reference is not None and reference.uid:
+            # The claim goes first: its protection finalizer keeps it, and so the volume, while a pod uses it.
             bound = await client.find(CLAIMS, f"{reference.namespace}/{reference.name}")
             if bound is not None and bound.uid == reference.uid:
                 await _delete(client, CLAIMS, bound)

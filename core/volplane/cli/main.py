@@ -64,7 +64,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "leaks": Command("Show what is left on the backends, or missing there, and delete orphans"),
         "drain": Command("Show what volplane holds, and release it before leaving a cluster"),
         "adopt": Command("After a restore: take over the former cluster's assets"),
-        "support-bundle": Command("Write an archive for whoever helps, without secrets"),
+        "support-bundle": Command("Write an archive for support, without secrets"),
         "manifests": Command("Print what a cluster needs to run the controllers"),
         "demo": Command("Watch volumes live through their whole life, in half a minute", "dev"),
         "apiserver": Command("Serve a Kubernetes API for development and tests", "dev"),

@@ -88,10 +88,10 @@ def support_bundle(
     kubeconfig: Kubeconfig = None,
     http: ControllerAddress = "127.0.0.1:9809",
 ) -> None:
-    """Write an archive for whoever helps: versions, the controller's answers, objects, events and logs.
+    """Write an archive for support: versions, the controller's answers, objects, events and logs.
 
     No Secret is read. Values whose name says that they are secret, and annotations of others, are replaced by ***.
-    Names of namespaces, claims and nodes are in it. What cannot be had is said in errors.txt. Look at it before you
+    Names of namespaces, claims and nodes are in it. What could not be read is listed in errors.txt. Look at it before you
     send it. Exit code 1 if neither the cluster nor the controller could be read.
     """
     began = datetime.now(UTC)

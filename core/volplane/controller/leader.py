@@ -166,6 +166,7 @@ class Elector:
             ended = task.done()
             await self._end(task, leadership)
             self._announce(None)
+            # Only a Lease that is still ours is released.
             if not holding.lost:
                 await self._release(holding)
         if ended:
@@ -179,6 +180,7 @@ class Elector:
             await asyncio.wait({task}, timeout=pause)
             if task.done():
                 return
+            # The work gets the rest of the Lease's duration to end, before another process may start.
             last = holding.leadership.until - self._lock.duration + self._renew
             if _now() >= last:
                 holding.lost = True
@@ -249,6 +251,7 @@ class Elector:
             leadership.lost = True
             return
         task.cancel()
+        # From now on nothing new is started, also in threads that the cancellation does not reach.
         leadership.lost = True
         await asyncio.wait({task}, timeout=max(0.0, leadership.until - _now()))
         if not task.done():

@@ -106,6 +106,7 @@ class Steps:
     def _learn(self, kind: Kind[Any], answer: KubeObject) -> bool:
         """Put an answer into the cache; return True if its last finalizer was removed, and the object with it."""
         meta = answer.metadata
+        # The API server answers with the object as it was when the last finalizer was removed; a watch event follows.
         gone = answer.terminating and not meta.finalizers and not meta.deletion_grace_period_seconds
         cache = self._cache_of(kind)
         if cache is not None and gone:

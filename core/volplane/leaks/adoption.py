@@ -118,6 +118,7 @@ class Adoption:
         driver = self._cluster.drivers.get(adoptable.driver)
         if driver is None:
             raise Unavailable(f"driver {adoptable.driver}: {self._cluster.drivers.broken(adoptable.driver)}")
+        # The volume may have changed since the plan: only a live read shows that it still justifies the adoption.
         live = await self._deps.live_volume(adoptable.volume)
         if live is None:
             raise VolplaneError(f"volume {adoptable.volume} is gone")

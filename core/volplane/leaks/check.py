@@ -177,6 +177,7 @@ class LeakCheck:
         ended = clock()
         await feed_cached(comparison, self._cluster)
         findings = await findings_of(comparison)
+        # Absence from a cache proves nothing: what the caches leave unexplained is compared with live objects.
         if any(finding.verdict is not Verdict.FOREIGN for finding in findings):
             comparison.forget_objects()
             await feed_live(comparison, self._deps.client)

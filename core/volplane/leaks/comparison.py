@@ -151,7 +151,7 @@ class Comparison:
         self._present.add(owner.volume_name)
         if volume is not None:
             if volume.name not in self._made_here or volume.terminating:
-                return None
+                return None  # The volume is not this driver's, or its asset is being deleted.
             drift = _drift(asset, volume)
             return self._finding(Verdict.DRIFTED, asset, drift, volume.name) if drift else None
         target = _target(asset.source) if asset.source is not None else None
@@ -196,7 +196,7 @@ class Comparison:
             detail = f"its asset carries the marks of {whose}"
             return self._finding(Verdict.DRIFTED, found, detail, volume.name)
         if self._known is not None and volume.uid not in self._known:
-            return None
+            return None  # It was made during the listing, which may have passed its asset's place.
         detail = "its asset is not on the backend"
         return Finding(verdict=Verdict.GHOST, driver=self._driver, handle=handle, volume=volume.name, detail=detail)
 

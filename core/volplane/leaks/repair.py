@@ -106,10 +106,12 @@ class LeakRepair:
         look = self._looks.setdefault(finding.driver, _Look())
         async with look.lock:
             now = asyncio.get_running_loop().time()
+            # An older look may miss a claim or a volume that has come since; a look without this asset proves nothing.
             if now - look.began > LOOK_SECONDS or finding.key not in look.asked:
                 await self._look(finding, look)
         if finding.key not in look.orphans:
             raise VolplaneError("it is no orphan any more: a volume or a claim leads to it")
+        # The volume of this very name may have been restored after the look.
         if (live := await self._deps.live_volume(owner.volume_name)) is not None:
             raise VolplaneError(f"it is no orphan any more: volume {live.name} leads to it")
 
