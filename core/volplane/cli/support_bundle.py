@@ -91,8 +91,8 @@ def support_bundle(
     """Write an archive for support: versions, the controller's answers, objects, events and logs.
 
     No Secret is read. Values whose name says that they are secret, and annotations of others, are replaced by ***.
-    Names of namespaces, claims and nodes are in it. What could not be read is listed in errors.txt. Look at it before you
-    send it. Exit code 1 if neither the cluster nor the controller could be read.
+    Names of namespaces, claims and nodes are in it. errors.txt lists what could not be read. Look at the archive before
+    you send it. Exit code 1 if neither the cluster nor the controller could be read.
     """
     began = datetime.now(UTC)
     bundle = Bundle()

@@ -175,7 +175,7 @@ class Elector:
 
     async def _keep(self, holding: _Holding, task: asyncio.Future[None]) -> None:
         """Renew until the work ends or renewing has failed for too long."""
-        pause = self._period()
+        pause = self._random.uniform(*self._renewals)
         while True:
             await asyncio.wait({task}, timeout=pause)
             if task.done():
@@ -213,7 +213,7 @@ class Elector:
             _LOG.warning("lease %s was not renewed: %s", self._lock.name, error)
             return LEASE_NOT_RENEWED.delay()
         holding.leadership.until = began + self._lock.duration
-        return self._period()
+        return self._random.uniform(*self._renewals)
 
     async def _look(self, holding: _Holding, seconds: float) -> None:
         """Read the Lease after a conflict: another holder, a label, or a renewal of ours whose answer was lost."""
@@ -291,9 +291,6 @@ class Elector:
             _LOG.info("lease %s: leading as %s", self._lock.name, leadership.fence)
         if self._metrics is not None:
             self._metrics.leading(self._lock.name, leadership is not None)
-
-    def _period(self) -> float:
-        return self._random.uniform(*self._renewals)
 
 
 class _Holding:

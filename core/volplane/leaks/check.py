@@ -36,7 +36,6 @@ from volplane.leaks.comparison import (
     findings_of,
     paced,
 )
-from volplane.state.cluster_state import ClusterState
 
 __all__ = ["INTERVAL", "CheckStatus", "LeakCheck"]
 
@@ -85,10 +84,6 @@ class LeakCheck:
         """Set: a check of this driver is requested."""
         self._running: set[str] = set()
         self._warned: set[tuple[str, str, str, str]] = set()
-
-    @property
-    def cluster(self) -> ClusterState:
-        return self._cluster
 
     def status(self) -> tuple[CheckStatus, ...]:
         """Return every driver's check, by name."""
