@@ -42,10 +42,11 @@ TWELVE = "\n".join(f"    value = call(first, {number})" for number in range(11))
 
 @pytest.fixture
 def modules(tmp_path: Path) -> list[code.Module]:
-    """Make a core of four files, one of them of a kit."""
+    """Make a core of five files, one of them of a kit."""
     core = tmp_path / "core" / "volplane"
     files = {
         "expand/__init__.py": DUTY,
+        "expand/resize.py": "def decide(role):\n    return role.node_name\n",
         "controller/role.py": ROLE,
         "process/duties.py": WIRING,
         "cloud/rates.py": ROLE,
@@ -60,13 +61,16 @@ def test_kits_are_apart(modules: list[code.Module], tmp_path: Path) -> None:
     assert sorted(str(each.path) for each in modules) == [
         "controller/role.py",
         "expand/__init__.py",
+        "expand/resize.py",
         "process/duties.py",
     ]
     assert [str(each.path) for each in code.core_modules(tmp_path, kits=True)] == ["cloud/rates.py"]
 
 
-def test_a_role_is_read_where_one_of_its_duties_asks_for_it_outside_the_assembly(modules: list[code.Module]) -> None:
-    assert code.role_reads(modules) == ["expand/__init__.py:5 node_name"]
+def test_a_role_is_read_where_a_decision_asks_for_it_and_not_where_controllers_are_made(
+    modules: list[code.Module],
+) -> None:
+    assert code.role_reads(modules) == ["expand/resize.py:2 node_name"]
 
 
 def test_a_result_of_several_types_has_two_besides_none(modules: list[code.Module]) -> None:

@@ -57,15 +57,27 @@ def core_modules(root: Path, *, kits: bool = False) -> list[Module]:
 
 
 def role_reads(modules: list[Module]) -> list[str]:
-    """Return `file:line field` of every read of a field of the role outside the assembly and roles/."""
+    """Return `file:line field` of every read of a field of the role outside the assembly and roles/.
+
+    The function of a duty that makes its controllers for a role, in its `__init__`, belongs to the assembly.
+    """
     fields = {"runs", *_fields_of_role(modules)} - NOT_ROLES
     return [
         f"{module.path}:{node.lineno} {node.attr}"
         for module in modules
         if module.room not in WIRING
         for node in ast.walk(module.tree)
+        if node not in _assembling(module)
         if isinstance(node, ast.Attribute) and node.attr in fields and _name(node.value) in ROLE_NAMES
     ]
+
+
+def _assembling(module: Module) -> set[ast.AST]:
+    """Return the nodes of the functions of a package's `__init__` that are given the role."""
+    if module.path.name != "__init__.py":
+        return set()
+    given = (each for each in module.functions if any(arg.arg == "role" for arg in each.args.args))
+    return {node for function in given for node in ast.walk(function)}
 
 
 def _fields_of_role(modules: list[Module]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from volplane._messages import one_line
 from volplane.assets import Asset, AssetPage, Done, InProgress, ListedAsset, Ownership, PodScrub, VolumeSource
 from volplane.drivers.contract import HOOKS, Plugin, is_special
 from volplane.drivers.view import DriverView
-from volplane.errors import BackendError, OutcomeUnknown, PluginError, Unavailable, Unsupported
+from volplane.errors import BackendError, OutcomeUnknown, PluginError, Unavailable, Unsupported, VolplaneError
 from volplane.hookspecs import PROJECT, BackendSpec
 from volplane.requests import Context, DescribeRequest, HookRequest
 from volplane.schemas import ParameterSchema
@@ -173,7 +173,7 @@ class Driver:
             raise self._fault(hook, flaw)
         return result
 
-    def _fault(self, hook: str, what: str) -> PluginError | OutcomeUnknown:
+    def _fault(self, hook: str, what: str) -> VolplaneError:
         around = f" (wrapped by {self._around})" if self._around else ""
         message = redacted(f"hook {hook} of backend {self.plugin.name}{around} {what}")
         return PluginError(message) if hook in _HARMLESS else OutcomeUnknown(message)

@@ -67,9 +67,10 @@ def _volumes(pod: Pod, situation: list[str], cluster: ClusterState) -> Iterator[
     claims = [(volume, key) for volume in pod.spec.volumes or () if (key := claim_of_volume(pod, volume))]
     for volume, key in claims:
         claim = cluster.claims.get(key)
-        found = _bound(pod, volume, key, claim, cluster)
-        if isinstance(found, str):
-            situation.append(found)
+        flaw = _unusable(pod, volume, key, claim, cluster)
+        found = volume_of_claim(claim, cluster) if claim is not None and not flaw else None
+        if found is None:
+            situation.append(flaw)
             yield f"volume {volume.name} waits for claim {key}"
             continue
         if claim is not None and claim.terminating:
@@ -82,8 +83,8 @@ def _volumes(pod: Pod, situation: list[str], cluster: ClusterState) -> Iterator[
         yield from _next(pod, volume.name, attaching, cluster)
 
 
-def _bound(pod: Pod, volume: PodVolume, key: str, claim: Claim | None, cluster: ClusterState) -> Volume | str:
-    """Return the PersistentVolume of the claim; or why the pod cannot have it."""
+def _unusable(pod: Pod, volume: PodVolume, key: str, claim: Claim | None, cluster: ClusterState) -> str:
+    """Explain why the pod cannot have the volume of the claim; "": it can."""
     if claim is None:
         return f"claim {key}, its volume {volume.name}, does not exist"
     owners = claim.metadata.owner_references or ()
@@ -93,8 +94,9 @@ def _bound(pod: Pod, volume: PodVolume, key: str, claim: Claim | None, cluster: 
         return f"claim {key}, its volume {volume.name}, is {claim.status.phase or 'Pending'}"
     if cluster.volumes.get(claim.spec.volume_name) is None:
         return f"claim {key} is bound to volume {claim.spec.volume_name}, which does not exist"
-    found = volume_of_claim(claim, cluster)
-    return found or f"claim {key} is bound to volume {claim.spec.volume_name}, which refers to another claim"
+    if volume_of_claim(claim, cluster) is None:
+        return f"claim {key} is bound to volume {claim.spec.volume_name}, which refers to another claim"
+    return ""
 
 
 def _attaching(pod: Pod, volume: Volume, cluster: ClusterState) -> _Attaching | None:
