@@ -199,7 +199,7 @@ def _users(unique: str, cluster: ClusterState, node: str = "") -> Iterator[tuple
         return
     for volume in cluster.volumes.by_index("unique", unique):
         reference = volume.spec.claim_ref
-        claim = cluster.claims.get(f"{reference.namespace}/{reference.name}") if reference is not None else None
+        claim = cluster.claims.get(reference.key) if reference is not None else None
         if claim is None or volume_of_claim(claim, cluster) is not volume:
             continue
         for pod in cluster.pods.by_index("claim", claim.key):

@@ -125,7 +125,7 @@ class AttachDetachHandlers:
                 self._queue_volume(volume)
                 reference = volume.spec.claim_ref
                 if reference is not None:
-                    self._queue_claim(f"{reference.namespace}/{reference.name}")
+                    self._queue_claim(reference.key)
 
     def _queue_volume(self, volume: Volume) -> None:
         unique = unique_name(volume)
@@ -204,7 +204,7 @@ class AttachDetachHandlers:
             if unique_name(volume).startswith(prefix):
                 self._queue_volume(volume)
                 if volume.spec.claim_ref is not None:
-                    self._queue_claim(f"{volume.spec.claim_ref.namespace}/{volume.spec.claim_ref.name}")
+                    self._queue_claim(volume.spec.claim_ref.key)
 
     def _queue(self, pair: Pair | None) -> None:
         if pair is not None and pair.volume:

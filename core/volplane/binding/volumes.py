@@ -37,7 +37,7 @@ def rests_with_its_claim(volume: Volume, cluster: ClusterState) -> bool:
     reference = volume.spec.claim_ref
     if reference is None or volume.annotation(names.INTENT) is not None:
         return False
-    claim = cluster.claims.get(f"{reference.namespace}/{reference.name}")
+    claim = cluster.claims.get(reference.key)
     if claim is None or not refers_to(volume, claim):
         return False
     if claim.spec.volume_name:
@@ -69,7 +69,7 @@ def incomplete(volume: Volume) -> Wait:
 
 def claim_of(volume: Volume, reference: ObjectReference, cluster: ClusterState) -> Claim | None:
     """The claim a reference means. The uid counts: a wrong name beside it must not cost a bound claim its volume."""
-    named = cluster.claims.get(f"{reference.namespace}/{reference.name}")
+    named = cluster.claims.get(reference.key)
     if named is None or named.uid != reference.uid:
         for claim in cluster.claims.by_index("volume", volume.name):
             if claim.uid == reference.uid:
@@ -80,7 +80,7 @@ def claim_of(volume: Volume, reference: ObjectReference, cluster: ClusterState) 
 def claim_about_to_bind(volume: Volume, cluster: ClusterState) -> Claim | None:
     """The claim whose side writes this volume next, if there is one. A phase written here would collide with that."""
     reference = volume.spec.claim_ref
-    named = cluster.claims.get(f"{reference.namespace}/{reference.name}") if reference is not None else None
+    named = cluster.claims.get(reference.key) if reference is not None else None
     for claim in (*cluster.claims.by_index("volume", volume.name), *([named] if named is not None else [])):
         bound = claim.annotation(names.BIND_COMPLETED) is not None
         if claim.terminating and not bound:
@@ -128,7 +128,7 @@ def not_released(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Act
         return Wait(reason="the binder has not released it") if volume.terminating else Settled()
     if not reference.namespace or not reference.name:
         return Wait(reason="spec.claimRef lacks namespace or name, so nobody can say whether its claim is gone")
-    key = f"{reference.namespace}/{reference.name}"
+    key = reference.key
     claim = reads.get(CLAIMS, key) if reads.has(CLAIMS, key) else cluster.claims.get(key)
     if not isinstance(claim, Claim) or claim.uid != reference.uid or claim.spec.volume_name not in ("", volume.name):
         return None

@@ -181,7 +181,7 @@ class Drain:
         reference = target.spec.claim_ref
         if reference is not None and reference.uid:
             # The claim goes first: its protection finalizer keeps it, and so the volume, while a pod uses it.
-            bound = await client.find(CLAIMS, f"{reference.namespace}/{reference.name}")
+            bound = await client.find(CLAIMS, reference.key)
             if bound is not None and bound.uid == reference.uid:
                 await _delete(client, CLAIMS, bound)
                 return
@@ -217,7 +217,7 @@ class Drain:
 def _keys(target: Target, held: Held) -> set[str]:
     """Return its key and that of its claim: a claim that is provisioned may be a volume a moment later."""
     reference = target.spec.claim_ref if isinstance(target, Volume) else None
-    return {held.key, f"{reference.namespace}/{reference.name}"} if reference is not None else {held.key}
+    return {held.key, reference.key} if reference is not None else {held.key}
 
 
 def _kind(target: Target) -> Kind[Any]:
@@ -268,7 +268,7 @@ def _claim_of(volume: Volume, users: Mapping[str, list[str]]) -> tuple[str, ...]
     reference = volume.spec.claim_ref
     if reference is None or not reference.name:
         return ()
-    key = f"{reference.namespace}/{reference.name}"
+    key = reference.key
     return (f"claim {key}", *_pods(users, key))
 
 

@@ -29,7 +29,7 @@ def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
             reference = volume.spec.claim_ref
             mine = volume.annotation(PROVISIONED_BY) in (None, driver)
             if mine and reference is not None and reference.uid:
-                yield f"{reference.namespace}/{reference.name}"
+                yield reference.key
 
     yield Controller(
         queue="resizer",

@@ -59,7 +59,7 @@ class ExpandHandlers:
         reference = new.spec.claim_ref
         if reference is None or not reference.uid:
             return
-        claim = self._cluster.claims.get(f"{reference.namespace}/{reference.name}")
+        claim = self._cluster.claims.get(reference.key)
         if claim is not None and (wants_more(claim) or notes_size_before(new)):
             self._resizer.enqueue(claim.key)
         if claim is not None and wants_other_attributes(claim):

@@ -291,7 +291,7 @@ def _volume_situation(volume: Volume, cluster: ClusterState) -> Iterable[str]:
     if reference is None:
         yield "no claim is named by it"
     else:
-        key = f"{reference.namespace}/{reference.name}"
+        key = reference.key
         claim = cluster.claims.get(key)
         state = "does not exist" if claim is None else f"is {claim.status.phase or 'Pending'}"
         yield f"it names claim {key}, which {state}"
@@ -307,7 +307,7 @@ def _volume_sentence(claim: Claim, cluster: ClusterState) -> str:
     if refers_to(volume, claim):
         return f"it and volume {name} ({volume.status.phase}) point at each other"
     reference = volume.spec.claim_ref
-    other = f"at {reference.namespace}/{reference.name}" if reference is not None else "at no claim"
+    other = f"at {reference.key}" if reference is not None else "at no claim"
     return f"it points at volume {name} ({volume.status.phase}), which points {other}"
 
 

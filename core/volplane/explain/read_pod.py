@@ -125,7 +125,7 @@ async def _learn_others(client: Client, cluster: ClusterState) -> None:
             continue
         cluster.volumes.observe(volume)
         reference = volume.spec.claim_ref
-        claim = await client.find(CLAIMS, f"{reference.namespace}/{reference.name}") if reference is not None else None
+        claim = await client.find(CLAIMS, reference.key) if reference is not None else None
         if claim is not None:
             cluster.claims.observe(claim)
 

@@ -142,7 +142,7 @@ class OperationDeps:
             return live if settled or not live.terminating else None
         if self.cluster.claims.gone(reference.uid):
             return live  # A claim that has its name now is another one.
-        claim = await self.live_claim(f"{reference.namespace}/{reference.name}")
+        claim = await self.live_claim(reference.key)
         if claim is None:
             return live
         bound_elsewhere = bool(claim.spec.volume_name) and claim.spec.volume_name != live.name

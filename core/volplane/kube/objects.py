@@ -164,6 +164,11 @@ class ObjectReference(Fields):
     uid: str = ""
     resource_version: str = ""
 
+    @property
+    def key(self) -> str:
+        """`namespace/name` of the claim."""
+        return f"{self.namespace}/{self.name}"
+
 
 Source = dict[str, Any] | None
 

@@ -236,7 +236,7 @@ class LeakCheck:
         )
         self._deps.recorder.record(warning(VOLUMES, volume, "VolumeConditionAbnormal", text))
         reference = volume.spec.claim_ref
-        claim = self._cluster.claims.get(f"{reference.namespace}/{reference.name}") if reference is not None else None
+        claim = self._cluster.claims.get(reference.key) if reference is not None else None
         if claim is not None and reference is not None and reference.uid in ("", None, claim.uid):
             self._deps.recorder.record(warning(CLAIMS, claim, "VolumeConditionAbnormal", text))
 

@@ -45,7 +45,7 @@ class PlacementHandlers:
             return
         self._volumes.enqueue(present.name)
         if (reference := present.spec.claim_ref) is not None:
-            self._claims.enqueue(f"{reference.namespace}/{reference.name}")
+            self._claims.enqueue(reference.key)
 
     def class_changed(self, old: StorageClass | None, new: StorageClass | None) -> None:
         present = new or old

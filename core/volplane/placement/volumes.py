@@ -76,7 +76,7 @@ def _told(volume: Volume, why: str, state: PlacementState) -> tuple[EventRecord,
     """An event on the volume, and on the claim that is bound to it."""
     event = warning(VOLUMES, volume, "VolumeLost", why)
     reference = volume.spec.claim_ref
-    claim = state.cluster.claims.get(f"{reference.namespace}/{reference.name}") if reference is not None else None
+    claim = state.cluster.claims.get(reference.key) if reference is not None else None
     if claim is None or reference is None or claim.uid != reference.uid:
         return (event,)
     return (event, warning(CLAIMS, claim, "VolumeLost", f"volume {volume.name}: {why}"))

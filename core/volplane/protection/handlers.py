@@ -31,7 +31,7 @@ class ProtectionHandlers:
             self._volumes.enqueue((new or old or KubeObject()).key)
         reference = old.spec.claim_ref if old is not None else None
         if reference is not None and reference.uid:
-            key = f"{reference.namespace}/{reference.name}"
+            key = reference.key
             if self._is_dying(key):
                 self._claims.enqueue(key)
 

@@ -34,7 +34,7 @@ def decide_volume_protection(
     held = volume.has_finalizer(VOLUME_PROTECTION)
     if volume.terminating and held:
         reference = volume.spec.claim_ref
-        claim = claims.get(f"{reference.namespace}/{reference.name}") if reference is not None else None
+        claim = claims.get(reference.key) if reference is not None else None
         paired = claim is not None and refers_to(volume, claim) and claim.spec.volume_name == volume.name
         if volume.status.phase == "Bound" or paired:
             return Wait(reason="bound to a claim")

@@ -82,7 +82,7 @@ def require_claim_gone(volume: Volume, action: Action, cluster: ClusterState, re
     if reference is None or not reference.uid or isinstance(cluster.progress.volumes.get(volume.uid).step, Deleted):
         # Once the asset is gone the claim has nothing to lose.
         return action
-    key = f"{reference.namespace}/{reference.name}"
+    key = reference.key
     if not reads.has(CLAIMS, key):
         if cluster.claims.gone(reference.uid):
             return action

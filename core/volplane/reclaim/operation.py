@@ -151,7 +151,7 @@ class RecycleOperation(_VolumeOperation):
         reference = volume.spec.claim_ref
         if reference is None or not reference.namespace:
             return []
-        key = f"{reference.namespace}/{reference.name}"
+        key = reference.key
         successor = await self._deps.live_claim(key)
         pods = (await self._deps.client.list(PODS, namespace=reference.namespace)).items
         return users_of_former((pod for pod in pods if key in claims_of_pod(pod)), successor)

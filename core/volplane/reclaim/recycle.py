@@ -221,7 +221,7 @@ def users_of_released(volume: Volume, intent: RecycleIntent | None, cluster: Clu
     reference = released_from(volume, intent)
     if reference is None:
         return []
-    key = f"{reference.namespace}/{reference.name}"
+    key = reference.key
     return users_of_former(cluster.pods.by_index("claim", key), cluster.claims.get(key))
 
 

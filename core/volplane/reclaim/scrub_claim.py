@@ -92,7 +92,7 @@ def hold(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: Li
     if not reads.has(VOLUMES, volume.key):
         return Read(VOLUMES, volume.key, why="is it still ours to scrub?")
     reference = volume.spec.claim_ref
-    released = f"{reference.namespace}/{reference.name}" if reference is not None else ""
+    released = reference.key if reference is not None else ""
     kept = replace(intent, held_by=claim.uid, released=released)
     wanted = {
         "apiVersion": "v1",

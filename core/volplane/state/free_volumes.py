@@ -73,7 +73,7 @@ class FreeVolumes:
         if old is not None:
             self._remove(old)
         if old is not None and (reference := old.spec.claim_ref) is not None:
-            key = f"{reference.namespace}/{reference.name}"
+            key = reference.key
             self._reserved[key].discard(old.name)
             if not self._reserved[key]:
                 del self._reserved[key]
@@ -82,7 +82,7 @@ class FreeVolumes:
         if is_free(new, ("", "Pending")):
             self._coming[place_of(new)][new.name] = new
         if (reference := new.spec.claim_ref) is not None:
-            self._reserved[f"{reference.namespace}/{reference.name}"].add(new.name)
+            self._reserved[reference.key].add(new.name)
         if not is_free(new):
             return False
         place, modes, entry = place_of(new), _modes_of(new), _entry_of(new)

@@ -147,7 +147,7 @@ class EventHandlers:
         keys: dict[str, None] = {}
         for item in (old, new):
             if item is not None and (reference := item.spec.claim_ref) is not None:
-                keys[f"{reference.namespace}/{reference.name}"] = None
+                keys[reference.key] = None
         name = (new or old or Volume()).name
         for index in ("volume", "own"):
             keys.update(dict.fromkeys(claim.key for claim in claims.by_index(index, name)))
@@ -199,7 +199,7 @@ class EventHandlers:
         if volume is None:
             return
         reference = volume.spec.claim_ref
-        claim = self._cluster.claims.get(f"{reference.namespace}/{reference.name}") if reference is not None else None
+        claim = self._cluster.claims.get(reference.key) if reference is not None else None
         if (
             reference is None
             or claim is None

@@ -138,4 +138,4 @@ def _candidate_key(volume: Volume) -> list[str]:
 
 def _claim_of_volume(volume: Volume) -> list[str]:
     reference = volume.spec.claim_ref
-    return [f"{reference.namespace}/{reference.name}"] if reference is not None else []
+    return [reference.key] if reference is not None else []

@@ -165,7 +165,7 @@ class Kubelet:
         volume = new or old
         if volume is None or (reference := volume.spec.claim_ref) is None:
             return
-        claim = f"{reference.namespace}/{reference.name}"
+        claim = reference.key
         self._poke_users(claim)
         grown = old is not None and new is not None and old.spec.capacity != new.spec.capacity
         if grown and (pod := self._running_user(claim)) is not None:
@@ -183,7 +183,7 @@ class Kubelet:
         name = attachment.spec.source.persistent_volume_name if attachment is not None else None
         volume = self._deps.informers.volumes.get(name) if name else None
         if volume is not None and (reference := volume.spec.claim_ref) is not None:
-            self._poke_users(f"{reference.namespace}/{reference.name}")
+            self._poke_users(reference.key)
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         """Wake the pods that may wait for a volume in the node's list of attached ones."""

@@ -99,7 +99,7 @@ def state(
 
     def reserved(key: str) -> list[Volume]:
         held = ((one, one.spec.claim_ref) for one in volumes.values())
-        return [one for one, ref in held if ref is not None and f"{ref.namespace}/{ref.name}" == key]
+        return [one for one, ref in held if ref is not None and ref.key == key]
 
     return SchedulerState(
         pods=lambda: pods,
