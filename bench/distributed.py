@@ -40,8 +40,7 @@ from volplane.placement.nodes import NodeBook
 from volplane.placement.room import PublishedRoom
 from volplane.placement.state import PlacementState
 from volplane.schemas import DriverInfo
-from volplane.state.cluster_state import ClusterState
-from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES
+from volplane.state.cluster_state import CLAIM_INDEXES, POD_INDEXES, ClusterState
 from volplane.state.naming import node_hash
 from volplane.state.records import Sealer
 from volplane_testing.distributed import CENTRAL, DistributedCluster

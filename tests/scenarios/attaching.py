@@ -12,7 +12,7 @@ from scenarios.faults import refusing
 from scenarios.harness import HEAD, Harness, Json
 from scenarios.references import place, resolved
 from volplane.attach.desired import Pair, csi_parts, pairs_of_pod, users_of
-from volplane.state.indexes import finished
+from volplane.state.cluster_state import finished
 
 DRIVER = "fake.csi.volplane.test"
 ORDER = ("nodes", "pods", "claims", "volumes", "attachments")

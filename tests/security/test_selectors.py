@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from volplane.kube.objects import Claim, Volume
-from volplane.state.free_volumes import FreeVolumes
-from volplane.state.matching import demand_of
+from volplane.state.matching import FreeVolumes, demand_of
 
 
 def volume(number: int) -> Volume:

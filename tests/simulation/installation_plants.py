@@ -9,7 +9,7 @@ from typing import Any
 from simulation.planting import by_name, replace
 from volplane._delays import RECORD_OF_OTHERS
 from volplane.controller.actions import Wait
-from volplane.intents import conflict, record, term
+from volplane.intents import record
 from volplane.provision import decide
 
 
@@ -19,13 +19,13 @@ def write_over_others(stack: ExitStack) -> None:
     def never(*_: Any) -> Wait | None:
         return None
 
-    for module in (record, term, decide):
+    for module in (record, decide):
         replace(stack, module, "claim_conflict", never)
 
 
 def leave_records_to_others_for_good(stack: ExitStack) -> None:
     """Believe that an installation whose record stands on a claim is at work, however long it has been silent."""
-    replace(stack, conflict, "RECORD_OF_OTHERS", dataclasses.replace(RECORD_OF_OTHERS, first=1e9, ceiling=1e9))
+    replace(stack, record, "RECORD_OF_OTHERS", dataclasses.replace(RECORD_OF_OTHERS, first=1e9, ceiling=1e9))
 
 
 INSTALLATION_PLANTS = by_name(write_over_others, leave_records_to_others_for_good)

@@ -10,7 +10,7 @@ from volplane import Fence
 from volplane.controller.actions import Wait
 from volplane.controller.runner import Runner
 from volplane.drivers import calls
-from volplane.intents import term
+from volplane.intents import record
 from volplane.reclaim import recycle
 from volplane.state.cluster_state import ClusterState
 from volplane_testing.simulation.hooks import TimedExecutor
@@ -53,7 +53,7 @@ def expand_after_a_pause(stack: ExitStack) -> None:
 
 def follow_a_former_leader(stack: ExitStack) -> None:
     """Go on with what another leader began, and do not ask the Lease who leads."""
-    for module in (term, recycle):
+    for module in (record, recycle):
         replace(stack, module, "not_leading", lambda *_: None)
 
 

@@ -9,8 +9,7 @@ import msgspec
 
 from simulation.planting import by_name, replace
 from volplane import protection
-from volplane.intents.discard import DiscardOperation
-from volplane.intents.operation import OperationDeps
+from volplane.intents.operation import DiscardOperation, OperationDeps
 from volplane.kube import names
 from volplane.kube.objects import Claim, Volume
 from volplane.protection.live_pods import LivePods

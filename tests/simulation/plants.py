@@ -20,9 +20,8 @@ from volplane.controller.actions import Create, Patch, Settled, Wait
 from volplane.controller.runner import Runner
 from volplane.controller.steps import Steps
 from volplane.errors import ApiError
-from volplane.intents import discard, record
-from volplane.intents.discard import DiscardOperation
-from volplane.intents.operation import OperationDeps
+from volplane.intents import operation, record
+from volplane.intents.operation import DiscardOperation, OperationDeps
 from volplane.kube import reflector
 from volplane.kube.cache import Cache
 from volplane.kube.credentials import Credentials
@@ -30,7 +29,7 @@ from volplane.kube.kinds import PODS
 from volplane.kube.objects import Claim, Volume
 from volplane.kube.reflector import Reflector
 from volplane.provision import decide as provision
-from volplane.provision.persistentvolume import volume_body
+from volplane.provision.decide import volume_body
 from volplane.reclaim import delete, recycle, scrub_events, scrub_pod
 from volplane.roles import whole
 from volplane.roles.whole import Whole
@@ -171,7 +170,7 @@ def choose_a_place_anew(stack: ExitStack) -> None:
         return declare(claim, storage_class, driver, None, world, **terms)
 
     replace(stack, provision, "_declare", elsewhere)
-    for module in (discard, record):
+    for module in (operation, record):
         replace(stack, module, "presumed_intent", lambda _claim, driver, _world: _blank(driver.name))
     replace(stack, ClusterState, "intent_of", _written)
 

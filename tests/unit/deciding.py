@@ -23,8 +23,7 @@ from volplane.process.duties import ALL_CONTROLLERS
 from volplane.reclaim import delete, recycle
 from volplane.roles import decisions
 from volplane.schemas import DriverInfo
-from volplane.state.cluster_state import ClusterState
-from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES
+from volplane.state.cluster_state import CLAIM_INDEXES, POD_INDEXES, ClusterState
 from volplane.state.records import Sealer
 
 DRIVER: Final = "disk.example.com"

@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 from volplane.kube import names
 from volplane.kube.objects import Claim, Node, Pod, Volume, VolumeAttachment
-from volplane.state.cluster_state import ClusterState
-from volplane.state.indexes import asset_name, claims_of_pod, finished
+from volplane.state.cluster_state import ClusterState, asset_name, claims_of_pod, finished
 from volplane.state.naming import csi_source, handle_in, volume_source
 
 __all__ = [

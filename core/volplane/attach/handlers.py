@@ -22,8 +22,7 @@ from volplane.attach.desired import (
 from volplane.controller.actions import Queue
 from volplane.kube import names
 from volplane.kube.objects import Claim, CsiDriver, KubeObject, Node, Pod, Volume, VolumeAttachment
-from volplane.state.cluster_state import ClusterState
-from volplane.state.indexes import asset_name, finished
+from volplane.state.cluster_state import ClusterState, asset_name, finished
 from volplane.state.records import attachment_intent_of
 
 __all__ = ["AttachDetachHandlers", "AttacherHandlers"]

@@ -41,7 +41,7 @@ from volplane.reclaim.drain import (
     release_volume,
 )
 from volplane.reclaim.scrub_pod import SCRUB_LABEL
-from volplane.state.indexes import claims_of_pod, scrubbed_volume
+from volplane.state.cluster_state import claims_of_pod, scrubbed_volume
 from volplane.state.naming import node_hash
 
 __all__ = ["Drain", "Leftover", "register"]

@@ -19,8 +19,7 @@ from volplane.attach.desired import (
 from volplane.controller.actions import Action, Create, Delete, LiveReads, Wait
 from volplane.explain.explain import Explanation, attachment_sentence
 from volplane.kube.objects import Claim, Node, Pod, PodVolume, Volume, VolumeAttachment
-from volplane.state.cluster_state import ClusterState
-from volplane.state.indexes import claim_of_volume, finished
+from volplane.state.cluster_state import ClusterState, claim_of_volume, finished
 
 __all__ = ["explain_pod"]
 

@@ -25,8 +25,7 @@ from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import ATTACHMENTS, CLAIMS, CSI_DRIVERS, NODES, PODS, STORAGE_CLASSES, VOLUMES, Kind
 from volplane.kube.objects import KubeObject, Pod
-from volplane.state.cluster_state import ClusterState
-from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES, claims_of_pod
+from volplane.state.cluster_state import CLAIM_INDEXES, POD_INDEXES, ClusterState, claims_of_pod
 from volplane.state.records import Sealer
 
 __all__ = ["PodExplanation", "read_pod"]

@@ -3,6 +3,19 @@
 An intent ends when its own volume is bound, or when no volume can come of it any more and no asset is left. If a person
 deletes the volume before the claim is bound to it, the claim's intent names the next generation before that volume's
 asset is destroyed: what is made next is another asset, and client tokens must tell the two apart.
+
+Conflicts. A record of ours that is overwritten is written again after a growing delay. Otherwise a tenant who writes in
+a loop, a process without an election beside one that was elected, or two installations that serve one driver name would
+make us write without pause. A record that another installation has sealed is left to it, and nothing is started for the
+claim. When it has not changed for a while (`RECORD_OF_OTHERS`), ours replaces it. An installation that is at work then
+writes its own again, and no hook is called before it had time for that (`TAKEOVER_GRACE`). So two installations never
+work on one claim at once, and if one was stopped, renamed or removed, the other goes on without a person. A record that
+was sealed with a former key of our own names our own namespace: there is no wait for it.
+
+Terms. Every intent that is written before a hook names the term of leadership in which it is worked on. A process that
+finds another term there reads its own Lease live. If it holds the Lease, it takes the intent over by a conditional
+write of its own term. So a former leader that has not noticed its loss overwrites no record of its successor. Numbers
+of terms are never compared: a Lease that was created again counts from 0.
 """
 
 from __future__ import annotations
@@ -13,40 +26,52 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
-from volplane.controller.actions import Action, EventRecord, Patch, Run, Wait, warning
+from volplane._delays import LIVE_STATE_FORBIDS, RECORD_OF_OTHERS, RECORD_OVERWRITTEN
+from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Run, Wait, warning
 from volplane.drivers.view import DriverView
-from volplane.intents.conflict import claim_conflict
-from volplane.intents.ownership import driver_named
+from volplane.intents.ownership import claim_elsewhere, driver_named
 from volplane.intents.requests import allowed_segments
 from volplane.kube import names
-from volplane.kube.kinds import CLAIMS
-from volplane.kube.objects import Claim, StorageClass, Volume
+from volplane.kube.kinds import CLAIMS, LEASES, VOLUMES, Kind
+from volplane.kube.leases import fence_of
+from volplane.kube.objects import Claim, Lease, StorageClass, Volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim, refers_to
 from volplane.state.naming import generation_of, volume_name_of
 from volplane.state.progress import Discarded, Discarding, Pending
-from volplane.state.records import INTENT_VERSION, ClaimIntent, Sealer, named_in_record
+from volplane.state.records import (
+    INTENT_VERSION,
+    TAKEOVER_GRACE,
+    ClaimIntent,
+    RecordConflict,
+    RecycleIntent,
+    Sealer,
+    named_in_record,
+)
 
 __all__ = [
     "after_deleted_volume",
     "can_never_be_bound",
     "choose_segment",
+    "claim_conflict",
     "class_is_gone",
     "discard",
     "discard_begun",
     "driver_of_class",
     "has_newer_intent",
     "holds_asset",
+    "not_leading",
     "not_provisioned",
     "presumed_intent",
     "presumed_segment",
     "provisioning_failed",
     "record_intent",
     "run_provision",
+    "scrub_conflict",
     "settle",
     "settled_metadata",
+    "take_over",
 ]
-
 
 # --- the place ----------------------------------------------------------------------------------------------------
 
@@ -291,3 +316,109 @@ def after_deleted_volume(claim: Claim, volume: Volume, cluster: ClusterState) ->
         return wait
     intent = ClaimIntent(v=INTENT_VERSION, driver=maker, generation=generation_of(volume) + 1)
     return record_intent(claim, intent, cluster, why="declare the intent to provision anew")
+
+
+# --- conflicts ----------------------------------------------------------------------------------------------------
+
+
+def claim_conflict(claim: Claim, driver: str, cluster: ClusterState) -> Wait | None:
+    """Return why the claim's record may be neither written nor acted upon now; None if it may. driver: its name."""
+    known = cluster.record_conflicts.about(claim.uid)
+    if known is None or not cluster.has_driver(driver):
+        return None
+    ours = cluster.record_conflicts.is_ours(claim)
+    left = _ends(known, ours=ours) - cluster.monotonic()
+    if left <= 0:
+        return None
+    if ours:
+        reason = f"the installation in namespace {known.other} has time to answer that it works on the claim"
+        return Wait(reason=reason, seconds=left)
+    if not known.was_ours and named_in_record(claim.annotation(names.INTENT)).driver not in ("", driver):
+        reason = f"the installation in namespace {known.other} removes what it has begun for it with another driver"
+        return Wait(reason=reason, seconds=left)
+    if known.other:
+        message = (
+            f'the installation of volplane in namespace {known.other} works on this claim: it serves driver "{driver}" '
+            "too; give each installation driver names of its own, or stop one of them"
+        )
+        return _wait(CLAIMS, claim, "DriverServedTwice", message, left)
+    message = (
+        "the record of what is made for this claim (annotation volplane.dev/intent) is written over again and again; "
+        "find out who writes it besides the volplane that leads"
+    )
+    return _wait(CLAIMS, claim, "IntentOverwritten", message, left)
+
+
+def scrub_conflict(volume: Volume, intent: RecycleIntent | None, cluster: ClusterState) -> Wait | None:
+    """Return why the scrub of this record may not be worked on now; None if it may, or there is no record.
+
+    A scrub of another installation is never taken over: this process does not see that one's pods, so only that
+    installation or a person can say that none of them erases the volume any more.
+    """
+    if intent is None:
+        return None
+    installation = cluster.sealer.installation
+    if intent.installation and installation and intent.installation != installation:
+        message = (
+            f"the installation of volplane in namespace {intent.installation} scrubs this volume; give each "
+            "installation driver names of its own. If that one is gone, and no pod of it uses the volume, remove the "
+            "annotation volplane.dev/intent from the volume"
+        )
+        return _wait(VOLUMES, volume, "DriverServedTwice", message)
+    known = cluster.record_conflicts.about(volume.uid)
+    if known is None or (left := _ends(known, ours=intent.fence == cluster.fence()) - cluster.monotonic()) <= 0:
+        return None
+    message = (
+        "the record of the scrub (annotation volplane.dev/intent) is written over again and again; find out who "
+        "writes it besides the volplane that leads"
+    )
+    return _wait(VOLUMES, volume, "IntentOverwritten", message, left)
+
+
+def _ends(known: RecordConflict, *, ours: bool) -> float:
+    """Return the loop time from which the record may be written and acted upon. ours: it is ours now."""
+    if ours:
+        return known.since + (TAKEOVER_GRACE if known.taking_over else 0.0)
+    if known.was_ours:
+        return known.since + RECORD_OVERWRITTEN.delay(known.overwrites)
+    return known.since + RECORD_OF_OTHERS.delay(known.undone_takeovers + 1)
+
+
+def _wait(kind: Kind[Any], about: Claim | Volume, reason: str, message: str, seconds: float | None = None) -> Wait:
+    """Wait, with a warning on the object. reason: of the Event."""
+    return Wait(reason=message, seconds=seconds, events=(warning(kind, about, reason, message),))
+
+
+# --- terms --------------------------------------------------------------------------------------------------------
+
+
+def not_leading(cluster: ClusterState, reads: LiveReads) -> Action | None:
+    """Return the read or wait that comes before a takeover; None if the Lease, read live, is this process's own."""
+    key = cluster.lease
+    if not key:
+        return None  # There is no election.
+    if not reads.has(LEASES, key):
+        return Read(LEASES, key, why="is this process still the leader?")
+    lease = reads.get(LEASES, key)
+    if isinstance(lease, Lease) and str(fence_of(lease)) == cluster.fence():
+        return None
+    return Wait(reason="another process leads now", seconds=LIVE_STATE_FORBIDS.delay())
+
+
+def take_over(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action | None:
+    """Return the next step of a takeover; None if the claim has no intent, or one of our term.
+
+    An intent of a driver that is not configured here, or of another node, is another process's. If a tenant has removed
+    the finalizer from a claim that still waits, it is added again, as no intent is worked on without it.
+    """
+    bound = bool(claim.spec.volume_name) or claim.annotation(names.BIND_COMPLETED) is not None
+    if (claim.terminating or bound) and not claim.has_finalizer(names.PROVISIONING_FINALIZER):
+        return None
+    intent = cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
+    if intent is None or intent.fence == cluster.fence() or not cluster.has_driver(intent.driver):
+        return None
+    if cluster.drivers.on_nodes(intent.driver) or claim_elsewhere(claim, cluster):
+        return None
+    if (wait := claim_conflict(claim, intent.driver, cluster)) is not None:
+        return wait
+    return not_leading(cluster, reads) or record_intent(claim, intent, cluster, why="take over what was begun")

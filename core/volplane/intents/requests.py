@@ -15,7 +15,7 @@ from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.objects import Claim, Node, StorageClass, Volume
 from volplane.requests import ClaimIdentity, Context, NodeIdentity, ProvisionRequest, VolumeIdentity
-from volplane.state.indexes import NodePlaces
+from volplane.state.cluster_state import NodePlaces
 from volplane.state.matching import capacity_of, request_of
 from volplane.state.naming import generation_of, handle_in, volume_name_of, volume_source
 from volplane.state.records import ClaimIntent

@@ -27,8 +27,7 @@ from volplane.kube.objects import Claim, CsiStorageCapacity, Node, StorageClass,
 from volplane.kube.quantity import format_bytes
 from volplane.operations import Work
 from volplane.requests import CapacityRequest
-from volplane.state.cluster_state import ClusterState
-from volplane.state.indexes import NodePlaces
+from volplane.state.cluster_state import ClusterState, NodePlaces
 from volplane.state.matching import class_of_claim
 from volplane.state.naming import node_hash
 

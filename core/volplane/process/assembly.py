@@ -36,8 +36,7 @@ from volplane.process import duties
 from volplane.process.control_plane import ControlPlane
 from volplane.process.measuring import MeasuredHooks
 from volplane.roles.node import field_selector, label_selector
-from volplane.state.cluster_state import ClusterState
-from volplane.state.indexes import CLAIM_INDEXES, POD_INDEXES, NodePlaces
+from volplane.state.cluster_state import CLAIM_INDEXES, POD_INDEXES, ClusterState, NodePlaces
 from volplane.state.records import Sealer
 
 __all__ = ["Dependencies", "build", "watches_of"]

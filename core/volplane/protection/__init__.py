@@ -7,7 +7,7 @@ anything: it adds a finalizer to a living object, and removes it from a terminat
 from collections.abc import Iterable
 from typing import Final
 
-from volplane.binding.volumes import is_promised
+from volplane.binding.steps import is_promised
 from volplane.controller.controller import FOLLOW, Controller, Duty, Role, Rule, Watch
 from volplane.intents.operation import OperationDeps
 from volplane.intents.ownership import removes_protection

@@ -6,7 +6,7 @@ from volplane.controller.actions import Queue
 from volplane.kube.names import CLAIM_PROTECTION, VOLUME_PROTECTION
 from volplane.kube.objects import Claim, KubeObject, Pod, Volume
 from volplane.protection.claims import ProtectionState
-from volplane.state.indexes import claims_of_pod
+from volplane.state.cluster_state import claims_of_pod
 
 __all__ = ["ProtectionHandlers"]
 

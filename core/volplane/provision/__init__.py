@@ -1,16 +1,14 @@
 """Provisioning: from an unbound claim to the volume that is made for it.
 
-`decide` returns the next action, `operation` makes the live checks and calls the hook, `persistentvolume` is the body
-of the volume. `volplane.roles` calls them. It never binds, and never deletes an asset: what must go is handed to
-`intents.discard`.
+`decide` returns the next action, `operation` makes the live checks and calls the hook. `volplane.roles` calls them. It
+never binds, and never deletes an asset: what must go is handed to `DiscardOperation`.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
 from volplane.controller.controller import Duty, Handler, Role, Rule
-from volplane.intents.discard import DiscardOperation
-from volplane.intents.operation import OperationDeps
+from volplane.intents.operation import DiscardOperation, OperationDeps
 from volplane.provision.operation import ProvisionOperation
 
 __all__ = ["PROVISIONER", "operations"]

@@ -23,7 +23,7 @@ from volplane.kube import names
 from volplane.kube.kinds import VOLUME_ATTRIBUTES_CLASSES
 from volplane.kube.objects import Claim, StorageClass, VolumeAttributesClass
 from volplane.operations import Again, Work
-from volplane.provision.persistentvolume import awaits_recognition
+from volplane.provision.decide import awaits_recognition
 from volplane.requests import DeleteRequest, ModifyRequest, ProvisionRequest, ValidateRequest
 from volplane.state.naming import is_in_tree, volume_name_of
 from volplane.state.progress import ClaimProgress

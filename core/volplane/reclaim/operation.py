@@ -21,7 +21,7 @@ from volplane.operations import Work
 from volplane.reclaim.delete import recorded_state
 from volplane.reclaim.recycle import job_erases, recycles, used_by, users_of_former
 from volplane.requests import DeleteRequest, RecycleRequest
-from volplane.state.indexes import claims_of_pod
+from volplane.state.cluster_state import claims_of_pod
 from volplane.state.naming import volume_source
 from volplane.state.progress import BackendErased, Deleted, Deleting, Erasing, ScrubPlan, VolumeProgress
 from volplane.state.records import recycle_intent_of

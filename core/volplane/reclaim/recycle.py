@@ -28,9 +28,8 @@ from volplane.controller.actions import (
     warning,
 )
 from volplane.drivers.view import DriverView
-from volplane.intents.conflict import scrub_conflict
 from volplane.intents.ownership import NO_PLUGIN, DriverLookup, driver_of, run_on_asset, shared_with
-from volplane.intents.term import not_leading
+from volplane.intents.record import not_leading, scrub_conflict
 from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES, WHOLE_PODS
 from volplane.kube.objects import Claim, Pod, Volume, WholePod
@@ -56,8 +55,7 @@ from volplane.reclaim.scrub_pod import (
     sealed_spec,
     spec_difference,
 )
-from volplane.state.cluster_state import ClusterState
-from volplane.state.indexes import finished
+from volplane.state.cluster_state import ClusterState, finished
 from volplane.state.naming import on_release
 from volplane.state.progress import BackendErased, Erasing, ScrubPlan, VolumeProgress
 from volplane.state.records import INTENT_VERSION, RecycleIntent, recycle_intent_of, write_intent

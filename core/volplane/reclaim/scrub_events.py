@@ -12,8 +12,7 @@ from volplane.kube.cache import Cache
 from volplane.kube.kinds import VOLUMES, Kind
 from volplane.kube.objects import KubeObject, ObjectReference
 from volplane.reclaim.scrub_pod import pod_name
-from volplane.state.cluster_state import ClusterState
-from volplane.state.indexes import scrubbed_volume
+from volplane.state.cluster_state import ClusterState, scrubbed_volume
 
 __all__ = ["POD_EVENTS", "POD_EVENTS_SELECTOR", "PodEvent", "ScrubEvents"]
 

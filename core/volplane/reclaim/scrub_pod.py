@@ -18,7 +18,7 @@ from volplane.controller.scrub_template import ADDED_CAPABILITIES, CONTAINER, VO
 from volplane.kube import names
 from volplane.kube.kinds import PODS
 from volplane.kube.objects import Pod, Volume
-from volplane.state.indexes import SCRUB_VOLUME
+from volplane.state.cluster_state import SCRUB_VOLUME
 from volplane.state.matching import capacity_of
 from volplane.state.naming import volume_source
 from volplane.state.progress import ScrubPlan

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from volplane import provision, reclaim
-from volplane.binding.claims import ClaimReconciler
+from volplane.binding.steps import ClaimReconciler
 from volplane.controller.actions import Decide
 from volplane.controller.controller import Controller, Duty, Handler, Role, Watch
 from volplane.intents.operation import OperationDeps

@@ -13,8 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from volplane.binding.claims import not_asked
-from volplane.binding.volumes import not_released
+from volplane.binding.steps import not_asked, not_released
 from volplane.controller.actions import Action, LiveReads, Settled, Wait, warning
 from volplane.intents.ownership import finalizer_step, held_for_reclaim
 from volplane.intents.record import (
@@ -22,13 +21,13 @@ from volplane.intents.record import (
     driver_of_class,
     settle,
     settled_metadata,
+    take_over,
 )
-from volplane.intents.term import take_over
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.provision import decide as provision
-from volplane.provision.persistentvolume import restore_annotations
+from volplane.provision.decide import restore_annotations
 from volplane.reclaim.delete import Terms, decide_delete, require_claim_gone
 from volplane.reclaim.recycle import abandon_scrub, decide_recycle, end_scrub, recycles, remove_strays
 from volplane.reclaim.scrub_claim import held_for_scrub

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from volplane.binding.claims import confirm, is_delayed, no_volume_fits, pending, wait_for_consumer
 from volplane.binding.decide import (
     Bind,
     Unmatched,
@@ -18,14 +17,19 @@ from volplane.binding.decide import (
     unbind_patch,
     volume_phase_step,
 )
-from volplane.binding.volumes import (
+from volplane.binding.steps import (
     claim_about_to_bind,
     claim_of,
+    confirm,
     half_bound,
     incomplete,
     is_complete,
+    is_delayed,
     never_bound,
+    no_volume_fits,
+    pending,
     rests_with_its_claim,
+    wait_for_consumer,
 )
 from volplane.controller.actions import Action, LiveReads, Read, Settled, Wait, warning
 from volplane.intents.ownership import finalizer_step, held_for_reclaim
@@ -35,13 +39,13 @@ from volplane.intents.record import (
     has_newer_intent,
     settle,
     settled_metadata,
+    take_over,
 )
-from volplane.intents.term import take_over
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.provision import decide as provision
-from volplane.provision.persistentvolume import restore_annotations
+from volplane.provision.decide import restore_annotations
 from volplane.reclaim.delete import Terms, decide_delete, require_claim_gone
 from volplane.reclaim.recycle import abandon_scrub, decide_recycle, end_scrub, recycles, remove_strays
 from volplane.reclaim.scrub_claim import held_for_scrub

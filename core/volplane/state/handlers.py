@@ -12,8 +12,7 @@ from volplane.assets import VolumeSource
 from volplane.controller.actions import Queue
 from volplane.kube import names
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume, VolumeAttachment
-from volplane.state.cluster_state import ClusterState
-from volplane.state.indexes import claims_of_pod, finished, scrubbed_volume
+from volplane.state.cluster_state import ClusterState, claims_of_pod, finished, scrubbed_volume
 from volplane.state.matching import class_of_claim
 from volplane.state.naming import shows_asset, volume_name_of
 from volplane.state.records import RecycleIntent, attachment_intent_of, read_intent

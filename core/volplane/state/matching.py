@@ -1,23 +1,31 @@
-"""Matches claims with volumes. Pure. Quantities are exact: nanos of a byte.
+"""Matches claims with volumes, and finds free volumes and waiting claims without a scan.
 
+Quantities are exact: nanos of a byte. `FreeVolumes` follows the volume cache, `WaitingClaims` the decisions about
+claims. Ties are broken by capacity, then creation, then name, so that two runs over the same objects choose the same
+volume.
 Source: reference binder, `k8s.io/component-helpers/storage/volume.FindMatchingVolume` and `checkVolumeSatisfyClaim`.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
+from typing import Literal
 
 import msgspec
+from sortedcontainers import SortedList
 
 from volplane.kube import names
+from volplane.kube.names import INTENT
 from volplane.kube.objects import Claim, KubeObject, LabelSelector, ObjectReference, Volume
 from volplane.kube.quantity import parse
 
 __all__ = [
     "Demand",
+    "FreeVolumes",
     "Place",
+    "WaitingClaims",
     "capacity_of",
     "class_of_claim",
     "class_of_volume",
@@ -211,3 +219,241 @@ def refusal(volume: Volume, claim: Claim, *, ignoring: Collection[str] = ()) -> 
         if fails and name not in ignoring:
             return _REFUSALS[name].format(volume.name)
     return ""
+
+
+Entry = tuple[int, str, str]
+"""(capacity in nanos, creation timestamp, name): the order in which volumes are offered."""
+Modes = tuple[str, ...]
+Rank = tuple[int, str, str]
+"""(minus the request in nanos, creation timestamp, key): the order in which waiting claims are queued again."""
+_Label = tuple[str, str] | Literal[""]
+_Shape = tuple[Modes, bytes]
+"""(access modes, selector in JSON) of a demand."""
+
+
+def _modes_of(volume: Volume) -> Modes:
+    held = set(volume.spec.access_modes or ())
+    return tuple(mode for mode in MODE_ORDER if mode in held)
+
+
+def _entry_of(volume: Volume) -> Entry:
+    return (capacity_of(volume), volume.metadata.creation_timestamp or "", volume.name)
+
+
+def is_free(volume: Volume, phases: tuple[str, ...] = ("Available",)) -> bool:
+    """Tell whether any claim may take it: in one of the phases, unreserved, not being deleted or scrubbed."""
+    unused = volume.spec.claim_ref is None and not volume.terminating and volume.annotation(INTENT) is None
+    return unused and volume.status.phase in phases
+
+
+class FreeVolumes:
+    """The volumes that may be bound, by place and access modes, ordered by size, and those reserved for a claim.
+
+    `hold` withdraws a volume between the decision to bind it and the answer to that write.
+    """
+
+    def __init__(self) -> None:
+        self._candidates: defaultdict[Place, dict[Modes, SortedList[Entry]]] = defaultdict(dict)
+        self._volumes: dict[str, tuple[Volume, Place, Modes, Entry]] = {}
+        self._reserved: defaultdict[str, set[str]] = defaultdict(set)
+        self._coming: defaultdict[Place, dict[str, Volume]] = defaultdict(dict)
+        """New volumes that will be free once their first phase is written."""
+        self._holder: dict[str, str] = {}
+        """Name of a held volume -> key of the claim."""
+        self._held: dict[str, str] = {}
+        """Key of a claim -> name of the volume that it holds."""
+
+    def __len__(self) -> int:
+        return len(self._volumes)
+
+    def changed(self, old: Volume | None, new: Volume | None) -> bool:
+        """Follow the cache. Returns True if the volume has become free, so that a waiting claim may want it."""
+        reserved = old.spec.claim_ref if old is not None else None
+        if reserved is not None and new is not None and new.spec.claim_ref == reserved:
+            return False  # Reserved as before, so not free.
+        before = self._volumes.get(old.name) if old is not None else None
+        if old is not None:
+            self._remove(old)
+        if old is not None and (reference := old.spec.claim_ref) is not None:
+            key = reference.key
+            self._reserved[key].discard(old.name)
+            if not self._reserved[key]:
+                del self._reserved[key]
+        if new is None:
+            return False
+        if is_free(new, ("", "Pending")):
+            self._coming[place_of(new)][new.name] = new
+        if (reference := new.spec.claim_ref) is not None:
+            self._reserved[reference.key].add(new.name)
+        if not is_free(new):
+            return False
+        place, modes, entry = place_of(new), _modes_of(new), _entry_of(new)
+        candidates = self._candidates[place]
+        if modes not in candidates:
+            candidates[modes] = SortedList()
+        candidates[modes].add(entry)
+        self._volumes[new.name] = (new, place, modes, entry)
+        return before is None or before[1:] != (place, modes, entry) or before[0].metadata.labels != new.metadata.labels
+
+    def _remove(self, volume: Volume) -> None:
+        arriving = self._coming.get(place_of(volume), {})
+        arriving.pop(volume.name, None)
+        if not arriving:
+            self._coming.pop(place_of(volume), None)
+        known = self._volumes.pop(volume.name, None)
+        if known is None:
+            return
+        _, place, modes, entry = known
+        bucket = self._candidates[place][modes]
+        bucket.remove(entry)
+        if not bucket:
+            del self._candidates[place][modes]
+            if not self._candidates[place]:
+                del self._candidates[place]
+
+    def reserved_for(self, claim_key: str) -> list[str]:
+        """Return the sorted names of the volumes whose reference names this claim, with any uid."""
+        return sorted(self._reserved.get(claim_key, ()))
+
+    def get(self, name: str) -> Volume | None:
+        """Return the volume if it is free and not held."""
+        known = self._volumes.get(name)
+        return known[0] if known is not None and name not in self._holder else None
+
+    def best(self, demand: Demand, *, claim_key: str = "") -> Volume | None:
+        """Return the smallest free volume that fits, with the fewest access modes. Skips those held by others."""
+        candidates = self._candidates.get(demand.place)
+        if not candidates:
+            return None
+        buckets = [(len(modes), modes) for modes in candidates if demand.access_modes.issubset(modes)]
+        for _, modes in sorted(buckets):
+            for entry in candidates[modes].irange(minimum=(demand.request, "", "")):
+                name = entry[2]
+                if self._holder.get(name, claim_key) != claim_key:
+                    continue
+                volume = self._volumes[name][0]
+                if demand.accepts(volume):
+                    return volume
+        return None
+
+    def coming(self, demand: Demand) -> Volume | None:
+        """Return a volume that fits and will soon be free. There are only few at a time."""
+        arriving = self._coming.get(demand.place, {})
+        fitting = (v for v in arriving.values() if capacity_of(v) >= demand.request and demand.accepts(v))
+        return min(fitting, key=_entry_of, default=None)
+
+    def hold(self, name: str, claim_key: str) -> None:
+        """Keep the volume for this claim until the write that binds it is answered."""
+        self.release(claim_key)
+        self._holder[name] = claim_key
+        self._held[claim_key] = name
+
+    def release(self, claim_key: str) -> str | None:
+        """End the claim's hold, if any. Returns the name of the volume if it is free again."""
+        name = self._held.pop(claim_key, None)
+        if name is None:
+            return None
+        self._holder.pop(name, None)
+        return name if name in self._volumes else None
+
+    def candidates(self, place: Place, limit: int) -> list[Volume]:
+        """Return up to `limit` free volumes of a place, for explanations."""
+        found: list[Volume] = []
+        for bucket in self._candidates.get(place, {}).values():
+            for entry in bucket:
+                if len(found) == limit:
+                    return found
+                found.append(self._volumes[entry[2]][0])
+        return found
+
+
+class WaitingClaims:
+    """The unbound claims that found no volume. A new volume wakes exactly one that can use it.
+
+    A woken claim that does not take the volume passes it on: `take_offers` returns the volumes it was woken for. Claims
+    with equal access modes and selector wait in one queue. A queue is searched only for volumes with a label that its
+    selector needs, so that neither many claims nor many selectors make a new volume expensive.
+    """
+
+    def __init__(self) -> None:
+        self._queues: defaultdict[tuple[Place, _Label], dict[_Shape, SortedList[Rank]]] = defaultdict(dict)
+        """Waiting claims that were not woken, by place, needed label and shape."""
+        self._claims: dict[str, tuple[Demand, Rank]] = {}
+        self._offers: dict[str, set[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._claims)
+
+    def add(self, claim: Claim, demand: Demand) -> None:
+        """Let the claim wait for a volume."""
+        known = self._claims.get(claim.key)
+        if known is not None and known[0] == demand:
+            return
+        self.discard(claim.key)
+        rank = (-demand.request, claim.metadata.creation_timestamp or "", claim.key)
+        self._claims[claim.key] = (demand, rank)
+        if claim.key not in self._offers:
+            self._queue(demand, rank)
+
+    def discard(self, claim_key: str) -> None:
+        """Remove a claim that is bound, gone, or whose demand changed."""
+        known = self._claims.pop(claim_key, None)
+        if known is not None and claim_key not in self._offers:
+            self._unqueue(*known)
+
+    def wake_for(self, volume: Volume, *, passed_over: Iterable[str] = ()) -> str | None:
+        """Wake the claim with the largest request that the volume satisfies. Returns its key; None: there is none."""
+        found = min(self._first_of_queues(volume, set(passed_over)), default=None)
+        if found is None:
+            return None
+        key = found[2]
+        self._unqueue(*self._claims[key])
+        self._offers[key] = {volume.name}
+        return key
+
+    def take_offers(self, claim_key: str) -> set[str]:
+        """Return the names of the volumes for which the claim was woken. It can then be woken again."""
+        offers = self._offers.pop(claim_key, None)
+        if offers is None:
+            return set()
+        if (known := self._claims.get(claim_key)) is not None:
+            self._queue(*known)
+        return offers
+
+    def _first_of_queues(self, volume: Volume, skip: set[str]) -> Iterator[Rank]:
+        """Yield, of every queue that the volume suits, the first claim for which it is large enough."""
+        place, least = place_of(volume), (-capacity_of(volume), "", "")
+        labels: list[_Label] = ["", *(volume.metadata.labels or {}).items()]
+        for label in labels:
+            for queue in self._queues.get((place, label), {}).values():
+                fitting = (rank for rank in queue.irange(minimum=least) if rank[2] not in skip)
+                first = next(fitting, None)
+                if first is not None and self._claims[first[2]][0].accepts(volume):
+                    yield first
+
+    def _queue(self, demand: Demand, rank: Rank) -> None:
+        shapes = self._queues[demand.place, _needed_label(demand)]
+        shape = _shape_of(demand)
+        if shape not in shapes:
+            shapes[shape] = SortedList()
+        shapes[shape].add(rank)
+
+    def _unqueue(self, demand: Demand, rank: Rank) -> None:
+        where, shape = (demand.place, _needed_label(demand)), _shape_of(demand)
+        shapes = self._queues[where]
+        shapes[shape].remove(rank)
+        if not shapes[shape]:
+            del shapes[shape]
+            if not shapes:
+                del self._queues[where]
+
+
+def _needed_label(demand: Demand) -> _Label:
+    """Return a label without which no volume matches the selector; "" if the selector requires none."""
+    labels = demand.selector.match_labels if demand.selector is not None else None
+    return min(labels.items()) if labels else ""
+
+
+def _shape_of(demand: Demand) -> _Shape:
+    """Return a value that is equal for demands which differ in size only."""
+    return tuple(sorted(demand.access_modes)), msgspec.json.encode(demand.selector, order="sorted")

@@ -1,15 +1,30 @@
-"""How volumes and assets are named, and what the source of a volume contains. Pure."""
+"""How volumes and assets are named, what the source of a volume contains, and which volumes share storage. Pure.
+
+Volumes share storage if their sources are equal, or one lies within the other. Paths on nodes are compared for
+`hostPath` and `local` together, and only if both can be on one node; NFS exports by server and path; disks of Amazon
+and Google by the handle that their CSI driver has for them, whether the source is CSI or in-tree; all other sources by
+their handle. Servers are compared by name: two names count as two servers.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import posixpath
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from sortedcontainers import SortedDict
 
 from volplane.assets import VolumeSource
 from volplane.kube import names
-from volplane.kube.objects import Claim, Volume
+from volplane.kube.objects import Claim, NodeSelectorTerm, Volume
 
 __all__ = [
     "IN_TREE_PREFIX",
+    "Overlap",
+    "Overlaps",
     "asset_key",
     "csi_source",
     "generation_of",
@@ -154,3 +169,226 @@ _SOURCES = (
     ("storageos", "storageos"),
     ("vsphere_volume", "vsphereVolume"),
 )
+
+
+_HOSTNAME: Final = "kubernetes.io/hostname"
+_ANYWHERE: Final = ""
+"""Stands for the label of volumes that are not pinned to nodes."""
+_END: Final = "\U0010ffff"
+"""Sorts after every key with the same prefix."""
+_PD: Final = names.MIGRATED_PLUGINS["kubernetes.io/gce-pd"]
+_MOUNT_FIELDS: Final = frozenset({"fsType", "readOnly", "secretRef", "secretName", "mountOptions", "partition"})
+"""Fields of a source that say how it is mounted, not which storage it is."""
+
+
+class Overlap(NamedTuple):
+    """Another volume that shares storage."""
+
+    name: str
+    relation: str
+    """How the first one's source is related to it, for messages."""
+
+
+class Overlaps:
+    """An index of the places of all volumes of a cache. A place is a text; a place within another begins with it.
+
+    Places of paths end with "/". A path on nodes is listed under each node label value that its volume is pinned to,
+    and under the label alone, so that a lookup costs the same for one node as for thousands with the same path.
+    """
+
+    def __init__(self) -> None:
+        self._names: SortedDict[str, str | set[str]] = SortedDict()
+        self._pins: Counter[str] = Counter()
+
+    def changed(self, old: Volume | None, new: Volume | None) -> None:
+        """Follow the cache."""
+        if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
+            pinned = old.spec.node_affinity == new.spec.node_affinity
+            if old.spec == new.spec or (pinned and source_of(old) == source_of(new)):
+                return
+        before = () if old is None else _places(old)
+        after = () if new is None else _places(new)
+        if before == after:
+            return
+        if old is not None:
+            self._pins.subtract(_pins_used(old))
+            for place in before:
+                self._drop(place, old.name)
+        if new is not None:
+            self._pins.update(_pins_used(new))
+            for place in after:
+                self._add(place, new.name)
+        self._pins = +self._pins
+
+    def of(self, volume: Volume) -> Overlap | None:
+        """Return another volume that shares the storage of this one; None if there is none."""
+        for place in _sought(volume, self._pins):
+            for key, relation in self._near(place):
+                other = next((name for name in self._at(key) if name != volume.name), None)
+                if other is not None:
+                    return Overlap(other, relation)
+        return None
+
+    def sharing(self, source: VolumeSource) -> list[str]:
+        """Return the names of the volumes that have this very source, which is no path on nodes; sorted."""
+        return self._listed_at(_elsewhere(source))
+
+    def same_asset(self, volume: Volume) -> list[str]:
+        """Return the names of the volumes that stand for the asset of this one, which is no path on nodes; sorted."""
+        source = source_of(volume)
+        if source is None or _node_path(source) is not None:
+            return []
+        return self._listed_at((*_elsewhere(source), *_disk_places(volume, sought=True)))
+
+    def freed_by(self, gone: Volume) -> list[str]:
+        """Return the names of volumes that may share their storage with none, now that this one is gone; sorted."""
+        keys = {key for place in _sought(gone, self._pins) for key, _ in self._near(place)}
+        return sorted({name for key in keys if len(found := self._at(key)) == 1 for name in found})
+
+    def _listed_at(self, places: Iterable[str]) -> list[str]:
+        return sorted({name for place in places if place in self._names for name in self._at(place)})
+
+    def _at(self, place: str) -> Collection[str]:
+        found = self._names[place]
+        return (found,) if isinstance(found, str) else found
+
+    def _near(self, place: str) -> Iterator[tuple[str, str]]:
+        """Yield the listed places that equal, contain, or lie within this one, with the relation."""
+        if place in self._names:
+            yield place, "is that of"
+        if not place.endswith("/"):
+            return
+        cut = place.find("/") + 1
+        while 0 < cut < len(place):
+            if place[:cut] in self._names:
+                yield place[:cut], "lies within that of"
+            cut = place.find("/", cut) + 1
+        for key in self._names.irange(place, place + _END, inclusive=(False, True)):
+            yield key, "contains that of"
+
+    def _add(self, place: str, name: str) -> None:
+        found = self._names.get(place)
+        if found is None:
+            self._names[place] = name  # The usual case needs no set.
+        elif isinstance(found, str):
+            self._names[place] = {found, name}
+        else:
+            found.add(name)
+
+    def _drop(self, place: str, name: str) -> None:
+        found = self._names.get(place)
+        if isinstance(found, set):
+            found.discard(name)
+            if len(found) == 1:
+                self._names[place] = found.pop()
+        elif found == name:
+            del self._names[place]
+
+
+def _places(volume: Volume) -> tuple[str, ...]:
+    """Return where the volume is listed."""
+    source = source_of(volume)
+    if source is None:
+        return ()
+    if (path := _node_path(source)) is None:
+        return (*_elsewhere(source), *_disk_places(volume, sought=False))
+    label, values = _pinned(volume)
+    return (*(_on_nodes(label, value, path) for value in values), _on_nodes(label, "", path))
+
+
+def _sought(volume: Volume, pins: Mapping[str, int]) -> Iterator[str]:
+    """Yield the places at which volumes that share its storage are listed. pins: labels by which volumes are pinned."""
+    source = source_of(volume)
+    if source is None:
+        return
+    if (path := _node_path(source)) is None:
+        yield from _elsewhere(source)
+        yield from _disk_places(volume, sought=True)
+        return
+    label, values = _pinned(volume)
+    if label != _ANYWHERE:
+        yield from (_on_nodes(label, value, path) for value in values)
+    # Two different labels may select the same nodes.
+    yield from (_on_nodes(other, "", path) for other in pins if other != label or label == _ANYWHERE)
+
+
+def _pins_used(volume: Volume) -> tuple[str, ...]:
+    source = source_of(volume)
+    return (_pinned(volume)[0],) if source is not None and _node_path(source) is not None else ()
+
+
+def _on_nodes(label: str, value: str, path: str) -> str:
+    # The first "/" of a place is the root of its path.
+    return f"node:{label.replace('/', '|')}:{value.replace('/', '|')}:{path}"
+
+
+def _node_path(source: VolumeSource) -> str | None:
+    path = source.fields.get("path")
+    return _normal(path) if source.kind in {"hostPath", "local"} and isinstance(path, str) and path else None
+
+
+def _disk_places(volume: Volume, *, sought: bool) -> tuple[str, ...]:
+    """Return the places of a cloud's disk by which CSI and in-tree sources recognise each other.
+
+    An in-tree source of Google names no project, so it is compared without; two CSI sources are compared with theirs.
+    """
+    driver, handle = csi_source(volume)
+    in_tree = volume.spec.csi is None
+    if driver != _PD:
+        return (f"csi:{driver}:{handle}\0",) if driver and in_tree else ()
+    disk = handle.partition("/")[2].partition("/")[2]
+    ours, theirs = (
+        (f"in-tree-pd:{disk}\0", f"csi-pd:{disk}\0") if in_tree else (f"csi-pd:{disk}\0", f"in-tree-pd:{disk}\0")
+    )
+    if not sought:
+        return (ours,)
+    return (ours, theirs) if in_tree else (theirs,)
+
+
+def _normal(path: str) -> str:
+    """Return `/a/b/` for every spelling of /a/b."""
+    clean = posixpath.normpath(f"/{path}").lstrip("/")
+    return f"/{clean}/" if clean else "/"
+
+
+def _elsewhere(source: VolumeSource) -> tuple[str, ...]:
+    fields = source.fields
+    if source.kind == "nfs":
+        return _export(fields.get("server"), fields.get("path"))
+    places: tuple[str, ...] = ()
+    if source.kind == "csi":
+        attributes = fields.get("volumeAttributes")
+        if isinstance(attributes, Mapping):
+            places = _export(attributes.get("server"), attributes.get("share"), attributes.get("subDir"))
+        return (f"csi:{fields.get('driver')}:{handle_in(source)}\0", *places)
+    what = {key: value for key, value in fields.items() if key not in _MOUNT_FIELDS}
+    return (f"{source.kind}:{msgspec.json.encode(what, order='deterministic').decode()}\0",)
+
+
+def _export(server: Any, *paths: Any) -> tuple[str, ...]:
+    if not isinstance(server, str) or not server or not isinstance(paths[0], str):
+        return ()
+    host = server.lower().rstrip(".").removeprefix("[").removesuffix("]").replace("/", "|")
+    return (f"nfs:{host}:{_normal('/'.join(path for path in paths if isinstance(path, str)))}",)
+
+
+def _pinned(volume: Volume) -> tuple[str, tuple[str, ...]]:
+    """Return the node label that every term of the affinity demands, and its values; `_ANYWHERE` if there is none."""
+    affinity = volume.spec.node_affinity
+    terms = (
+        affinity.required.node_selector_terms if affinity is not None and affinity.required is not None else None
+    ) or ()
+    choices = [_demanded(term) for term in terms]
+    if not choices:
+        return _ANYWHERE, ()
+    common = set.intersection(*(set(choice) for choice in choices))
+    if not common:
+        return _ANYWHERE, ()
+    label = _HOSTNAME if _HOSTNAME in common else min(common)
+    return label, tuple(sorted({value for choice in choices for value in choice[label]}))
+
+
+def _demanded(term: NodeSelectorTerm) -> dict[str, list[str]]:
+    """Return the values that a term allows of each label that it names."""
+    named = [*(term.match_expressions or ()), *(term.match_fields or ())]
+    return {each.key: each.values or [] for each in named if each.operator == "In"}

@@ -12,8 +12,7 @@ from unit.binding.objects import claim, volume
 from volplane.binding.decide import Bind, Unmatched, decide_bound, decide_unbound
 from volplane.controller.actions import Patch, Wait
 from volplane.kube.objects import Claim, Volume
-from volplane.state.free_volumes import FreeVolumes
-from volplane.state.matching import Demand
+from volplane.state.matching import Demand, FreeVolumes
 
 DONE = {"pv.kubernetes.io/bind-completed": "yes"}
 CHOSEN = {"pv.kubernetes.io/bound-by-controller": "yes"}

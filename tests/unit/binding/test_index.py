@@ -11,9 +11,8 @@ from sortedcontainers import SortedList
 
 from unit.binding.objects import claim, volume
 from volplane.kube.objects import Volume
-from volplane.state import free_volumes as index_module
-from volplane.state.free_volumes import FreeVolumes, WaitingClaims
-from volplane.state.matching import Demand, demand_of
+from volplane.state import matching as index_module
+from volplane.state.matching import Demand, FreeVolumes, WaitingClaims, demand_of
 
 INTENT = "volplane.dev/intent"
 WIDE = ["ReadWriteOnce", "ReadOnlyMany"]

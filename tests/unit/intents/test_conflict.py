@@ -12,7 +12,7 @@ from unit.binding.objects import claim, storage_class, volume
 from unit.deciding import DRIVER, decide_claim, disk, empty_state, state_with
 from unit.provision.test_decide import HELD
 from volplane.controller.actions import EventRecord, LiveReads, Patch, Wait
-from volplane.intents.conflict import claim_conflict, scrub_conflict
+from volplane.intents.record import claim_conflict, scrub_conflict
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Node, Volume

@@ -15,7 +15,7 @@ from volplane.kube.objects import Claim, Pod, Volume
 from volplane.protection.claims import ProtectionState
 from volplane.protection.handlers import ProtectionHandlers
 from volplane.protection.live_pods import LivePods
-from volplane.state.indexes import POD_INDEXES
+from volplane.state.cluster_state import POD_INDEXES
 
 DYING = "2026-01-01T00:00:00Z"
 

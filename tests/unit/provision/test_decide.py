@@ -16,7 +16,7 @@ from volplane.drivers.view import DriverView
 from volplane.intents.record import settle
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Node, Volume
-from volplane.provision.persistentvolume import awaits_recognition
+from volplane.provision.decide import awaits_recognition
 from volplane.state.cluster_state import ClusterState
 from volplane.state.progress import Full, Made, Pending
 from volplane.state.records import INTENT_VERSION, ClaimIntent

@@ -9,7 +9,7 @@ import pytest
 from unit.binding.objects import claim, storage_class
 from unit.deciding import DRIVER, disk
 from volplane.assets import Asset, VolumeSource
-from volplane.provision.persistentvolume import volume_body
+from volplane.provision.decide import volume_body
 from volplane.schemas import ParameterSchema
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 

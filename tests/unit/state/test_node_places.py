@@ -7,7 +7,7 @@ import msgspec
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import NODES
 from volplane.kube.objects import Node
-from volplane.state.indexes import NodePlaces
+from volplane.state.cluster_state import NodePlaces
 
 ZONE = "topology.kubernetes.io/zone"
 

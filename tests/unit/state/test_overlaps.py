@@ -8,7 +8,7 @@ import pytest
 
 from unit.binding.objects import volume
 from volplane.kube.objects import Volume
-from volplane.state.overlaps import Overlap, Overlaps
+from volplane.state.naming import Overlap, Overlaps
 
 
 def at(name: str, path: str, *, node: str = "", label: str = "kubernetes.io/hostname", **source: Any) -> Volume:

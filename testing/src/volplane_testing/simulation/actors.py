@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from volplane.kube import names
 from volplane.kube.quantity import parse
 from volplane.reclaim.scrub_pod import SCRUB_GATE
-from volplane.state.indexes import SCRUB_VOLUME
+from volplane.state.cluster_state import SCRUB_VOLUME
 from volplane.state.records import RecycleIntent, read_intent
 from volplane_testing.simulation.backends import SimulatedBackend
 from volplane_testing.simulation.cluster_view import Commit, Json, annotations_of, finalizers_of, key_of, reference_of

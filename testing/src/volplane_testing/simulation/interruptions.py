@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from random import Random
 from typing import Any, Final
 
-from volplane.state.indexes import SCRUB_VOLUME
+from volplane.state.cluster_state import SCRUB_VOLUME
 from volplane_testing.simulation.cluster_view import Json, annotations_of, reference_of
 from volplane_testing.simulation.run_context import RunContext
 
