@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final
 
-from volplane.attach.attach_detach import AttachDetachState
+from volplane.attach.attach_detach import AttachDetachState, waiting_nodes
 from volplane.attach.attacher import decide_attachment
 from volplane.attach.csidriver import decide_csi_driver
 from volplane.attach.desired import NODE_INDEX, VOLUME_INDEXES, count_volumes, wanted_or_attached
@@ -86,6 +86,7 @@ def _attach_detach(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     yield Controller(
         queue="attach-detach",
         cache=cluster.attachments,
+        awaited=partial(waiting_nodes, cluster=cluster),
         decide=PairReconciler(state, pairs.enqueue, nodes.enqueue, deps.metrics),
         watches=(
             Watch(cache=cluster.pods),

@@ -9,7 +9,7 @@ Source: reconciler.go and node_status_updater.go of pkg/controller/volume/attach
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -26,17 +26,28 @@ from volplane.attach.desired import (
     named_by_controller,
     out_of_service,
     pair_of_attachment,
+    pairs_wanted,
+    unique_name,
     users_and_volume,
     users_of,
+    volume_of_claim,
     volumes_in_use,
 )
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Settled, Wait
 from volplane.kube import names
 from volplane.kube.kinds import ATTACHMENTS, NODES, PODS, VOLUMES
-from volplane.kube.objects import Node, Pod, Volume, VolumeAttachment
+from volplane.kube.objects import Claim, Node, Pod, Volume, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
 
-__all__ = ["DELETION_LASTS", "AttachDetachState", "Decision", "decide_node", "decide_pair", "report_differs"]
+__all__ = [
+    "DELETION_LASTS",
+    "AttachDetachState",
+    "Decision",
+    "decide_node",
+    "decide_pair",
+    "report_differs",
+    "waiting_nodes",
+]
 
 ATTACH_TIMEOUT: Final = 120.0
 """Seconds after which, again and again, events on the pods report that no attacher answers."""
@@ -356,3 +367,13 @@ def _appears(pair: Pair, node: Node, state: AttachDetachState) -> bool:
         return False
     former = _outlived(attachment, node) and pair.volume not in volumes_in_use(node)
     return not former and is_wanted(pair, cluster)
+
+
+def waiting_nodes(claim: Claim, cluster: ClusterState) -> Iterator[str]:
+    """Yield, for explain, the nodes where a pod needs the claim's volume and no attachment can be made yet."""
+    volume = volume_of_claim(claim, cluster)
+    for pair in sorted(pairs_wanted(unique_name(volume), cluster)) if volume is not None else ():
+        if pair.attachment not in cluster.attachments:
+            action = decide_pair(pair, AttachDetachState(cluster), LiveReads()).action
+            if isinstance(action, Wait):
+                yield f"node {pair.node}, where a pod needs it, waits for it: {action.reason}"

@@ -16,13 +16,7 @@ import typer
 
 from volplane.cli.controller_client import ControllerAddress, cluster_client, get_answer, lease_holder, require_driver
 from volplane.cli.framework.console import Console, Output
-from volplane.cli.framework.options import (
-    DEFAULT_NAMESPACE,
-    Kubeconfig,
-    OurNamespace,
-    OutputFormat,
-    duration_option,
-)
+from volplane.cli.framework.options import DEFAULT_NAMESPACE, Kubeconfig, OurNamespace, OutputFormat, duration_option
 from volplane.controller.actions import EventRecord, Patch
 from volplane.errors import ApiConflict, ApiNotFound, ApiUnavailable, VolplaneError
 from volplane.kube.client import Client

@@ -10,14 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from volplane.cli.rbac import (
-    Rule,
-    cluster_rules,
-    named_secrets,
-    namespace_rules,
-    node_cluster_rules,
-    secret_rule,
-)
+from volplane.cli.rbac import Rule, cluster_rules, named_secrets, namespace_rules, node_cluster_rules, secret_rule
 from volplane.controller.config import Configuration, parse_configuration
 from volplane.process.duties import NODE_CONTROLLERS, namespace_labels
 
@@ -168,11 +161,7 @@ def disruption_budget(namespace: str) -> Json:
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": _metadata(namespace),
-        "spec": {
-            "maxUnavailable": 1,
-            "selector": {"matchLabels": LABELS},
-            "unhealthyPodEvictionPolicy": "AlwaysAllow",
-        },
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": LABELS}, "unhealthyPodEvictionPolicy": "AlwaysAllow"},
     }
 
 
@@ -184,9 +173,7 @@ def pod_monitor(namespace: str) -> Json:
         "kind": "PodMonitor",
         "metadata": _metadata(namespace),
         "spec": {
-            "selector": {
-                "matchExpressions": [{"key": "app.kubernetes.io/name", "operator": "In", "values": names}],
-            },
+            "selector": {"matchExpressions": [{"key": "app.kubernetes.io/name", "operator": "In", "values": names}]},
             "podMetricsEndpoints": [{"port": "http", "path": "/metrics"}],
         },
     }

@@ -28,7 +28,7 @@ from volplane.controller.metrics import Metrics
 from volplane.errors import ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.http.transport import HttpTransport
-from volplane.process.duties import DEFAULT_CONTROLLERS, controllers_of_node, parse_controllers
+from volplane.process.duties import DEFAULT_CONTROLLERS, PLACER, controllers_of_node, parse_controllers
 from volplane.process.process import ControllerProcess, Options
 
 __all__ = ["register"]
@@ -40,12 +40,12 @@ class LogFormat(StrEnum):
 
 
 class Placement(StrEnum):
-    ASSIGNER = "assigner"
+    ASSIGNER = PLACER
     RACE = "race"
 
 
 class Immediate(StrEnum):
-    ASSIGNER = "assigner"
+    ASSIGNER = PLACER
     EXTERNAL = "external"
 
 
@@ -89,7 +89,7 @@ def run(
         Immediate,
         typer.Option(
             help="Who selects the node for claims of distributed drivers that bind immediately: the assigner, or"
-            " somebody else who sets the annotation volume.kubernetes.io/selected-node."
+            " somebody else who sets the annotation volume.kubernetes.io/selected-node.",
         ),
     ] = Immediate.ASSIGNER,
     http: Annotated[

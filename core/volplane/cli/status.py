@@ -15,12 +15,11 @@ from volplane.cli.framework.console import Console, Output
 from volplane.cli.framework.options import Kubeconfig, OutputFormat
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
+from volplane.process.duties import CHANGES
 
 __all__ = ["register"]
 
 MOST_ROWS = 50
-CHANGES = ("resizer", "modifier")
-"""Names of the controllers that change the volumes of bound claims."""
 
 
 def register(app: typer.Typer) -> None:

@@ -14,6 +14,7 @@ from volplane.controller.actions import Decide, Flow, Predicate, Queue, Run
 from volplane.controller.config import ScrubberSettings
 from volplane.controller.metrics import Metrics
 from volplane.kube.cache import Cache
+from volplane.kube.objects import Claim
 
 __all__ = [
     "FOLLOW",
@@ -122,6 +123,8 @@ class Controller:
     """How explain shows it: the action that is decided now, the reason for which the key waits, or not at all."""
     topic: str = ""
     """Words before the reason in explain."""
+    awaited: Callable[[Claim], Iterable[str]] = lambda _claim: ()
+    """Sentences of explain about what a bound claim waits for in this controller, beside its own keys."""
     watches: tuple[Watch, ...] = ()
     """What it reads beside `cache`."""
     subscribe: Callable[[], None] = lambda: None
@@ -154,6 +157,8 @@ class Duty(Generic[S]):
     """Whether it runs unless `--controllers` is given: beside a stock kube-controller-manager."""
     on_nodes: bool = False
     """Whether it may run in the process of one node."""
+    changes: tuple[str, ...] = ()
+    """Queues of its controllers that change volumes of bound claims. `volplane status` shows why these claims wait."""
 
 
 class LateQueue:

@@ -52,6 +52,7 @@ EXPANDER: Final[Duty[OperationDeps]] = Duty(
     option="expander",
     default=True,
     on_nodes=True,
+    changes=("resizer", "modifier"),
     permissions=(
         Rule("", "persistentvolumes", ("patch",)),
         Rule("", "persistentvolumeclaims/status", ("patch",)),

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from volplane._messages import near
-from volplane.attach.attach_detach import AttachDetachState, decide_pair
-from volplane.attach.desired import pairs_wanted, unique_name, volume_of_claim
 from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.controller.controller import Controller
 from volplane.controller.logs import trace_of
@@ -22,13 +20,7 @@ from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim, refers_to
 from volplane.state.naming import volume_name_of
 
-__all__ = [
-    "Explainer",
-    "Explanation",
-    "attachment_sentence",
-    "explain_attachment",
-    "what_it_does",
-]
+__all__ = ["Explainer", "Explanation", "attachment_sentence", "explain_attachment", "what_it_does"]
 
 
 _MOST_NAMES = 10
@@ -68,6 +60,8 @@ class Explainer:
     """Loop time that the times of the operations refer to."""
     binds: bool = True
     """Whether this process is the binder."""
+    expands: bool = True
+    """Whether this process changes the volumes of bound claims."""
     drivers: Sequence[str] = ()
     """Names of all configured drivers, usable or not."""
 
@@ -90,7 +84,7 @@ class Explainer:
         raise ValueError(f"kind {kind!r} is none of claim, volume, class")
 
     def _claim(self, claim: Claim) -> Explanation:
-        situation = (*self._situation(claim), *stages(claim, expands="resizer" in self.controllers))
+        situation = (*self._situation(claim), *stages(claim, expands=self.expands))
         attachments = _attachments(claim.spec.volume_name, self.cluster)
         return self._explained(claim, attachments, situation, self._nothing(claim))
 
@@ -100,11 +94,7 @@ class Explainer:
         return self._explained(volume, attachments, situation, nothing)
 
     def _explained(
-        self,
-        item: Claim | Volume,
-        attachments: Iterable[VolumeAttachment],
-        situation: Iterable[str],
-        nothing: str,
+        self, item: Claim | Volume, attachments: Iterable[VolumeAttachment], situation: Iterable[str], nothing: str
     ) -> Explanation:
         """Add to the situation what all controllers say whose keys name the object, and its operations.
 
@@ -170,7 +160,7 @@ class Explainer:
         if claim.spec.volume_name:
             yield _volume_sentence(claim, cluster)
             yield from map(attachment_sentence, _attachments(claim.spec.volume_name, cluster))
-            yield from self._waiting_nodes(claim)
+            yield from self._awaited(claim)
         elif volume := cluster.volumes.get(volume_name_of(claim)):
             yield f"volume {volume.name} was made for it and is {volume.status.phase}"
         if node := claim.annotation(names.SELECTED_NODE):
@@ -201,15 +191,8 @@ class Explainer:
         mode = storage_class.volume_binding_mode or "Immediate"
         return f"binds {mode} and is provisioned by {storage_class.provisioner}, which is {served}"
 
-    def _waiting_nodes(self, claim: Claim) -> Iterable[str]:
-        """Yield the nodes where a pod needs the volume, and no attachment can be made yet."""
-        cluster = self.cluster
-        volume = volume_of_claim(claim, cluster) if "attach-detach" in self.controllers else None
-        for pair in sorted(pairs_wanted(unique_name(volume), cluster)) if volume is not None else ():
-            if pair.attachment not in cluster.attachments:
-                action = decide_pair(pair, AttachDetachState(cluster), LiveReads()).action
-                if isinstance(action, Wait):
-                    yield f"node {pair.node}, where a pod needs it, waits for it: {action.reason}"
+    def _awaited(self, claim: Claim) -> Iterable[str]:
+        return (sentence for each in self.controllers.values() for sentence in each.awaited(claim))
 
     def _nothing(self, claim: Claim) -> str:
         """Return what it means that there is nothing to do."""
@@ -220,7 +203,7 @@ class Explainer:
                 for each in _attachments(claim.spec.volume_name, cluster)
                 if each.terminating or not each.status.attached
             ]
-            idle = "nothing until something changes" if any(self._waiting_nodes(claim)) else ""
+            idle = "nothing until something changes" if any(self._awaited(claim)) else ""
             return "; ".join(pending) or idle or "nothing: everything is as it should be"
         if self.binds:
             return "nothing until something changes"
@@ -243,10 +226,7 @@ def explain_attachment(attachment: VolumeAttachment) -> Explanation:
     return Explanation(
         kind="attachment",
         name=attachment.name,
-        situation=(
-            f"volume {volume} is for node {attachment.spec.node_name}",
-            attachment_sentence(attachment),
-        ),
+        situation=(f"volume {volume} is for node {attachment.spec.node_name}", attachment_sentence(attachment)),
         tried=(),
         next=(_attachment_next(attachment),),
     )

@@ -28,6 +28,7 @@ from volplane.leaks.adoption import Adoption
 from volplane.leaks.check import LeakCheck
 from volplane.leaks.repair import LeakRepair
 from volplane.operations import OperationRegistry
+from volplane.process.duties import CHANGES
 from volplane.state.cluster_state import ClusterState
 
 __all__ = ["ControlPlane"]
@@ -135,6 +136,7 @@ class ControlPlane:
             now=self.clock.monotonic(),
             drivers=self.drivers.names(),
             binds=self.role.runs("binder"),
+            expands=not self.controllers.keys().isdisjoint(CHANGES),
         )
         return about.explain(kind, key)
 

@@ -22,9 +22,11 @@ from volplane.roles import CLAIMS_AND_VOLUMES
 
 __all__ = [
     "ALL_CONTROLLERS",
+    "CHANGES",
     "DEFAULT_CONTROLLERS",
     "DUTIES",
     "NODE_CONTROLLERS",
+    "PLACER",
     "controllers_of_node",
     "namespace_labels",
     "options",
@@ -54,6 +56,10 @@ def options() -> tuple[str, ...]:
 ALL_CONTROLLERS: Final = options()
 DEFAULT_CONTROLLERS: Final = ",".join(duty.option for duty in DUTIES if duty.default)
 """Value of `--controllers` where a kube-controller-manager binds, protects, and decides what is attached."""
+CHANGES: Final = tuple(queue for duty in DUTIES for queue in duty.changes)
+"""The queues of controllers that change the volumes of bound claims."""
+PLACER: Final = ASSIGNER.option
+"""The controller that places claims of distributed drivers: a value of `--placement` and `--immediate`."""
 NODE_CONTROLLERS: Final = tuple(duty.option for duty in DUTIES if duty.on_nodes)
 """What a process with `--node-name` may run: the rest is decided for the whole cluster."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 from unit.attach.objects import CSI, attachment, node, pod
 from unit.binding.objects import claim, storage_class, volume
 from unit.deciding import StateOfTest, decide_resize, disk, state_with
+from volplane.attach.attach_detach import waiting_nodes
 from volplane.controller.actions import Run, Settled
 from volplane.controller.controller import Controller
 from volplane.expand.modify import decide_modify
@@ -45,11 +47,19 @@ def explainer(state: StateOfTest, **more: Any) -> Explainer:
         found.append(Controller(queue="resizer", cache=state.claims, decide=resize))
         found.append(Controller(queue="modifier", cache=state.claims, decide=modify))
     if state.role.runs("attach-detach"):
-        found.append(Controller(queue="attach-detach", cache=state.attachments, decide=lambda _key, _reads: Settled()))
+        found.append(
+            Controller(
+                queue="attach-detach",
+                cache=state.attachments,
+                decide=lambda _key, _reads: Settled(),
+                awaited=partial(waiting_nodes, cluster=state),
+            )
+        )
     return Explainer(
         cluster=state,
         controllers={each.queue: each for each in found},
         binds=state.role.runs("binder"),
+        expands=expands,
         **more,
     )
 
