@@ -35,10 +35,9 @@ from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, CsiStorageCapacity, Node, StorageClass
 from volplane.kube.transport import LineStream, Request, Response, Transport
 from volplane.placement.assign import Assigner
-from volplane.placement.handlers import PlacementHandlers
 from volplane.placement.nodes import NodeBook
 from volplane.placement.room import PublishedRoom
-from volplane.placement.state import PlacementState
+from volplane.placement.state import PlacementHandlers, PlacementState
 from volplane.schemas import DriverInfo
 from volplane.state.cluster_state import CLAIM_INDEXES, POD_INDEXES, ClusterState
 from volplane.state.naming import node_hash

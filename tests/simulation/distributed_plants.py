@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 
 from simulation.planting import by_name, replace
-from volplane.controller.actions import Patch, Settled, Wait
+from volplane.controller.actions import Action, Patch, Settled, Wait
 from volplane.intents import operation, ownership
 from volplane.kube import names
-from volplane.placement import assign, capacity, recognise, volumes
+from volplane.placement import assign, capacity, recognise
+from volplane.placement.offers import PlacementParameters
+from volplane.placement.room import Usage
 from volplane.placement.state import PlacementState
-from volplane.placement.usage import Usage
 from volplane.roles import node as one_node
 from volplane.roles.node import OneNode
 from volplane.state.records import INTENT_VERSION, ClaimIntent
@@ -26,7 +27,7 @@ def forget_what_was_given_up_and_deleted(stack: ExitStack) -> None:
 
 def leave_labels_as_they_are(stack: ExitStack) -> None:
     """Do not put labels of volumes right."""
-    replace(stack, volumes, "_node_of", lambda *_: None)
+    replace(stack, assign, "_node_of", lambda *_: None)
 
 
 def delete_by_the_label_alone(stack: ExitStack) -> None:
@@ -43,12 +44,14 @@ def take_a_node_made_again_for_the_old_one(stack: ExitStack) -> None:
 
 def move_claims_on_at_once(stack: ExitStack) -> None:
     """Leave a node that is not ready before the time of the class."""
-    waits = assign._while_gone
+    begun = assign._begun
 
-    def hasty(claim: Any, name: str, state: Any) -> Wait | None:
-        return waits(claim, name, state) if state.nodes.away(name) == 0 else None
+    def hasty(*args: Any) -> Action:
+        with ExitStack() as during:
+            replace(during, assign, "read_parameters", lambda _: (PlacementParameters(gone_after=0.0), ""))
+            return begun(*args)
 
-    replace(stack, assign, "_while_gone", hasty)
+    replace(stack, assign, "_begun", hasty)
 
 
 def go_on_with_the_same_generation(stack: ExitStack) -> None:

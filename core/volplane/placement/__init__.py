@@ -1,7 +1,7 @@
 """On which node the volumes of distributed drivers are, and how much room there is.
 
-`assign` and `volumes` are the assigner: pure decisions about claims and volumes over a `PlacementState`, which knows
-the nodes (`nodes`), what is promised on them (`usage`) and which of them to take (`choose`).
+`assign` is the assigner: pure decisions about claims and volumes over a `PlacementState` (`state`), which knows the
+nodes (`nodes`), what is published and promised on them (`room`) and which of them to take (`offers`).
 """
 
 from collections.abc import Iterable
@@ -9,13 +9,11 @@ from typing import Final
 
 from volplane.controller.controller import FOLLOW, READ, Controller, Duty, Role, Rule, Watch
 from volplane.intents.operation import OperationDeps
-from volplane.placement.assign import Assigner
+from volplane.placement.assign import Assigner, Membership, decide_node
 from volplane.placement.capacity import CapacityState, MeasureOperation, decide_capacity
-from volplane.placement.handlers import PlacementHandlers
 from volplane.placement.nodes import NodeBook
 from volplane.placement.room import PublishedRoom
-from volplane.placement.state import PlacementState
-from volplane.placement.volumes import Membership, decide_node
+from volplane.placement.state import PlacementHandlers, PlacementState
 
 __all__ = ["ASSIGNER", "CAPACITY"]
 
@@ -26,19 +24,10 @@ def _assigner(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         return
     keys = {key for driver in loaded.distributed for key in driver.view.info.topology_keys}
     book = NodeBook(cluster.nodes, keys, cluster.monotonic)
-    state = PlacementState(
-        cluster=cluster,
-        drivers=loaded.on_nodes,
-        nodes=book,
-        room=PublishedRoom(book),
-        external_choice=role.external_choice,
-    )
-    handlers = PlacementHandlers(
-        state,
-        claims=deps.queue("assigner"),
-        volumes=deps.queue("node-volumes"),
-        nodes=deps.queue("node-names"),
-    )
+    room, choice = PublishedRoom(book), role.external_choice
+    state = PlacementState(cluster=cluster, drivers=loaded.on_nodes, nodes=book, room=room, external_choice=choice)
+    queues = {"claims": deps.queue("assigner"), "volumes": deps.queue("node-volumes")}
+    handlers = PlacementHandlers(state, **queues, nodes=deps.queue("node-names"))
     yield Controller(
         queue="assigner",
         cache=cluster.claims,
@@ -80,6 +69,7 @@ def _capacity(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     )
 
 
+_WRITE = ("create", "patch", "delete")
 ASSIGNER: Final[Duty[OperationDeps]] = Duty(
     option="assigner",
     default=True,
@@ -98,13 +88,7 @@ CAPACITY: Final[Duty[OperationDeps]] = Duty(
     permissions=(
         Rule("storage.k8s.io", "csidrivers", (*READ, "create", "patch"), where="distributed"),
         Rule("", "nodes", ("get",), where="distributed"),
-        Rule(
-            "storage.k8s.io",
-            "csistoragecapacities",
-            (*READ, "create", "patch", "delete"),
-            ours=True,
-            where="publishing",
-        ),
+        Rule("storage.k8s.io", "csistoragecapacities", (*READ, *_WRITE), ours=True, where="publishing"),
     ),
     controllers=_capacity,
 )

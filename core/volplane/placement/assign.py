@@ -1,8 +1,10 @@
-"""Which node a claim of a distributed driver goes to, and its label. Pure, but for what `Assigner` holds.
+"""On which node the claims and volumes of distributed drivers are, and the labels that say so.
 
-A claim that nobody has begun to serve may go anywhere at any time: the write is conditional on the version that was
+A claim for which nothing is made yet may go anywhere at any time: the write is conditional on the version that was
 seen. One whose intent names a place stays with it, because an asset may be there, until the node has been gone for the
 time that its class sets; then the intent goes on with the next generation, as after any asset that is given up.
+
+The decisions are pure, but for what `Assigner` and `Membership` note in the state.
 """
 
 from __future__ import annotations
@@ -13,27 +15,26 @@ from typing import Any
 from msgspec.structs import replace
 
 from volplane.assets import Segment
-from volplane.controller.actions import Action, LiveReads, Patch, Read, Settled, Wait
+from volplane.controller.actions import Action, LiveReads, Patch, Read, Settled, Wait, warning
 from volplane.drivers.view import DriverView
-from volplane.intents.ownership import metadata_without_node, node_metadata
+from volplane.intents.ownership import metadata_without_node, node_metadata, on_node
 from volplane.intents.record import not_provisioned, provisioning_failed, settled_metadata
-from volplane.intents.requests import allowed_segments
+from volplane.intents.requests import allowed_segments, segments_of
 from volplane.kube import names
-from volplane.kube.kinds import CLAIMS, NODES
-from volplane.kube.objects import Claim, Node, StorageClass
-from volplane.placement.choose import choose
+from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
+from volplane.kube.objects import Claim, Node, StorageClass, Volume
 from volplane.placement.nodes import is_ready
-from volplane.placement.parameters import read_parameters
+from volplane.placement.offers import choose, read_parameters
+from volplane.placement.room import UNPUBLISHED_SECONDS
 from volplane.placement.state import PlacementState, unsuitable
-from volplane.placement.usage import UNPUBLISHED_SECONDS
 from volplane.state.naming import volume_name_of
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 
-__all__ = ["Assigner", "decide_assignment"]
+__all__ = ["Assigner", "Membership", "decide_assignment", "decide_membership", "decide_node", "why_lost"]
 
 
 class Assigner:
-    """Decides claims, counting on a node what is on its way there until the write is answered."""
+    """Decides claims, and counts on a node what is on its way there until the write is answered."""
 
     def __init__(self, state: PlacementState) -> None:
         self._state = state
@@ -48,30 +49,29 @@ class Assigner:
         if claim is None:
             return action
         if isinstance(action, Patch):
-            self._hold(claim, action)
+            metadata: dict[str, Any] = action.body["metadata"]
+            label = metadata.get("labels", {}).get(names.NODE)
+            driver = state.driver_of_claim(claim)
+            if label and driver is not None:
+                state.usage.hold(volume_name_of(claim), state.promise(claim, driver, label))
+                if selected := metadata.get("annotations", {}).get(names.SELECTED_NODE):
+                    state.last[claim.spec.storage_class_name or ""] = selected
         elif isinstance(action, Wait) and not claim.annotation(names.SELECTED_NODE):
             state.waiting.add(key)
         return action
 
-    def _hold(self, claim: Claim, action: Patch) -> None:
-        """The node that the claim gets with this write, if it gets one."""
-        metadata: dict[str, Any] = action.body["metadata"]
-        label = metadata.get("labels", {}).get(names.NODE)
-        driver = self._state.driver_of_claim(claim)
-        if label and driver is not None:
-            self._state.usage.hold(volume_name_of(claim), self._state.promise(claim, driver, label))
-            if selected := metadata.get("annotations", {}).get(names.SELECTED_NODE):
-                self._state.last[claim.spec.storage_class_name or ""] = selected
-
 
 def decide_assignment(key: str, state: PlacementState, reads: LiveReads) -> Action:
-    """The next action of the assigner for the claim with this key."""
+    """Return the next action of the assigner for the claim with this key."""
     claim = state.cluster.claims.get(key)
     if claim is None:
         return Settled()
-    driver = state.driver_of_claim(claim)
+    driver, storage_class = state.driver_of_claim(claim), state.class_of(claim)
     if driver is None:
-        return _without_driver(claim, state)
+        provisioner = storage_class.provisioner if storage_class is not None else ""
+        if claim.spec.volume_name or not state.cluster.drivers.on_nodes(provisioner):
+            return Settled()
+        return Wait(reason=f'driver "{provisioner}" is starting')
     intent = state.cluster.intent_of(claim)
     if intent is not None and intent.segment and settled_metadata(claim):
         return _begun(claim, intent, state, reads)
@@ -81,59 +81,44 @@ def decide_assignment(key: str, state: PlacementState, reads: LiveReads) -> Acti
         return _ended(claim, intent, state)
     if selected := claim.annotation(names.SELECTED_NODE):
         return _selected(claim, selected, driver, state, reads)
-    storage_class = state.class_of(claim)
     if storage_class is None:
         return Wait(reason="its class does not exist")
     return _unplaced(claim, storage_class, driver, state)
-
-
-def _without_driver(claim: Claim, state: PlacementState) -> Action:
-    """Its driver is not distributed, or is not made yet."""
-    storage_class = state.class_of(claim)
-    if storage_class is None or claim.spec.volume_name or not state.cluster.drivers.on_nodes(storage_class.provisioner):
-        return Settled()
-    return Wait(reason=f'driver "{storage_class.provisioner}" is starting')
 
 
 # --- claims that have a place ------------------------------------------------------------------------------------
 
 
 def _begun(claim: Claim, intent: ClaimIntent, state: PlacementState, reads: LiveReads) -> Action:
-    """An asset may be at the place of the intent: its node keeps the claim, as long as there is one."""
+    """Decide a claim whose asset may be at the place of its intent: the node there keeps it while there is one."""
+    place = intent.segment or {}
     selected = claim.annotation(names.SELECTED_NODE) or ""
-    there = state.nodes.at(intent.segment or {})
+    there = state.nodes.at(place)
     node = next((each for each in there if each.name == selected), there[0] if there else None)
-    name = node.name if node is not None else selected or ", ".join(sorted((intent.segment or {}).values()))
-    waits = _while_gone(claim, name, state)
+    name = node.name if node is not None else selected or ", ".join(sorted(place.values()))
+    away = state.nodes.away(name)
     if node is not None and (step := _belonging(claim, node)) is not None:
         return step
-    if waits is not None:
-        return waits
+    if away == 0:
+        return Wait(reason=f"the process of node {name} makes its volume")
+    # The asset may hold data and cannot be reached: it is given up only after the time that its class sets.
+    if (left := read_parameters(state.class_of(claim))[0].gone_after - away) > 0:
+        reason = f"node {name} is gone or not ready; the claim goes to another one if it stays so"
+        return Wait(reason=reason, seconds=left)
     asked = node.name if node is not None else selected
-    if asked and (there_after_all := _not_gone(asked, intent.segment or {}, reads)) is not None:
+    if asked and (there_after_all := _not_gone(asked, place, reads)) is not None:
         return there_after_all
     return _give_up(claim, intent, name, state)
 
 
 def _not_gone(name: str, place: Segment, reads: LiveReads) -> Action | None:
-    """What to do instead of giving up a node: the cache may be behind, as after a time without the API server."""
+    """Return what to do instead of giving up a node: the cache may be behind, as after a time without API server."""
     if not reads.has(NODES, name):
         return Read(NODES, name, why="is the node really gone?")
     live = reads.get(NODES, name)
     if isinstance(live, Node) and is_ready(live) and place.items() <= (live.metadata.labels or {}).items():
         return Wait(reason=f"node {name} is there again", seconds=1.0)
     return None
-
-
-def _while_gone(claim: Claim, name: str, state: PlacementState) -> Wait | None:
-    """Wait while the node is there, or its time is not over."""
-    away = state.nodes.away(name)
-    if away == 0:
-        return Wait(reason=f"the process of node {name} makes its volume")
-    left = read_parameters(state.class_of(claim))[0].gone_after - away
-    if left <= 0:
-        return None
-    return Wait(reason=f"node {name} is gone or not ready; the claim goes to another one if it stays so", seconds=left)
 
 
 def _belonging(claim: Claim, node: Node, *, select: bool = False) -> Patch | None:
@@ -156,6 +141,7 @@ def _give_up(claim: Claim, intent: ClaimIntent, name: str, state: PlacementState
         annotations |= settled.pop("annotations", {})
         metadata |= settled
     else:
+        # The next generation: what the node may have made is another asset, and is never taken for the claim's.
         later = ClaimIntent(v=INTENT_VERSION, driver=intent.driver, generation=intent.generation + 1)
         annotations[names.INTENT] = state.cluster.sealer.seal(claim.uid, later)
     if claim.spec.volume_name:
@@ -169,7 +155,7 @@ def _give_up(claim: Claim, intent: ClaimIntent, name: str, state: PlacementState
 
 
 def _beside_volume(claim: Claim, state: PlacementState) -> Action:
-    """A claim that has a volume is seen by the process that has the volume: it may have to grow."""
+    """Label a claim like its volume: the process that has the volume has to see it, because it may have to grow."""
     volume = state.cluster.volumes.get(claim.spec.volume_name)
     if volume is None or state.driver_of_volume(volume) is None:
         return Settled()
@@ -181,21 +167,22 @@ def _beside_volume(claim: Claim, state: PlacementState) -> Action:
 
 
 def _ended(claim: Claim, intent: ClaimIntent | None, state: PlacementState) -> Action:
-    """A claim that is being deleted before it was placed: its record, if it names no place, needs nobody else."""
-    if not settled_metadata(claim):
+    """Decide a claim that is deleted before it was placed: a record that names no place is not needed any more."""
+    settled = settled_metadata(claim)
+    if not settled:
         return Settled()
     if intent is not None:
-        return Patch(kind=CLAIMS, target=claim, body={"metadata": settled_metadata(claim)}, why="nothing was begun")
-    # What a damaged record was about, the process of the selected node finds out.
-    node = state.nodes.get(claim.annotation(names.SELECTED_NODE) or "")
+        return Patch(kind=CLAIMS, target=claim, body={"metadata": settled}, why="nothing was begun")
+    # The record is damaged: the process of the selected node finds out what it was about.
+    node = state.nodes.cache.get(claim.annotation(names.SELECTED_NODE) or "")
     return (_belonging(claim, node) if node is not None else None) or Settled()
 
 
 def _selected(claim: Claim, selected: str, driver: DriverView, state: PlacementState, reads: LiveReads) -> Action:
-    """A node was selected, by whoever does that; nothing is begun there."""
+    """Decide a claim for which a node was selected, and nothing is made there yet."""
     if why := _not_asked(claim, driver):
         return Wait(reason=why)
-    node = state.nodes.get(selected)
+    node = state.nodes.cache.get(selected)
     if node is None:
         if not reads.has(NODES, selected):
             return Read(NODES, selected, why="does the selected node exist?")
@@ -206,8 +193,7 @@ def _selected(claim: Claim, selected: str, driver: DriverView, state: PlacementS
         return step
     gone_after = read_parameters(state.class_of(claim))[0].gone_after
     away, silent = state.nodes.away(selected), state.cluster.monotonic() - state.since[claim.uid][1]
-    if max(away, silent) < gone_after:
-        left = gone_after - max(away, silent)
+    if (left := gone_after - max(away, silent)) > 0:
         return Wait(reason=f"the process of node {selected} has not begun to make its volume", seconds=left)
     if silent < gone_after and (there_after_all := _not_gone(selected, {}, reads)) is not None:
         return there_after_all
@@ -216,10 +202,8 @@ def _selected(claim: Claim, selected: str, driver: DriverView, state: PlacementS
 
 
 def _give_back(claim: Claim, message: str) -> Patch:
-    events = (provisioning_failed(claim, message),)
-    return Patch(
-        kind=CLAIMS, target=claim, body={"metadata": metadata_without_node()}, why="ask for another node", events=events
-    )
+    body, events = {"metadata": metadata_without_node()}, (provisioning_failed(claim, message),)
+    return Patch(kind=CLAIMS, target=claim, body=body, why="ask for another node", events=events)
 
 
 # --- claims that have none ---------------------------------------------------------------------------------------
@@ -246,20 +230,98 @@ def _unplaced(claim: Claim, storage_class: StorageClass, driver: DriverView, sta
     if not offers:
         return _nowhere(claim, storage_class, driver, state)
     chosen = choose(parameters.strategy, offers, claim.uid, state.last.get(storage_class.name, ""))
-    node = state.nodes.get(chosen)
+    node = state.nodes.cache.get(chosen)
     step = _belonging(claim, node, select=True) if node is not None else None
     return step or Settled()
 
 
 def _nowhere(claim: Claim, storage_class: StorageClass, driver: DriverView, state: PlacementState) -> Wait:
+    """Say why no node can take the claim, and look again when what is counted twice for a while is not any more."""
     allowed = allowed_segments(storage_class)
     now, refused = state.cluster.monotonic(), state.refused.get(claim.uid, {})
-    full = (
-        "without room for it" if state.room.is_published(driver.name, storage_class.name) else "full, by their answer"
-    )
-    lacking = Counter(unsuitable(node, driver, allowed) or full for node in state.nodes.all())
+    published = state.room.is_published(driver.name, storage_class.name)
+    full = "without room for it" if published else "full, by their answer"
+    lacking = Counter(unsuitable(node, driver, allowed) or full for node in state.nodes.cache.values())
     counted = ", ".join(f"{count} {why}" for why, count in sorted(lacking.items())) or "there are none"
-    # What is counted twice for a while is not any more after so long.
     due = min([UNPUBLISHED_SECONDS, *(until - now for until in refused.values() if until > now)])
     wait = not_provisioned(claim, f"no node can take it; of the nodes are {counted}")
     return replace(wait, seconds=due)
+
+
+# --- volumes and nodes -------------------------------------------------------------------------------------------
+
+
+class Membership:
+    """Decides volumes, and notes which are lost."""
+
+    def __init__(self, state: PlacementState) -> None:
+        self._state = state
+
+    def __call__(self, name: str, _reads: LiveReads) -> Action:
+        volume = self._state.cluster.volumes.get(name)
+        why = why_lost(volume, self._state) if volume is not None else ""
+        if why:
+            self._state.lost[name] = why
+        else:
+            self._state.lost.pop(name, None)
+        return decide_membership(name, self._state)
+
+
+def decide_membership(name: str, state: PlacementState) -> Action:
+    """Return the next action of the assigner for the volume with this name."""
+    volume = state.cluster.volumes.get(name)
+    if volume is None or state.driver_of_volume(volume) is None:
+        return Settled()
+    if (node := _node_of(volume, state)) is not None:
+        wanted = node_metadata(node)
+        recorded = volume.annotation(names.NODE_UID)
+        if recorded is not None:
+            del wanted[
+                "annotations"
+            ]  # The node may have been made again: its new uid would hide that the volume is lost.
+        if recorded is None or not wanted["labels"].items() <= (volume.metadata.labels or {}).items():
+            return Patch(kind=VOLUMES, target=volume, body={"metadata": wanted}, why=f"it lies on node {node.name}")
+    if not (why := why_lost(volume, state)):
+        return Settled()
+    events = [warning(VOLUMES, volume, "VolumeLost", why)]
+    if (reference := volume.spec.claim_ref) is not None:
+        claim = state.cluster.claims.get(reference.key)
+        if claim is not None and claim.uid == reference.uid:
+            events.append(warning(CLAIMS, claim, "VolumeLost", f"volume {volume.name}: {why}"))
+    return Wait(reason=why, events=tuple(events))
+
+
+def why_lost(volume: Volume, state: PlacementState) -> str:
+    """Return why the asset of the volume cannot be reached, or "": its node is gone, or was made again."""
+    if state.driver_of_volume(volume) is None or not (places := segments_of(volume)):
+        return ""
+    node = _node_of(volume, state)
+    if node is None:
+        place = " or ".join(", ".join(f"{k}={v}" for k, v in sorted(each.items())) for each in places)
+        return f"its node ({place}) is gone: it is lost, unless the node comes back"
+    uid = volume.annotation(names.NODE_UID)
+    if uid in (None, node.uid):
+        return ""
+    return (
+        f"its node {node.name} was made again (uid {node.uid}, before {uid}): it is lost, unless the storage there "
+        "shows that it is the same"
+    )
+
+
+def _node_of(volume: Volume, state: PlacementState) -> Node | None:
+    """Return the one node that the volume's affinity puts it on."""
+    found = [node for place in segments_of(volume)[:1] for node in state.nodes.at(place) if on_node(volume, node)]
+    label = (volume.metadata.labels or {}).get(names.NODE)
+    return next((node for node in found if state.nodes.hashed(node.name) == label), found[0] if found else None)
+
+
+def decide_node(name: str, state: PlacementState) -> Action:
+    """Report other nodes whose names have the same hash as this one's."""
+    node = state.nodes.cache.get(name)
+    if node is None or not (others := state.nodes.sharing_hash(name)):
+        return Settled()
+    why = (
+        f"its name has the same hash {state.nodes.hashed(name)} as {', '.join(others)}: the processes of both see each "
+        "other's claims and volumes, and leave them alone; give one another name to save that"
+    )
+    return Wait(reason=why, events=(warning(NODES, node, "NodeHashCollision", why),))

@@ -11,19 +11,20 @@ Source: kubernetes-csi/external-provisioner, pkg/capacity, and KEP-1472.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from volplane.assets import Capacity, Segment
+from volplane.assets import Capacity
 from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Queue, Read, Run, Settled, Wait
 from volplane.drivers.view import DriverView
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import split_parameters
 from volplane.kube import names
 from volplane.kube.kinds import CAPACITIES, NODES
-from volplane.kube.objects import Claim, CsiStorageCapacity, Node, StorageClass, Volume
+from volplane.kube.objects import Claim, CsiStorageCapacity, KubeObject, Node, StorageClass, Volume
 from volplane.kube.quantity import format_bytes
 from volplane.operations import Work
 from volplane.requests import CapacityRequest
@@ -49,38 +50,27 @@ class Item(NamedTuple):
     segment: tuple[tuple[str, str], ...]
 
 
-class Measured(NamedTuple):
-    """at: loop time."""
-
-    capacity: Capacity
-    at: float
-
-
+@dataclass(slots=True)
 class CapacityState:
-    """What is to be published, and what was measured. Follows the caches of classes, nodes and volumes.
+    """What is to be published, and what was measured. Follows the caches of classes, nodes and volumes."""
 
-    drivers: gives those whose room this process publishes, usable or not. on_node: a process of one node publishes.
-    """
+    cluster: ClusterState
+    drivers: Callable[[], Iterable[DriverView]]
+    """Returns those whose room this process publishes, usable or not."""
+    queue: Queue
+    on_node: bool = False
+    """A process of one node publishes."""
+    items: dict[str, Item] = field(default_factory=dict)
+    measured: dict[str, tuple[Capacity, float]] = field(default_factory=dict)
+    """What the driver answered for each of `items`, and the loop time of the answer."""
+    _nodes: NodePlaces = field(init=False)
 
-    def __init__(
-        self,
-        cluster: ClusterState,
-        drivers: Callable[[], Iterable[DriverView]],
-        queue: Queue,
-        *,
-        on_node: bool = False,
-    ) -> None:
-        self.cluster = cluster
-        self.on_node = on_node
-        self._nodes = NodePlaces(cluster.nodes)
-        self.measured: dict[str, Measured] = {}
-        self.items: dict[str, Item] = {}
-        self._drivers = drivers
-        self._queue = queue
+    def __post_init__(self) -> None:
+        self._nodes = NodePlaces(self.cluster.nodes)
 
     def subscribe(self) -> None:
         """Follow the caches, and queue the keys of objects."""
-        self.cluster.classes.subscribe(self._class_changed)
+        self.cluster.classes.subscribe(lambda _old, _new: self._plan())
         self.cluster.nodes.subscribe(self._node_changed)
         self.cluster.volumes.subscribe(self._volume_changed)
         self.cluster.claims.subscribe(self._claim_changed)
@@ -89,15 +79,12 @@ class CapacityState:
     def _object_changed(self, old: CsiStorageCapacity | None, new: CsiStorageCapacity | None) -> None:
         key = (new or old or CsiStorageCapacity()).key
         measured = self.measured.get(key)
-        if new is None or measured is None or _figures(new) == _published(measured.capacity):
-            self._queue.enqueue(key)
+        if new is None or measured is None or _figures(new) == _published(measured[0]):
+            self.queue.enqueue(key)
             return
-        # Somebody else wrote it, perhaps another process of this node, whose figure is newer than ours.
+        # It was written by another program, perhaps another process of this node, whose figure is newer than ours.
         del self.measured[key]
-        self._queue.enqueue(key, PAUSE_SECONDS)
-
-    def _class_changed(self, _old: StorageClass | None, _new: StorageClass | None) -> None:
-        self._plan()
+        self.queue.enqueue(key, PAUSE_SECONDS)
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         before, after = (None if each is None else (each.uid, each.metadata.labels) for each in (old, new))
@@ -106,17 +93,17 @@ class CapacityState:
         self._plan()
         if new is None or (old is not None and old.uid != new.uid):
             for item in self.cluster.capacities.values():
-                self._queue.enqueue(item.key)
+                self.queue.enqueue(item.key)
 
     def _volume_changed(self, old: Volume | None, new: Volume | None) -> None:
-        """Something was made, grown or deleted."""
+        """Measure again after something was made, grown or deleted."""
         before, after = (None if each is None else each.spec.capacity for each in (old, new))
         maker = (new or old or Volume()).annotation(names.PROVISIONED_BY)
         if before != after and maker is not None and self.cluster.drivers.publishes(maker):
             self._measure_again(maker)
 
     def _claim_changed(self, old: Claim | None, new: Claim | None) -> None:
-        """A claim was given back: perhaps there is less room than was published."""
+        """Measure again after a claim was given back: there may be less room than was published."""
         if old is None or old.spec.volume_name or old.annotation(names.SELECTED_NODE) is None:
             return
         if new is None or new.annotation(names.SELECTED_NODE) is None:
@@ -128,7 +115,7 @@ class CapacityState:
         for key, item in self.items.items():
             if item.driver == driver:
                 self.measured.pop(key, None)
-                self._queue.enqueue(key, PAUSE_SECONDS)
+                self.queue.enqueue(key, PAUSE_SECONDS)
 
     def of_driver(self, name: str) -> list[str]:
         """Take up that the driver is usable or unusable, or was made; return the keys of its objects."""
@@ -136,28 +123,23 @@ class CapacityState:
         return [key for key, item in self.items.items() if item.driver == name]
 
     def _plan(self) -> None:
-        items = {self._key(item): item for item in self._wanted()}
+        """Take up what is to be published: the places are those where nodes are; of a process of one node, its own."""
+        items = {}
+        for driver in self.drivers():
+            segments = [tuple(sorted(each.items())) for each in self._nodes.segments(driver.info.topology_keys)]
+            for storage_class in self.cluster.classes.values():
+                for segment in segments if storage_class.provisioner == driver.name else ():
+                    text = msgspec.json.encode([driver.name, storage_class.name, segment])
+                    key = f"{self.cluster.namespace}/csisc-{hashlib.sha256(text).hexdigest()[:16]}"
+                    items[key] = Item(driver.name, storage_class.name, segment)
         for key in sorted(items.keys() ^ self.items.keys()):
-            self._queue.enqueue(key)
+            self.queue.enqueue(key)
         self.items = items
         self.measured = {key: each for key, each in self.measured.items() if key in items}
 
-    def _wanted(self) -> Iterable[Item]:
-        """The places are those where nodes are; of a process of one node, its own."""
-        for driver in self._drivers():
-            segments = self._nodes.segments(driver.info.topology_keys)
-            for storage_class in self.cluster.classes.values():
-                if storage_class.provisioner == driver.name:
-                    for segment in segments:
-                        yield Item(driver.name, storage_class.name, tuple(sorted(segment.items())))
-
-    def _key(self, item: Item) -> str:
-        text = msgspec.json.encode([item.driver, item.storage_class, item.segment])
-        return f"{self.cluster.namespace}/csisc-{hashlib.sha256(text).hexdigest()[:16]}"
-
 
 def decide_capacity(key: str, state: CapacityState, reads: LiveReads) -> Action:
-    """The next action for the CSIStorageCapacity with this key."""
+    """Return the next action for the CSIStorageCapacity with this key."""
     item, found = state.items.get(key), state.cluster.capacities.get(key)
     if item is None:
         return _remove_outdated(found, state, reads) if found is not None else Settled()
@@ -167,30 +149,30 @@ def decide_capacity(key: str, state: CapacityState, reads: LiveReads) -> Action:
     if driver.parameters_flaw(split_parameters(storage_class)[0]):
         return Wait(reason=f'class "{storage_class.name}" has parameters that the driver refuses')
     measured, now = state.measured.get(key), state.cluster.monotonic()
-    if measured is None or measured.at + POLL_SECONDS <= now:
+    if measured is None or measured[1] + POLL_SECONDS <= now:
         return Run(verb="measure", key=key, uid=storage_class.uid, driver=driver.name, asset=f"room {key}")
-    wanted = _body(key, item, measured.capacity, storage_class, state.cluster)
+    wanted = _body(key, item, measured[0], storage_class, state.cluster)
     if found is None:
-        # Somebody may have taken the label away by which it is watched.
+        # The label by which it is watched may have been taken away.
         if not reads.has(CAPACITIES, key):
             return Read(CAPACITIES, key, why="is it there?")
         live = reads.get(CAPACITIES, key)
         found = live if isinstance(live, CsiStorageCapacity) else None
     if found is None:
-        return _without_node(state.cluster, reads) or Create(
-            kind=CAPACITIES, body=wanted, why="publish how much room there is"
-        )
-    if found.storage_class_name != item.storage_class or _selector(found) != wanted["nodeTopology"]:
+        create = Create(kind=CAPACITIES, body=wanted, why="publish how much room there is")
+        return _without_node(state.cluster, reads) or create
+    selector = msgspec.to_builtins(found.node_topology) if found.node_topology is not None else {}
+    if found.storage_class_name != item.storage_class or selector != wanted["nodeTopology"]:
         return Delete(kind=CAPACITIES, target=found, why="it is not what its name says, and those fields cannot change")
     if (changes := _changes(found, wanted)) is not None:
         return Patch(kind=CAPACITIES, target=found, body=changes, why="publish how much room there is")
-    return Wait(reason="it is measured again from time to time", seconds=measured.at + POLL_SECONDS - now)
+    return Wait(reason="it is measured again from time to time", seconds=measured[1] + POLL_SECONDS - now)
 
 
 def _without_node(cluster: ClusterState, reads: LiveReads) -> Action | None:
-    """What to do instead of publishing for a node that is gone; None: it is there.
+    """Return what to do instead of publishing for a node that is gone; None: it is there.
 
-    The object of a node that is gone is collected with it: who has not heard that would make it again and again.
+    The object of a node that is gone is garbage-collected with it, and would be made again and again.
     """
     node = cluster.own_node
     if node is None:
@@ -208,17 +190,14 @@ def _body(
 ) -> dict[str, Any]:
     namespace, _, name = key.partition("/")
     labels = {names.CAPACITY_DRIVER: item.driver, names.CAPACITY_PUBLISHER: PUBLISHER}
-    owner = {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "StorageClass",
-        "name": storage_class.name,
-        "uid": storage_class.uid,
-    }
+    owner: KubeObject = storage_class
+    api, kind = "storage.k8s.io/v1", "StorageClass"
     if (node := cluster.own_node) is not None:
         labels[names.NODE] = node_hash(node.name)
-        owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
+        api, kind, owner = "v1", "Node", node
+    reference = {"apiVersion": api, "kind": kind, "name": owner.name, "uid": owner.uid}
     body = CAPACITIES.body(
-        metadata={"name": name, "namespace": namespace, "labels": labels, "ownerReferences": [owner]},
+        metadata={"name": name, "namespace": namespace, "labels": labels, "ownerReferences": [reference]},
         storageClassName=item.storage_class,
         nodeTopology={"matchLabels": dict(item.segment)},
     )
@@ -229,22 +208,18 @@ def _body(
 
 
 def _published(capacity: Capacity) -> tuple[str, str | None]:
-    """How a figure is written: the room, and the largest volume if there is a bound."""
+    """Return how a figure is written: the room, and the largest volume if there is a bound."""
     largest = capacity.maximum_volume_bytes
     return format_bytes(max(capacity.available_bytes, 0)), None if largest is None else format_bytes(max(largest, 0))
 
 
 def _figures(found: CsiStorageCapacity) -> tuple[str | None, str | None]:
-    """The same of an object."""
+    """Return the same of an object."""
     return found.capacity, found.maximum_volume_size
 
 
-def _selector(found: CsiStorageCapacity) -> Mapping[str, Any]:
-    return msgspec.to_builtins(found.node_topology) if found.node_topology is not None else {}
-
-
-def _changes(found: CsiStorageCapacity, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What a patch has to change; None if the object is as it should be."""
+def _changes(found: CsiStorageCapacity, wanted: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what a patch has to change; None if the object is as it should be."""
     metadata = wanted["metadata"]
     owners = {each.uid for each in found.metadata.owner_references or ()}
     same = (
@@ -293,16 +268,15 @@ class MeasureOperation:
     def __call__(self, run: Run) -> Work:
         driver, item = self._deps.driver(run), self._state.items.get(run.key)
         storage_class = self._state.cluster.classes.get(item.storage_class) if item is not None else None
-        return lambda: self._measure(run.key, item, storage_class, driver)
 
-    async def _measure(
-        self, key: str, item: Item | None, storage_class: StorageClass | None, driver: DriverView
-    ) -> None:
-        if item is None or storage_class is None:
-            return
-        segment: Segment = dict(item.segment)
-        parameters = driver.typed_parameters(split_parameters(storage_class)[0])
-        request = CapacityRequest(context=self._deps.context(driver), parameters=parameters, segment=segment)
-        capacity = await self._deps.hooks.call(driver, request)
-        if key in self._state.items:
-            self._state.measured[key] = Measured(capacity, self._state.cluster.monotonic())
+        async def measure() -> None:
+            if item is None or storage_class is None:
+                return
+            parameters = driver.typed_parameters(split_parameters(storage_class)[0])
+            context, segment = self._deps.context(driver), dict(item.segment)
+            request = CapacityRequest(context=context, parameters=parameters, segment=segment)
+            capacity = await self._deps.hooks.call(driver, request)
+            if run.key in self._state.items:
+                self._state.measured[run.key] = (capacity, self._state.cluster.monotonic())
+
+        return measure

@@ -11,37 +11,35 @@ from volplane.state.naming import node_hash
 
 __all__ = ["NodeBook", "is_ready", "takes_volumes"]
 
-_REPELLING = ("NoSchedule", "NoExecute")
-
 
 def is_ready(node: Node) -> bool:
-    """Whether the kubelet says so. A node without the condition counts as ready: nobody has doubted it."""
+    """Return whether the kubelet reports that. A node without the condition counts as ready: nothing speaks against."""
     return all(each.get("status") == "True" for each in node.status.conditions or () if each.get("type") == "Ready")
 
 
 def takes_volumes(node: Node) -> bool:
-    """Whether new volumes may be put there: pods could come to use them."""
-    repelled = any(taint.effect in _REPELLING for taint in node.spec.taints or ())
+    """Return whether new volumes may be put there: pods could come to use them."""
+    repelled = any(taint.effect in ("NoSchedule", "NoExecute") for taint in node.spec.taints or ())
     return is_ready(node) and not node.terminating and not node.spec.unschedulable and not repelled
 
 
 class NodeBook:
-    """Follows a cache of nodes.
+    """Follows `cache`.
 
-    keys: the labels by which drivers place assets. monotonic: loop time. hashed: what stands in the label of what
-    belongs to the node of a name. version: changes whenever placement may come out differently.
+    keys: the labels by which drivers place assets. monotonic: loop time. hashed: makes, of a node's name, the value of
+    the label of what belongs to the node. version: changes whenever placement may come out differently.
     """
 
     def __init__(
         self,
-        nodes: Cache[Node],
+        cache: Cache[Node],
         keys: Collection[str],
         monotonic: Callable[[], float],
         hashed: Callable[[str], str] = node_hash,
     ) -> None:
         self.version = 0
+        self.cache = cache
         self.hashed = hashed
-        self._nodes = nodes
         self._keys = set(keys)
         self._monotonic = monotonic
         self._by_hash: dict[str, set[str]] = {}
@@ -49,17 +47,21 @@ class NodeBook:
         self._away: dict[str, float] = {}
 
     def changed(self, old: Node | None, new: Node | None) -> bool:
-        """Follow the cache; whether this matters for placement."""
-        before, after = (None if each is None else self._facts(each) for each in (old, new))
+        """Follow the cache; return whether the change matters for placement."""
+        before, after = (
+            None if each is None else (each.uid, is_ready(each), takes_volumes(each), each.metadata.labels or {})
+            for each in (old, new)
+        )
         if before == after:
             return False
         self.version += 1
         if old is not None:
-            self._drop(old)
+            self._by_hash.get(self.hashed(old.name), set()).discard(old.name)
+            for place in self._places(old.metadata.labels or {}):
+                self._by_place.get(place, set()).discard(old.name)
         if new is not None:
             self._add(new)
-        present = new or old
-        if present is not None:
+        if (present := new or old) is not None:
             if new is not None and is_ready(new):
                 self._away.pop(present.name, None)
             else:
@@ -70,53 +72,39 @@ class NodeBook:
         """Let `at` find nodes by these labels too: those of a driver that was made after the others."""
         self._keys.update(keys)
         self.version += 1
-        for node in self._nodes.values():
+        for node in self.cache.values():
             self._add(node)
-
-    def _facts(self, node: Node) -> tuple[object, ...]:
-        return node.uid, is_ready(node), takes_volumes(node), node.metadata.labels or {}
 
     def _add(self, node: Node) -> None:
         self._by_hash.setdefault(self.hashed(node.name), set()).add(node.name)
         for place in self._places(node.metadata.labels or {}):
             self._by_place.setdefault(place, set()).add(node.name)
 
-    def _drop(self, node: Node) -> None:
-        self._by_hash.get(self.hashed(node.name), set()).discard(node.name)
-        for place in self._places(node.metadata.labels or {}):
-            self._by_place.get(place, set()).discard(node.name)
-
     def _places(self, labels: Mapping[str, str]) -> Iterable[tuple[str, str]]:
         return ((key, labels[key]) for key in self._keys if key in labels)
 
-    def get(self, name: str) -> Node | None:
-        return self._nodes.get(name)
-
-    def all(self) -> Iterable[Node]:
-        return self._nodes.values()
-
     def sharing_hash(self, name: str) -> list[str]:
-        """Names of other nodes whose objects carry the same label."""
+        """Return the names of other nodes whose objects carry the same label."""
         return sorted(self._by_hash.get(self.hashed(name), set()) - {name})
 
     def knows(self, keys: Iterable[str]) -> bool:
-        """Whether `at` can find nodes by these labels."""
+        """Return whether `at` can find nodes by these labels."""
         return self._keys.issuperset(keys)
 
     def at(self, segment: Segment) -> list[Node]:
-        """The nodes at this place, by name."""
+        """Return the nodes at this place, by name."""
         names: set[str] | None = None
         for key, value in segment.items():
             here = self._by_place.get((key, value), set()) if key in self._keys else set()
             names = here if names is None else names & here
-        return [node for name in sorted(names or ()) if (node := self._nodes.get(name)) is not None]
+        return [node for name in sorted(names or ()) if (node := self.cache.get(name)) is not None]
 
     def away(self, name: str) -> float:
-        """Seconds for which the node has been gone, or not ready, as far as this process has seen; 0 if it is not.
+        """Return the seconds for which the node has been gone or not ready, as seen by this process; 0 if it is not.
 
         A name that was never seen counts from the first question.
         """
-        node = self._nodes.get(name)
+        node = self.cache.get(name)
         if node is not None and is_ready(node):
             return 0.0
         now = self._monotonic()

@@ -30,7 +30,7 @@ __all__ = ["RaceTimes", "RoomOperation", "decide_race"]
 
 _NANOS = 10**9
 FULL_SECONDS = 60.0
-"""After which a claim for which there was no room is looked at again."""
+"""Time after which a claim for which there was no room is looked at again."""
 
 
 class RaceTimes:
@@ -42,13 +42,7 @@ class RaceTimes:
     """
 
     def __init__(
-        self,
-        node: str,
-        base: float,
-        longest: float,
-        monotonic: Callable[[], float],
-        *,
-        external_choice: bool = False,
+        self, node: str, base: float, longest: float, monotonic: Callable[[], float], *, external_choice: bool = False
     ) -> None:
         self.external_choice = external_choice
         self._node = node
@@ -96,7 +90,7 @@ class RaceTimes:
 def decide_race(
     claim: Claim, storage_class: StorageClass, driver: DriverView, cluster: ClusterState, race: RaceTimes
 ) -> Action | None:
-    """The next action for a claim without a node; None if there is no race for it."""
+    """Return the next action for a claim without a node; None if there is no race for it."""
     node = cluster.own_node
     if claim.annotation(names.SELECTED_NODE) or claim.terminating:
         return None
@@ -130,20 +124,21 @@ class RoomOperation:
     def __call__(self, run: Run) -> Work:
         claim, driver = self._deps.claim(run), self._deps.driver(run)
         storage_class = self._deps.cluster.classes.get(class_of_claim(claim) or "")
-        return lambda: self._check(claim, storage_class, driver)
 
-    async def _check(self, claim: Claim, storage_class: StorageClass | None, driver: DriverView) -> None:
-        node = self._deps.cluster.own_node
-        if node is None or storage_class is None:
-            return
-        labels = node.metadata.labels or {}
-        request = CapacityRequest(
-            context=self._deps.context(driver),
-            parameters=driver.typed_parameters(split_parameters(storage_class)[0]),
-            segment={key: labels[key] for key in driver.info.topology_keys if key in labels},
-        )
-        capacity = await self._deps.hooks.call(driver, request)
-        limit = capacity.available_bytes
-        if capacity.maximum_volume_bytes is not None:
-            limit = min(limit, capacity.maximum_volume_bytes)
-        self._race.room_seen(claim.uid, enough=limit >= -(-request_of(claim) // _NANOS))
+        async def check() -> None:
+            node = self._deps.cluster.own_node
+            if node is None or storage_class is None:
+                return
+            labels = node.metadata.labels or {}
+            request = CapacityRequest(
+                context=self._deps.context(driver),
+                parameters=driver.typed_parameters(split_parameters(storage_class)[0]),
+                segment={key: labels[key] for key in driver.info.topology_keys if key in labels},
+            )
+            capacity = await self._deps.hooks.call(driver, request)
+            limit = capacity.available_bytes
+            if capacity.maximum_volume_bytes is not None:
+                limit = min(limit, capacity.maximum_volume_bytes)
+            self._race.room_seen(claim.uid, enough=limit >= -(-request_of(claim) // _NANOS))
+
+        return check

@@ -24,7 +24,7 @@ __all__ = ["RecogniseOperation", "decide_recognition"]
 
 
 def decide_recognition(volume: Volume, cluster: ClusterState) -> Action | None:
-    """The next action for a volume of an earlier node of our name; None for any other volume."""
+    """Return the next action for a volume of an earlier node of our name; None for any other volume."""
     node, uid = cluster.own_node, volume.annotation(names.NODE_UID)
     driver = cluster.drivers.get(volume.annotation(names.PROVISIONED_BY) or "")
     if node is None or driver is None or uid in (None, node.uid) or not on_node(volume, node):

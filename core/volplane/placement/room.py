@@ -1,10 +1,11 @@
-"""The room that is published, by class and node. Follows the cache of CSIStorageCapacity objects."""
+"""How much room each node has: what is published for it, and what is promised there since."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from volplane.kube import names
 from volplane.kube.objects import CsiStorageCapacity
@@ -12,47 +13,62 @@ from volplane.kube.quantity import parse
 from volplane.placement.nodes import NodeBook
 from volplane.state.matching import selects
 
-__all__ = ["PublishedRoom", "Room"]
+__all__ = ["UNPUBLISHED_SECONDS", "Promise", "PublishedRoom", "Room", "Usage"]
 
-_NANOS = 10**9
+UNPUBLISHED_SECONDS: Final = 60.0
+"""Longest time for which a new volume counts against the published room of its node: the room is measured as often."""
 
 
 class Room(NamedTuple):
-    """Bytes: free in total, and the largest single volume. version: of the object that says so."""
+    """Room of a node for volumes of a class."""
 
     free: int
+    """Bytes in total."""
     largest: int
+    """Bytes of the largest single volume."""
     version: int
+    """Resource version of the object that publishes it."""
 
 
 @dataclass(slots=True)
 class _Place:
-    """The objects of one driver and class. version: of the nodes that `by_node` and `best` are for."""
+    """What is published for one driver and class."""
 
     objects: dict[str, CsiStorageCapacity] = field(default_factory=dict)
     version: int = -1
+    """Version of the nodes for which `by_node` and `best` hold."""
     by_node: dict[str, dict[str, Room]] = field(default_factory=dict)
     best: dict[str, Room] = field(default_factory=dict)
 
+    def choose(self, node: str) -> None:
+        """Keep the most room of the node in `best`."""
+        if rooms := self.by_node.get(node):
+            self.best[node] = max(rooms.values())
+        else:
+            self.best.pop(node, None)
+
 
 class PublishedRoom:
-    """Of several objects for one class and node the one with most room counts, as for the scheduler."""
+    """Follows the cache of CSIStorageCapacity objects.
+
+    Of several objects for one class and node the one with the most room counts, as for the scheduler.
+    """
 
     def __init__(self, nodes: NodeBook) -> None:
         self._nodes = nodes
         self._places: dict[tuple[str, str], _Place] = {}
 
     def changed(self, old: CsiStorageCapacity | None, new: CsiStorageCapacity | None) -> set[str]:
-        """Follow the cache; names of the nodes that it is about."""
+        """Follow the cache; return the names of the nodes that the objects are about."""
         touched: set[str] = set()
         if old is not None:
-            place = self._place(old)
+            place, nodes = self._place(old), self._reached(old)
             place.objects.pop(old.key, None)
             if place.version == self._nodes.version:
-                for node in self._reached(old):
-                    touched.add(node)
+                touched.update(nodes)
+                for node in nodes:
                     place.by_node.get(node, {}).pop(old.key, None)
-                    _choose(place, node)
+                    place.choose(node)
         if new is not None:
             place = self._place(new)
             place.objects[new.key] = new
@@ -62,7 +78,7 @@ class PublishedRoom:
         return touched
 
     def of(self, driver: str, storage_class: str) -> Mapping[str, Room]:
-        """Node -> room; empty if nobody publishes any for this class."""
+        """Return room by node; empty where none is published for this class."""
         place = self._places.get((driver, storage_class))
         if place is None or not place.objects:
             return {}
@@ -75,7 +91,7 @@ class PublishedRoom:
         return place.best
 
     def is_published(self, driver: str, storage_class: str) -> bool:
-        """Whether anybody publishes room for this class, on whatever node."""
+        """Return whether room is published for this class, on any node."""
         place = self._places.get((driver, storage_class))
         return place is not None and bool(place.objects)
 
@@ -84,37 +100,126 @@ class PublishedRoom:
         return self._places.setdefault((driver, item.storage_class_name), _Place())
 
     def _add(self, place: _Place, item: CsiStorageCapacity) -> None:
-        room = _room_of(item)
+        free = _bytes(item.capacity)
+        largest = free if item.maximum_volume_size is None else _bytes(item.maximum_volume_size)
         for node in self._reached(item):
-            place.by_node.setdefault(node, {})[item.key] = room
-            _choose(place, node)
+            place.by_node.setdefault(node, {})[item.key] = Room(free, largest, item.version)
+            place.choose(node)
 
     def _reached(self, item: CsiStorageCapacity) -> list[str]:
-        """Names of the nodes that the object is about."""
+        """Return the names of the nodes that the object is about."""
         selector = item.node_topology
         if selector is None:
             return []
         if selector.match_labels and not selector.match_expressions and self._nodes.knows(selector.match_labels):
             return [node.name for node in self._nodes.at(selector.match_labels)]
-        return [node.name for node in self._nodes.all() if selects(selector, node.metadata.labels or {})]
-
-
-def _choose(place: _Place, node: str) -> None:
-    rooms = place.by_node.get(node)
-    if rooms:
-        place.best[node] = max(rooms.values())
-    else:
-        place.best.pop(node, None)
-
-
-def _room_of(item: CsiStorageCapacity) -> Room:
-    free = _bytes(item.capacity)
-    return Room(free, _bytes(item.maximum_volume_size) if item.maximum_volume_size is not None else free, item.version)
+        return [node.name for node in self._nodes.cache.values() if selects(selector, node.metadata.labels or {})]
 
 
 def _bytes(quantity: str | None) -> int:
-    """0 for what is no quantity: a person may have written it."""
+    """Return the bytes; 0 for text that is no quantity, which a person may have written."""
     try:
-        return parse(quantity or "0").nanos // _NANOS
+        return parse(quantity or "0").nanos // 10**9
     except ValueError:
         return 0
+
+
+class Promise(NamedTuple):
+    """Something on a node, or about to be made there."""
+
+    driver: str
+    node: str
+    """Hash of the node's name."""
+    size: int
+    """Bytes that the published room of the node may not take into account yet."""
+
+
+class Usage:
+    """Promises by the name of their volume: of a claim that is assigned, then of the volume that is made for it.
+
+    touched: called with driver and node when what is promised there has changed.
+    """
+
+    def __init__(self, touched: Callable[[str, str], None] = lambda _driver, _node: None) -> None:
+        self._touched = touched
+        self._claims: dict[str, Promise] = {}
+        self._volumes: dict[str, Promise] = {}
+        self._held: dict[str, Promise] = {}
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._reserved: Counter[tuple[str, str]] = Counter()
+        self._unpublished: dict[tuple[str, str], dict[str, int]] = {}
+        """Version of each volume that still counts, by driver and node."""
+        self._published: dict[tuple[str, str], int] = {}
+        """Latest version of published room, by driver and node."""
+        self._expiry: deque[tuple[float, str, tuple[str, str]]] = deque()
+
+    def count(self, driver: str, node: str) -> int:
+        """Return how many volumes of the driver are on the node, or assigned to it."""
+        return self._counts[driver, node]
+
+    def reserved(self, driver: str, node: str) -> int:
+        """Return the bytes promised on the node that its published room may not take into account yet."""
+        return self._reserved[driver, node]
+
+    def claim(self, name: str, promise: Promise | None) -> None:
+        """Note to which node the claim is assigned for which the volume `name` is made; None: to none."""
+        self._set(self._claims, name, promise)
+
+    def hold(self, name: str, promise: Promise | None) -> None:
+        """Note that the claim is being assigned; None: the write is answered."""
+        self._set(self._held, name, promise)
+
+    def volume(self, name: str, promise: Promise | None) -> None:
+        """Note that the volume exists; None: it does not."""
+        self._set(self._volumes, name, promise)
+
+    def made(self, name: str, promise: Promise, version: int, now: float) -> None:
+        """Note a volume that has just been made: it counts until the room of its node is published again."""
+        place = (promise.driver, promise.node)
+        if version < self._published.get(place, 0):
+            # The watch of volumes is behind that of published room, which takes the volume into account.
+            self.volume(name, promise._replace(size=0))
+            return
+        self._unpublished.setdefault(place, {})[name] = version
+        self._expiry.append((now + UNPUBLISHED_SECONDS, name, place))
+        self.volume(name, promise)
+
+    def knows(self, name: str) -> bool:
+        """Return whether there is a volume of this name."""
+        return name in self._volumes
+
+    def published(self, driver: str, node: str, version: int) -> None:
+        """Note that room of the node was published after all volumes of an older version were made."""
+        place = (driver, node)
+        self._published[place] = max(version, self._published.get(place, 0))
+        for name, made in list(self._unpublished.get(place, {}).items()):
+            if made < version:
+                self._forget(name, place)
+
+    def expire(self, now: float) -> None:
+        """Let volumes of more than UNPUBLISHED_SECONDS count no more: published room takes them into account."""
+        while self._expiry and self._expiry[0][0] <= now:
+            _, name, place = self._expiry.popleft()
+            self._forget(name, place)
+
+    def _forget(self, name: str, place: tuple[str, str]) -> None:
+        if self._unpublished.get(place, {}).pop(name, None) is not None and (known := self._volumes.get(name)):
+            self.volume(name, known._replace(size=0))
+
+    def _set(self, known: dict[str, Promise], name: str, promise: Promise | None) -> None:
+        before = self._effective(name)
+        if promise is None:
+            known.pop(name, None)
+        else:
+            known[name] = promise
+        after = self._effective(name)
+        if before == after:
+            return
+        for each, sign in ((before, -1), (after, 1)):
+            if each is not None:
+                self._counts[each.driver, each.node] += sign
+                self._reserved[each.driver, each.node] += sign * each.size
+                self._touched(each.driver, each.node)
+
+    def _effective(self, name: str) -> Promise | None:
+        return self._volumes.get(name) or self._claims.get(name) or self._held.get(name)

@@ -1,56 +1,61 @@
-"""What the decisions of the assigner see: the cluster, its nodes, and what is promised on them."""
+"""What the decisions of the assigner see: the cluster, its nodes, and what is promised on them.
+
+`PlacementHandlers` follow the caches, and queue the claims, volumes and nodes that a change concerns.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
 from volplane.assets import Segment
+from volplane.controller.actions import Queue
 from volplane.drivers.view import DriverView
 from volplane.intents.requests import allowed_segments
 from volplane.kube import names
 from volplane.kube.objects import Claim, CsiStorageCapacity, KubeObject, Node, StorageClass, Volume
-from volplane.placement.board import Board, Candidate
-from volplane.placement.choose import Offer
 from volplane.placement.nodes import NodeBook, takes_volumes
-from volplane.placement.room import PublishedRoom
-from volplane.placement.usage import UNPUBLISHED_SECONDS, Promise, Usage
+from volplane.placement.offers import NodeOffers, Offer
+from volplane.placement.room import UNPUBLISHED_SECONDS, Promise, PublishedRoom, Usage
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import capacity_of, class_of_claim, request_of
 from volplane.state.naming import node_hash, volume_name_of
 
-__all__ = ["PlacementState", "unsuitable"]
+__all__ = ["PlacementHandlers", "PlacementState", "unsuitable"]
 
 _NANOS = 10**9
 _MOST_CLASSES = 1_000
-REFUSED_SECONDS = 60.0
-"""How long a node that gave a claim back is not tried for it again."""
+REFUSED_SECONDS: Final = 60.0
+"""Time for which a node that gave a claim back is not tried for it again."""
+ROOM_PAUSE: Final = 1.0
+"""Seconds after which published room is looked at: in a full cluster many claims wait, and many nodes publish."""
 
 
 @dataclass(slots=True, kw_only=True)
 class PlacementState:
-    """cluster: whose caches hold all claims, volumes and nodes. drivers: names of the distributed ones.
-    external_choice: others select the nodes of claims that bind immediately.
-
-    last: the node chosen last, by class. waiting: keys of claims for which no node was found. lost: why a volume's node
-    is not there any more, by the volume's name. refused: when (loop time) a node may be tried again for a claim that it
-    gave back, by the claim's uid and the name of the node. since: label of a claim that has no volume yet, and the loop
-    time at which it was first seen, by uid.
-    """
+    """The caches of all claims, volumes and nodes, and what the assigner keeps beside them."""
 
     cluster: ClusterState
     drivers: Sequence[str]
+    """Names of the distributed drivers."""
     nodes: NodeBook
     room: PublishedRoom
     external_choice: bool = False
+    """Other programs select the nodes of claims that bind immediately."""
     usage: Usage = field(init=False)
     last: dict[str, str] = field(default_factory=dict)
+    """The node chosen last, by class."""
     waiting: set[str] = field(default_factory=set)
+    """Keys of claims for which no node was found."""
     lost: dict[str, str] = field(default_factory=dict)
+    """Why a volume's node is not there any more, by the volume's name."""
     refused: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Loop time at which a node may be tried again for a claim that it gave back, by the claim's uid and the node."""
     since: dict[str, tuple[str, float]] = field(default_factory=dict)
-    _boards: dict[tuple[str, str], tuple[tuple[int, str], Board]] = field(default_factory=dict)
+    """By uid of a claim without a volume: its label, and the loop time at which that was first seen."""
+    _node_offers: dict[tuple[str, str], tuple[tuple[int, str], NodeOffers]] = field(default_factory=dict)
     _newest: tuple[float, float] = (0.0, 0.0)
     """When the newest object was made, by the clock of the server, and the loop time at which it was seen."""
 
@@ -58,7 +63,7 @@ class PlacementState:
         self.usage = Usage(self._touched)
 
     def driver_of_claim(self, claim: Claim) -> DriverView | None:
-        """The distributed driver that works on the claim: that of its intent, else of its class."""
+        """Return the distributed driver that works on the claim: that of its intent, else of its class."""
         intent = self.cluster.intent_of(claim)
         if intent is not None and (driver := self.cluster.drivers.distributed(intent.driver)) is not None:
             return driver
@@ -69,59 +74,54 @@ class PlacementState:
         return self.cluster.classes.get(class_of_claim(claim) or "")
 
     def driver_of_volume(self, volume: Volume) -> DriverView | None:
-        """The distributed driver that made the volume."""
+        """Return the distributed driver that made the volume."""
         return self.cluster.drivers.distributed(volume.annotation(names.PROVISIONED_BY) or "")
 
     def offers(self, claim: Claim, driver: DriverView, storage_class: StorageClass) -> list[Offer]:
-        """The nodes that can take the claim: where room is published for its class, those that have it."""
-        now, size = self.cluster.monotonic(), self.promise(claim, driver, "").size
+        """Return the nodes that can take the claim: where room is published for its class, those that have it."""
+        now = self.cluster.monotonic()
         self.usage.expire(now)
-        board = self._board(driver, storage_class)
-        board.refresh(self.room.of(driver.name, storage_class.name), self.usage)
-        published = self.room.is_published(driver.name, storage_class.name)
-        unpublished = not published or self.is_new(storage_class)
-        return board.fitting(size, self.refused.get(claim.uid, {}), now, unpublished=unpublished)
-
-    def _board(self, driver: DriverView, storage_class: StorageClass) -> Board:
         key = (driver.name, storage_class.name)
         version = (self.nodes.version, storage_class.metadata.resource_version)
-        known = self._boards.get(key)
+        known = self._node_offers.get(key)
         if known is None or known[0] != version:
-            if len(self._boards) >= _MOST_CLASSES:
-                self._boards.clear()
+            if len(self._node_offers) >= _MOST_CLASSES:
+                self._node_offers.clear()
             allowed = allowed_segments(storage_class)
-            found = sorted(
-                Candidate(n.name, node_hash(n.name)) for n in self.nodes.all() if not unsuitable(n, driver, allowed)
-            )
-            known = self._boards[key] = (version, Board(driver.name, found))
-        return known[1]
+            nodes = [node for node in self.nodes.cache.values() if not unsuitable(node, driver, allowed)]
+            found = NodeOffers(driver.name, sorted((node.name, node_hash(node.name)) for node in nodes))
+            known = self._node_offers[key] = (version, found)
+        known[1].refresh(self.room.of(*key), self.usage)
+        unpublished = not self.room.is_published(*key) or self.is_new(storage_class)
+        size = self.promise(claim, driver, "").size
+        return known[1].fitting(size, self.refused.get(claim.uid, {}), now, unpublished=unpublished)
 
     def _touched(self, driver: str, node: str) -> None:
-        for (name, _), (_, board) in self._boards.items():
+        for (name, _), (_, offers) in self._node_offers.items():
             if name == driver:
-                board.dirty.add(node)
+                offers.dirty.add(node)
 
     def count_lost(self) -> dict[str, int]:
-        """Lost volumes by driver; drivers without any are listed too."""
+        """Return the number of lost volumes by driver; drivers without any are listed too."""
         counts = dict.fromkeys(self.drivers, 0)
         for name in self.lost:
             volume = self.cluster.volumes.get(name)
-            driver = self.driver_of_volume(volume) if volume is not None else None
-            if driver is not None:
+            if volume is not None and (driver := self.driver_of_volume(volume)) is not None:
                 counts[driver.name] += 1
         return counts
 
     # --- what is promised, after the caches ----------------------------------------------------------------------
 
     def driver_made(self, driver: DriverView) -> None:
-        """A distributed driver was made after the caches were filled: what they hold of it counts from now on."""
+        """Count what the caches hold of a distributed driver that was made after they were filled."""
         self.nodes.follow(driver.info.topology_keys)
         for volume in self.cluster.volumes.values():
             self.volume_changed(None, volume)
         for claim in self.cluster.claims.values():
-            self.usage.claim(volume_name_of(claim), self._promise_to(claim))
+            self.class_changed(claim)
 
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
+        """Follow the cache of claims."""
         present = new or old
         if present is None:
             return
@@ -129,7 +129,7 @@ class PlacementState:
             self._seen(present)
         self.usage.claim(volume_name_of(present), None if new is None else self._promise_to(new))
         if new is None:
-            self.usage.hold(volume_name_of(present), None)  # The write, if one is on its way, finds nothing.
+            self.usage.hold(volume_name_of(present), None)  # A write that is on its way will find no claim.
         if new is None or new.spec.volume_name:
             self.refused.pop(present.uid, None)
             self.since.pop(present.uid, None)
@@ -143,16 +143,17 @@ class PlacementState:
             self.refused.setdefault(new.uid, {})[former] = now + REFUSED_SECONDS
 
     def class_changed(self, claim: Claim) -> None:
-        """The class of an unbound claim says which driver it is of: claims may come before their class at the start."""
+        """Count an unbound claim again: its class, which may come after the claim, says which driver it is of."""
         self.usage.claim(volume_name_of(claim), self._promise_to(claim))
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
+        """Follow the cache of volumes."""
         present = new or old
         if present is None:
             return
         label = _label(new) if new is not None else ""
         driver = self.driver_of_volume(new) if new is not None else None
-        promise = Promise(driver.name, label, 0, made=True) if driver is not None and label else None
+        promise = Promise(driver.name, label, 0) if driver is not None and label else None
         if promise is not None and new is not None and not self.usage.knows(new.name) and self.is_new(new):
             size = -(-capacity_of(new) // _NANOS)
             self.usage.made(new.name, promise._replace(size=size), new.version, self.cluster.monotonic())
@@ -162,20 +163,21 @@ class PlacementState:
             self.lost.pop(present.name, None)
 
     def capacity_changed(self, old: CsiStorageCapacity | None, new: CsiStorageCapacity | None) -> None:
+        """Follow the cache of published room."""
         for node in self.room.changed(old, new):
-            for _, board in self._boards.values():
-                board.dirty.add(node_hash(node))
+            for _, offers in self._node_offers.values():
+                offers.dirty.add(node_hash(node))
         if new is not None:
             labels = new.metadata.labels or {}
             self.usage.published(labels.get(names.CAPACITY_DRIVER, ""), labels.get(names.NODE, ""), new.version)
 
     def is_new(self, item: KubeObject) -> bool:
-        """Whether published room may not heed it yet: a class is published by one node after the other."""
+        """Return whether published room may not heed it yet: a class is published by one node after the other."""
         made = self._seen(item)
         return made is not None and self._server_time() - made < UNPUBLISHED_SECONDS
 
     def _seen(self, item: KubeObject) -> float | None:
-        """When the server made the object, by its clock; None if that cannot be read."""
+        """Return when the server made the object, by its clock; None if that cannot be read."""
         try:
             made = datetime.fromisoformat(item.metadata.creation_timestamp or "").timestamp()
         except ValueError:
@@ -185,7 +187,7 @@ class PlacementState:
         return made
 
     def _server_time(self) -> float:
-        """The time at the server at least, by the newest object that was seen: the clock here may be minutes off."""
+        """Return the earliest possible time at the server, by the newest object seen: our clock may be minutes off."""
         made, seen = self._newest
         return made + self.cluster.monotonic() - seen
 
@@ -197,8 +199,8 @@ class PlacementState:
         return self.promise(claim, driver, label) if driver is not None else None
 
     def promise(self, claim: Claim, driver: DriverView, node: str) -> Promise:
-        """What the claim takes of a node. node: the hash of its name."""
-        return Promise(driver.name, node, -(-request_of(claim) // _NANOS), made=False)
+        """Return what the claim takes of a node. node: the hash of its name."""
+        return Promise(driver.name, node, -(-request_of(claim) // _NANOS))
 
 
 def _label(item: Claim | Volume) -> str:
@@ -206,7 +208,7 @@ def _label(item: Claim | Volume) -> str:
 
 
 def unsuitable(node: Node, driver: DriverView, allowed: Sequence[Segment]) -> str:
-    """Why no volume of the driver may be made on the node, or ""."""
+    """Return why no volume of the driver may be made on the node, or ""."""
     labels = node.metadata.labels or {}
     if missing := [key for key in driver.info.topology_keys if key not in labels]:
         return f"without the label {missing[0]}"
@@ -215,3 +217,88 @@ def unsuitable(node: Node, driver: DriverView, allowed: Sequence[Segment]) -> st
     if allowed and not any(segment.items() <= labels.items() for segment in allowed):
         return "outside the allowedTopologies"
     return ""
+
+
+class PlacementHandlers:
+    """Follow the caches, and queue the claims, volumes and nodes that a change may concern."""
+
+    def __init__(self, state: PlacementState, *, claims: Queue, volumes: Queue, nodes: Queue) -> None:
+        self._state = state
+        self._claims = claims
+        self._volumes = volumes
+        self._nodes = nodes
+
+    def subscribe(self) -> None:
+        cluster = self._state.cluster
+        cluster.nodes.subscribe(self.node_changed)
+        cluster.classes.subscribe(self.class_changed)
+        cluster.claims.subscribe(self.claim_changed)
+        cluster.volumes.subscribe(self.volume_changed)
+        cluster.capacities.subscribe(self.capacity_changed)
+
+    def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
+        self._state.claim_changed(old, new)
+        if new is not None:
+            self._claims.enqueue(new.key)
+
+    def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
+        self._state.volume_changed(old, new)
+        present = new or old
+        if present is None or (old is not None and new is not None and _place(old) == _place(new)):
+            return
+        self._volumes.enqueue(present.name)
+        if (reference := present.spec.claim_ref) is not None:
+            self._claims.enqueue(reference.key)
+
+    def class_changed(self, old: StorageClass | None, new: StorageClass | None) -> None:
+        present = new or old
+        for claim in self._state.cluster.claims.by_index("unbound", present.name) if present is not None else ():
+            self._state.class_changed(claim)
+            self._claims.enqueue(claim.key)
+
+    def node_changed(self, old: Node | None, new: Node | None) -> None:
+        if not self._state.nodes.changed(old, new):
+            return
+        name = (new or old or KubeObject()).name
+        self._nodes.enqueue(name)
+        for other in self._state.nodes.sharing_hash(name):
+            self._nodes.enqueue(other)
+        for key in sorted(self._state.waiting):
+            self._claims.enqueue(key)  # A node may take what none could before.
+        label = self._state.nodes.hashed(name)
+        for claim in self._state.cluster.claims.values():
+            # Most have no node of this name: to look at each label is cheaper than one more index of all claims.
+            if claim.annotation(names.SELECTED_NODE) == name or (claim.metadata.labels or {}).get(names.NODE) == label:
+                self._claims.enqueue(claim.key)
+        for volume in self._state.cluster.volumes.values():
+            if self._state.driver_of_volume(volume) is not None:
+                self._volumes.enqueue(volume.name)
+
+    def claims_of_driver(self, name: str) -> Iterator[str]:
+        """Take up that a driver is usable or unusable, or was made; yield the keys of its claims."""
+        driver = self._state.cluster.drivers.distributed(name)
+        if driver is None:
+            return
+        self._state.driver_made(driver)
+        for claim in self._state.cluster.claims.values():
+            if self._state.driver_of_claim(claim) is driver:
+                yield claim.key
+
+    def volumes_of_driver(self, name: str) -> Iterator[str]:
+        """Yield the names of the volumes that the driver made."""
+        driver = self._state.cluster.drivers.distributed(name)
+        for volume in self._state.cluster.volumes.values() if driver is not None else ():
+            if self._state.driver_of_volume(volume) is driver:
+                yield volume.name
+
+    def capacity_changed(self, old: CsiStorageCapacity | None, new: CsiStorageCapacity | None) -> None:
+        self._state.capacity_changed(old, new)
+        if new is None or (old is not None and old.capacity == new.capacity):
+            return
+        for key in sorted(self._state.waiting):
+            self._claims.enqueue(key, ROOM_PAUSE)
+
+
+def _place(volume: Volume) -> tuple[object, ...]:
+    """Return what says to which node a volume belongs."""
+    return volume.metadata.labels, volume.metadata.annotations, volume.spec.claim_ref

@@ -9,10 +9,10 @@ import msgspec
 from unit.deciding import disk, put, state_with
 from volplane.controller.actions import Settled
 from volplane.kube.objects import Node
+from volplane.placement.assign import decide_node
 from volplane.placement.nodes import NodeBook, is_ready, takes_volumes
 from volplane.placement.room import PublishedRoom
 from volplane.placement.state import PlacementState
-from volplane.placement.volumes import decide_node
 
 ZONE = "zone"
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from volplane.placement.usage import Promise, Usage
+from volplane.placement.room import Promise, Usage
 
 
 def test_a_claim_counts_once_from_the_write_that_assigns_it_to_its_volume() -> None:
     usage = Usage()
-    on_its_way, made = Promise("d", "n", 5, made=False), Promise("d", "n", 0, made=True)
+    on_its_way, made = Promise("d", "n", 5), Promise("d", "n", 0)
     for step in (
         lambda: usage.hold("pvc-1", on_its_way),
         lambda: usage.claim("pvc-1", on_its_way),
@@ -24,16 +24,16 @@ def test_a_claim_counts_once_from_the_write_that_assigns_it_to_its_volume() -> N
 
 def test_a_claim_that_moves_leaves_nothing_behind() -> None:
     usage = Usage()
-    usage.claim("pvc-1", Promise("d", "n", 5, made=False))
-    usage.claim("pvc-1", Promise("d", "m", 5, made=False))
+    usage.claim("pvc-1", Promise("d", "n", 5))
+    usage.claim("pvc-1", Promise("d", "m", 5))
     assert (usage.count("d", "n"), usage.reserved("d", "n")) == (0, 0)
     assert (usage.count("d", "m"), usage.reserved("d", "m")) == (1, 5)
 
 
 def test_a_new_volume_counts_until_the_room_of_its_node_is_published_anew() -> None:
     usage = Usage()
-    usage.made("pvc-1", Promise("d", "n", 5, made=True), version=7, now=0.0)
-    usage.made("pvc-2", Promise("d", "n", 6, made=True), version=9, now=1.0)
+    usage.made("pvc-1", Promise("d", "n", 5), version=7, now=0.0)
+    usage.made("pvc-2", Promise("d", "n", 6), version=9, now=1.0)
     assert usage.reserved("d", "n") == 11
     usage.published("d", "n", 8)
     assert usage.reserved("d", "n") == 6
