@@ -12,7 +12,7 @@ from volplane import protection
 from volplane.intents.operation import DiscardOperation, OperationDeps
 from volplane.kube import names
 from volplane.kube.objects import Claim, Volume
-from volplane.protection.live_pods import LivePods
+from volplane.protection.finalizers import LivePods
 from volplane.provision import operation
 from volplane.reclaim import recycle
 from volplane.reclaim.operation import RecycleOperation

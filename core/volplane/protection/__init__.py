@@ -1,10 +1,11 @@
-"""In-use protection: the two finalizers that keep claims and volumes while somebody uses them.
+"""In-use protection: the two finalizers that keep claims and volumes while they are used.
 
-Two controllers; `handlers` queues what a change may concern. It never deletes
-anything: it adds a finalizer to a living object, and removes it from a terminating one that is proven unused.
+It never deletes anything: it adds a finalizer to a living object, and removes it from a terminating one that is proven
+unused.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from volplane.binding.steps import is_promised
@@ -12,28 +13,35 @@ from volplane.controller.controller import FOLLOW, Controller, Duty, Role, Rule,
 from volplane.intents.operation import OperationDeps
 from volplane.intents.ownership import removes_protection
 from volplane.kube.objects import Volume
-from volplane.protection.claims import ClaimProtection, ProtectionState
-from volplane.protection.handlers import ProtectionHandlers
-from volplane.protection.live_pods import LivePods, UnprotectOperation
-from volplane.protection.volumes import decide_volume_protection, volume_protection_may_act
+from volplane.protection.finalizers import (
+    ClaimProtection,
+    LivePods,
+    ProtectionHandlers,
+    decide_volume_protection,
+    volume_protection_may_act,
+)
 
-__all__ = ["PROTECTION"]
+__all__ = ["PROTECTION", "controllers"]
 
 
-def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
+def controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
+    """Yield the controllers of claims and of volumes."""
     cluster, live = deps.cluster, LivePods()
-    state = ProtectionState(
+    claim_protection = ClaimProtection(
         claims=cluster.claims,
         pods=cluster.pods,
         live=live,
         monotonic=cluster.monotonic,
         promised=lambda claim: role.runs("binder") and is_promised(claim, cluster),
     )
+    handlers = ProtectionHandlers(
+        state=claim_protection, claims=deps.queue("pvcprotection"), volumes=deps.queue("pvprotection")
+    )
 
-    def removed(volume: Volume) -> bool:
-        return role.runs("binder") and role.runs("reclaimer") and removes_protection(volume, cluster)
-
-    handlers = ProtectionHandlers(state, claims=deps.queue("pvcprotection"), volumes=deps.queue("pvprotection"))
+    reclaims = role.runs("binder") and role.runs("reclaimer")
+    removed: Callable[[Volume], bool] = (
+        partial(removes_protection, cluster=cluster) if reclaims else lambda _volume: False
+    )
 
     def subscribe() -> None:
         cluster.claims.subscribe(handlers.claim_changed)
@@ -43,11 +51,11 @@ def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     yield Controller(
         queue="pvcprotection",
         cache=cluster.claims,
-        decide=ClaimProtection(state),
+        decide=claim_protection,
         explained="",
         watches=(Watch(cache=cluster.volumes), Watch(cache=cluster.pods)),
         subscribe=subscribe,
-        operations={"unprotect": UnprotectOperation(deps.reads, live, cluster.monotonic)},
+        operations={"unprotect": lambda run: partial(live.refresh, run.asset, deps.reads, cluster.monotonic)},
         predicate=cluster.claims.__contains__,
     )
     yield Controller(
@@ -66,5 +74,5 @@ PROTECTION: Final[Duty[OperationDeps]] = Duty(
         Rule("", "persistentvolumes", ("patch",)),
         Rule("", "persistentvolumeclaims", ("patch",)),
     ),
-    controllers=_controllers,
+    controllers=controllers,
 )

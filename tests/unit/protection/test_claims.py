@@ -14,9 +14,14 @@ from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, PODS
 from volplane.kube.names import CLAIM_PROTECTION as GUARD
 from volplane.kube.objects import Claim, Pod, Volume
-from volplane.protection.claims import ClaimProtection, ProtectionState, decide_claim_protection
-from volplane.protection.handlers import ProtectionHandlers
-from volplane.protection.live_pods import BELIEVED, LivePods, uses
+from volplane.protection.finalizers import (
+    BELIEVED,
+    ClaimProtection,
+    LivePods,
+    ProtectionHandlers,
+    decide_claim_protection,
+    uses,
+)
 from volplane.state.cluster_state import POD_INDEXES
 
 DYING = "2026-01-01T00:00:00Z"
@@ -47,13 +52,13 @@ class Bench:
         self.live = LivePods()
         self.claims: Cache[Claim] = Cache(CLAIMS)
         self.pods: Cache[Pod] = Cache(PODS, POD_INDEXES)
-        self.world = ProtectionState(
+        self.world = ClaimProtection(
             claims=self.claims,
             pods=self.pods,
             live=self.live,
             monotonic=lambda: self.time,
         )
-        wakeups = ProtectionHandlers(self.world, claims=self, volumes=self)
+        wakeups = ProtectionHandlers(state=self.world, claims=self, volumes=self)
         self.wakeups = wakeups
         self.claims.subscribe(wakeups.claim_changed)
         self.pods.subscribe(wakeups.pod_changed)
@@ -341,7 +346,7 @@ def test_what_was_listed_in_a_namespace_goes_with_its_last_dying_claim() -> None
 
 def test_a_list_serves_one_attempt_and_that_it_did_is_forgotten_with_the_claim() -> None:
     bench = Bench(dying())
-    protects = ClaimProtection(bench.world)
+    protects = bench.world
     assert isinstance(protects(bench.item.key, LiveReads()), Run)
     asyncio.run(bench.list_pods("default"))
     assert isinstance(protects(bench.item.key, LiveReads()), Patch)
@@ -352,7 +357,7 @@ def test_a_list_serves_one_attempt_and_that_it_did_is_forgotten_with_the_claim()
 
 def test_a_list_that_began_before_another_claim_was_deleted_serves_that_one_only_after_the_next_list() -> None:
     bench = Bench(dying())
-    protects = ClaimProtection(bench.world)
+    protects = bench.world
     asyncio.run(bench.list_pods("default"))
     bench.time += 1.0
     bench.claims.observe(dying("late"))
@@ -362,7 +367,7 @@ def test_a_list_that_began_before_another_claim_was_deleted_serves_that_one_only
 
 def test_nothing_is_noted_about_a_living_claim_that_gets_the_finalizer() -> None:
     bench = Bench(claim())
-    assert isinstance(ClaimProtection(bench.world)(bench.item.key, LiveReads()), Patch)
+    assert isinstance(bench.world(bench.item.key, LiveReads()), Patch)
     assert bench.live == LivePods()
 
 

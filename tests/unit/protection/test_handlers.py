@@ -12,9 +12,7 @@ from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, PODS
 from volplane.kube.names import CLAIM_PROTECTION, VOLUME_PROTECTION
 from volplane.kube.objects import Claim, Pod, Volume
-from volplane.protection.claims import ProtectionState
-from volplane.protection.handlers import ProtectionHandlers
-from volplane.protection.live_pods import LivePods
+from volplane.protection.finalizers import ClaimProtection, LivePods, ProtectionHandlers
 from volplane.state.cluster_state import POD_INDEXES
 
 DYING = "2026-01-01T00:00:00Z"
@@ -37,8 +35,8 @@ class Bench:
         cache: Cache[Claim] = Cache(CLAIMS)
         for each in claims:
             cache.observe(each)
-        state = ProtectionState(claims=cache, pods=Cache(PODS, POD_INDEXES), live=self.live, monotonic=lambda: 100.0)
-        self.handlers = ProtectionHandlers(state, claims=self.claims, volumes=self.volumes)
+        state = ClaimProtection(claims=cache, pods=Cache(PODS, POD_INDEXES), live=self.live, monotonic=lambda: 100.0)
+        self.handlers = ProtectionHandlers(state=state, claims=self.claims, volumes=self.volumes)
 
 
 def held(**fields: Any) -> Claim:

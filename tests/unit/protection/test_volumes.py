@@ -12,7 +12,7 @@ from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.names import VOLUME_PROTECTION as GUARD
 from volplane.kube.objects import Claim, Volume
-from volplane.protection.volumes import decide_volume_protection
+from volplane.protection.finalizers import decide_volume_protection
 
 DYING = "2026-01-01T00:00:00Z"
 FOREIGN = "example.com/hold"

@@ -11,7 +11,7 @@ from unit.deciding import DRIVER, StateOfTest, disk, state_with
 from volplane.controller.actions import Decide, LiveReads, Predicate, Settled, Wait
 from volplane.kube import names
 from volplane.kube.objects import Claim, Volume
-from volplane.protection.volumes import volume_protection_may_act
+from volplane.protection.finalizers import volume_protection_may_act
 from volplane.state.records import INTENT_VERSION, ClaimIntent, RecycleIntent, write_intent
 
 DYING = "2026-01-01T00:00:00Z"

@@ -1,0 +1,257 @@
+"""The finalizers `kubernetes.io/pvc-protection` and `kubernetes.io/pv-protection`: when each is added and removed.
+
+A claim stays while a pod on a node uses it. Its finalizer is removed only after a live list of the namespace's pods
+that *started* after the claim was seen terminating. A pod bound before that list is in it; a pod bound later is refused
+by its node. One list serves all claims of a namespace that were terminating when it started, each for one attempt. A
+kubelet refuses such a claim only once the finalizer is gone, so the list must be recent when the finalizer is removed.
+
+A volume stays while it is bound. A volume and a claim that name each other are bound, in any phase: phases are written
+last. The reclaimer removes both finalizers in one write from a volume that it holds until its asset is gone.
+Source: `pkg/controller/volume/pvcprotection` and `pvprotection` of Kubernetes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Queue, Run, Settled, Wait, warning
+from volplane.kube.cache import Cache
+from volplane.kube.client import Client
+from volplane.kube.kinds import CLAIMS, PODS, VOLUMES, Kind
+from volplane.kube.names import CLAIM_PROTECTION, VOLUME_PROTECTION
+from volplane.kube.objects import Claim, KubeObject, Pod, Volume
+from volplane.state.cluster_state import claims_of_pod
+from volplane.state.matching import refers_to
+
+__all__ = [
+    "BELIEVED",
+    "ClaimProtection",
+    "LivePods",
+    "ProtectionHandlers",
+    "decide_claim_protection",
+    "decide_volume_protection",
+    "uses",
+    "volume_protection_may_act",
+]
+
+BELIEVED = 30.0
+"""Seconds for which a user is believed that only a live list showed."""
+OPERATION_DRIVER = "volplane.dev/protection"
+"""The name, of no driver, under which live lists run in the operation registry, one per namespace."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ClaimProtection:
+    """Decides claims by this state, and remembers for which of them the last live list was used."""
+
+    claims: Cache[Claim]
+    pods: Cache[Pod]
+    live: LivePods
+    monotonic: Callable[[], float]
+    promised: Callable[[Claim], bool] = lambda _claim: False
+    """Whether a volume still refers to the claim, so that the binder must release it while the claim exists."""
+
+    def __call__(self, key: str, _reads: LiveReads) -> Action:
+        action = decide_claim_protection(key, self)
+        if isinstance(action, Patch) and action.target.terminating:
+            # If the removal fails, another list is needed.
+            self.live.spent.setdefault(action.target.namespace, set()).add(action.target.uid)
+        return action
+
+
+def decide_claim_protection(key: str, state: ClaimProtection) -> Action:
+    """Add the finalizer to a living claim, and remove it from a terminating one that is proven unused."""
+    claim = state.claims.get(key)
+    if claim is None:
+        return Settled()
+    # The API server refuses new finalizers on what is being deleted. Without it there is nothing to remove.
+    if claim.terminating != claim.has_finalizer(CLAIM_PROTECTION):
+        return Settled()
+    if not claim.terminating:
+        return _toggle(CLAIM_PROTECTION, CLAIMS, claim, why="protect while in use")
+    users = sorted((pod for pod in state.pods.by_index("claim", key) if uses(pod, claim)), key=lambda pod: pod.name)
+    # The data must not be deleted or erased under a pod that may have it mounted.
+    if users:
+        return Wait(reason=f"used by pods {', '.join(pod.name for pod in users)}", events=_deadlocks(claim, users))
+    # Once the claim is gone, the volume that refers to it would count as released, and its data could be reclaimed.
+    if state.promised(claim):
+        return Wait(reason="the volume that was chosen for it is being taken back")
+    # The cache may lag behind: only a live list proves that no pod was bound meanwhile.
+    if state.live.proves_unused(claim):
+        return _toggle(CLAIM_PROTECTION, CLAIMS, claim, why="no pod uses the claim")
+    if (left := state.live.valid_for(claim, state.monotonic())) > 0:
+        # The list showed a user that the cache does not have. The watch will bring it, or a new list decides.
+        return Wait(reason="a pod that is not in the cache uses it", seconds=left)
+    return Run(verb="unprotect", key=key, uid=claim.uid, driver=OPERATION_DRIVER, asset=claim.namespace)
+
+
+def decide_volume_protection(
+    key: str, volumes: Cache[Volume], claims: Cache[Claim], removes_protection: Callable[[Volume], bool]
+) -> Action:
+    """Add the finalizer to a living volume, and remove it from a terminating one that is not bound.
+
+    removes_protection: whether the reclaimer removes the finalizer together with its own.
+    A write carries the cached resourceVersion, so a bind at the same moment makes it fail with 409.
+    """
+    volume = volumes.get(key)
+    if volume is None or volume.terminating != volume.has_finalizer(VOLUME_PROTECTION):
+        return Settled()
+    if not volume.terminating:
+        return _toggle(VOLUME_PROTECTION, VOLUMES, volume, why="protect while bound")
+    reference = volume.spec.claim_ref
+    claim = claims.get(reference.key) if reference is not None else None
+    paired = claim is not None and refers_to(volume, claim) and claim.spec.volume_name == volume.name
+    # A bound claim would lose its volume, and with it the record of where its data are.
+    if volume.status.phase == "Bound" or paired:
+        return Wait(reason="bound to a claim")
+    # The reclaimer keeps the object until the asset is gone, and then removes both finalizers in one write.
+    if removes_protection(volume):
+        return Wait(reason="its asset is being deleted")
+    return _toggle(VOLUME_PROTECTION, VOLUMES, volume, why="not bound any more")
+
+
+def volume_protection_may_act(key: str, volumes: Cache[Volume], removes_protection: Callable[[Volume], bool]) -> bool:
+    """Return whether the volume is to be decided: it exists, and the reclaimer does not remove its finalizers."""
+    volume = volumes.get(key)
+    return volume is not None and not (volume.terminating and removes_protection(volume))
+
+
+def _toggle(finalizer: str, kind: Kind[Any], target: KubeObject, *, why: str) -> Patch:
+    """Return the write that removes the finalizer if it is there, and else adds it; the others stay."""
+    others = [held for held in target.metadata.finalizers or () if held != finalizer]
+    finalizers = (others or None) if target.has_finalizer(finalizer) else [*others, finalizer]
+    return Patch(kind=kind, target=target, body={"metadata": {"finalizers": finalizers}}, why=why)
+
+
+def _deadlocks(claim: Claim, users: Iterable[Pod]) -> tuple[EventRecord, ...]:
+    """Return an event for each pod that keeps the claim but cannot start with it. Only a person can delete that pod."""
+    events = []
+    for pod in users:
+        containers = [*(pod.status.init_container_statuses or ()), *(pod.status.container_statuses or ())]
+        states = [each.state for each in containers if each.state is not None]
+        ran = any(state.running or state.terminated for state in states)
+        if pod.status.phase in ("", "Pending") and not ran and not pod.terminating:
+            text = (
+                f"pod {pod.name} on node {pod.spec.node_name} keeps the claim and has not started; a claim that is "
+                "being deleted starts no pod: if it stays Pending, delete the pod"
+            )
+            events.append(warning(CLAIMS, claim, "ClaimInUse", text))
+    return tuple(events)
+
+
+def uses(pod: Pod, claim: Claim) -> bool:
+    """Return whether a pod keeps the claim: it is on a node, in any phase, and mounts it."""
+    # A pod that is not yet on a node would be refused by it: kubelets start no pod with a claim that is being deleted.
+    if not pod.spec.node_name or pod.namespace != claim.namespace:
+        return False
+    for volume in pod.spec.volumes or ():
+        mounted = volume.persistent_volume_claim
+        if mounted is not None and mounted.claim_name == claim.name:
+            return True
+        if volume.ephemeral is not None and f"{pod.name}-{volume.name}" == claim.name:
+            # A pod that only waits for its own finalizers no longer needs its ephemeral claim. Otherwise the pod would
+            # wait for the claim, and the claim for the pod.
+            dying = pod.terminating and pod.metadata.deletion_grace_period_seconds == 0
+            owners = claim.metadata.owner_references or ()
+            if not dying and any(owner.controller and owner.uid == pod.uid for owner in owners):
+                return True
+    return False
+
+
+@dataclass(slots=True)
+class LivePods:
+    """The last live list of each namespace, and when it started (loop time)."""
+
+    started: dict[str, float] = field(default_factory=dict)
+    used: dict[str, list[Pod]] = field(default_factory=dict)
+    terminating_since: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Namespace -> uid of a claim there -> loop time at which this process first saw its deletionTimestamp."""
+    spent: dict[str, set[str]] = field(default_factory=dict)
+    """Namespace -> uids of claims for which the last list was used."""
+
+    def follow(self, old: Claim | None, new: Claim | None, now: float) -> None:
+        """Follow the claim cache. The list is dropped with the last terminating claim of a namespace."""
+        if new is not None and new.terminating:
+            self.terminating_since.setdefault(new.namespace, {}).setdefault(new.uid, now)
+        if old is not None and (new is None or new.uid != old.uid):
+            waiting = self.terminating_since.get(old.namespace, {})
+            waiting.pop(old.uid, None)
+            if not waiting:
+                self.terminating_since.pop(old.namespace, None)
+                self.doubt(old.namespace)
+
+    async def refresh(self, namespace: str, client: Client, monotonic: Callable[[], float]) -> None:
+        """List the pods of the namespace."""
+        started = monotonic()
+        listing = await client.list(PODS, namespace=namespace)
+        self.listed(namespace, started, listing.items)
+
+    def listed(self, namespace: str, started: float, pods: Iterable[Pod]) -> None:
+        """Keep the pods of a live list that have a node and volumes, if a claim still waits for the list."""
+        if namespace not in self.terminating_since:
+            return
+        self.started[namespace] = started
+        self.spent.pop(namespace, None)
+        self.used[namespace] = [pod for pod in pods if pod.spec.node_name and pod.spec.volumes]
+
+    def proves_unused(self, claim: Claim) -> bool:
+        """Return whether a list proves that no pod uses the claim."""
+        listed = self._started_after(claim) is not None
+        return listed and not any(uses(pod, claim) for pod in self.used[claim.namespace])
+
+    def valid_for(self, claim: Claim, now: float) -> float:
+        """Return the seconds for which a list that showed a user of this claim is believed; 0: list again."""
+        started = self._started_after(claim)
+        return max(started + BELIEVED - now, 0.0) if started is not None else 0.0
+
+    def _started_after(self, claim: Claim) -> float | None:
+        """Return when the last list started, if it may serve this claim: it started later, and is not used up."""
+        if claim.uid in self.spent.get(claim.namespace, ()):
+            return None
+        since = self.terminating_since.get(claim.namespace, {}).get(claim.uid)
+        started = self.started.get(claim.namespace)
+        return None if since is None or started is None or started < since else started
+
+    def doubt(self, namespace: str) -> None:
+        """Drop the list of a namespace in which a pod has changed."""
+        for known in (self.started, self.used, self.spent):
+            known.pop(namespace, None)
+
+
+@dataclass(slots=True, kw_only=True)
+class ProtectionHandlers:
+    """Queues the claims and volumes that a change may concern."""
+
+    state: ClaimProtection
+    claims: Queue
+    volumes: Queue
+
+    def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
+        if new is None or new.terminating or (old is not None and old.uid != new.uid):
+            self.state.live.follow(old, new, self.state.monotonic())
+        if _is_work(old, CLAIM_PROTECTION) or _is_work(new, CLAIM_PROTECTION):
+            self.claims.enqueue((new or old or KubeObject()).key)
+
+    def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
+        if _is_work(old, VOLUME_PROTECTION) or _is_work(new, VOLUME_PROTECTION):
+            self.volumes.enqueue((new or old or KubeObject()).key)
+        reference = old.spec.claim_ref if old is not None else None
+        if reference is not None and reference.uid:
+            claim = self.state.claims.get(reference.key)
+            if claim is not None and claim.terminating:
+                self.claims.enqueue(claim.key)
+
+    def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        for pod in (old, new):
+            for key in claims_of_pod(pod) if pod is not None else ():
+                claim = self.state.claims.get(key)
+                if claim is not None and claim.terminating:
+                    self.state.live.doubt(claim.namespace)
+                    self.claims.enqueue(key)
+
+
+def _is_work(item: KubeObject | None, finalizer: str) -> bool:
+    """Return whether the finalizer is to be added or removed, now or later."""
+    return item is not None and item.terminating == item.has_finalizer(finalizer)
