@@ -68,7 +68,7 @@ def change_without_the_backend(stack: ExitStack) -> None:
     towards = modify._towards
 
     def hasty(wanted: str, claim: Claim, volume: Volume, driver: Any, cluster: ClusterState) -> Action:
-        if modify._status(claim) == modify.IN_PROGRESS:
+        if modify._tried(claim).status == modify.IN_PROGRESS:
             return modify._finish(wanted, claim, volume, cluster)
         return towards(wanted, claim, volume, driver, cluster)
 

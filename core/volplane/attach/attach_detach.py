@@ -116,11 +116,7 @@ def decide_pair(pair: Pair, state: AttachDetachState, reads: LiveReads) -> Decis
 
 
 def _wanted(
-    pair: Pair,
-    attachment: VolumeAttachment | None,
-    volume: Volume,
-    users: Sequence[Pod],
-    state: AttachDetachState,
+    pair: Pair, attachment: VolumeAttachment | None, volume: Volume, users: Sequence[Pod], state: AttachDetachState
 ) -> Decision:
     if attachment is None:
         return _create(pair, volume, users, state)
@@ -163,11 +159,7 @@ def _create(pair: Pair, volume: Volume, users: Sequence[Pod], state: AttachDetac
 
 
 def _blocked(
-    pair: Pair,
-    volume: Volume,
-    users: Sequence[Pod],
-    others: Sequence[VolumeAttachment],
-    state: AttachDetachState,
+    pair: Pair, volume: Volume, users: Sequence[Pod], others: Sequence[VolumeAttachment], state: AttachDetachState
 ) -> Decision:
     """Wait for another node that has it. Events say so if it stays there for a while, and why no detach succeeds."""
     nodes = ", ".join(sorted({each.spec.node_name for each in others}))

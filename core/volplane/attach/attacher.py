@@ -32,14 +32,7 @@ from volplane.state.naming import volume_source
 from volplane.state.progress import Attached, Attaching, AttachmentFailure, Detached, Detaching
 from volplane.state.records import AttachmentIntent, attachment_intent_of, write_intent
 
-__all__ = [
-    "VALID",
-    "decide_attachment",
-    "declared",
-    "recreate_for_detach",
-    "rfc3339",
-    "unrecorded_attachment",
-]
+__all__ = ["VALID", "decide_attachment", "declared", "recreate_for_detach", "rfc3339", "unrecorded_attachment"]
 
 VALID: Final = 60.0
 """Seconds for which a listing of the backend counts: a process that was stopped meanwhile lists again."""

@@ -12,12 +12,7 @@ from typing import ClassVar, Final
 
 from volplane.assets import InProgress
 from volplane.attach.desired import shares_nodes
-from volplane.attach.record import (
-    identity_of_record,
-    node_of_record,
-    recorded_state,
-    volume_to_attach,
-)
+from volplane.attach.record import identity_of_record, node_of_record, recorded_state, volume_to_attach
 from volplane.controller.actions import Run
 from volplane.drivers.view import DriverView
 from volplane.errors import ApiNotFound, AttachedElsewhere, BackendError, OperationError

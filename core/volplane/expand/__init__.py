@@ -1,28 +1,26 @@
 """Growing the assets of bound claims, and changing their attributes (VolumeAttributesClass).
 
-`resize` and `modify` decide and are pure, `change` has what they share, `operation` makes the live checks and calls the
-hooks, `stages` describes the progress. The node plugin grows the file systems.
+`resize` and `modify` decide and are pure; `operation` makes the live checks and calls the hooks. The node plugin grows
+the file systems.
 """
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import Final
 
 from volplane.controller.controller import Controller, Duty, Role, Rule
-from volplane.expand.handlers import ExpandHandlers
 from volplane.expand.modify import decide_modify
-from volplane.expand.operation import ExpandOperation, ModifyOperation
+from volplane.expand.operation import ExpandHandlers, ExpandOperation, ModifyOperation
 from volplane.expand.resize import decide_resize
 from volplane.intents.operation import OperationDeps
 from volplane.kube.names import PROVISIONED_BY
 
-__all__ = ["EXPANDER"]
+__all__ = ["EXPANDER", "controllers"]
 
 
-def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
-    cluster = deps.cluster
+def controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
+    """Yield the controllers of sizes and of attributes, both of claims."""
+    cluster, whole = deps.cluster, role.runs("binder")
     resizer, modifier = deps.queue("resizer"), deps.queue("modifier")
-    resize = partial(decide_resize, cluster=cluster, whole=role.runs("binder"))
 
     def bound_claims(driver: str) -> Iterator[str]:
         for volume in cluster.volumes.values():
@@ -34,7 +32,7 @@ def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     yield Controller(
         queue="resizer",
         cache=cluster.claims,
-        decide=lambda key, _: resize(key),
+        decide=lambda key, _: decide_resize(key, cluster, whole=whole),
         subscribe=ExpandHandlers(cluster, resizer, modifier, deps.registry.forget).subscribe,
         operations={"expand": ExpandOperation(deps, resizer.enqueue)},
         of_driver=bound_claims,
@@ -58,5 +56,5 @@ EXPANDER: Final[Duty[OperationDeps]] = Duty(
         Rule("", "persistentvolumeclaims/status", ("patch",)),
         Rule("storage.k8s.io", "volumeattributesclasses", ("get",)),
     ),
-    controllers=_controllers,
+    controllers=controllers,
 )

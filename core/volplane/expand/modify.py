@@ -9,34 +9,37 @@ Source: external-resizer, `pkg/modifycontroller`; KEP-3751.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Settled, Wait, warning
 from volplane.drivers.view import DriverView
-from volplane.expand.change import (
-    MODIFY_CONDITIONS,
-    MODIFY_VOLUME_ERROR,
-    MODIFYING_VOLUME,
+from volplane.expand.resize import (
     bound_volume,
     conditions_with,
     conditions_without,
+    growth,
+    message_of,
     record_change,
     resume_change,
 )
 from volplane.intents.ownership import driver_of, run_on_asset
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUME_ATTRIBUTES_CLASSES, VOLUMES
-from volplane.kube.objects import Claim, Volume, VolumeAttributesClass
+from volplane.kube.objects import Claim, KubeObject, ModifyVolumeStatus, Volume, VolumeAttributesClass
 from volplane.state.cluster_state import ClusterState
 from volplane.state.progress import Changed, Changing, Refused
 from volplane.state.records import INTENT_VERSION, ChangeIntent, read_intent
 
-__all__ = ["MODIFY", "decide_modify", "modification_target", "wants_other_attributes"]
+__all__ = ["MODIFY", "decide_modify", "modification_target", "stages", "wants_other_attributes"]
 
 MODIFY: Final = "modify"
 PENDING: Final = "Pending"
 IN_PROGRESS: Final = "InProgress"
 INFEASIBLE: Final = "Infeasible"
+MODIFYING_VOLUME: Final = "ModifyingVolume"
+MODIFY_VOLUME_ERROR: Final = "ModifyVolumeError"
+MODIFY_CONDITIONS: Final = frozenset({MODIFYING_VOLUME, MODIFY_VOLUME_ERROR})
 CLASS_MISSING_SECONDS: Final = 30.0
 """After that a missing class is looked up again. Classes are not watched, as few claims name one."""
 
@@ -45,10 +48,9 @@ def wants_other_attributes(claim: Claim) -> bool:
     """Return whether the claim is bound and its status does not show the class that it names, or shows another one."""
     if claim.status.phase != "Bound" or not claim.spec.volume_name or claim.terminating:
         return False
-    return claim.status.modify_volume_status is not None or _wanted(claim) not in (
-        "",
-        claim.status.current_volume_attributes_class_name or "",
-    )
+    current = claim.status.current_volume_attributes_class_name or ""
+    wanted = claim.spec.volume_attributes_class_name or ""
+    return claim.status.modify_volume_status is not None or wanted not in ("", current)
 
 
 def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
@@ -56,29 +58,80 @@ def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     claim = cluster.claims.get(key)
     if claim is None or not wants_other_attributes(claim):
         return Settled()
+    # Only a volume that refers to the claim is the claim's: another one's asset is not to change.
     volume = bound_volume(claim, cluster)
     if volume is None:
         return Settled()
     lookup = driver_of(volume, cluster)
+    driver = lookup.driver
     if lookup.next is not None:
         return lookup.next
-    driver = lookup.driver
     if driver is None:
         reason = f"its attributes cannot be changed: {lookup.reason}"
         return Wait(reason=reason) if lookup.reason else Settled()
-    wanted = modification_target(claim, volume)
+    wanted, tried = modification_target(claim, volume), _tried(claim)
     if not wanted:
         return _cancel(claim, volume, cluster)
     if not reads.has(VOLUME_ATTRIBUTES_CLASSES, wanted):
         return Read(VOLUME_ATTRIBUTES_CLASSES, wanted, why="what does the class ask for?")
     attributes = reads.get(VOLUME_ATTRIBUTES_CLASSES, wanted)
-    if not isinstance(attributes, VolumeAttributesClass):
-        return _class_missing(wanted, claim, cluster)
-    if why_not := _obstacle(attributes, driver):
-        # It may be created again under its name.
+    shown = (tried.target_volume_attributes_class_name, tried.status)
+    # A change that is in progress stays shown: the class may have been applied.
+    if attributes is None and tried.status != IN_PROGRESS and shown != (wanted, PENDING):
+        status = {"modifyVolumeStatus": {"targetVolumeAttributesClassName": wanted, "status": PENDING}}
+        return _status_patch(claim, status, "", cluster, why=f"class {wanted} does not exist")
+    if why_not := _obstacle(wanted, attributes, driver):
+        # It may be created, or created again under its name.
         event = warning(CLAIMS, claim, "VolumeModifyFailed", why_not)
         return Wait(reason=why_not, seconds=CLASS_MISSING_SECONDS, events=(event,))
     return _towards(wanted, claim, volume, driver, cluster)
+
+
+def modification_target(claim: Claim, volume: Volume) -> str:
+    """Return the class whose parameters the asset shall have, "" for none.
+
+    A claim that named no class before, and names none any more, has nothing to return to: a change that was started is
+    finished, unless the backend refuses it.
+    """
+    wanted, tried = claim.spec.volume_attributes_class_name or "", _tried(claim)
+    if wanted or tried.status == IN_PROGRESS:
+        return wanted or tried.target_volume_attributes_class_name
+    known = read_intent(ChangeIntent, volume.annotation(names.MODIFICATION))
+    shown = (tried.target_volume_attributes_class_name, tried.status)
+    return known.target if known is not None and shown != (known.target, INFEASIBLE) else ""
+
+
+def stages(claim: Claim, *, expands: bool) -> Iterator[str]:
+    """Yield sentences about what is asked for and not there yet. expands: this process works on it."""
+    grows, changes = growth(claim), wants_other_attributes(claim)
+    if grows:
+        yield grows
+    if changes:
+        failure = message_of(claim, MODIFY_VOLUME_ERROR)
+        stage = {
+            PENDING: "that class does not exist yet",
+            IN_PROGRESS: f"they are being changed{failure}",
+            INFEASIBLE: f"the backend refuses them{failure}; name another class",
+        }.get(_tried(claim).status, "nothing has been done towards it yet")
+        wanted = claim.spec.volume_attributes_class_name or "none"
+        yield f"it asks for the attributes of VolumeAttributesClass {wanted}: {stage}"
+    if not expands and (grows or changes):
+        yield "changing its volume is another controller's work: this process does not run the expander"
+
+
+# --- steps --------------------------------------------------------------------------------------------------------
+
+
+def _obstacle(wanted: str, found: KubeObject | None, driver: DriverView) -> str:
+    """Return why this driver cannot apply the class of this name at all, or ""."""
+    if not isinstance(found, VolumeAttributesClass):
+        return f'volumeattributesclass.storage.k8s.io "{wanted}" not found'
+    if found.driver_name not in (driver.name, driver.info.csi_driver_name):
+        return (
+            f'VolumeAttributesClass "{found.name}" is of driver "{found.driver_name}", '
+            f'the volume is of "{driver.info.csi_driver_name or driver.name}"'
+        )
+    return "" if driver.supports(MODIFY) else f'driver "{driver.name}" cannot change volumes'
 
 
 def _cancel(claim: Claim, volume: Volume, cluster: ClusterState) -> Action:
@@ -92,92 +145,36 @@ def _cancel(claim: Claim, volume: Volume, cluster: ClusterState) -> Action:
         if known is not None and known.former:
             return _record_applied(volume, known.former[-1], known.former[:-1])
         return record_change(volume, names.MODIFICATION, None, why="no change goes on")
-    event = EventRecord(CLAIMS, claim, "Normal", "VolumeModifyCancelled", f"no change to {_target(claim)} any more")
+    target = _tried(claim).target_volume_attributes_class_name
+    event = EventRecord(CLAIMS, claim, "Normal", "VolumeModifyCancelled", f"no change to {target} any more")
     return _status_patch(claim, {"modifyVolumeStatus": None}, "", cluster, event, why="another class is not wanted")
-
-
-def modification_target(claim: Claim, volume: Volume) -> str:
-    """Return the class whose parameters the asset shall have, "" for none.
-
-    A claim that named no class before, and names none any more, has nothing to return to: a change that was started is
-    finished, unless the backend refuses it.
-    """
-    if _wanted(claim) or _status(claim) == IN_PROGRESS:
-        return _wanted(claim) or _target(claim)
-    known = read_intent(ChangeIntent, volume.annotation(names.MODIFICATION))
-    return known.target if known is not None and (_target(claim), _status(claim)) != (known.target, INFEASIBLE) else ""
-
-
-def _wanted(claim: Claim) -> str:
-    return claim.spec.volume_attributes_class_name or ""
-
-
-def _status(claim: Claim) -> str:
-    shown = claim.status.modify_volume_status
-    return shown.status if shown is not None else ""
-
-
-def _target(claim: Claim) -> str:
-    shown = claim.status.modify_volume_status
-    return shown.target_volume_attributes_class_name if shown is not None else ""
-
-
-def _obstacle(attributes: VolumeAttributesClass, driver: DriverView) -> str:
-    """Return why this driver cannot apply the class at all, or ""."""
-    if attributes.driver_name not in (driver.name, driver.info.csi_driver_name):
-        return (
-            f'VolumeAttributesClass "{attributes.name}" is of driver "{attributes.driver_name}", '
-            f'the volume is of "{driver.info.csi_driver_name or driver.name}"'
-        )
-    if not driver.supports(MODIFY):
-        return f'driver "{driver.name}" cannot change volumes'
-    return ""
-
-
-def _class_missing(wanted: str, claim: Claim, cluster: ClusterState) -> Action:
-    if (_target(claim), _status(claim)) != (wanted, PENDING) and _status(claim) != IN_PROGRESS:
-        shown = {"modifyVolumeStatus": {"targetVolumeAttributesClassName": wanted, "status": PENDING}}
-        return _status_patch(claim, shown, "", cluster, why=f"class {wanted} does not exist")
-    message = f'volumeattributesclass.storage.k8s.io "{wanted}" not found'
-    event = warning(CLAIMS, claim, "VolumeModifyFailed", message)
-    return Wait(reason=message, seconds=CLASS_MISSING_SECONDS, events=(event,))
 
 
 def _towards(wanted: str, claim: Claim, volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:
     """Return the next step towards a class whose parameters the driver shall apply."""
     step = cluster.progress.changes.get((volume.uid, MODIFY)).for_target(wanted)
+    tried = _tried(claim)
+    target = tried.target_volume_attributes_class_name
     if isinstance(step, Changed):
         return _finish(wanted, claim, volume, cluster)
-    if isinstance(step, Refused) and _status(claim) != INFEASIBLE:
+    if isinstance(step, Refused) and tried.status != INFEASIBLE:
         shown = {"modifyVolumeStatus": {"targetVolumeAttributesClassName": wanted, "status": INFEASIBLE}}
         why = "the backend refuses this class"
         return _status_patch(claim, shown, MODIFY_VOLUME_ERROR, cluster, why=why, message=step.message)
-    if _target(claim) != wanted or _status(claim) not in (IN_PROGRESS, INFEASIBLE):
-        if (note := _note(wanted, claim, volume)) is not None:
-            return note
+    if target != wanted or tried.status not in (IN_PROGRESS, INFEASIBLE):
+        known = read_intent(ChangeIntent, volume.annotation(names.MODIFICATION))
+        if tried.status == IN_PROGRESS and target != wanted and (known is None or known.target != target):
+            # The volume records which class may have been applied before the claim's status shows the wanted one.
+            return _record_applied(volume, target, _former(volume, target))
         shown = {"modifyVolumeStatus": {"targetVolumeAttributesClassName": wanted, "status": IN_PROGRESS}}
         event = EventRecord(CLAIMS, claim, "Normal", "VolumeModify", f"modifying volume {volume.name} to {wanted}")
         return _status_patch(claim, shown, MODIFYING_VOLUME, cluster, event, why=f"declare the change to {wanted}")
     if isinstance(step, Changing):
-        doing = f'driver "{driver.name}" is changing the asset to class {wanted}'
-        if (
-            pause := resume_change(
-                step, volume, names.MODIFICATION, cluster, doing=doing, former=_former(volume, wanted)
-            )
-        ) is not None:
+        doing, former = f'driver "{driver.name}" is changing the asset to class {wanted}', _former(volume, wanted)
+        pause = resume_change(step, volume, names.MODIFICATION, cluster, doing=doing, former=former)
+        if pause is not None:
             return pause
     return run_on_asset(MODIFY, volume, driver, about=claim, group=wanted)
-
-
-def _note(wanted: str, claim: Claim, volume: Volume) -> Patch | None:
-    """Record on the volume which class may have been applied, before the claim's status shows the wanted one."""
-    former = _target(claim)
-    if _status(claim) != IN_PROGRESS or former == wanted:
-        return None
-    known = read_intent(ChangeIntent, volume.annotation(names.MODIFICATION))
-    if known is not None and known.target == former:
-        return None
-    return _record_applied(volume, former, _former(volume, former))
 
 
 def _record_applied(volume: Volume, target: str, former: tuple[str, ...]) -> Patch:
@@ -204,6 +201,11 @@ def _finish(wanted: str, claim: Claim, volume: Volume, cluster: ClusterState) ->
     message = f"modified volume {volume.name} to {wanted}"
     event = EventRecord(CLAIMS, claim, "Normal", "VolumeModifySuccessful", message)
     return _status_patch(claim, shown, "", cluster, event, why=f"the claim has the class {wanted}")
+
+
+def _tried(claim: Claim) -> ModifyVolumeStatus:
+    """Return the class that the claim's status says is being tried; "" without one."""
+    return claim.status.modify_volume_status or ModifyVolumeStatus()
 
 
 def _status_patch(

@@ -1,12 +1,19 @@
-"""The operations `expand` and `modify`: the live checks, one call of the hook, and its result kept."""
+"""The operations `expand` and `modify`: the live checks, one call of the hook, and its result kept.
+
+Beside them stand the event handlers, which queue the claims that a change concerns, and drop the progress of changes
+that have ended.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
 
 from volplane.assets import Asset, InProgress
-from volplane.controller.actions import Run, warning
+from volplane.controller.actions import Queue, Run, warning
 from volplane.drivers.view import DriverView
 from volplane.errors import (
     AlreadyExists,
@@ -20,9 +27,15 @@ from volplane.errors import (
     Unsupported,
     VolumeInUse,
 )
-from volplane.expand.change import recorded_state
-from volplane.expand.modify import MODIFY, modification_target
-from volplane.expand.resize import EXPAND, expansion_target, recorded_target
+from volplane.expand.modify import MODIFY, modification_target, wants_other_attributes
+from volplane.expand.resize import (
+    EXPAND,
+    expansion_target,
+    notes_size_before,
+    recorded_state,
+    recorded_target,
+    wants_more,
+)
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import volume_identity
 from volplane.kube import names
@@ -30,66 +43,64 @@ from volplane.kube.kinds import CLAIMS, VOLUME_ATTRIBUTES_CLASSES
 from volplane.kube.objects import Claim, Volume
 from volplane.kube.quantity import format_bytes
 from volplane.operations import Work
-from volplane.requests import Context, ExpandRequest, HookRequest, ModifyRequest, VolumeIdentity
-from volplane.state.matching import refers_to
+from volplane.requests import ExpandRequest, HookRequest, ModifyRequest
+from volplane.state.cluster_state import ClusterState
+from volplane.state.matching import refers_to, request_of
 from volplane.state.progress import Changed, Changing, Refused, Untouched
 
-__all__ = ["ExpandOperation", "ModifyOperation"]
+__all__ = ["ExpandHandlers", "ExpandOperation", "ModifyOperation"]
 
-R = TypeVar("R")
-Wake = Callable[[str], None]
-"""Queues a claim, so that its failure is written before the next try."""
+Request = Callable[..., HookRequest[Any]]
+"""Makes the request of (context=, volume=)."""
 
 
+@dataclass(frozen=True, slots=True)
 class _ChangeOperation:
+    deps: OperationDeps
+    wake: Callable[[str], None]
+    """Queues a claim, so that its failure is written before the next try."""
     verb: ClassVar[str]
     annotation: ClassVar[str]
     """Of the volume; it keeps the state of a long call."""
     reason: ClassVar[str]
     """Of the Event that reports a failure."""
 
-    def __init__(self, deps: OperationDeps, wake: Wake) -> None:
-        self._deps = deps
-        self._wake = wake
+    def __call__(self, run: Run) -> Work:
+        return partial(self._change, run, self.deps.driver(run))
 
-    async def _live(self, run: Run) -> tuple[Claim, Volume]:
-        """Return claim and volume as they are now; raise Again unless they are still bound to each other."""
-        deps = self._deps
+    @abstractmethod
+    async def _target(self, claim: Claim, volume: Volume) -> tuple[str, Request]:
+        """Return the target that the live claim asks for, and the request; raise Again if its status differs."""
+
+    async def _change(self, run: Run, driver: DriverView) -> None:
+        """Call the hook and keep its answer. An error becomes an event; one that proves the target impossible stays."""
+        deps = self.deps
         claim = await deps.live_claim(run.key)
+        # The claim may have been deleted, or made again, since the decision.
         if claim is None or claim.uid != run.uid or claim.terminating or not claim.spec.volume_name:
             raise deps.not_justified()
         volume = await deps.live_volume(claim.spec.volume_name)
+        # Only the claim's own asset is changed: both objects must still refer to each other.
         if volume is None or volume.terminating or not refers_to(volume, claim):
             raise deps.not_justified()
-        return claim, volume
-
-    async def _change(
-        self,
-        run: Run,
-        driver: DriverView,
-        claim: Claim,
-        volume: Volume,
-        *,
-        target: str,
-        request: Callable[[Context, VolumeIdentity], HookRequest[R]],
-    ) -> None:
-        """Call the hook and keep its answer. An error becomes an event; one that proves the target impossible stays."""
-        deps = self._deps
+        target, request = await self._target(claim, volume)
         progress = deps.cluster.progress.changes.track((volume.uid, self.verb))
         identity = volume_identity(volume, deps.cluster.cluster_id)
         given = recorded_state(volume.annotation(self.annotation), target)
         context = deps.context(driver, identity.owner.generation if identity.owner else 1, given)
         try:
-            result = await deps.hooks.call(driver, request(context, identity))
+            result = await deps.hooks.call(driver, request(context=context, volume=identity))
             if isinstance(result, Asset) and result.capacity_bytes < int(target):
                 has, asked = format_bytes(result.capacity_bytes), format_bytes(int(target))
                 raise OutcomeUnknown(f"the asset has {has} where {asked} were asked for")
         except BackendError as error:
             delay = deps.registry.next_delay(run, error)
             deps.recorder.record(warning(CLAIMS, claim, self.reason, f"{error}; next attempt in {delay:.3g} s"))
-            if _is_infeasible(error):
+            impossible = isinstance(error, InvalidArgument | Unsupported | AlreadyExists | NotFound)
+            # Another target may be asked for only if nothing was done towards this one.
+            if impossible or (isinstance(error, ResourceExhausted) and error.nothing_done):
                 progress.step = Refused(target, str(error))
-                self._wake(run.key)
+                self.wake(run.key)
             elif not isinstance(progress.step, Changing):
                 nothing_done = error.nothing_done or isinstance(error, VolumeInUse | PermissionDenied)
                 progress.step = Untouched(target) if nothing_done else None
@@ -105,21 +116,12 @@ class ExpandOperation(_ChangeOperation):
 
     verb, annotation, reason = EXPAND, names.EXPANSION, "VolumeResizeFailed"
 
-    def __call__(self, run: Run) -> Work:
-        driver = self._deps.driver(run)
-
-        async def expand() -> None:
-            claim, volume = await self._live(run)
-            size = expansion_target(claim, volume)
-            if size is None or recorded_target(claim) != size:
-                raise self._deps.not_justified()
-
-            def request(context: Context, identity: VolumeIdentity) -> ExpandRequest:
-                return ExpandRequest(context=context, volume=identity, capacity_bytes=size)
-
-            await self._change(run, driver, claim, volume, target=str(size), request=request)
-
-        return expand
+    async def _target(self, claim: Claim, volume: Volume) -> tuple[str, Request]:
+        size = expansion_target(claim, volume)
+        # The claim's status declares a size before the backend is asked for it.
+        if size is None or recorded_target(claim) != size:
+            raise self.deps.not_justified()
+        return str(size), partial(ExpandRequest, capacity_bytes=size)
 
 
 class ModifyOperation(_ChangeOperation):
@@ -127,31 +129,62 @@ class ModifyOperation(_ChangeOperation):
 
     verb, annotation, reason = MODIFY, names.MODIFICATION, "VolumeModifyFailed"
 
-    def __call__(self, run: Run) -> Work:
-        driver = self._deps.driver(run)
-
-        async def modify() -> None:
-            claim, volume = await self._live(run)
-            shown = claim.status.modify_volume_status
-            target = modification_target(claim, volume)
-            if not target or shown is None or shown.target_volume_attributes_class_name != target:
-                raise self._deps.not_justified()
-            try:
-                attributes = await self._deps.client.get(VOLUME_ATTRIBUTES_CLASSES, target)
-            except ApiNotFound:
-                raise self._deps.not_justified() from None
-            parameters = dict(attributes.parameters or {})
-
-            def request(context: Context, identity: VolumeIdentity) -> ModifyRequest:
-                return ModifyRequest(context=context, volume=identity, parameters=parameters)
-
-            await self._change(run, driver, claim, volume, target=target, request=request)
-
-        return modify
+    async def _target(self, claim: Claim, volume: Volume) -> tuple[str, Request]:
+        shown, target = claim.status.modify_volume_status, modification_target(claim, volume)
+        # The claim's status declares a class before the backend is asked for it.
+        if not target or shown is None or shown.target_volume_attributes_class_name != target:
+            raise self.deps.not_justified()
+        try:
+            attributes = await self.deps.client.get(VOLUME_ATTRIBUTES_CLASSES, target)
+        except ApiNotFound:
+            raise self.deps.not_justified() from None
+        return target, partial(ModifyRequest, parameters=dict(attributes.parameters or {}))
 
 
-def _is_infeasible(error: BackendError) -> bool:
-    """Return whether the target is impossible and nothing was done towards it: another one may be asked for."""
-    if isinstance(error, InvalidArgument | Unsupported | AlreadyExists | NotFound):
-        return True
-    return isinstance(error, ResourceExhausted) and error.nothing_done
+@dataclass(frozen=True, slots=True)
+class ExpandHandlers:
+    """Listens to the caches: queues what a change may concern, and drops the progress of changes that have ended."""
+
+    cluster: ClusterState
+    resizer: Queue
+    modifier: Queue
+    forget: Callable[[str, str, str], None]
+    """Drops the back-off of an operation, named by verb, key and uid."""
+
+    def subscribe(self) -> None:
+        """Follow the caches."""
+        self.cluster.claims.subscribe(self.claim_changed)
+        self.cluster.volumes.subscribe(self.volume_changed)
+
+    def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
+        if new is None:
+            return
+        volume = self.cluster.volumes.get(new.spec.volume_name)
+        if wants_more(new):
+            if old is not None and request_of(old) != request_of(new):
+                self.forget(EXPAND, new.key, new.uid)
+            self.resizer.enqueue(new.key)
+        elif volume is not None:
+            if old is not None and wants_more(old):
+                self.cluster.progress.changes.forget((volume.uid, EXPAND))
+            if notes_size_before(volume):
+                self.resizer.enqueue(new.key)
+        if wants_other_attributes(new):
+            if old is not None and old.spec.volume_attributes_class_name != new.spec.volume_attributes_class_name:
+                self.forget(MODIFY, new.key, new.uid)
+            self.modifier.enqueue(new.key)
+        elif volume is not None and old is not None and wants_other_attributes(old):
+            self.cluster.progress.changes.forget((volume.uid, MODIFY))
+
+    def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
+        if new is None and old is not None:
+            self.cluster.progress.changes.forget((old.uid, EXPAND))
+            self.cluster.progress.changes.forget((old.uid, MODIFY))
+        reference = new.spec.claim_ref if new is not None else None
+        if new is None or reference is None or not reference.uid:
+            return
+        claim = self.cluster.claims.get(reference.key)
+        if claim is not None and (wants_more(claim) or notes_size_before(new)):
+            self.resizer.enqueue(claim.key)
+        if claim is not None and wants_other_attributes(claim):
+            self.modifier.enqueue(claim.key)

@@ -3,41 +3,49 @@
 The order of writes is that of the stock resizer: the claim's status shows the size that is tried before the hook is
 called; after the hook the volume's capacity is written, then the claim's. The node plugin grows the file system, if the
 driver says that it must be grown. A size that the backend refuses may be lowered again, to one that is still more than
-what the claim has.
-Source: external-resizer, `expandAndRecover`; KEP-1790 (recovery from failed expansion).
+what the claim has. What `modify` shares is at the end: the state of a long call, and the conditions of the claim.
+Source: external-resizer, `expandAndRecover`; KEP-1790 (recovery from failed expansion); `MergeResizeConditionOnPVC` and
+`MergeModifyVolumeConditionsOnPVC` of the volume utilities of Kubernetes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from volplane._delays import NODE_GROWTH_REFUSED
 from volplane.assets import VolumeMode
 from volplane.controller.actions import Action, EventRecord, Patch, Settled, Wait, warning
 from volplane.drivers.view import DriverView
-from volplane.expand.change import (
-    CONTROLLER_RESIZE_ERROR,
-    FILE_SYSTEM_RESIZE_PENDING,
-    NODE_RESIZE_ERROR,
-    RESIZE_CONDITIONS,
-    RESIZING,
-    bound_volume,
-    conditions_since,
-    conditions_with,
-    conditions_without,
-    resume_change,
-    since_when,
-)
 from volplane.intents.ownership import driver_of, run_on_asset
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
 from volplane.kube.quantity import format_bytes, parse
 from volplane.state.cluster_state import ClusterState
-from volplane.state.matching import capacity_of, held_by, refers_to, request_of
+from volplane.state.matching import capacity_of, held_by, mode_of, refers_to, request_of
 from volplane.state.progress import Changed, Changing, Refused, Untouched
+from volplane.state.records import INTENT_VERSION, ChangeIntent, read_intent, write_intent
 
-__all__ = ["EXPAND", "decide_resize", "expansion_target", "notes_size_before", "recorded_target", "wants_more"]
+__all__ = [
+    "EXPAND",
+    "RESIZE_CONDITIONS",
+    "RESIZING",
+    "bound_volume",
+    "conditions_with",
+    "conditions_without",
+    "decide_resize",
+    "expansion_target",
+    "growth",
+    "message_of",
+    "notes_size_before",
+    "record_change",
+    "recorded_state",
+    "recorded_target",
+    "resume_change",
+    "wants_more",
+]
 
 EXPAND: Final = "expand"
 IN_PROGRESS: Final = "ControllerResizeInProgress"
@@ -45,6 +53,12 @@ INFEASIBLE: Final = "ControllerResizeInfeasible"
 NODE_PENDING: Final = "NodeResizePending"
 NODE_IN_PROGRESS: Final = "NodeResizeInProgress"
 NODE_INFEASIBLE: Final = "NodeResizeInfeasible"
+RESIZING: Final = "Resizing"
+FILE_SYSTEM_RESIZE_PENDING: Final = "FileSystemResizePending"
+CONTROLLER_RESIZE_ERROR: Final = "ControllerResizeError"
+NODE_RESIZE_ERROR: Final = "NodeResizeError"
+RESIZE_CONDITIONS: Final = frozenset({RESIZING, FILE_SYSTEM_RESIZE_PENDING, CONTROLLER_RESIZE_ERROR, NODE_RESIZE_ERROR})
+TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 NANOS: Final = 10**9
 
 
@@ -56,48 +70,6 @@ def wants_more(claim: Claim) -> bool:
     return asked != claim.status.capacity and request_of(claim) > held_by(claim)
 
 
-def decide_resize(key: str, cluster: ClusterState, *, whole: bool) -> Action:
-    """Return the next action for the size of the claim `namespace/name`.
-
-    whole: there is no stock kube-controller-manager that speaks of volumes of other drivers.
-    """
-    claim = cluster.claims.get(key)
-    if claim is None:
-        return Settled()
-    if not wants_more(claim):
-        return _forget_size_before(claim, cluster)
-    volume = bound_volume(claim, cluster)
-    if volume is None:
-        return Settled()
-    lookup = driver_of(volume, cluster)
-    if lookup.driver is None:
-        return lookup.next or _without_driver(lookup.reason, claim, volume, whole=whole)
-    step = cluster.progress.changes.get((volume.uid, EXPAND)).step
-    untouched = isinstance(step, Untouched) and step.target == str(_allocated(claim))
-    target = expansion_target(claim, volume, untouched=untouched)
-    if target is None:
-        return _wait_for_node(claim, cluster)
-    if not lookup.driver.supports(EXPAND):
-        message = f'driver "{lookup.driver.name}" cannot grow volumes, so the claim keeps its size'
-        return Wait(reason=message, events=(warning(CLAIMS, claim, "VolumeResizeFailed", message),))
-    return _towards(target, claim, volume, lookup.driver, cluster)
-
-
-def _without_driver(why: str, claim: Claim, volume: Volume, *, whole: bool) -> Action:
-    """Say on the claim why its volume does not grow. why: "" if it is another controller's."""
-    if why:
-        reason = f"it cannot grow: {why}"
-        return Wait(reason=reason, events=(warning(CLAIMS, claim, "VolumeResizeFailed", reason),))
-    if not whole:
-        return Settled()
-    # The words of the expand controller of kube-controller-manager.
-    text = (
-        f"no driver here serves volume {volume.name}, so nothing here can grow it; "
-        "waiting for an external controller to process this PVC"
-    )
-    return Wait(reason=text, events=(warning(CLAIMS, claim, "ExternalExpanding", text),))
-
-
 def notes_size_before(volume: Volume) -> bool:
     """Return whether the volume says which size its file system had before the asset grew.
 
@@ -106,17 +78,45 @@ def notes_size_before(volume: Volume) -> bool:
     return volume.annotation(names.PRE_RESIZE_CAPACITY) is not None
 
 
-def _forget_size_before(claim: Claim, cluster: ClusterState) -> Action:
-    """Remove that size once the file system has grown; write another one if it has grown to less than its asset."""
-    volume = cluster.volumes.get(claim.spec.volume_name)
-    if volume is None or volume.terminating or not notes_size_before(volume) or not refers_to(volume, claim):
+def decide_resize(key: str, cluster: ClusterState, *, whole: bool) -> Action:
+    """Return the next action for the size of the claim `namespace/name`.
+
+    whole: there is no stock kube-controller-manager that speaks of volumes of other drivers.
+    """
+    claim = cluster.claims.get(key)
+    if claim is None:
         return Settled()
-    has = (claim.status.capacity or {}).get("storage") if held_by(claim) < capacity_of(volume) else None
-    unchanged = has is not None and (_status(claim) or has == volume.annotation(names.PRE_RESIZE_CAPACITY))
-    if unchanged or driver_of(volume, cluster).driver is None:
+    # Only a volume that refers to the claim is the claim's: another one's asset is not to grow.
+    volume = bound_volume(claim, cluster)
+    if volume is None:
         return Settled()
-    body = {"metadata": {"annotations": {names.PRE_RESIZE_CAPACITY: has}}}
-    return Patch(kind=VOLUMES, target=volume, body=body, why="its file system has grown, too")
+    if not wants_more(claim):
+        return _forget_size_before(claim, volume, cluster)
+    lookup = driver_of(volume, cluster)
+    driver = lookup.driver
+    if lookup.next is not None:
+        return lookup.next
+    if lookup.reason and driver is None:
+        reason = f"it cannot grow: {lookup.reason}"
+        return Wait(reason=reason, events=(warning(CLAIMS, claim, "VolumeResizeFailed", reason),))
+    if driver is None and not whole:
+        return Settled()  # Another controller grows it, and reports that.
+    if driver is None:
+        # The words of the expand controller of kube-controller-manager.
+        text = (
+            f"no driver here serves volume {volume.name}, so nothing here can grow it; "
+            "waiting for an external controller to process this PVC"
+        )
+        return Wait(reason=text, events=(warning(CLAIMS, claim, "ExternalExpanding", text),))
+    step = cluster.progress.changes.get((volume.uid, EXPAND)).step
+    untouched = isinstance(step, Untouched) and step.target == str(_allocated(claim))
+    target = expansion_target(claim, volume, untouched=untouched)
+    if target is None:
+        return _wait_for_node(claim, cluster)
+    if not driver.supports(EXPAND):
+        message = f'driver "{driver.name}" cannot grow volumes, so the claim keeps its size'
+        return Wait(reason=message, events=(warning(CLAIMS, claim, "VolumeResizeFailed", message),))
+    return _towards(target, claim, volume, driver, cluster)
 
 
 def expansion_target(claim: Claim, volume: Volume, *, untouched: bool = False) -> int | None:
@@ -126,14 +126,15 @@ def expansion_target(claim: Claim, volume: Volume, *, untouched: bool = False) -
     nothing (untouched).
     """
     status, allocated = _status(claim), _allocated(claim)
-    asked = _asked(claim)
-    enough = capacity_of(volume) >= request_of(claim)
-    if status in (NODE_PENDING, NODE_IN_PROGRESS) and (enough or capacity_of(volume) >= (allocated or 0) * NANOS):
+    has, asked = capacity_of(volume), request_of(claim)
+    # The asset has what the claim asks for, or at least what the node was told to use.
+    if status in (NODE_PENDING, NODE_IN_PROGRESS) and (has >= asked or has >= (allocated or 0) * NANOS):
         return None
-    if status == NODE_INFEASIBLE and enough:
+    if status == NODE_INFEASIBLE and has >= asked:
         return None
-    if allocated is None or status in ("", INFEASIBLE, NODE_INFEASIBLE) or (untouched and not enough):
-        return asked
+    # An attempt whose call may have done something is finished before another size is tried.
+    if allocated is None or status in ("", INFEASIBLE, NODE_INFEASIBLE) or (untouched and has < asked):
+        return -(-asked // NANOS)
     return allocated
 
 
@@ -142,36 +143,61 @@ def recorded_target(claim: Claim) -> int | None:
     return _allocated(claim) if _status(claim) in (IN_PROGRESS, INFEASIBLE) else None
 
 
-def _status(claim: Claim) -> str:
-    return (claim.status.allocated_resource_statuses or {}).get("storage", "")
+def growth(claim: Claim) -> str:
+    """Return, in a sentence, what the claim asks for and how far that is; "" if it has that."""
+    if not wants_more(claim):
+        return ""
+    asked, held = (format_bytes(-(-size // NANOS)) for size in (request_of(claim), held_by(claim)))
+    size = (claim.status.allocated_resources or {}).get("storage", "the new size")
+    failure, on_node = message_of(claim, CONTROLLER_RESIZE_ERROR), message_of(claim, NODE_RESIZE_ERROR)
+    stages = {
+        IN_PROGRESS: f"the asset is being grown to {size}{failure}",
+        INFEASIBLE: f"the backend refuses {size}{failure}; ask for less, yet more than it has",
+        NODE_PENDING: f"the asset has {size}; the node grows the file system when a pod uses the volume there",
+        NODE_IN_PROGRESS: f"the asset has {size}; the node is growing the file system{on_node}",
+        NODE_INFEASIBLE: f"the asset has {size}, but the node cannot grow the file system{on_node}",
+    }
+    stage = stages.get(_status(claim), "nothing has been done towards it yet")
+    return f"it asks for {asked} and has {held}: {stage}"
 
 
-def _asked(claim: Claim) -> int:
-    """Return the requested size in bytes."""
-    return -(-request_of(claim) // NANOS)
+# --- steps --------------------------------------------------------------------------------------------------------
 
 
-def _allocated(claim: Claim) -> int | None:
-    text = (claim.status.allocated_resources or {}).get("storage")
-    return parse(text).as_bytes() if text else None
+def _forget_size_before(claim: Claim, volume: Volume, cluster: ClusterState) -> Action:
+    """Remove that size once the file system has grown; write another one if it has grown to less than its asset."""
+    if not notes_size_before(volume):
+        return Settled()
+    has = (claim.status.capacity or {}).get("storage") if held_by(claim) < capacity_of(volume) else None
+    unchanged = has is not None and (_status(claim) or has == volume.annotation(names.PRE_RESIZE_CAPACITY))
+    # The annotation on a volume of another controller is that controller's.
+    if unchanged or driver_of(volume, cluster).driver is None:
+        return Settled()
+    body = {"metadata": {"annotations": {names.PRE_RESIZE_CAPACITY: has}}}
+    return Patch(kind=VOLUMES, target=volume, body=body, why="its file system has grown, too")
 
 
 def _wait_for_node(claim: Claim, cluster: ClusterState) -> Action:
     """Wait for the node. A kubelet that gave up starts again only when it is asked again."""
     if _status(claim) != NODE_INFEASIBLE:
         return Wait(reason="the node grows the file system once a pod uses the volume there")
-    if (asked := _asked(claim)) != _allocated(claim):
+    if (asked := -(-request_of(claim) // NANOS)) != _allocated(claim):
         status = {"allocatedResources": {"storage": format_bytes(asked)}, **_node_pending(claim, cluster)}
         return _status_patch(claim, status, why="another size is asked for than the one that the node refused")
     reason = "the node cannot grow the file system; see the events of the claim and its pods"
-    since = since_when(claim, NODE_RESIZE_ERROR)
-    if since is None:
+    when, now = _condition(claim, NODE_RESIZE_ERROR).get("lastTransitionTime"), cluster.now()
+    if not when:
         return Wait(reason=reason)
-    if since > cluster.now():
+    since = datetime.fromisoformat(when)
+    if since > now:
         # The clock of the node is ahead, by an unknown time: the delay starts now, by our clock.
-        status = {"conditions": conditions_since(claim, NODE_RESIZE_ERROR, cluster.now())}
+        dated = {"lastTransitionTime": now.astimezone(UTC).strftime(TIME_FORMAT)}
+        conditions = claim.status.conditions or ()
+        status = {
+            "conditions": [each | dated if each.get("type") == NODE_RESIZE_ERROR else each for each in conditions]
+        }
         return _status_patch(claim, status, why="the node dates its refusal later than now")
-    left = NODE_GROWTH_REFUSED.delay() - (cluster.now() - since).total_seconds()
+    left = NODE_GROWTH_REFUSED.delay() - (now - since).total_seconds()
     if left > 0:
         return Wait(reason=reason, seconds=left)
     return _status_patch(claim, _node_pending(claim, cluster), why="the node may try again to grow the file system")
@@ -185,45 +211,33 @@ def _node_pending(claim: Claim, cluster: ClusterState) -> dict[str, Any]:
 def _towards(target: int, claim: Claim, volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:
     """Return the next step towards a size that the driver shall give the asset."""
     step = cluster.progress.changes.get((volume.uid, EXPAND)).for_target(str(target))
+    text = format_bytes(target)
+    tried: dict[str, Any] = {"allocatedResources": {"storage": text}}
     if recorded_target(claim) != target:
         # Also for a size that was reached or refused earlier: nodes grow file systems to the declared size.
-        return _begin(target, claim, volume, cluster)
+        tried["allocatedResourceStatuses"] = {"storage": IN_PROGRESS}
+        tried["conditions"] = conditions_with(claim, RESIZE_CONDITIONS, RESIZING, cluster.now())
+        event = EventRecord(CLAIMS, claim, "Normal", "Resizing", f"resizing volume {volume.name} to {text}")
+        return _status_patch(claim, tried, event, why=f"declare the growth to {text}", by_node=True)
     if isinstance(step, Changed):
         return _finish(step, claim, volume, driver, cluster)
     if isinstance(step, Refused) and _status(claim) != INFEASIBLE:
-        return _refused(step, target, claim, cluster)
+        # From now on a smaller size may be asked for.
+        tried["allocatedResourceStatuses"] = {"storage": INFEASIBLE}
+        tried["conditions"] = conditions_with(
+            claim, RESIZE_CONDITIONS, CONTROLLER_RESIZE_ERROR, cluster.now(), message=step.message
+        )
+        return _status_patch(claim, tried, why="the backend refuses this size")
     if isinstance(step, Changing):
-        doing = f'driver "{driver.name}" is growing the asset to {format_bytes(target)}'
+        doing = f'driver "{driver.name}" is growing the asset to {text}'
         if (pause := resume_change(step, volume, names.EXPANSION, cluster, doing=doing)) is not None:
             return pause
     return run_on_asset(EXPAND, volume, driver, about=claim)
 
 
-def _begin(target: int, claim: Claim, volume: Volume, cluster: ClusterState) -> Patch:
-    status = {
-        "allocatedResources": {"storage": format_bytes(target)},
-        "allocatedResourceStatuses": {"storage": IN_PROGRESS},
-        "conditions": conditions_with(claim, RESIZE_CONDITIONS, RESIZING, cluster.now()),
-    }
-    event = EventRecord(CLAIMS, claim, "Normal", "Resizing", f"resizing volume {volume.name} to {format_bytes(target)}")
-    return _status_patch(claim, status, event, why=f"declare the growth to {format_bytes(target)}", by_node=True)
-
-
-def _refused(step: Refused, target: int, claim: Claim, cluster: ClusterState) -> Patch:
-    """Write that this size is refused: from then on a smaller one may be asked for."""
-    conditions = conditions_with(claim, RESIZE_CONDITIONS, CONTROLLER_RESIZE_ERROR, cluster.now(), message=step.message)
-    status = {
-        "allocatedResources": {"storage": format_bytes(target)},
-        "allocatedResourceStatuses": {"storage": INFEASIBLE},
-        "conditions": conditions,
-    }
-    return _status_patch(claim, status, why="the backend refuses this size")
-
-
 def _finish(done: Changed, claim: Claim, volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:
     """Write that the asset has grown: the volume's capacity first, then the claim's status."""
-    mode = volume.spec.volume_mode or "Filesystem"
-    on_node = driver.info.node_expansion_required and mode == VolumeMode.FILESYSTEM
+    on_node = driver.info.node_expansion_required and mode_of(volume) == VolumeMode.FILESYSTEM
     grows = capacity_of(volume) < done.capacity_bytes * NANOS
     if grows or volume.annotation(names.EXPANSION) is not None:
         body: dict[str, Any] = {}
@@ -238,10 +252,9 @@ def _finish(done: Changed, claim: Claim, volume: Volume, driver: DriverView, clu
             body["metadata"] = {"annotations": annotations}
         return Patch(kind=VOLUMES, target=volume, body=body, why="the asset has grown")
     if on_node:
-        status = _node_pending(claim, cluster)
         message = "Require file system resize of volume on node"
         event = EventRecord(CLAIMS, claim, "Normal", "FileSystemResizeRequired", message)
-        return _status_patch(claim, status, event, why="the node grows the file system")
+        return _status_patch(claim, _node_pending(claim, cluster), event, why="the node grows the file system")
     status = {
         "capacity": {"storage": (volume.spec.capacity or {})["storage"]},
         "allocatedResourceStatuses": None,
@@ -250,6 +263,15 @@ def _finish(done: Changed, claim: Claim, volume: Volume, driver: DriverView, clu
     event = EventRecord(CLAIMS, claim, "Normal", "VolumeResizeSuccessful", "Resize volume succeeded")
     by_node = volume.spec.csi is None  # Kubelets grow only volumes of CSI drivers.
     return _status_patch(claim, status, event, why="the claim has what it asks for", by_node=by_node)
+
+
+def _status(claim: Claim) -> str:
+    return (claim.status.allocated_resource_statuses or {}).get("storage", "")
+
+
+def _allocated(claim: Claim) -> int | None:
+    text = (claim.status.allocated_resources or {}).get("storage")
+    return parse(text).as_bytes() if text else None
 
 
 def _status_patch(
@@ -261,3 +283,65 @@ def _status_patch(
     if by_node is not None and told == by_node:
         body["metadata"] = {"annotations": {names.NODE_EXPANSION_NOT_REQUIRED: None if by_node else "true"}}
     return Patch(kind=CLAIMS, target=claim, body=body, subresource="status", why=why, events=events)
+
+
+# --- shared with `modify` -----------------------------------------------------------------------------------------
+
+
+def bound_volume(claim: Claim, cluster: ClusterState) -> Volume | None:
+    """Return the volume that the claim is bound to, if it refers to the claim and is not being deleted."""
+    volume = cluster.volumes.get(claim.spec.volume_name)
+    return None if volume is None or volume.terminating or not refers_to(volume, claim) else volume
+
+
+def record_change(volume: Volume, annotation: str, intent: ChangeIntent | None, *, why: str) -> Patch:
+    """Write on the volume how far a change is; None: no change goes on any more."""
+    text = write_intent(intent) if intent is not None else None
+    return Patch(kind=VOLUMES, target=volume, body={"metadata": {"annotations": {annotation: text}}}, why=why)
+
+
+def resume_change(
+    step: Changing, volume: Volume, annotation: str, cluster: ClusterState, *, doing: str, former: tuple[str, ...] = ()
+) -> Action | None:
+    """Go on with a long call: keep its state on the volume, or wait until it is due; None: call the hook now.
+
+    annotation: the one that keeps the state. doing: the reason of the wait. former: of `ChangeIntent`.
+    """
+    resume = step.resume(recorded_state(volume.annotation(annotation), step.target), cluster.monotonic())
+    if resume.write:
+        kept = ChangeIntent(v=INTENT_VERSION, target=step.target, state=dict(step.state), former=former)
+        return record_change(volume, annotation, kept, why="keep the driver's state")
+    return Wait(reason=doing, seconds=resume.seconds) if resume.seconds else None
+
+
+def recorded_state(saved: str | None, target: str) -> dict[str, Any] | None:
+    """Return the state that an earlier call for this target returned; None without one. saved: the annotation."""
+    known = read_intent(ChangeIntent, saved)
+    return known.state if known is not None and known.target == target else None
+
+
+def conditions_with(
+    claim: Claim, family: Collection[str], condition: str, now: datetime, *, message: str = ""
+) -> list[dict[str, Any]]:
+    """Return the claim's conditions, in which `condition` replaces all of its family.
+
+    A condition that exists keeps its time of transition.
+    """
+    when = _condition(claim, condition).get("lastTransitionTime") or now.astimezone(UTC).strftime(TIME_FORMAT)
+    made = {"type": condition, "status": "True", "lastTransitionTime": when}
+    return [*(conditions_without(claim, family) or ()), made | ({"message": message} if message else {})]
+
+
+def conditions_without(claim: Claim, family: Collection[str]) -> list[dict[str, Any]] | None:
+    """Return the claim's conditions without a family. None instead of an empty list, for a merge patch."""
+    return [each for each in claim.status.conditions or () if each.get("type") not in family] or None
+
+
+def message_of(claim: Claim, condition: str) -> str:
+    """Return the message of a condition, as the end of a sentence; "" without it."""
+    message = _condition(claim, condition).get("message")
+    return f" ({message})" if message else ""
+
+
+def _condition(claim: Claim, name: str) -> dict[str, Any]:
+    return next((each for each in claim.status.conditions or () if each.get("type") == name), {})

@@ -12,7 +12,7 @@ from volplane._messages import near
 from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.controller.controller import Controller
 from volplane.controller.logs import trace_of
-from volplane.expand.stages import stages
+from volplane.expand.modify import stages
 from volplane.kube import names
 from volplane.kube.objects import Claim, StorageClass, Volume, VolumeAttachment
 from volplane.operations import OperationState, Phase

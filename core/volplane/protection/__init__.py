@@ -39,9 +39,7 @@ def controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     )
 
     reclaims = role.runs("binder") and role.runs("reclaimer")
-    removed: Callable[[Volume], bool] = (
-        partial(removes_protection, cluster=cluster) if reclaims else lambda _volume: False
-    )
+    removed: Callable[[Volume], bool] = partial(removes_protection, cluster=cluster) if reclaims else lambda _: False
 
     def subscribe() -> None:
         cluster.claims.subscribe(handlers.claim_changed)

@@ -12,7 +12,8 @@ from unit.binding.objects import claim, volume
 from unit.deciding import DRIVER, HOOKS, disk, state_with
 from volplane.controller.actions import LiveReads, Patch, Run, Settled, Wait
 from volplane.drivers.owners import SourceOwner
-from volplane.expand.change import (
+from volplane.expand.modify import decide_modify
+from volplane.expand.resize import (
     RESIZE_CONDITIONS,
     RESIZING,
     bound_volume,
@@ -20,7 +21,6 @@ from volplane.expand.change import (
     conditions_without,
     resume_change,
 )
-from volplane.expand.modify import decide_modify
 from volplane.kube.objects import Volume
 from volplane.state.naming import asset_key
 from volplane.state.progress import Changing

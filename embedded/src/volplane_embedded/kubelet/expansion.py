@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from volplane.expand.change import RESIZE_CONDITIONS, conditions_without
+from volplane.expand.resize import RESIZE_CONDITIONS, conditions_without
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, Volume
