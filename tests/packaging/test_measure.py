@@ -100,7 +100,7 @@ def test_two_functions_of_one_shape_are_found_whatever_their_names(tmp_path: Pat
 
 
 def test_lines_of_plugins_are_the_same_whatever_their_texts(tmp_path: Path) -> None:
-    lines = 'name = "{}"\nsize = {} * unit\nother = call(name)\n'
+    lines = 'name = "{}"\nsize = {} * unit\nother = call(name)\nRow(\n    code="{0}",\n    advice="{0}",\n    wait=LATER,\n)\n'
     for plugin, text in (
         ("aws_ebs", lines.format("a", 1)),
         ("gce_pd", lines.format("b", 20)),
@@ -110,6 +110,7 @@ def test_lines_of_plugins_are_the_same_whatever_their_texts(tmp_path: Path) -> N
         (tmp_path / "plugins" / plugin / "src").mkdir(parents=True)
         (tmp_path / "plugins" / plugin / "src" / "m.py").write_text(text)
     assert copies.shared_by_plugins(tmp_path) == {"aws_ebs in gce_pd": 3, "hostpath in nfs": 0}
+    assert copies.shared_by_plugins(tmp_path, declared=True) == {"aws_ebs in gce_pd": 7, "hostpath in nfs": 0}
 
 
 def test_the_walk_leaves_nothing_out() -> None:

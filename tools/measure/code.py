@@ -24,6 +24,8 @@ DATA_ROOMS: Final = frozenset(
     {"attach", "binding", "expand", "intents", "leaks", "placement", "protection", "provision", "reclaim", "roles"}
 )
 COMMON: Final = frozenset({"claims", "volumes", "capacity"})
+RESOURCES: Final = frozenset({"Kind", "Rule"})
+"""Calls that name resources of the API, of which some are named like a queue."""
 """Queues whose names are fields of objects too, so that a text says nothing."""
 FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -136,9 +138,11 @@ def _given(tree: ast.AST, function: str, keyword: str) -> Iterator[str]:
 
 
 def _texts(module: Module) -> set[str]:
-    return {
-        node.value for node in ast.walk(module.tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
+    """Return the texts of a module without those that name an API resource, as in a Rule or an APIResource."""
+    calls = [node for node in ast.walk(module.tree) if isinstance(node, ast.Call) and _name(node.func) in RESOURCES]
+    apart = {id(each) for call in calls for each in ast.walk(call)}
+    texts = (each for each in ast.walk(module.tree) if isinstance(each, ast.Constant) and id(each) not in apart)
+    return {each.value for each in texts if isinstance(each.value, str)}
 
 
 def _imported(module: Module) -> set[str]:

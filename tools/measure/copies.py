@@ -17,6 +17,16 @@ WINDOW: Final = 3
 SHAPE: Final = 12
 PASSED_OVER: Final = re.compile(r"\s*(#.*|from .*|import .*|[\])},:\"']*|\"\"\".*\"\"\"|[A-Za-z_, ]+,?)?\s*")
 """Lines that count nowhere: blank, comments, imports, punctuation, docstrings of one line, names of an import."""
+DECLARED: Final = re.compile(
+    r"""
+    \(?(\w+=)?\(?(''[ ]?)*[\w.]*[,)\]}]*       # one text, number or name: a row of a table, an argument, part of a message
+    | [\w.]+\( | [\w.]+\ =\ [\w.]*[(\[{]      # the beginning of a call or of a table
+    | \w+:\ [\w.\[\], |]+                    # a declared type
+    | @\w+ | def\ \w+\(self,\ request:.*      # a hook, whose signature the contract sets
+    """,
+    re.VERBOSE,
+)
+"""Lines that only declare something, with texts replaced: each backend has its own values, in the words of the kits."""
 
 
 class Line(NamedTuple):
@@ -69,14 +79,15 @@ def _without_values(lines: list[Line]) -> list[Line]:
 _TEXTS: Final = re.compile(r"[a-z]?\"[^\"]*\"|[a-z]?'[^']*'")
 
 
-def shared_by_plugins(root: Path) -> dict[str, int]:
+def shared_by_plugins(root: Path, *, declared: bool = False) -> dict[str, int]:
     """Return, for each pair of ALIKE, how many lines of the first plugin stand in the second too.
 
-    A line counts in a run of three or more that are the same but for texts and numbers.
+    A line counts in a run of three or more that are the same but for texts and numbers. declared: lines
+    that only declare something count too.
     """
     found = {}
     for first, second in ALIKE:
-        files = {name: _files(root / "plugins" / name / "src") for name in (first, second)}
+        files = {name: _files(root / "plugins" / name / "src", declared) for name in (first, second)}
         windows = {
             tuple(line.text for line in lines[start : start + WINDOW])
             for lines in files[second].values()
@@ -92,8 +103,11 @@ def shared_by_plugins(root: Path) -> dict[str, int]:
     return found
 
 
-def _files(directory: Path) -> dict[Path, list[Line]]:
-    return {path: _without_values(_lines(path)) for path in sorted(directory.rglob("*.py"))}
+def _files(directory: Path, declared: bool) -> dict[Path, list[Line]]:
+    files = {path: _without_values(_lines(path)) for path in sorted(directory.rglob("*.py"))}
+    return {
+        path: [line for line in lines if declared or not DECLARED.fullmatch(line.text)] for path, lines in files.items()
+    }
 
 
 def shapes(root: Path, places: Iterable[str]) -> list[Copy]:
