@@ -100,7 +100,9 @@ def test_two_functions_of_one_shape_are_found_whatever_their_names(tmp_path: Pat
 
 
 def test_lines_of_plugins_are_the_same_whatever_their_texts(tmp_path: Path) -> None:
-    lines = 'name = "{}"\nsize = {} * unit\nother = call(name)\nRow(\n    code="{0}",\n    advice="{0}",\n    wait=LATER,\n)\n'
+    doing = 'name = "{0}"\nsize = {1} * unit\nother = call(name)\n'
+    declaring = 'Row(\n    code="{0}",\n    advice="{0}",\n    wait=LATER,\n)\n'
+    lines = doing + declaring
     for plugin, text in (
         ("aws_ebs", lines.format("a", 1)),
         ("gce_pd", lines.format("b", 20)),

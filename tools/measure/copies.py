@@ -19,7 +19,7 @@ PASSED_OVER: Final = re.compile(r"\s*(#.*|from .*|import .*|[\])},:\"']*|\"\"\".
 """Lines that count nowhere: blank, comments, imports, punctuation, docstrings of one line, names of an import."""
 DECLARED: Final = re.compile(
     r"""
-    \(?(\w+=)?\(?(''[ ]?)*[\w.]*[,)\]}]*       # one text, number or name: a row of a table, an argument, part of a message
+    \(?(\w+=)?\(?(''[ ]?)*[\w.]*[,)\]}]*  # one text, number or name: a row, an argument, part of a message
     | [\w.]+\( | [\w.]+\ =\ [\w.]*[(\[{]      # the beginning of a call or of a table
     | \w+:\ [\w.\[\], |]+                    # a declared type
     | @\w+ | def\ \w+\(self,\ request:.*      # a hook, whose signature the contract sets
