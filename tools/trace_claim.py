@@ -40,7 +40,6 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
         "kube.kinds",
         "kube.objects",
         "kube.quantity",
-        "operations.operation",
         "directory.markers",
         "directory.parameters",
         "directory.path_template",

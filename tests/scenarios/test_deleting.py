@@ -243,7 +243,7 @@ async def test_nothing_is_kept_about_operations_whose_object_is_gone() -> None:
         await harness.delete("claims", "c")
         await asyncio.sleep(1200.0)
         state, registry = harness.plane.state, harness.plane.operations
-        assert not registry._pauses._by_name
-        assert not registry._pauses._by_asset
+        assert not registry._pauses.by_name
+        assert not registry._pauses.by_asset
         assert not len(state.progress)
         assert not len(state.waiting)

@@ -72,7 +72,7 @@ _TRIES_UNREPORTED = 5
 
 
 class Dispatcher(Protocol):
-    """Starts operations (see `volplane.operations.dispatcher`)."""
+    """Starts operations (see `volplane.operations.Dispatcher`)."""
 
     def start(self, run: Run, requeue: Callable[[], None]) -> None:
         """Start the operation, and call `requeue` when it has ended or its back-off has.

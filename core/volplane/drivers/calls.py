@@ -16,7 +16,7 @@ from volplane.drivers.executor import HookExecutor
 from volplane.drivers.status import LoadedDrivers
 from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, Fenced, PluginError, Unavailable
-from volplane.operations import Again, DriverLimits, limits_of
+from volplane.operations import Again, DriverLimits
 from volplane.requests import HookRequest
 
 __all__ = ["CallHook", "DriverMetrics", "HookCalls", "call_hook", "reporting_fenced"]
@@ -93,7 +93,7 @@ class HookCalls:
 
     def limits(self, driver: str) -> DriverLimits:
         """Return the limits of a driver."""
-        return limits_of(driver, self._limits)
+        return self._limits.get(driver, DriverLimits())
 
     def running(self, driver: str, hook: str) -> bool:
         """Tell whether a call of this hook has not returned, whether it is still awaited or not."""

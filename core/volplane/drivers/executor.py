@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from volplane.errors import OutcomeUnknown, Unavailable
-from volplane.operations.operation import DriverLimits, hold_until, limits_of
+from volplane.operations.operation import DriverLimits, hold_until
 
 __all__ = ["HookCall", "HookExecutor", "PendingCall", "ThreadExecutor", "all_overrun", "views_of"]
 
@@ -306,7 +306,7 @@ class ThreadExecutor:
         call = PendingCall.of(driver, what, fn, timeout, abandoned)
         pool = self._pools.get(driver)
         if pool is None:
-            size = limits_of(driver, self._limits).concurrency + SPARE_THREADS
+            size = self._limits.get(driver, DriverLimits()).concurrency + SPARE_THREADS
             pool = self._pools[driver] = _Pool(driver, size, asyncio.get_running_loop())
         pool.submit(call)
         result: T = await call.wait(pool.withdraw)
@@ -314,7 +314,7 @@ class ThreadExecutor:
 
     def hung(self, driver: str) -> bool:
         pool = self._pools.get(driver)
-        return pool is not None and all_overrun(pool.calls, driver, limits_of(driver, self._limits))
+        return pool is not None and all_overrun(pool.calls, driver, self._limits.get(driver, DriverLimits()))
 
     def running(self, driver: str | None = None) -> tuple[HookCall, ...]:
         return views_of((c for pool in self._pools.values() for c in pool.calls), driver)

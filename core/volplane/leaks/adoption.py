@@ -17,8 +17,7 @@ from volplane.intents.requests import volume_identity
 from volplane.kube import names
 from volplane.kube.objects import Volume
 from volplane.leaks.comparison import assets_of
-from volplane.operations import Dispatcher, Work
-from volplane.operations.dispatcher import OneShots, OneShotStatus
+from volplane.operations import Dispatcher, OneShots, OneShotStatus, Work
 from volplane.requests import AdoptRequest
 from volplane.state.naming import asset_key
 
@@ -97,7 +96,7 @@ class Adoption:
 
     def statuses(self) -> list[tuple[Adoptable, OneShotStatus]]:
         """Return the adoptions started last, with their status."""
-        known = [(each, self._one_shots.status(run)) for run, each in self._asked.values()]
+        known = [(each, self._one_shots.statuses.get(run.name)) for run, each in self._asked.values()]
         return [(each, status) for each, status in known if status is not None]
 
     def _run(self, adoptable: Adoptable) -> Run:

@@ -18,8 +18,7 @@ from volplane.errors import OperationError, Unavailable, VolplaneError
 from volplane.intents.operation import OperationDeps
 from volplane.leaks.check import LeakCheck
 from volplane.leaks.comparison import Comparison, Finding, Verdict, feed_live
-from volplane.operations import Again, Dispatcher, Work
-from volplane.operations.dispatcher import OneShots, OneShotState, OneShotStatus
+from volplane.operations import Again, Dispatcher, OneShots, OneShotState, OneShotStatus, Work
 from volplane.requests import DeleteRequest, VolumeIdentity
 
 __all__ = ["LeakRepair"]
@@ -55,7 +54,7 @@ class LeakRepair:
         running = {
             name: (run, finding)
             for name, (run, finding) in self._asked.items()
-            if (status := self._one_shots.status(run)) is not None and status.state is OneShotState.RUNNING
+            if (status := self._one_shots.statuses.get(run.name)) is not None and status.state is OneShotState.RUNNING
         }
         self._states = {name: state for name, state in self._states.items() if name in running}
         started = {run.name: (run, finding) for finding in confirmed if (run := _run(finding)) is not None}
@@ -65,7 +64,7 @@ class LeakRepair:
 
     def repairs(self) -> list[tuple[Finding, OneShotStatus]]:
         """Return the repairs requested last, and earlier ones that still run, with their status."""
-        known = [(finding, self._one_shots.status(run)) for run, finding in self._asked.values()]
+        known = [(finding, self._one_shots.statuses.get(run.name)) for run, finding in self._asked.values()]
         return [(finding, status) for finding, status in known if status is not None]
 
     def _handle(self, run: Run) -> Work:

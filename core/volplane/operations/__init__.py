@@ -7,9 +7,8 @@ work that a handler returned.
 """
 
 from volplane.controller.controller import Work
-from volplane.operations.dispatcher import Dispatcher, OneShots, OneShotState, OneShotStatus
-from volplane.operations.operation import Again, DriverLimits, Ended, OperationState, Phase, limits_of
-from volplane.operations.registry import OperationRegistry
+from volplane.operations.operation import Again, DriverLimits, Ended, OperationState, Phase
+from volplane.operations.registry import Dispatcher, OneShots, OneShotState, OneShotStatus, OperationRegistry
 
 __all__ = [
     "Again",
@@ -23,5 +22,4 @@ __all__ = [
     "OperationState",
     "Phase",
     "Work",
-    "limits_of",
 ]

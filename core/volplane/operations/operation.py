@@ -1,19 +1,24 @@
-"""Defines one operation: its states, what its work may raise, what limits it, and what is shown of it."""
+"""One operation: its states, what its work may raise, what limits it, and its pause until it runs again."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import heapq
+import itertools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
+from volplane._delays import HOOK_FAILED, HOOK_FAILED_SLOW, RETRY_BUDGET
+from volplane._token_bucket import TokenBucket
 from volplane.controller.actions import Run
+from volplane.controller.clock import LoopTime
 from volplane.controller.controller import Work
-from volplane.errors import OperationError
+from volplane.errors import ApiError, BackendError, BackoffError, OperationError, RetryPolicy
 
 __all__ = [
     "RUNNING",
@@ -24,11 +29,12 @@ __all__ = [
     "Operation",
     "OperationState",
     "Pause",
+    "Pauses",
     "Phase",
     "Requeue",
-    "Work",
+    "apart",
     "hold_until",
-    "limits_of",
+    "retry_delay",
 ]
 
 Requeue = Callable[[], None]
@@ -79,44 +85,6 @@ class Operation:
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """Of the caller that started it, because its task may be made when another operation ends."""
 
-    def state(self) -> OperationState:
-        return OperationState.of(
-            self.run,
-            phase=self.phase,
-            since=self.since,
-            failures=self.failures,
-            error=str(self.error) if self.error is not None else None,
-        )
-
-
-@dataclass(slots=True, eq=False)
-class Pause:
-    """An operation between two runs."""
-
-    run: Run
-    name: str
-    since: float
-    until: float
-    """Loop time of the next run."""
-    failures: int
-    """Those in a row, 0 after `Again`."""
-    error: str | None
-    requeue: Requeue
-    timer: asyncio.TimerHandle = field(init=False)
-    """Ends the delay; after that, forgets the failures."""
-    dropped: bool = False
-    """Whether the operation was started again, or its failures are forgotten."""
-
-    def state(self) -> OperationState:
-        return OperationState.of(
-            self.run,
-            phase=Phase.WAITING,
-            since=self.since,
-            next_try=self.until,
-            failures=self.failures,
-            error=self.error,
-        )
-
 
 RUNNING: Final[ContextVar[Operation]] = ContextVar("volplane_operation")
 """The operation that the current task belongs to; unset outside operations."""
@@ -131,6 +99,11 @@ def hold_until(returned: asyncio.Future[None]) -> None:
     operation = RUNNING.get(None)
     if operation is not None:
         operation.held.append(returned)
+
+
+def apart(node: str, other: str) -> bool:
+    """Return whether operations with these nodes do not exclude each other. "" stands for the whole asset."""
+    return node != other and bool(node) and bool(other)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,24 +126,10 @@ class OperationState:
     """The text of the last failure."""
 
     @classmethod
-    def of(
-        cls, run: Run, *, phase: Phase, since: float, failures: int, error: str | None, next_try: float | None = None
-    ) -> OperationState:
-        """Return the state of the operation that `run` names."""
-        return cls(
-            name=run.name,
-            verb=run.verb,
-            key=run.key,
-            uid=run.uid,
-            driver=run.driver,
-            asset=run.asset,
-            node=run.node,
-            phase=phase,
-            since=since,
-            next_try=next_try,
-            failures=failures,
-            error=error,
-        )
+    def of(cls, run: Run, error: BaseException | str | None, **state: Any) -> OperationState:
+        """Return the state of the operation that `run` names. state: the fields that `run` does not have."""
+        named = {"verb": run.verb, "key": run.key, "uid": run.uid, "driver": run.driver, "asset": run.asset}
+        return cls(name=run.name, node=run.node, error=None if error is None else str(error), **named, **state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,10 +157,162 @@ class DriverLimits:
     """Seconds that a hook may take."""
 
 
-def limits_of(driver: str, configured: Mapping[str, DriverLimits]) -> DriverLimits:
-    """Return the configured limits of a driver; the defaults if it has none."""
-    return configured.get(driver) or DriverLimits()
-
-
 UNLIMITED: Final = DriverLimits(concurrency=sys.maxsize)
 """For operations of no driver: they wait for others, and run no hook of their own."""
+
+
+# --- until it runs again ----------------------------------------------------------------------------------------------
+
+
+def retry_delay(error: BaseException, failures: int) -> float:
+    """Return the seconds until an operation runs again after its `failures`-th failure in a row, counted from 1.
+
+    The rows are `HOOK_FAILED_SLOW` for errors of the slow policy and `HOOK_FAILED` for all others.
+    """
+    slow = isinstance(error, BackendError) and error.retry is RetryPolicy.SLOW
+    asked = error.retry_after if isinstance(error, BackendError | ApiError) else None
+    return (HOOK_FAILED_SLOW if slow else HOOK_FAILED).delay(failures, asked=asked)
+
+
+@dataclass(slots=True, eq=False)
+class Pause:
+    """An operation between two runs."""
+
+    run: Run
+    name: str
+    since: float
+    until: float
+    """Loop time of the next run."""
+    failures: int
+    """Those in a row, 0 after `Again`."""
+    error: str | None
+    requeue: Requeue
+    timer: asyncio.TimerHandle = field(init=False)
+    """Ends the delay; after that, forgets the failures."""
+    dropped: bool = False
+    """Whether the operation was started again, or its failures are forgotten."""
+
+
+class Pauses:
+    """All operations between two runs. Queues their objects again when their delay is over."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Pause] = {}
+        self.by_asset: dict[tuple[str, str], set[str]] = {}
+        self.budgets: dict[tuple[str, str], RetryBudget] = {}
+        """By driver and group."""
+
+    def waiting(self) -> Iterator[Pause]:
+        """Return the pauses that are not over."""
+        now = asyncio.get_running_loop().time()
+        return (pause for pause in self.by_name.values() if now < pause.until)
+
+    def add(self, operation: Operation, delay: float, failures: int, error: str | None) -> float:
+        """Queue the object of `operation` again after `delay` seconds; return the loop time of that."""
+        loop = asyncio.get_running_loop()
+        now, run, name = loop.time(), operation.run, operation.name
+        pause = Pause(run, name, now, now + delay, failures, error, operation.requeue)
+        pause.timer = loop.call_at(pause.until, self._delay_over, pause)
+        self.by_name[name] = pause
+        self.by_asset.setdefault((run.driver, run.asset), set()).add(name)
+        return pause.until
+
+    def end(self, name: str, requeue: Requeue) -> int:
+        """End the pause of this operation, which is about to run; return its failures in a row.
+
+        Raises BackoffError if its delay is not over; `requeue` is called at its end.
+        """
+        pause = self.by_name.get(name)
+        if pause is None:
+            return 0
+        now = asyncio.get_running_loop().time()
+        if now < pause.until:
+            pause.requeue = requeue
+            why = f"failed {pause.failures} times, last: {pause.error}" if pause.failures else "is in progress"
+            raise BackoffError(f"{name} {why}; next try in {pause.until - now:.1f} s", until=pause.until)
+        self.drop(pause)
+        return pause.failures
+
+    def drop(self, pause: Pause) -> None:
+        """Forget the pause and its failures. Queues nothing."""
+        pause.timer.cancel()
+        pause.dropped = True
+        del self.by_name[pause.name]
+        names = self.by_asset[pause.run.driver, pause.run.asset]
+        names.discard(pause.name)
+        if not names:
+            del self.by_asset[pause.run.driver, pause.run.asset]
+
+    def drop_others(self, run: Run) -> Iterator[Pause]:
+        """Drop the failed operations on the asset of `run`, which is about to change what they failed on."""
+        for name in sorted(self.by_asset.get((run.driver, run.asset), ())):
+            pause = self.by_name[name]
+            if pause.failures and not apart(run.node, pause.run.node):
+                self.drop(pause)
+                yield pause
+
+    def _delay_over(self, pause: Pause) -> None:
+        if not pause.failures:
+            self._resume(pause)
+            return
+        group = pause.run.driver, pause.run.group
+        if group not in self.budgets:
+            self.budgets[group] = RetryBudget(self._resume)
+        self.budgets[group].add(pause)
+
+    def _resume(self, pause: Pause) -> None:
+        loop = asyncio.get_running_loop()
+        # A timer may ring a clock tick early; refused then, the object would not be queued again.
+        pause.until = min(pause.until, loop.time())
+        pause.timer = loop.call_later(HOOK_FAILED.forget_after, self.drop, pause)
+        loop.call_soon(pause.requeue)
+
+
+class RetryBudget:
+    """Limits how many operations of one driver and group (a storage class) are tried again after a failure.
+
+    Pauses whose delay is over are resumed at the rate of `backoff.RETRY_BUDGET`, those that failed least often first,
+    so that a driver that is out of order is not flooded, however many objects wait for it. Each success allows two
+    more: once the driver works again, retries double with every round. First tries and operations that go on after
+    `Again` are not counted.
+    """
+
+    def __init__(self, resume: Callable[[Pause], None]) -> None:
+        """resume: queues the object of a pause, soon; called in the loop."""
+        self._resume = resume
+        self._now = LoopTime()
+        self._bucket = TokenBucket(RETRY_BUDGET.rate, self._now(), burst=RETRY_BUDGET.burst)
+        self._waiting: list[tuple[int, int, Pause]] = []
+        self._order = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def delay(self) -> float:
+        """Seconds until the last pause is resumed, unless operations succeed meanwhile."""
+        return len(self._waiting) / RETRY_BUDGET.rate
+
+    def add(self, pause: Pause) -> None:
+        """Resume the pause as soon as the budget allows; until then `pause.until` is an estimate of when."""
+        heapq.heappush(self._waiting, (pause.failures, next(self._order), pause))
+        pause.until = self._now() + self.delay
+        self._resume_due()
+
+    def succeeded(self) -> bool:
+        """Add to the budget after a success; return whether it is full again, which it is only if nothing waits."""
+        self._bucket.give(RETRY_BUDGET.per_success)
+        self._resume_due()
+        return self._bucket.full(self._now())
+
+    def _resume_due(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        now = self._now()
+        while self._waiting:
+            if self._waiting[0][2].dropped:
+                heapq.heappop(self._waiting)
+                continue
+            if (wait := self._bucket.wait(now)) > 0:
+                self._timer = asyncio.get_running_loop().call_later(wait, self._resume_due)
+                return
+            self._bucket.take(now)
+            self._resume(heapq.heappop(self._waiting)[2])

@@ -1,22 +1,25 @@
-"""One operation at a time per asset, after the GoRoutineMap of Kubernetes (pkg/util/goroutinemap)."""
+"""One operation at a time per asset, after the GoRoutineMap of Kubernetes (pkg/util/goroutinemap).
+
+`Dispatcher` finds the work that a `Run` names. `OneShots` are the operations that a person asked for: each runs once,
+and its result is kept. Unlike those of objects they are not repeated after a failure: the user sees it and asks again.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import heapq
-import itertools
 import logging
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
-from volplane._delays import HOOK_FAILED, HOOK_FAILED_SLOW, RETRY_BUDGET
 from volplane._token_bucket import TokenBucket
 from volplane.controller import logs
 from volplane.controller.actions import Run, operation_name
-from volplane.controller.clock import LoopTime
-from volplane.errors import ApiError, BackendError, BackoffError, OperationError, OperationInProgress, RetryPolicy
+from volplane.controller.controller import Handler, Work
+from volplane.errors import OperationError, OperationInProgress
 from volplane.operations.operation import (
     RUNNING,
     UNLIMITED,
@@ -25,75 +28,14 @@ from volplane.operations.operation import (
     Ended,
     Operation,
     OperationState,
-    Pause,
+    Pauses,
     Phase,
     Requeue,
-    Work,
-    limits_of,
+    apart,
+    retry_delay,
 )
 
-__all__ = ["OperationRegistry", "RetryBudget", "retry_delay"]
-
-
-def retry_delay(error: BaseException, failures: int) -> float:
-    """Return the seconds until an operation runs again after its `failures`-th failure in a row, counted from 1.
-
-    The rows are `HOOK_FAILED_SLOW` for errors of the slow policy and `HOOK_FAILED` for all others.
-    """
-    slow = isinstance(error, BackendError) and error.retry is RetryPolicy.SLOW
-    asked = error.retry_after if isinstance(error, BackendError | ApiError) else None
-    return (HOOK_FAILED_SLOW if slow else HOOK_FAILED).delay(failures, asked=asked)
-
-
-class RetryBudget:
-    """Limits how many operations of one driver and group (a storage class) are tried again after a failure.
-
-    Pauses whose delay is over are resumed at the rate of `backoff.RETRY_BUDGET`, those that failed least often first,
-    so that a driver that is out of order is not flooded, however many objects wait for it. Each success allows two
-    more: once the driver works again, retries double with every round. First tries and operations that go on after
-    `Again` are not counted.
-    """
-
-    def __init__(self, resume: Callable[[Pause], None]) -> None:
-        """resume: queues the object of a pause, soon; called in the loop."""
-        self._resume = resume
-        self._now = LoopTime()
-        self._bucket = TokenBucket(RETRY_BUDGET.rate, self._now(), burst=RETRY_BUDGET.burst)
-        self._waiting: list[tuple[int, int, Pause]] = []
-        self._order = itertools.count()
-        self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def delay(self) -> float:
-        """Seconds until the last pause is resumed, unless operations succeed meanwhile."""
-        return len(self._waiting) / RETRY_BUDGET.rate
-
-    def add(self, pause: Pause) -> None:
-        """Resume the pause as soon as the budget allows; until then `pause.until` is an estimate of when."""
-        heapq.heappush(self._waiting, (pause.failures, next(self._order), pause))
-        pause.until = self._now() + self.delay
-        self._resume_due()
-
-    def succeeded(self) -> bool:
-        """Add to the budget after a success; return whether it is full again, which it is only if nothing waits."""
-        self._bucket.give(RETRY_BUDGET.per_success)
-        self._resume_due()
-        return self._bucket.full(self._now())
-
-    def _resume_due(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        now = self._now()
-        while self._waiting:
-            if self._waiting[0][2].dropped:
-                heapq.heappop(self._waiting)
-                continue
-            if (wait := self._bucket.wait(now)) > 0:
-                self._timer = asyncio.get_running_loop().call_later(wait, self._resume_due)
-                return
-            self._bucket.take(now)
-            self._resume(heapq.heappop(self._waiting)[2])
-
+__all__ = ["Dispatcher", "OneShotState", "OneShotStatus", "OneShots", "OperationRegistry"]
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +78,16 @@ class OperationRegistry:
         name = run.name
         if self._closed:
             raise OperationError(f"{name} was not started: driver {run.driver} is shutting down")
-        self._refuse_busy(run, name, requeue)
+        # Two operations on one asset could undo or destroy each other's work.
+        if (same := self._operations.get(name)) is not None:
+            same.requeue = requeue
+            raise OperationInProgress(f"{name} is {same.phase} already")
+        holders = self._holders.get((run.driver, run.asset), {})
+        busy = [operation for held_node, operation in holders.items() if not apart(run.node, held_node)]
+        for operation in busy:
+            operation.waiters[name] = requeue
+        if busy:
+            raise OperationInProgress(f"{name} waits for {busy[0].name}, which is {busy[0].phase}")
         failures = self._pauses.end(name, requeue)
         operation = Operation(run, name, work, requeue, asyncio.get_running_loop().time(), failures)
         operation.context.run(logs.bind, operation=name, driver=run.driver)
@@ -153,23 +104,23 @@ class OperationRegistry:
     def forget(self, verb: str, key: str, uid: str) -> None:
         """Drop the delay of the operation with these fields: what it failed on has changed. Queues nothing."""
         name = operation_name(verb, key, uid)
-        pause = self._pauses.get(name)
-        if pause is not None:
+        if (pause := self._pauses.by_name.get(name)) is not None:
             self._pauses.drop(pause)
         if name in self._operations:
             self._operations[name].failures = 0
 
     def limits(self, driver: str) -> DriverLimits:
         """Return the limits of a driver; for "" (no driver), none."""
-        return limits_of(driver, self._limits) if driver else UNLIMITED
+        return self._limits.get(driver, DriverLimits()) if driver else UNLIMITED
 
     def next_delay(self, run: Run, error: BaseException) -> float:
         """Return the seconds until the next try of the operation if it failed with `error` now; for events."""
         name = run.name
-        known = self._operations.get(name) or self._pauses.get(name)
+        known = self._operations.get(name) or self._pauses.by_name.get(name)
         if known is None:
             return retry_delay(error, 1)
-        return retry_delay(error, known.failures + 1) + self._pauses.budget_delay(known.run)
+        budget = self._pauses.budgets.get((known.run.driver, known.run.group))
+        return retry_delay(error, known.failures + 1) + (budget.delay if budget is not None else 0.0)
 
     def attempt(self) -> int:
         """Return the number of the try that the caller is part of: one more than have failed in a row."""
@@ -178,8 +129,14 @@ class OperationRegistry:
 
     def snapshot(self) -> tuple[OperationState, ...]:
         """Return all operations that are queued, running, overrun or waiting for the next try, oldest first."""
-        states = [operation.state() for operation in self._operations.values()]
-        states += [pause.state() for pause in self._pauses.waiting()]
+        states = [
+            OperationState.of(o.run, o.error, phase=o.phase, since=o.since, failures=o.failures)
+            for o in self._operations.values()
+        ]
+        states += [
+            OperationState.of(p.run, p.error, phase=Phase.WAITING, since=p.since, next_try=p.until, failures=p.failures)
+            for p in self._pauses.waiting()
+        ]
         return tuple(sorted(states, key=lambda s: (s.since, s.name)))
 
     def counts(self) -> Counter[tuple[str, str, str]]:
@@ -194,7 +151,8 @@ class OperationRegistry:
         Returns the names of those that still ran then; their tasks are cancelled, but hooks in threads may go on.
         """
         self._closed = True
-        self._pauses.close()
+        for pause in list(self._pauses.by_name.values()):
+            self._pauses.drop(pause)
         for queue in self._queues.values():
             for operation in queue.drop():
                 self._remove(operation)
@@ -204,20 +162,14 @@ class OperationRegistry:
                     self._released.clear()
                     await self._released.wait()
         except TimeoutError:
-            return await self._cancel()
+            left = list(self._operations.values())
+            tasks = [o.task for o in left if o.task is not None]
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks, timeout=CANCEL_GRACE)
+            return tuple(sorted(o.name for o in left))
         return ()
-
-    def _refuse_busy(self, run: Run, name: str, requeue: Requeue) -> None:
-        same = self._operations.get(name)
-        if same is not None:
-            same.requeue = requeue
-            raise OperationInProgress(f"{name} is {same.phase} already")
-        holders = self._holders.get((run.driver, run.asset), {})
-        busy = [operation for held_node, operation in holders.items() if not _apart(run.node, held_node)]
-        for operation in busy:
-            operation.waiters[name] = requeue
-        if busy:
-            raise OperationInProgress(f"{name} waits for {busy[0].name}, which is {busy[0].phase}")
 
     def _begin(self, operation: Operation) -> None:
         loop = asyncio.get_running_loop()
@@ -234,6 +186,7 @@ class OperationRegistry:
         if not pending:
             self._release(operation)
             return
+        # A hook in a thread may still change the asset: another operation would work on it at the same time.
         operation.phase = Phase.OVERRUN
         log.warning("%s keeps its asset: a hook it called has not returned", operation.name)
 
@@ -264,7 +217,9 @@ class OperationRegistry:
         if self._closed:
             return None
         if error is None:
-            self._pauses.succeeded(operation.run)
+            group, budgets = (operation.run.driver, operation.run.group), self._pauses.budgets
+            if group in budgets and budgets[group].succeeded():
+                del budgets[group]
             asyncio.get_running_loop().call_soon(operation.requeue)
             return None
         if isinstance(error, Again):
@@ -285,20 +240,6 @@ class OperationRegistry:
         del holders[run.node]
         if not holders:
             del self._holders[run.driver, run.asset]
-
-    async def _cancel(self) -> tuple[str, ...]:
-        left = list(self._operations.values())
-        tasks = [o.task for o in left if o.task is not None]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=CANCEL_GRACE)
-        return tuple(sorted(o.name for o in left))
-
-
-def _apart(node: str, other: str) -> bool:
-    """Return whether operations with these nodes do not exclude each other. "" stands for the whole asset."""
-    return node != other and bool(node) and bool(other)
 
 
 async def _drive(operation: Operation) -> None:
@@ -360,95 +301,82 @@ class DriverQueue:
         self._pump()
 
 
-class Pauses:
-    """All operations between two runs, by name. Queues their objects again when their delay is over."""
+@dataclass(slots=True)
+class Dispatcher:
+    """Starts operations in a registry. The assembly registers a handler for each verb that decisions return."""
 
-    def __init__(self) -> None:
-        self._by_name: dict[str, Pause] = {}
-        self._by_asset: dict[tuple[str, str], set[str]] = {}
-        self._budgets: dict[tuple[str, str], RetryBudget] = {}
+    registry: OperationRegistry
+    handlers: dict[str, Handler] = field(default_factory=dict)
 
-    def get(self, name: str) -> Pause | None:
-        return self._by_name.get(name)
+    def register(self, verb: str, handler: Handler) -> None:
+        """Use `handler` for this verb. ValueError if it has one."""
+        if verb in self.handlers:
+            raise ValueError(f"verb {verb} has a handler already")
+        self.handlers[verb] = handler
 
-    def waiting(self) -> Iterator[Pause]:
-        """Return the pauses that are not over."""
-        now = asyncio.get_running_loop().time()
-        return (pause for pause in self._by_name.values() if now < pause.until)
+    def start(self, run: Run, requeue: Requeue) -> None:
+        """Start the operation; see `OperationRegistry.start`. KeyError for a verb without a handler."""
+        self.registry.start(run, self.handlers[run.verb](run), requeue)
 
-    def add(self, operation: Operation, delay: float, failures: int, error: str | None) -> float:
-        """Queue the object of `operation` again after `delay` seconds; return the loop time of that."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        run, name = operation.run, operation.name
-        pause = Pause(run, name, now, now + delay, failures, error, operation.requeue)
-        pause.timer = loop.call_at(pause.until, self._delay_over, pause)
-        self._by_name[name] = pause
-        self._by_asset.setdefault((run.driver, run.asset), set()).add(name)
-        return pause.until
 
-    def end(self, name: str, requeue: Requeue) -> int:
-        """End the pause of this operation, which is about to run; return its failures in a row.
+class OneShotState(StrEnum):
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    REFUSED = "refused"
+    """Not started: another operation holds the asset, or the delay after a failure is not over."""
 
-        Raises BackoffError if its delay is not over; `requeue` is called at its end.
-        """
-        pause = self._by_name.get(name)
-        if pause is None:
-            return 0
-        now = asyncio.get_running_loop().time()
-        if now < pause.until:
-            pause.requeue = requeue
-            why = f"failed {pause.failures} times, last: {pause.error}" if pause.failures else "is in progress"
-            raise BackoffError(f"{name} {why}; next try in {pause.until - now:.1f} s", until=pause.until)
-        self.drop(pause)
-        return pause.failures
 
-    def drop(self, pause: Pause) -> None:
-        """Forget the pause and its failures. Queues nothing."""
-        pause.timer.cancel()
-        pause.dropped = True
-        del self._by_name[pause.name]
-        names = self._by_asset[pause.run.driver, pause.run.asset]
-        names.discard(pause.name)
-        if not names:
-            del self._by_asset[pause.run.driver, pause.run.asset]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneShotStatus:
+    """The state of one operation."""
 
-    def drop_others(self, run: Run) -> Iterator[Pause]:
-        """Drop the failed operations on the asset of `run`, which is about to change what they failed on."""
-        for name in sorted(self._by_asset.get((run.driver, run.asset), ())):
-            pause = self._by_name[name]
-            if pause.failures and not _apart(run.node, pause.run.node):
-                self.drop(pause)
-                yield pause
+    state: OneShotState
+    detail: str = ""
+    """What was done, or why not; "" while it runs."""
 
-    def succeeded(self, run: Run) -> None:
-        """Let more operations of the group be tried again, since one succeeded."""
-        group = run.driver, run.group
-        if group in self._budgets and self._budgets[group].succeeded():
-            del self._budgets[group]
 
-    def budget_delay(self, run: Run) -> float:
-        """Return the seconds that the retry budget would add to the delay of this operation."""
-        budget = self._budgets.get((run.driver, run.group))
-        return budget.delay if budget is not None else 0.0
+class OneShots:
+    """Runs the one-shot operations of one verb. Belongs to the event loop of the dispatcher's registry."""
 
-    def close(self) -> None:
-        """Drop all."""
-        for pause in list(self._by_name.values()):
-            self.drop(pause)
+    def __init__(self, dispatcher: Dispatcher, verb: str, handler: Handler) -> None:
+        """handler: its work returns what was done, as a sentence; `Again` goes on with it after a pause."""
+        self._dispatcher = dispatcher
+        self._handler = handler
+        self.statuses: dict[str, OneShotStatus] = {}
+        """By name of the operation, those started last and those that run."""
+        dispatcher.register(verb, self._handle)
 
-    def _delay_over(self, pause: Pause) -> None:
-        if not pause.failures:
-            self._resume(pause)
+    def start(self, runs: Iterable[Run]) -> None:
+        """Start them all, except those that run already. Earlier ones that have ended are forgotten."""
+        self.statuses = {name: each for name, each in self.statuses.items() if each.state is OneShotState.RUNNING}
+        for run in runs:
+            if run.name not in self.statuses:
+                self.statuses[run.name] = OneShotStatus(state=OneShotState.RUNNING)
+                self._begin(run)
+
+    def _begin(self, run: Run) -> None:
+        """Begin, or after `Again` go on with, an operation that has not ended."""
+        status = self.statuses.get(run.name)
+        if status is None or status.state is not OneShotState.RUNNING:
             return
-        group = pause.run.driver, pause.run.group
-        if group not in self._budgets:
-            self._budgets[group] = RetryBudget(self._resume)
-        self._budgets[group].add(pause)
+        try:
+            self._dispatcher.start(run, functools.partial(self._begin, run))
+        except OperationError as error:
+            self.statuses[run.name] = OneShotStatus(state=OneShotState.REFUSED, detail=str(error))
 
-    def _resume(self, pause: Pause) -> None:
-        loop = asyncio.get_running_loop()
-        # A timer may ring a clock tick early; refused then, the object would not be queued again.
-        pause.until = min(pause.until, loop.time())
-        pause.timer = loop.call_later(HOOK_FAILED.forget_after, self.drop, pause)
-        loop.call_soon(pause.requeue)
+    def _handle(self, run: Run) -> Work:
+        work = self._handler(run)
+
+        async def recorded() -> None:
+            try:
+                done = await work()
+            except Again:
+                raise
+            except Exception as error:
+                text = str(error) or type(error).__name__
+                self.statuses[run.name] = OneShotStatus(state=OneShotState.FAILED, detail=text)
+                raise
+            self.statuses[run.name] = OneShotStatus(state=OneShotState.DONE, detail=done or "")
+
+        return recorded

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from volplane.drivers.executor import HookCall, PendingCall, all_overrun, views_of
 from volplane.errors import OutcomeUnknown
-from volplane.operations import DriverLimits, limits_of
+from volplane.operations import DriverLimits
 
 __all__ = ["InlineExecutor", "Latency"]
 
@@ -51,7 +51,7 @@ class InlineExecutor:
         return result
 
     def hung(self, driver: str) -> bool:
-        return all_overrun(self._tasks, driver, limits_of(driver, self._limits))
+        return all_overrun(self._tasks, driver, self._limits.get(driver, DriverLimits()))
 
     def running(self, driver: str | None = None) -> tuple[HookCall, ...]:
         return views_of(self._tasks, driver)

@@ -36,7 +36,7 @@ class Repairs:
         return work
 
     def status(self, run: Run = FIRST) -> OneShotStatus | None:
-        return self.shots.status(run)
+        return self.shots.statuses.get(run.name)
 
 
 async def test_a_verb_is_done_by_its_handler_and_its_object_is_queued_again() -> None:

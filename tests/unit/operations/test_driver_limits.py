@@ -153,7 +153,7 @@ async def test_nothing_is_kept_of_ten_thousand_operations_that_are_over() -> Non
     await asyncio.sleep(2000)
     registry = bench.registry
     assert registry.snapshot() == ()
-    assert not any((registry._operations, registry._holders, registry._pauses._by_name, registry._pauses._by_asset))
+    assert not any((registry._operations, registry._holders, registry._pauses.by_name, registry._pauses.by_asset))
 
 
 # --- logs -------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from volplane.errors import (
     Throttled,
     Unavailable,
 )
-from volplane.operations.registry import retry_delay
+from volplane.operations.operation import retry_delay
 
 
 def test_delays_double_from_half_a_second_to_two_minutes() -> None:

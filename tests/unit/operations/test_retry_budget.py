@@ -182,7 +182,7 @@ async def test_a_success_fills_no_budget_and_one_that_is_full_again_is_forgotten
     bench.start("good", nothing, asset="good")
     await asyncio.sleep(0.1)
     assert len(bench.requeued) == 152
-    assert bench.registry._pauses._budgets == {}
+    assert bench.registry._pauses.budgets == {}
 
 
 async def test_shutting_down_ends_the_waiting() -> None:

@@ -100,7 +100,7 @@ async def test_assets_are_never_shared_and_every_object_reaches_its_goal(seed: i
         await asyncio.sleep(1)
     await asyncio.sleep(2000)
     registry = world.registry
-    assert not any((registry._operations, registry._holders, registry._pauses._by_name, registry._pauses._by_asset))
+    assert not any((registry._operations, registry._holders, registry._pauses.by_name, registry._pauses.by_asset))
     assert world.shared == []
     assert world.refusals > 0
     assert world.overruns > 0

@@ -14,7 +14,7 @@ from volplane.errors import VolplaneError
 from volplane.leaks.adoption import Adoptable
 from volplane.leaks.check import CheckStatus
 from volplane.leaks.comparison import GRACE_SECONDS, NANOS, Finding
-from volplane.operations.dispatcher import OneShotStatus
+from volplane.operations import OneShotStatus
 from volplane.process.control_plane import ControlPlane
 from volplane.process.process import ControllerProcess
 from volplane.state.matching import capacity_of
