@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
@@ -28,10 +28,10 @@ from volplane.kube.objects import Volume
 from volplane.leaks.comparison import (
     Comparison,
     Finding,
+    Key,
     Observations,
     Verdict,
     assets_of,
-    feed_cached,
     feed_live,
     findings_of,
     paced,
@@ -79,15 +79,12 @@ class LeakCheck:
         self._random = random
         self._node_name = node_name
         self._metrics = metrics
-        self._status = {name: CheckStatus(driver=name) for name in sorted(drivers)}
-        self._wanted = {name: asyncio.Event() for name in self._status}
+        self.status = {name: CheckStatus(driver=name) for name in sorted(drivers)}
+        """By driver, in order of names."""
+        self._wanted = {name: asyncio.Event() for name in self.status}
         """Set: a check of this driver is requested."""
         self._running: set[str] = set()
-        self._warned: set[tuple[str, str, str, str]] = set()
-
-    def status(self) -> tuple[CheckStatus, ...]:
-        """Return every driver's check, by name."""
-        return tuple(self._status.values())
+        self._warned: set[Key] = set()
 
     def request(self, driver: str = "") -> Mapping[str, int]:
         """Check this driver, or all of them, at once instead of at the next turn.
@@ -95,10 +92,10 @@ class LeakCheck:
         Returns driver -> the attempts after which a check that began later than now has ended, for all drivers that can
         be checked. Raises VolplaneError for a driver that there is not.
         """
-        if driver and driver not in self._status:
-            raise VolplaneError(f"there is no driver {driver!r}{nearest(driver, self._status)}")
+        if driver and driver not in self.status:
+            raise VolplaneError(f"there is no driver {driver!r}{nearest(driver, self.status)}")
         targets: dict[str, int] = {}
-        for name, status in self._status.items():
+        for name, status in self.status.items():
             view = self._cluster.drivers.get(name)
             if driver in ("", name) and view is not None and view.supports("list_assets"):
                 self._wanted[name].set()
@@ -110,7 +107,7 @@ class LeakCheck:
         for cache in (self._cluster.claims, self._cluster.volumes, self._cluster.nodes):
             await cache.wait_synced()
         async with asyncio.TaskGroup() as group:
-            for name in self._status:
+            for name in self.status:
                 group.create_task(self._keep_checking(name), name=f"leak check {name}")
 
     async def _keep_checking(self, name: str) -> None:
@@ -118,66 +115,69 @@ class LeakCheck:
             while True:
                 driver = self._cluster.drivers.get(name)
                 if driver is None:
-                    await self._pause(name, LEAK_CHECK_WITHOUT_DRIVER.delay())
-                    continue
-                if not driver.supports("list_assets"):
-                    self._status[name] = CheckStatus(driver=name, can_list=False)
+                    pause = LEAK_CHECK_WITHOUT_DRIVER.delay()
+                elif not driver.supports("list_assets"):
+                    self.status[name] = CheckStatus(driver=name, can_list=False)
                     return
-                if await self.check(driver):
-                    await self._pause(name, INTERVAL * self._random.uniform(1.0, 1.0 + JITTER))
+                elif await self.check(driver):
+                    pause = INTERVAL * self._random.uniform(1.0, 1.0 + JITTER)
                 else:
-                    await self._pause(name, LEAK_CHECK_FAILED.delay(random=self._random))
-
-    async def _pause(self, name: str, seconds: float) -> None:
-        """Wait for the next turn, or for a request to check now."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._wanted[name].wait()
+                    pause = LEAK_CHECK_FAILED.delay(random=self._random)
+                # Until the next turn, or a request to check now.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._wanted[name].wait()
 
     async def check(self, driver: DriverView) -> bool:
         """Check once; return whether it was complete. An incomplete check changes no finding."""
-        self._wanted[driver.name].clear()
-        self._running.add(driver.name)
+        name = driver.name
+        self._wanted[name].clear()
+        self._running.add(name)
+        why: str | None = None
         try:
             await self._check(driver)
         except VolplaneError as error:
-            self._failed(driver.name, str(error))
+            why = str(error)
             log.warning("the leak check failed: %s", error)
         except Exception as error:
-            self._failed(driver.name, f"an internal error: {type(error).__name__}: {error}")
+            why = f"an internal error: {type(error).__name__}: {error}"
             log.exception("the leak check failed")
-        else:
-            return True
         finally:
-            self._running.discard(driver.name)
-        return False
-
-    def _failed(self, name: str, why: str) -> None:
-        before = self._status[name]
-        self._status[name] = CheckStatus(
-            driver=name, attempts=before.attempts + 1, can_list=True, ended=before.ended, error=why
+            self._running.discard(name)
+        before, complete = self.status[name], why is None
+        ended = asyncio.get_running_loop().time() if complete else before.ended
+        self.status[name] = CheckStatus(
+            driver=name, attempts=before.attempts + 1, can_list=True, ended=ended, error=why or ""
         )
         if self._metrics is not None:
-            self._metrics.leak_checked(name, None)
+            self._metrics.leak_checked(name, self._cluster.now().timestamp() if complete else None)
+        return complete
 
     async def _check(self, driver: DriverView) -> None:
-        clock = asyncio.get_running_loop().time
+        clock, name = asyncio.get_running_loop().time, driver.name
         # Only volumes that existed before the listing began can be ghosts.
         volumes = paced(list(self._cluster.volumes.values()))
-        known = {each.uid async for each in volumes if each.annotation(names.PROVISIONED_BY) == driver.name}
+        known = {each.uid async for each in volumes if each.annotation(names.PROVISIONED_BY) == name}
         began = clock()
-        comparison = Comparison(driver.name, self._cluster.cluster_id, known=known, in_reach=self._in_reach)
+        comparison = Comparison(name, self._cluster.cluster_id, known, self._in_reach)
         async for asset in assets_of(driver, self._deps):
             comparison.add_asset(asset)
         ended = clock()
-        await feed_cached(comparison, self._cluster)
+        async for claim in paced(list(self._cluster.claims.values())):
+            comparison.add_claim(claim)
+        async for volume in paced(list(self._cluster.volumes.values())):
+            comparison.add_volume(volume)
         findings = await findings_of(comparison)
         # Absence from a cache proves nothing: what the caches leave unexplained is compared with live objects.
         if any(finding.verdict is not Verdict.FOREIGN for finding in findings):
             comparison.forget_objects()
             await feed_live(comparison, self._deps.client)
             findings = await findings_of(comparison)
-        self._learn(driver.name, findings, began, ended)
+        for finding in self.observations.add(name, findings, began=began, ended=ended):
+            if finding.verdict is not Verdict.FOREIGN:
+                log.info("%s: %s (it counts if the next check finds it too)", _describe(finding), finding.detail)
+        self._warn(name, findings)
+        self._count(name)
         log.debug("checked, %d findings", len(findings))
 
     def _in_reach(self, volume: Volume) -> bool:
@@ -189,26 +189,8 @@ class LeakCheck:
         labels = (node.metadata.labels or {}) if node is not None else {}
         return any(place.items() <= labels.items() for place in places)
 
-    # --- what was seen ------------------------------------------------------------------------------------------
-
-    def _learn(self, name: str, findings: list[Finding], began: float, ended: float) -> None:
-        fresh = self.observations.add(name, findings, began=began, ended=ended)
-        self._status[name] = CheckStatus(
-            driver=name,
-            attempts=self._status[name].attempts + 1,
-            can_list=True,
-            ended=asyncio.get_running_loop().time(),
-        )
-        for finding in fresh:
-            if finding.verdict is not Verdict.FOREIGN:
-                log.info("%s: %s (it counts if the next check finds it too)", _describe(finding), finding.detail)
-        self._warn(name, findings)
-        if self._metrics is not None:
-            self._metrics.leak_checked(name, self._cluster.now().timestamp())
-        self._count(name)
-
-    def _warn(self, name: str, findings: Iterable[Finding]) -> None:
-        """Log each confirmed finding once, as long as it lasts; record events about ghosts."""
+    def _warn(self, name: str, findings: Sequence[Finding]) -> None:
+        """Log each confirmed finding once, as long as it lasts; record events on a ghost and its claim."""
         confirmed = {
             finding.key: finding
             for finding in findings
@@ -216,29 +198,24 @@ class LeakCheck:
         }
         for key in confirmed.keys() - self._warned:
             log.warning("%s: %s", _describe(confirmed[key]), confirmed[key].detail)
-        for finding in confirmed.values():
-            if finding.verdict is Verdict.GHOST:
-                self._record_event(finding)
+        ghosts = [finding for finding in confirmed.values() if finding.verdict is Verdict.GHOST]
         self._warned = {key for key in self._warned if key[1] != name} | confirmed.keys()
-
-    def _record_event(self, ghost: Finding) -> None:
-        """Record on the volume and its claim that the asset is gone: at every check the same event, which is counted.
-
-        The reason is the one that external-health-monitor of CSI gives.
-        """
-        volume = self._cluster.volumes.get(ghost.volume)
-        if volume is None:
-            return
-        what = f"asset {ghost.handle}" if ghost.handle else "the asset"
-        text = (
-            f"{what} of volume {volume.name} is not on the backend of driver {ghost.driver}: its data cannot be "
-            "reached; restore the asset, or delete the claim"
-        )
-        self._deps.recorder.record(warning(VOLUMES, volume, "VolumeConditionAbnormal", text))
-        reference = volume.spec.claim_ref
-        claim = self._cluster.claims.get(reference.key) if reference is not None else None
-        if claim is not None and reference is not None and reference.uid in ("", None, claim.uid):
-            self._deps.recorder.record(warning(CLAIMS, claim, "VolumeConditionAbnormal", text))
+        for ghost in ghosts:
+            # The same event at every check, which is counted. Its reason is that of external-health-monitor of CSI.
+            if (volume := self._cluster.volumes.get(ghost.volume)) is None:
+                continue
+            what = f"asset {ghost.handle}" if ghost.handle else "the asset"
+            text = (
+                f"{what} of volume {volume.name} is not on the backend of driver {ghost.driver}: its data cannot be "
+                "reached; restore the asset, or delete the claim"
+            )
+            self._deps.recorder.record(warning(VOLUMES, volume, "VolumeConditionAbnormal", text))
+            reference = volume.spec.claim_ref
+            if reference is None:
+                continue
+            claim = self._cluster.claims.get(reference.key)
+            if claim is not None and reference.uid in ("", None, claim.uid):
+                self._deps.recorder.record(warning(CLAIMS, claim, "VolumeConditionAbnormal", text))
 
     def settled(self, finding: Finding) -> None:
         """Drop a finding that has been repaired."""
@@ -254,7 +231,7 @@ class LeakCheck:
     def forget(self) -> None:
         """Reset findings and their metrics: another process checks from now on."""
         self.observations = Observations()
-        for name in self._status:
+        for name in self.status:
             self._count(name)
 
 

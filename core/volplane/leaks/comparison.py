@@ -13,19 +13,19 @@ from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterat
 from dataclasses import dataclass, field
 from enum import StrEnum
 from posixpath import dirname, normpath
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from volplane.assets import ListedAsset, VolumeSource
+from volplane.assets import ListedAsset, Ownership, VolumeSource
 from volplane.drivers.view import DriverView
 from volplane.errors import OutcomeUnknown, VolplaneError
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import context_of
 from volplane.kube import names
 from volplane.kube.client import Client
+from volplane.kube.decoding import Listing
 from volplane.kube.kinds import CLAIMS, VOLUMES, Kind
-from volplane.kube.objects import Claim, KubeObject, Volume
+from volplane.kube.objects import Claim, Volume
 from volplane.requests import ListRequest
-from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import capacity_of
 from volplane.state.naming import handle_in, source_of
 
@@ -33,20 +33,24 @@ __all__ = [
     "GRACE_SECONDS",
     "Comparison",
     "Finding",
+    "Key",
     "Observations",
     "Verdict",
     "assets_of",
-    "feed_cached",
     "feed_live",
     "findings_of",
     "paced",
 ]
 
-
 GRACE_SECONDS = 300.0
 """Between the two observations of an orphan; longer than any listing may lag behind its backend."""
 NANOS = 10**9
+CHUNK = 500
+"""Objects after which other tasks run."""
 _PATHS = frozenset({"hostPath", "local", "nfs"})
+
+T = TypeVar("T")
+Key = tuple[str, str, str, str]
 
 
 class Verdict(StrEnum):
@@ -70,40 +74,34 @@ class Finding:
     asset: ListedAsset | None = field(default=None, compare=False, repr=False)
 
     @property
-    def key(self) -> tuple[str, str, str, str]:
+    def key(self) -> Key:
         return (self.verdict, self.driver, self.handle, self.volume)
 
 
+@dataclass(slots=True, eq=False)
 class Comparison:
     """Compares a complete listing of one driver with the claims and volumes of the cluster.
 
     Add every asset of the listing first, then every claim, then every volume, each kind read after the one before: an
     asset exists only after its claim's intent and before its volume, and the intent ends only after the volume exists,
-    so what is made meanwhile never looks like an orphan. known: uids of volumes that existed before the listing began,
-    for only they can be ghosts; None = all. in_reach: whether the listing covers the place of a volume.
+    so what is made meanwhile never looks like an orphan.
     """
 
-    def __init__(
-        self,
-        driver: str,
-        cluster_id: str,
-        *,
-        known: Container[str] | None = None,
-        in_reach: Callable[[Volume], bool] = lambda _volume: True,
-    ) -> None:
-        self._driver = driver
-        self._cluster_id = cluster_id
-        self._known = known
-        self._in_reach = in_reach
-        self._assets: list[ListedAsset] = []
-        self._marked: set[str] = set()
-        self._handles: dict[str, ListedAsset] = {}
-        self._claim_uids: set[str] = set()
-        self._claims: dict[str, Claim] = {}
-        self._volumes: dict[str, Volume] = {}
-        self._made_here: dict[str, Volume] = {}
-        self._pointed_at: set[str] = set()
-        self._present: set[str] = set()
+    driver: str
+    cluster_id: str
+    known: Container[str] | None = None
+    """Uids of volumes that existed before the listing began, for only they can be ghosts; None = all."""
+    in_reach: Callable[[Volume], bool] = lambda _volume: True
+    """Whether the listing covers the place of a volume."""
+    _assets: list[ListedAsset] = field(default_factory=list)
+    _marked: set[str] = field(default_factory=set)
+    _handles: dict[str, ListedAsset] = field(default_factory=dict)
+    _claim_uids: set[str] = field(default_factory=set)
+    _claims: dict[str, Claim] = field(default_factory=dict)
+    _volumes: dict[str, Volume] = field(default_factory=dict)
+    _made_here: dict[str, Volume] = field(default_factory=dict)
+    _pointed_at: set[str] = field(default_factory=set)
+    _present: set[str] = field(default_factory=set)
 
     def add_asset(self, asset: ListedAsset) -> None:
         self._assets.append(asset)
@@ -117,7 +115,7 @@ class Comparison:
             self._claims[claim.uid] = claim
 
     def add_volume(self, volume: Volume) -> None:
-        if volume.annotation(names.PROVISIONED_BY) == self._driver:
+        if volume.annotation(names.PROVISIONED_BY) == self.driver:
             self._made_here[volume.name] = volume
         if volume.name in self._marked:
             self._volumes[volume.name] = volume
@@ -126,11 +124,8 @@ class Comparison:
 
     def forget_objects(self) -> None:
         """Keep the assets, and compare them with other claims and volumes."""
-        self._claims.clear()
-        self._volumes.clear()
-        self._made_here.clear()
-        self._pointed_at.clear()
-        self._present.clear()
+        for objects in (self._claims, self._volumes, self._made_here, self._pointed_at, self._present):
+            objects.clear()
 
     def findings(self) -> Iterator[Finding | None]:
         """Yield a finding or None for each asset, in the order of the listing, then for each volume."""
@@ -139,76 +134,67 @@ class Comparison:
         for volume in self._made_here.values():
             yield self._about_volume(volume)
 
-    # --- assets -------------------------------------------------------------------------------------------------
-
     def _about_asset(self, asset: ListedAsset) -> Finding | None:
         owner = asset.owner
+        # Without our marks nothing shows that the asset is ours: it is never called an orphan.
         if owner is None:
             return self._finding(Verdict.FOREIGN, asset, "carries no marks")
         volume = self._volumes.get(owner.volume_name)
-        if owner.cluster_id != self._cluster_id:
-            return self._foreign(asset, owner.cluster_id, volume)
+        if owner.cluster_id != self.cluster_id:
+            detail = f"carries the marks of cluster {owner.cluster_id}"
+            if volume is None or (volume.annotation(names.HANDLE) or asset.handle) != asset.handle:
+                return self._finding(Verdict.FOREIGN, asset, detail)
+            self._present.add(volume.name)
+            detail += f"; `volplane adopt --from {owner.cluster_id}` takes over what volumes of this cluster point at"
+            return self._finding(Verdict.FOREIGN, asset, detail, volume.name)
         self._present.add(owner.volume_name)
         if volume is not None:
+            # The volume is not this driver's, or its asset is being deleted.
             if volume.name not in self._made_here or volume.terminating:
-                return None  # The volume is not this driver's, or its asset is being deleted.
-            drift = _drift(asset, volume)
+                return None
+            drift, pointer, promised = "", volume.annotation(names.HANDLE), -(-capacity_of(volume) // NANOS)
+            if pointer and pointer != asset.handle:
+                drift = f"the volume points at {pointer}"
+            elif asset.capacity_bytes < promised:
+                drift = f"holds {asset.capacity_bytes} bytes where the volume promises {promised}"
             return self._finding(Verdict.DRIFTED, asset, drift, volume.name) if drift else None
+        # A volume of another name leads to it: one that a person made from it, or restored.
         target = _target(asset.source) if asset.source is not None else None
         if asset.handle in self._pointed_at or target in self._pointed_at:
-            return None  # A volume of another name leads to it: one that a person made from it, or restored.
+            return None
+        return self._without_volume(asset, owner)
+
+    def _without_volume(self, asset: ListedAsset, owner: Ownership) -> Finding | None:
         claim = self._claims.get(owner.claim_uid)
         if claim is None:
             return self._finding(Verdict.ORPHAN, asset, "no volume and no claim leads to it")
-        return self._left_by(claim, asset, owner.volume_name)
-
-    def _foreign(self, asset: ListedAsset, cluster_id: str, volume: Volume | None) -> Finding:
-        detail = f"carries the marks of cluster {cluster_id}"
-        if volume is not None and (volume.annotation(names.HANDLE) or asset.handle) == asset.handle:
-            self._present.add(volume.name)
-            detail += f"; `volplane adopt --from {cluster_id}` takes over what volumes of this cluster point at"
-            return self._finding(Verdict.FOREIGN, asset, detail, volume.name)
-        return self._finding(Verdict.FOREIGN, asset, detail)
-
-    def _left_by(self, claim: Claim, asset: ListedAsset, volume_name: str) -> Finding | None:
-        """Judge an asset whose claim exists and whose volume does not."""
+        # It is being provisioned, or the next attempt finds it by its name.
         if claim.has_finalizer(names.PROVISIONING_FINALIZER) or not claim.spec.volume_name:
-            return None  # It is being provisioned, or the next attempt finds it by its name.
-        if claim.spec.volume_name == volume_name:
-            detail = f"claim {claim.key} is bound to volume {volume_name}, which does not exist; restore the volume"
-            return self._finding(Verdict.DRIFTED, asset, detail)
+            return None
+        # The claim lives and wants this very volume: the asset holds its data, though the volume is lost.
+        if claim.spec.volume_name == owner.volume_name:
+            detail = f"claim {claim.key} is bound to volume {owner.volume_name}, which does not exist"
+            return self._finding(Verdict.DRIFTED, asset, f"{detail}; restore the volume")
         return self._finding(Verdict.ORPHAN, asset, f"claim {claim.key} is bound to {claim.spec.volume_name} instead")
 
     def _finding(self, verdict: Verdict, asset: ListedAsset, detail: str, volume: str = "") -> Finding:
-        return Finding(
-            verdict=verdict, driver=self._driver, handle=asset.handle, volume=volume, detail=detail, asset=asset
-        )
-
-    # --- volumes ------------------------------------------------------------------------------------------------
+        handle = asset.handle
+        return Finding(verdict=verdict, driver=self.driver, handle=handle, volume=volume, detail=detail, asset=asset)
 
     def _about_volume(self, volume: Volume) -> Finding | None:
-        if volume.terminating or volume.name in self._present or not self._in_reach(volume):
+        # The asset of a terminating volume may be gone already; what is out of reach was not listed.
+        if volume.terminating or volume.name in self._present or not self.in_reach(volume):
             return None
         handle = volume.annotation(names.HANDLE) or ""
         found = self._handles.get(handle)
         if found is not None:
             whose = f"volume {found.owner.volume_name}" if found.owner is not None else "nobody"
-            detail = f"its asset carries the marks of {whose}"
-            return self._finding(Verdict.DRIFTED, found, detail, volume.name)
-        if self._known is not None and volume.uid not in self._known:
-            return None  # It was made during the listing, which may have passed its asset's place.
+            return self._finding(Verdict.DRIFTED, found, f"its asset carries the marks of {whose}", volume.name)
+        # It was made during the listing, which may have passed its asset's place.
+        if self.known is not None and volume.uid not in self.known:
+            return None
         detail = "its asset is not on the backend"
-        return Finding(verdict=Verdict.GHOST, driver=self._driver, handle=handle, volume=volume.name, detail=detail)
-
-
-def _drift(asset: ListedAsset, volume: Volume) -> str:
-    handle = volume.annotation(names.HANDLE)
-    if handle and handle != asset.handle:
-        return f"the volume points at {handle}"
-    promised = -(-capacity_of(volume) // NANOS)
-    if asset.capacity_bytes < promised:
-        return f"holds {asset.capacity_bytes} bytes where the volume promises {promised}"
-    return ""
+        return Finding(verdict=Verdict.GHOST, driver=self.driver, handle=handle, volume=volume.name, detail=detail)
 
 
 def _targets(volume: Volume) -> Iterator[str]:
@@ -229,20 +215,21 @@ def _target(source: VolumeSource) -> str:
     return normpath(text) if text and source.kind in _PATHS else text
 
 
+@dataclass(slots=True, eq=False)
 class Observations:
     """When each finding was first seen without a break; a finding that vanishes and returns starts again."""
 
-    def __init__(self, grace: float = GRACE_SECONDS) -> None:
-        self._grace = grace
-        self._findings: dict[str, dict[tuple[str, str, str, str], Finding]] = {}
-        self._first: dict[tuple[str, str, str, str], float] = {}
-        self._last: dict[tuple[str, str, str, str], float] = {}
+    grace: float = GRACE_SECONDS
+    _findings: dict[str, dict[Key, Finding]] = field(default_factory=dict)
+    """By driver, what its last check found."""
+    _first: dict[Key, float] = field(default_factory=dict)
+    _last: dict[Key, float] = field(default_factory=dict)
 
     def add(self, driver: str, findings: Iterable[Finding], *, began: float, ended: float) -> list[Finding]:
         """Add a complete check of one driver (loop times of its listing); return what the last one did not find."""
         seen = {finding.key: finding for finding in findings}
-        for key in self._findings.get(driver, {}).keys() - seen.keys():
-            self._forget(key)
+        for gone in self._findings.get(driver, {}).keys() - seen.keys():
+            del self._first[gone], self._last[gone]
         fresh = [finding for key, finding in seen.items() if key not in self._first]
         for key in seen:
             self._first.setdefault(key, ended)
@@ -266,23 +253,12 @@ class Observations:
     def confirmed(self, finding: Finding) -> bool:
         """Return whether two checks a grace apart, and every one between them, found it."""
         key = finding.key
-        return key in self._first and self._last[key] - self._first[key] >= self._grace
+        return key in self._first and self._last[key] - self._first[key] >= self.grace
 
     def settled(self, finding: Finding) -> None:
         """Drop a finding that has been repaired."""
-        self._findings.get(finding.driver, {}).pop(finding.key, None)
-        self._forget(finding.key)
-
-    def _forget(self, key: tuple[str, str, str, str]) -> None:
-        self._first.pop(key, None)
-        self._last.pop(key, None)
-
-
-CHUNK = 500
-"""Objects after which other tasks run."""
-
-T = TypeVar("T")
-K = TypeVar("K", bound=KubeObject)
+        for seen in (self._findings.get(finding.driver, {}), self._first, self._last):
+            seen.pop(finding.key, None)
 
 
 async def assets_of(driver: DriverView, deps: OperationDeps) -> AsyncIterator[ListedAsset]:
@@ -311,29 +287,20 @@ async def paced(items: Iterable[T]) -> AsyncIterator[T]:
             await asyncio.sleep(0)
 
 
-async def feed_cached(comparison: Comparison, cluster: ClusterState) -> None:
-    """Compare with what the caches hold: enough to explain an asset, never to call it an orphan."""
-    async for claim in paced(list(cluster.claims.values())):
-        comparison.add_claim(claim)
-    async for volume in paced(list(cluster.volumes.values())):
-        comparison.add_volume(volume)
-
-
 async def feed_live(comparison: Comparison, client: Client) -> None:
     """Compare with what the API server has now. Raises ApiError; VolplaneError if an object cannot be read."""
-    await _feed_pages(client, CLAIMS, comparison.add_claim)
-    await _feed_pages(client, VOLUMES, comparison.add_volume)
-
-
-async def _feed_pages(client: Client, kind: Kind[K], add: Callable[[K], None]) -> None:
-    async for page in client.pages(kind, limit=CHUNK):
-        if page.unreadable:
-            raise VolplaneError(
-                f"{kind.kind} {page.unreadable[0]} cannot be read: it may lead to any asset, so nothing can be called "
-                "an orphan; repair or delete the object"
-            )
-        for obj in page.items:
-            add(obj)
+    feeds: tuple[tuple[Kind[Any], Callable[[Any], None]], ...]
+    feeds = ((CLAIMS, comparison.add_claim), (VOLUMES, comparison.add_volume))
+    for kind, add in feeds:
+        pages: AsyncIterator[Listing[Any]] = client.pages(kind, limit=CHUNK)
+        async for page in pages:
+            if page.unreadable:
+                raise VolplaneError(
+                    f"{kind.kind} {page.unreadable[0]} cannot be read: it may lead to any asset, so nothing can be "
+                    "called an orphan; repair or delete the object"
+                )
+            for obj in page.items:
+                add(obj)
 
 
 async def findings_of(comparison: Comparison) -> list[Finding]:

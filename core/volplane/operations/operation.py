@@ -128,7 +128,13 @@ class OperationState:
     @classmethod
     def of(cls, run: Run, error: BaseException | str | None, **state: Any) -> OperationState:
         """Return the state of the operation that `run` names. state: the fields that `run` does not have."""
-        named = {"verb": run.verb, "key": run.key, "uid": run.uid, "driver": run.driver, "asset": run.asset}
+        named: dict[str, Any] = {
+            "verb": run.verb,
+            "key": run.key,
+            "uid": run.uid,
+            "driver": run.driver,
+            "asset": run.asset,
+        }
         return cls(name=run.name, node=run.node, error=None if error is None else str(error), **named, **state)
 
 

@@ -28,9 +28,8 @@ from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.reflector import Reflector
-from volplane.leaks.adoption import Adoption
 from volplane.leaks.check import LeakCheck
-from volplane.leaks.repair import LeakRepair
+from volplane.leaks.repair import Adoption, LeakRepair
 from volplane.operations import Dispatcher, Ended, OperationRegistry
 from volplane.process import duties
 from volplane.process.control_plane import ControlPlane

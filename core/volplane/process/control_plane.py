@@ -24,9 +24,8 @@ from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.objects import Claim, Volume
 from volplane.kube.reflector import Reflector
-from volplane.leaks.adoption import Adoption
 from volplane.leaks.check import LeakCheck
-from volplane.leaks.repair import LeakRepair
+from volplane.leaks.repair import Adoption, LeakRepair
 from volplane.operations import OperationRegistry
 from volplane.process.duties import CHANGES
 from volplane.state.cluster_state import ClusterState

@@ -103,23 +103,23 @@ async def test_that_an_asset_is_gone_is_one_event_on_the_volume_and_one_on_its_c
 
 async def test_a_check_that_is_asked_for_begins_at_once(cluster: Any, shelf: Any) -> None:
     await asyncio.sleep(1)
-    before = cluster.check.status()[0].attempts
+    before = cluster.check.status["shelf.example.com"].attempts
     shelf.put("u1", cluster="here")
     assert cluster.check.request() == {"shelf.example.com": before + 1}
     await asyncio.sleep(1)
     assert cluster.found() == [("orphan", "shelf/pvc-u1")]
-    assert cluster.check.status()[0].attempts == before + 1
+    assert cluster.check.status["shelf.example.com"].attempts == before + 1
 
 
 async def test_a_check_that_runs_already_is_not_taken_for_the_one_asked_for(cluster: Any, hooks: Any) -> None:
     await asyncio.sleep(1)
-    before = cluster.check.status()[0].attempts
+    before = cluster.check.status["shelf.example.com"].attempts
     hooks.fail("list_assets", Slow(before=5))
     cluster.check.request()
     await asyncio.sleep(1)
     assert cluster.check.request("shelf.example.com") == {"shelf.example.com": before + 2}
     await asyncio.sleep(10)
-    assert cluster.check.status()[0].attempts == before + 2
+    assert cluster.check.status["shelf.example.com"].attempts == before + 2
 
 
 async def test_a_driver_that_there_is_not_cannot_be_checked(cluster: Any) -> None:
@@ -187,11 +187,11 @@ async def test_a_listing_that_fails_changes_nothing_and_is_tried_again_soon(
     await asyncio.sleep(1)
     hooks.fail("list_assets", FailBefore(Unavailable("the shelf is away")))
     await asyncio.sleep(ROUND)
-    (status,) = cluster.check.status()
+    (status,) = cluster.check.status.values()
     assert status.error == "the shelf is away"
     assert cluster.found() == [("orphan", "shelf/pvc-u1")]
     await asyncio.sleep(70)
-    (status,) = cluster.check.status()
+    (status,) = cluster.check.status.values()
     assert status.error == ""
     (finding,) = cluster.check.observations.findings()
     assert cluster.check.observations.confirmed(finding)
@@ -203,7 +203,7 @@ async def test_a_listing_that_never_ends_is_a_failure(cluster: Any, shelf: Any, 
     await asyncio.sleep(1)
     hooks.fail("list_assets", [Answer(AssetPage(assets=(), next_page="again"), effect=False)] * 3)
     assert not await cluster.check.check(cluster.plane.drivers.get("shelf.example.com"))
-    assert "names page 'again' twice" in cluster.check.status()[0].error
+    assert "names page 'again' twice" in cluster.check.status["shelf.example.com"].error
 
 
 async def test_an_api_server_that_is_away_is_a_failure(cluster: Any, shelf: Any) -> None:
@@ -211,7 +211,7 @@ async def test_an_api_server_that_is_away_is_a_failure(cluster: Any, shelf: Any)
     shelf.put("u1", cluster="here")
     cluster.faults.add(requests("list"), refuse(503, "no answer"))
     assert not await cluster.check.check(cluster.plane.drivers.get("shelf.example.com"))
-    assert "no answer" in cluster.check.status()[0].error
+    assert "no answer" in cluster.check.status["shelf.example.com"].error
     assert cluster.found() == []
 
 
@@ -226,7 +226,7 @@ async def test_a_claim_that_cannot_be_read_may_lead_to_anything(cluster: Any, sh
 
     cluster.faults.add(requests("list", "persistentvolumeclaims"), damaged)
     assert not await cluster.check.check(cluster.plane.drivers.get("shelf.example.com"))
-    assert "PersistentVolumeClaim default/odd cannot be read" in cluster.check.status()[0].error
+    assert "PersistentVolumeClaim default/odd cannot be read" in cluster.check.status["shelf.example.com"].error
     assert cluster.found() == []
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from volplane.controller.http import HttpAddress, Pages, serve_pages
 from volplane.errors import VolplaneError
-from volplane.leaks.adoption import Adoptable
 from volplane.leaks.check import CheckStatus
 from volplane.leaks.comparison import GRACE_SECONDS, NANOS, Finding
+from volplane.leaks.repair import Adoptable
 from volplane.operations import OneShotStatus
 from volplane.process.control_plane import ControlPlane
 from volplane.process.process import ControllerProcess
@@ -84,7 +84,7 @@ class _Answers:
         plane = await self._leading()
         return {
             "grace_seconds": GRACE_SECONDS,
-            "drivers": [_check(each, plane) for each in plane.leak_check.status()],
+            "drivers": [_check(each, plane) for each in plane.leak_check.status.values()],
             "findings": [_finding(each, plane) for each in plane.leak_check.observations.findings()],
             "repairs": [
                 {"driver": finding.driver, "handle": finding.handle, **_progress(status)}
