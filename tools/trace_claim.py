@@ -51,10 +51,7 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
     "logs": ("controller.logs", "_messages"),
     "clock": ("controller.clock",),
     "metrics": ("process.assembly", "controller.metrics"),
-    "events": (
-        "kube.events",
-        "kube.event_series",
-    ),
+    "events": ("kube.events",),
     "transports": ("kube.decoding", "kube.transport", "kube.watch"),
     "conflicts over records": ("state.records.RecordConflicts",),
     "other duties": (

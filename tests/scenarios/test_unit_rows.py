@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -28,8 +29,9 @@ async def test_one_pass_does_what_the_table_says(row: Json, monkeypatch: pytest.
     row = difference.applied(row) if difference is not None else row
     everything_migrated = row["given"].get("migration", {}).get("all_plugins")
     if everything_migrated:
-        monkeypatch.setattr("volplane.kube.names.csi_driver_of", lambda _plugin: everything_migrated)
-        monkeypatch.setattr("volplane.provision.decide.csi_driver_of", lambda _plugin: everything_migrated)
+        migrated = MagicMock()
+        migrated.get.return_value = everything_migrated
+        monkeypatch.setattr("volplane.kube.names.MIGRATED_PLUGINS", migrated)
 
     async with Harness(*rows.backends_of(row)) as harness:
         meaning = rows.Meaning()

@@ -323,7 +323,7 @@ def migration_step(kind: Kind[Any], item: Claim | Volume) -> Patch | None:
         plugin = item.annotation(names.STORAGE_PROVISIONER) or item.annotation(names.BETA_STORAGE_PROVISIONER)
     if plugin is None:
         return None
-    wanted, present = names.csi_driver_of(plugin), item.annotation(names.MIGRATED_TO)
+    wanted, present = names.MIGRATED_PLUGINS.get(plugin), item.annotation(names.MIGRATED_TO)
     if wanted == present or (wanted is None and not present):
         return None
     body = {"metadata": {"annotations": {names.MIGRATED_TO: wanted}}}

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from volplane.kube.events import EventRecord
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
 
@@ -33,21 +34,6 @@ __all__ = [
     "Wait",
     "operation_name",
 ]
-
-
-class EventRecord(msgspec.Struct, frozen=True):
-    """An Event to record on an object."""
-
-    kind: Kind[Any]
-    about: KubeObject
-    type: str
-    """Normal or Warning."""
-    reason: str
-    message: str
-    same_as: str = ""
-    """The part of the message by which it is the same event as an earlier one, without what changes from try to try,
-    such as the time of the next; "" = the whole message.
-    """
 
 
 class Queue(Protocol):

@@ -17,7 +17,6 @@ from volplane.drivers.view import DriverView
 from volplane.intents.requests import segments_of
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
-from volplane.kube.names import csi_driver_of
 from volplane.kube.objects import Claim, Node, Volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import asset_key, is_in_tree, node_hash, volume_source
@@ -241,7 +240,7 @@ def _demand(volume: Volume, *, ours: bool) -> tuple[set[str], str]:
     deletes = volume.spec.persistent_volume_reclaim_policy == "Delete"
     # Under any other policy the asset is kept, so nothing may hold the object for it.
     unwanted = set() if deletes else {names.RECLAIM_FINALIZER}
-    if csi_driver_of(maker) is not None:
+    if maker in names.MIGRATED_PLUGINS:
         return unwanted | {names.IN_TREE_FINALIZER}, ""
     if is_in_tree(maker):
         if deletes:

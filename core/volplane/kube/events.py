@@ -1,28 +1,34 @@
 """Events on objects, written in the background.
 
-`record` never waits. What is equal is one Event with a count (see `volplane.kube.event_series`), which is written again
-ever less often, at last every 5 minutes. Events wait while the API server has other work or is away, and are dropped
-only above 100,000.
+`record` never waits. Equal notifications are one Event with a count, which is written again ever less often, at last
+every 5 minutes. Events wait while the API server has other work or is away, and are dropped only above 100,000.
+Source: client-go tools/record/events_cache.go, EventCorrelator: from the tenth text for one reason within ten minutes
+on, further texts are one Event, and one object gets 25 writes and then one per 5 minutes. client-go drops what is above
+that rate; here it waits.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from volplane._delays import EVENT_NOT_WRITTEN, EVENT_REFUSED
+from volplane._messages import sanitize
 from volplane.errors import ApiError, ApiNotFound, ApiUnavailable
 from volplane.kube.client import Client
-from volplane.kube.event_series import Budgets, Correlator, Notification, Series
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
 from volplane.kube.transport import ApiMetrics
 
-__all__ = ["EVENTS", "MOST_WAITING", "Event", "EventRecorder", "Notification"]
+__all__ = ["EVENTS", "MOST_WAITING", "Event", "EventRecord", "EventRecorder"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,6 +37,22 @@ _FIRST_REWRITE = 2.0
 _LAST_REWRITE = 300.0
 """Seconds until a count is written again: at first, doubled by each write, and at most."""
 _WRITERS = 2
+_BURST = 25.0
+_REFILL_SECONDS = 300.0
+"""Writes for one object at once, and seconds until it gets another one."""
+_WHOLE = 1.0 - 1e-6
+"""A timer may ring a clock tick early."""
+_SIMILAR = 10
+"""Texts for one reason, the last of which stands for all further ones."""
+_SIMILAR_SECONDS = 600.0
+_COMBINED = "(combined from similar events): "
+_REMEMBERED = 4096
+_LONGEST_MESSAGE = 1024
+_LONGEST_NAME = 253
+
+_Key = tuple[str, ...]
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Event(KubeObject):
@@ -40,6 +62,21 @@ class Event(KubeObject):
 
 
 EVENTS: Kind[Event] = Kind("v1", "Event", "events", True, Event)
+
+
+class EventRecord(msgspec.Struct, frozen=True):
+    """An Event to record on an object."""
+
+    kind: Kind[Any]
+    about: KubeObject
+    type: str
+    """Normal or Warning."""
+    reason: str
+    message: str
+    same_as: str = ""
+    """The part of the message by which it is the same event as an earlier one, without what changes from try to try,
+    such as the time of the next; "" = the whole message.
+    """
 
 
 class EventRecorder:
@@ -60,11 +97,10 @@ class EventRecorder:
         self._instance = instance
         self._now = now
         self._metrics = metrics
-        self._correlator = Correlator()
-        self._budgets = Budgets()
-        self._ready: deque[Series] = deque()
+        self._correlator = _Correlator()
+        self._ready: deque[_Series] = deque()
         self._arrived = asyncio.Event()
-        self._timers: dict[Series, asyncio.TimerHandle] = {}
+        self._timers: dict[_Series, asyncio.TimerHandle] = {}
         self._writing = 0
         self._calm = asyncio.Event()
         self._calm.set()
@@ -73,18 +109,20 @@ class EventRecorder:
         self.dropped = 0
         """Events that were neither written nor counted in a written one."""
 
-    def record(self, event: Notification) -> None:
+    def record(self, event: EventRecord) -> None:
         """Write an Event on an object, soon. Never waits, and never raises for what the API server does."""
         if self._closed.is_set():
             return
         now = asyncio.get_running_loop().time()
-        series = self._correlator.take(event, self._timestamp(), now)
-        if series.waiting:
+        series = self._correlator.take(event, self._now().strftime("%Y-%m-%dT%H:%M:%SZ"), now)
+        waiting = self._correlator.waiting
+        if series.key in waiting:
             return
-        if len(self._correlator) >= MOST_WAITING:
+        if len(waiting) >= MOST_WAITING:
             self._drop("queue")
             return
-        self._correlator.begin(series)
+        self._correlator.settled.pop(series.key, None)
+        waiting[series.key] = series
         self._schedule(series, max(0.0, series.due_at - now))
 
     @property
@@ -109,11 +147,11 @@ class EventRecorder:
             async with asyncio.timeout(seconds):
                 await self._calm.wait()
         except TimeoutError:
-            _LOG.warning("%d events were not written in time", len(self._correlator))
+            _LOG.warning("%d events were not written in time", len(self._correlator.waiting))
         finally:
             self._closed.set()
 
-    def _schedule(self, series: Series, seconds: float) -> None:
+    def _schedule(self, series: _Series, seconds: float) -> None:
         """Write it after so many seconds; never later than `close`."""
         if (timer := self._timers.pop(series, None)) is not None:
             timer.cancel()
@@ -141,12 +179,12 @@ class EventRecorder:
                 if self.idle:
                     self._calm.set()
 
-    async def _attempt(self, series: Series) -> None:
+    async def _attempt(self, series: _Series) -> None:
         """Try to write it. A failure puts it behind the others, which may succeed."""
         clock = asyncio.get_running_loop().time
         if not series.tries and not self._closing:
-            pause = self._budgets.take(series.about.uid or series.about.key, clock())
-            if pause:
+            about = series.about
+            if pause := self._correlator.pause(about.uid or about.key, clock()):
                 self._schedule(series, pause)
                 return
         count = series.count
@@ -160,53 +198,42 @@ class EventRecorder:
                 self._schedule(series, EVENT_NOT_WRITTEN.delay(series.tries, asked=error.retry_after))
         except ApiError as error:
             series.tries += 1
-            if not self._closing and _may_pass(error) and series.tries < (EVENT_REFUSED.tries or 0):
+            # A refusal may be temporary: rights that spread, or a webhook that restarts.
+            may_pass = error.status == 403 and "being terminated" not in error.message
+            if not self._closing and may_pass and series.tries < (EVENT_REFUSED.tries or 0):
                 self._schedule(series, EVENT_REFUSED.delay(series.tries))
             else:
                 self._give_up(series, "refused")
                 _LOG.info("an event on %s was refused: %s", series.about.key, error)
         else:
-            self._wrote(series, count)
+            pause = min(_LAST_REWRITE, _FIRST_REWRITE * 2.0 ** min(series.writes, 10))
+            series.written, series.tries = count, 0
+            series.writes += 1
+            series.due_at = clock() + pause
+            if series.count > count:  # It happened again while it was written.
+                self._schedule(series, pause)
+            else:
+                self._correlator.settle(series)
 
-    def _wrote(self, series: Series, count: int) -> None:
-        series.written, series.tries = count, 0
-        pause = min(_LAST_REWRITE, _FIRST_REWRITE * 2.0 ** min(series.writes, 10))
-        series.writes += 1
-        series.due_at = asyncio.get_running_loop().time() + pause
-        if series.count > count:
-            self._schedule(series, pause)
-        else:
-            self._correlator.end(series)
-
-    def _give_up(self, series: Series, why: str) -> None:
-        self._correlator.end(series)
+    def _give_up(self, series: _Series, why: str) -> None:
+        self._correlator.settle(series)
         series.tries = 0
         self._drop(why)
 
-    async def _write(self, series: Series) -> None:
+    async def _write(self, series: _Series) -> None:
+        about = series.about
+        # A digest of what is equal, so that another process continues the count.
+        digest = hashlib.sha256("\0".join((self._component, *series.key)).encode()).hexdigest()[:16]
+        name = f"{about.name[: _LONGEST_NAME - 17].rstrip('-.')}.{digest}"
+        namespace = about.namespace or "default"
+        key = f"{namespace}/{name}"
         if series.written:
             try:
-                await self._count(series)
+                await self._write_count(series, key)
             except ApiNotFound:  # events live an hour
                 series.earlier = 0
             else:
                 return
-        try:
-            await self._client.create(EVENTS, self._body(series), low_priority=True)
-        except ApiError as error:
-            if not error.already_exists:
-                raise
-            found = await self._client.get(EVENTS, f"{series.namespace}/{series.name(self._component)}")
-            series.earlier = found.count or 0
-            await self._count(series)
-
-    async def _count(self, series: Series) -> None:
-        body = {"count": series.earlier + series.count, "lastTimestamp": series.last, "message": series.message}
-        key = f"{series.namespace}/{series.name(self._component)}"
-        await self._client.patch(EVENTS, key, body, low_priority=True)
-
-    def _body(self, series: Series) -> dict[str, Any]:
-        about = series.about
         involved = {
             "apiVersion": series.kind.api_version,
             "kind": series.kind.kind,
@@ -215,9 +242,9 @@ class EventRecorder:
             "uid": about.uid,
             "resourceVersion": about.metadata.resource_version,
         }
-        return EVENTS.body(
-            metadata={"name": series.name(self._component), "namespace": series.namespace},
-            involvedObject={name: value for name, value in involved.items() if value},
+        body = EVENTS.body(
+            metadata={"name": name, "namespace": namespace},
+            involvedObject={each: value for each, value in involved.items() if value},
             type=series.type,
             reason=series.reason,
             message=series.message,
@@ -228,16 +255,109 @@ class EventRecorder:
             reportingComponent=self._component,
             reportingInstance=self._instance,
         )
+        try:
+            await self._client.create(EVENTS, body, low_priority=True)
+        except ApiError as error:
+            if not error.already_exists:
+                raise
+            series.earlier = (await self._client.get(EVENTS, key)).count or 0
+            await self._write_count(series, key)
+
+    async def _write_count(self, series: _Series, key: str) -> None:
+        body = {"count": series.earlier + series.count, "lastTimestamp": series.last, "message": series.message}
+        await self._client.patch(EVENTS, key, body, low_priority=True)
 
     def _drop(self, why: str) -> None:
         self.dropped += 1
         if self._metrics is not None:
             self._metrics.event_dropped(why)
 
-    def _timestamp(self) -> str:
-        return self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+@dataclass(slots=True, eq=False)
+class _Series:
+    """Equal events about one object: one Event. Times are the server's texts; `due_at` is loop time."""
+
+    key: _Key
+    kind: Kind[Any]
+    about: KubeObject
+    type: str
+    reason: str
+    message: str
+    first: str
+    last: str
+    count: int = 0
+    earlier: int = 0
+    """The count of the Event when this process found it."""
+    written: int = 0
+    """The count that was written last, without `earlier`."""
+    writes: int = 0
+    due_at: float = float("-inf")
+    """When it may be written again."""
+    tries: int = 0
 
 
-def _may_pass(error: ApiError) -> bool:
-    """Tell whether a refusal may be temporary: rights that spread, or a webhook that restarts."""
-    return error.status == 403 and "being terminated" not in error.message
+class _Correlator:
+    """Finds the series of a notification, and limits the writes for each object."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[_Key, _Series] = {}
+        """Series with something to write, now or later."""
+        self.settled: OrderedDict[_Key, _Series] = OrderedDict()
+        """Of the others the newest."""
+        self._similar: OrderedDict[_Key, tuple[set[str], float]] = OrderedDict()
+        """Texts for one reason about one object, and when the last one came."""
+        self._budgets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """Writes that each object had left, and when."""
+
+    def take(self, event: EventRecord, stamp: str, now: float) -> _Series:
+        """Count a notification in its series. stamp: the time as the server writes it. now: loop time."""
+        about = event.about
+        group = (event.kind.plural, about.key, about.uid, event.type, event.reason)
+        text = sanitize(event.message)
+        same = sanitize(event.same_as) if event.same_as else text
+        texts, last = self._similar.get(group, (set[str](), now))
+        if now > last + _SIMILAR_SECONDS:
+            texts = set()
+        _remember(self._similar, group, (texts, now))
+        if same not in texts:
+            if len(texts) < _SIMILAR - 1:
+                texts.add(same)
+            else:
+                same, text = _COMBINED, _COMBINED + text
+        key = (*group, _shortened(same))
+        series = self.waiting.get(key) or self.settled.get(key)
+        if series is None:
+            series = _Series(key, event.kind, about, event.type, event.reason, "", stamp, stamp)
+        series.message = _shortened(text)
+        series.count += 1
+        series.last = stamp
+        return series
+
+    def settle(self, series: _Series) -> None:
+        """Note that the series has nothing more to write."""
+        self.waiting.pop(series.key, None)
+        _remember(self.settled, series.key, series)
+
+    def pause(self, uid: str, now: float) -> float:
+        """Take one write of an object's budget; 0, or the seconds to wait until there is one."""
+        left, filled = self._budgets.get(uid, (_BURST, now))
+        left = min(_BURST, left + (now - filled) / _REFILL_SECONDS)
+        missing = 1.0 - left if left < _WHOLE else 0.0
+        _remember(self._budgets, uid, (left - 1.0 if not missing else left, now))
+        return missing * _REFILL_SECONDS
+
+
+def _remember(known: OrderedDict[K, V], key: K, value: V) -> None:
+    """Keep the value as the newest one, and drop the oldest if there are too many."""
+    known[key] = value
+    known.move_to_end(key)
+    if len(known) > _REMEMBERED:
+        known.popitem(last=False)
+
+
+def _shortened(message: str) -> str:
+    """Cut a message to the bytes that the API server accepts."""
+    encoded = message.encode()
+    if len(encoded) <= _LONGEST_MESSAGE:
+        return message
+    return encoded[: _LONGEST_MESSAGE - 3].decode(errors="ignore") + "…"

@@ -4,53 +4,6 @@ Source: Kubernetes 1.36, `pkg/controller/volume/persistentvolume` and `k8s.io/co
 with `volplane.dev/`.
 """
 
-from __future__ import annotations
-
-__all__ = [
-    "ATTACH_BY_CONTROLLER",
-    "ATTRIBUTES",
-    "BETA_STORAGE_CLASS",
-    "BETA_STORAGE_PROVISIONER",
-    "BIND_COMPLETED",
-    "BOUND_BY_CONTROLLER",
-    "CAPACITY_DRIVER",
-    "CAPACITY_PUBLISHER",
-    "CLAIM_PROTECTION",
-    "DEFAULT_CLASS",
-    "DEFAULT_CLASS_BETA",
-    "DRIVER",
-    "DRIVERS",
-    "EXPANSION",
-    "EXTERNAL_PROVISIONER_FINALIZER",
-    "GENERATION",
-    "GID",
-    "HANDLE",
-    "INTENT",
-    "IN_TREE_FINALIZER",
-    "LEFTOVER",
-    "MIGRATED_PLUGINS",
-    "MIGRATED_TO",
-    "MODIFICATION",
-    "NODE",
-    "NODE_EXPANSION_NOT_REQUIRED",
-    "NODE_GONE_AFTER",
-    "NODE_ID",
-    "NODE_UID",
-    "ON_RELEASE",
-    "OUT_OF_SERVICE",
-    "PLACEMENT",
-    "PRE_RESIZE_CAPACITY",
-    "PROVISIONED_BY",
-    "PROVISIONING_FINALIZER",
-    "RECLAIM_FINALIZER",
-    "SCHEMA_VERSION",
-    "SCRUB_VOLUME_UID",
-    "SELECTED_NODE",
-    "STORAGE_PROVISIONER",
-    "VOLUME_PROTECTION",
-    "csi_driver_of",
-]
-
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 """On a claim: it went through a complete bind once; from then on the rules of bound claims hold."""
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
@@ -125,6 +78,8 @@ ON_RELEASE = "volplane.dev/on-release"
 """On a volume, and as a class parameter: "delete" or "recycle"."""
 SCHEMA_VERSION = "volplane.dev/schema-version"
 """On a volume: version of these annotations."""
+SCRUB_VOLUME_UID = "volplane.dev/scrub-volume-uid"
+"""On the pod and the claim of a scrub: uid of the volume that is erased."""
 
 MIGRATED_PLUGINS = {
     "kubernetes.io/aws-ebs": "ebs.csi.aws.com",
@@ -136,12 +91,3 @@ MIGRATED_PLUGINS = {
     "kubernetes.io/portworx-volume": "pxd.portworx.com",
 }
 """In-tree plugin -> the CSI driver that has taken over its volumes, after `k8s.io/csi-translation-lib`."""
-
-
-def csi_driver_of(plugin: str) -> str | None:
-    """Return the CSI driver that has taken over from an in-tree plugin of this name, if one has."""
-    return MIGRATED_PLUGINS.get(plugin)
-
-
-SCRUB_VOLUME_UID = "volplane.dev/scrub-volume-uid"
-"""On the pod and the claim of a scrub: uid of the volume that is erased."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final, Literal
 
@@ -32,17 +32,13 @@ _EXACT_EXPONENT: Final = 4096
 """Exponents beyond this are refused: the number they write has more digits than anything can mean."""
 
 
-@dataclass(frozen=True, slots=True, order=False)
+@dataclass(frozen=True, slots=True, order=True)
 class Quantity:
     """An exact amount. Equal amounts compare equal whatever their notation."""
 
     nanos: int
     """The amount times 10**9."""
-    format: Format
-
-    @property
-    def value(self) -> Fraction:
-        return Fraction(self.nanos, 10**9)
+    format: Format = field(compare=False)
 
     def as_bytes(self) -> int:
         """Return the amount as a whole number, rounded up (away from zero when negative)."""
@@ -55,31 +51,21 @@ class Quantity:
 
     def __str__(self) -> str:
         """Return the canonical notation."""
-        if not self.nanos:
+        nanos, power = self.nanos, -9
+        if not nanos:
             return "0"
-        whole, rest = divmod(abs(self.nanos), 10**9)
-        if self.format == "BinarySI" and whole >= 1024 and not rest:
-            return _binary(whole if self.nanos > 0 else -whole)
-        exponential = self.format == "DecimalExponent"
-        return _decimal(self.nanos, exponential=exponential)
-
-    def __eq__(self, other: object) -> bool:
-        return self.nanos == other.nanos if isinstance(other, Quantity) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.nanos)
-
-    def __lt__(self, other: Quantity) -> bool:
-        return self.nanos < other.nanos
-
-    def __le__(self, other: Quantity) -> bool:
-        return self.nanos <= other.nanos
-
-    def __gt__(self, other: Quantity) -> bool:
-        return self.nanos > other.nanos
-
-    def __ge__(self, other: Quantity) -> bool:
-        return self.nanos >= other.nanos
+        if self.format == "BinarySI" and abs(nanos) >= 1024 * 10**9 and not nanos % 10**9:
+            whole, times = nanos // 10**9, 0
+            while whole % 1024 == 0 and times < 6:
+                whole //= 1024
+                times += 1
+            return f"{whole}{_BINARY_SUFFIX[times]}" if times else str(whole)
+        while nanos % 1000 == 0:
+            nanos //= 1000
+            power += 3
+        if self.format != "DecimalExponent" and (suffix := _DECIMAL_SUFFIX.get(power)) is not None:
+            return f"{nanos}{suffix}"
+        return f"{nanos}e{power}" if power else str(nanos)
 
     def __bool__(self) -> bool:
         return self.nanos != 0
@@ -90,31 +76,23 @@ def parse(text: str | float) -> Quantity:
 
     Raises ValueError, worded as the API server words it, for what is no quantity.
     """
-    return _parse(text if isinstance(text, str) else _number_text(text))
+    if isinstance(text, bool):
+        raise ValueError(WRONG_FORMAT)  # noqa: TRY004 - callers catch one error for every wrong value
+    return _parse(text if isinstance(text, str) else repr(text))
 
 
+@functools.lru_cache(maxsize=8192, typed=True)
 def canonical_milli(text: str | float) -> str:
     """Return the canonical notation of a quantity (`20000G` becomes `20T`), rounded up to thousandths.
 
     This is what the API server stores in resource lists. Raises ValueError as `parse`.
     """
-    return _canonical_milli(text if isinstance(text, str) else _number_text(text))
+    return str(parse(text).rounded(3))
 
 
 def format_bytes(amount: int) -> str:
     """Return a whole number of bytes in binary notation: 1073741824 is `1Gi`, 1000 is `1k`."""
     return str(Quantity(amount * 10**9, "BinarySI"))
-
-
-def _number_text(number: float) -> str:
-    if isinstance(number, bool):
-        raise ValueError(WRONG_FORMAT)  # noqa: TRY004 - callers catch one error for every wrong value
-    return repr(number)
-
-
-@functools.lru_cache(maxsize=8192)
-def _canonical_milli(text: str) -> str:
-    return str(_parse(text).rounded(3))
 
 
 @functools.lru_cache(maxsize=8192)
@@ -125,7 +103,17 @@ def _parse(text: str) -> Quantity:
     sign, whole, fraction, suffix = match.groups()
     if not whole and not fraction:
         raise ValueError(WRONG_SUFFIX if suffix and suffix not in _DECIMAL else WRONG_NUMBER)
-    base, power, form = _interpret(suffix)
+    base, power = 10, _DECIMAL.get(suffix)
+    form: Format = "DecimalSI"
+    if power is None and (power := _BINARY.get(suffix)) is not None:
+        base, form = 2, "BinarySI"
+    elif power is None:
+        match = _EXPONENT.fullmatch(suffix)
+        if match is None or len(match[1]) > 12 or abs(int(match[1])) > _LARGEST_EXPONENT:
+            raise ValueError(WRONG_SUFFIX)
+        form, power = "DecimalExponent", int(match[1])
+        if abs(power) > _EXACT_EXPONENT:
+            raise ValueError(WRONG_NUMBER)
     fraction = fraction or ""
     digits = int(f"{whole}{fraction}")
     if not digits:
@@ -139,37 +127,6 @@ def _parse(text: str) -> Quantity:
     return Quantity(-nanos if sign == "-" else nanos, form)
 
 
-def _interpret(suffix: str) -> tuple[int, int, Format]:
-    if (power := _DECIMAL.get(suffix)) is not None:
-        return 10, power, "DecimalSI"
-    if (power := _BINARY.get(suffix)) is not None:
-        return 2, power, "BinarySI"
-    match = _EXPONENT.fullmatch(suffix)
-    if match is None or len(match[1]) > 12 or abs(int(match[1])) > _LARGEST_EXPONENT:
-        raise ValueError(WRONG_SUFFIX)
-    if abs(int(match[1])) > _EXACT_EXPONENT:
-        raise ValueError(WRONG_NUMBER)
-    return 10, int(match[1]), "DecimalExponent"
-
-
 def _round_away(numerator: int, denominator: int) -> int:
     size = -(-abs(numerator) // denominator)
     return size if numerator >= 0 else -size
-
-
-def _binary(whole: int) -> str:
-    times = 0
-    while whole % 1024 == 0 and times < 6:
-        whole //= 1024
-        times += 1
-    return f"{whole}{_BINARY_SUFFIX[times]}" if times else str(whole)
-
-
-def _decimal(nanos: int, *, exponential: bool) -> str:
-    power = -9
-    while nanos % 1000 == 0:
-        nanos //= 1000
-        power += 3
-    if not exponential and (suffix := _DECIMAL_SUFFIX.get(power)) is not None:
-        return f"{nanos}{suffix}"
-    return f"{nanos}e{power}" if power else str(nanos)

@@ -37,7 +37,6 @@ from volplane.intents.record import (
 from volplane.intents.requests import split_parameters
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
-from volplane.kube.names import csi_driver_of
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.kube.quantity import format_bytes
 from volplane.state.cluster_state import ClusterState
@@ -93,7 +92,7 @@ def provisioner_of(storage_class: StorageClass, cluster: ClusterState) -> str:
     """Return the provisioner that serves the class: a driver of ours, else that which an in-tree plugin moved to."""
     if cluster.drivers.get(storage_class.provisioner) is not None:
         return storage_class.provisioner
-    return csi_driver_of(storage_class.provisioner) or storage_class.provisioner
+    return names.MIGRATED_PLUGINS.get(storage_class.provisioner) or storage_class.provisioner
 
 
 def decide_provision(
