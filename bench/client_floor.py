@@ -19,7 +19,6 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import aiohttp
@@ -37,7 +36,6 @@ from volplane.kube.client import MERGE_PATCH, Client
 from volplane.kube.http.transport import HttpTransport
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume
-from volplane.kube.reflector import Reflector
 
 STEP = "bench.volplane.dev/step"
 SPEC = {
@@ -166,16 +164,16 @@ async def measure(kubeconfig: Path, objects: int, rounds: int) -> None:
 
 
 async def watch_cost(client: Client, names: list[str]) -> Cost:
-    """Read the history of all patches again through a reflector's watch."""
+    """Read the history of all patches again through a watch, into a cache."""
     listing = await client.list(VOLUMES)
     version = min(volume.version for volume in listing.items) - 1
     cache: Cache[Volume] = Cache(VOLUMES, {"claim": _claim_of})
-    reflector = Reflector(client, cache, random=Random(1))
 
     async def follow() -> None:
         async with client.watch(VOLUMES, version=version, seconds=60) as changes:
             async for change in changes:
-                reflector._apply(change)  # noqa: SLF001
+                if change.object is not None:
+                    cache.observe(change.object)
                 if change.version >= listing.version:
                     return
 

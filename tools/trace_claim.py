@@ -36,7 +36,6 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
         "controller.actions",
         "drivers.view",
         "intents.requests",
-        "kube.interning",
         "kube.kinds",
         "kube.objects",
         "kube.quantity",
@@ -52,7 +51,7 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
     "clock": ("controller.clock",),
     "metrics": ("process.assembly", "controller.metrics"),
     "events": ("kube.events",),
-    "transports": ("kube.decoding", "kube.transport", "kube.watch"),
+    "transports": ("kube.answers", "kube.transport"),
     "conflicts over records": ("state.records.RecordConflicts",),
     "other duties": (
         "attach",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from typing import ClassVar
+from contextlib import AbstractAsyncContextManager
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
 
-from volplane.kube.decoding import AnswerDecoder, decoded, flattened
-from volplane.kube.flowcontrol import CircuitBreaker
-from volplane.kube.kinds import CLAIMS
-from volplane.kube.watch import Watch
+from volplane.kube.answers import changes, decoded, flattened
+from volplane.kube.client import Client
+from volplane.kube.kinds import CLAIMS, Kind
+from volplane.kube.objects import KubeObject
+from volplane.kube.transport import LineStream, Request, Response
 
 
 def claim(name: str, depth: int) -> bytes:
@@ -21,14 +23,29 @@ def claim(name: str, depth: int) -> bytes:
     return head + b'"managedFields":[{"fieldsV1":' + deep + b'}]},"spec":{"volumeName":"pv"}}'
 
 
+class Server:
+    """Answers every request with the same body."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def send(self, _request: Request) -> Response:
+        return Response(200, {}, self._body)
+
+    def stream(self, _request: Request) -> AbstractAsyncContextManager[LineStream]:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+
 @pytest.mark.parametrize("depth", [1_500, 10_000])
-def test_a_list_and_a_watch_with_a_deep_object_are_read_whole(depth: int) -> None:
-    decoder = AnswerDecoder(CircuitBreaker(), None)
+async def test_a_list_and_a_watch_with_a_deep_object_are_read_whole(depth: int) -> None:
     body = b'{"metadata":{"resourceVersion":"9"},"items":[' + claim("good", 2) + b"," + claim("deep", depth) + b"]}"
-    listing, _ = decoder.page(CLAIMS, body, "/claims")
+    listing = await Client(Server(body)).list(CLAIMS)
     assert [(each.metadata.name, each.spec.volume_name) for each in listing.items] == [("good", "pv"), ("deep", "pv")]
     assert listing.unreadable == []
-    assert decoder.object(CLAIMS, claim("deep", depth)).metadata.name == "deep"
+    assert (await Client(Server(claim("deep", depth))).get(CLAIMS, "d/deep")).metadata.name == "deep"
 
 
 async def test_a_watch_reads_a_deep_object() -> None:
@@ -40,7 +57,13 @@ async def test_a_watch_reads_a_deep_object() -> None:
             yield b'{"type":"ADDED","object":' + claim("deep", 5_000) + b"}"
             yield b'{"type":"BOOKMARK","object":' + claim("deep", 5_000) + b"}"
 
-    found = [change async for change in Watch(CLAIMS, Lines(), report=AnswerDecoder(CircuitBreaker(), None).report)]
+        async def read(self) -> bytes:
+            raise NotImplementedError
+
+    def report(_kind: Kind[Any], _raw: msgspec.Raw, error: Exception) -> KubeObject:
+        raise error
+
+    found = [change async for change in changes(CLAIMS, Lines(), report=report)]
     assert [(change.type, change.version) for change in found] == [("ADDED", 5), ("BOOKMARK", 5)]
 
 

@@ -8,18 +8,21 @@ from __future__ import annotations
 import asyncio
 import bisect
 import logging
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
-from volplane.kube.interning import Interner
 from volplane.kube.kinds import Kind
-from volplane.kube.objects import KubeObject
+from volplane.kube.objects import Claim, KubeObject, Volume
 
 __all__ = ["Cache", "IndexFunction", "Listener"]
 
 _LOG = logging.getLogger(__name__)
+_MOST_SHARED = 4096
+"""Distinct lists, and maps, that are kept to be shared; above it they are dropped, and the next ones are kept."""
+_LONGEST_SHARED = 64
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -45,8 +48,11 @@ class Cache(Generic[T]):
         """The newest resourceVersion of a list or a watch event."""
         self._objects: dict[str, T] = {}
         self._indexes = {name: _Index(function) for name, function in (indexes or {}).items()}
-        self._tombstones = _Tombstones(remember)
-        self._interner = Interner()
+        self._remember = remember
+        self._tombstones: dict[str, tuple[int, bool, float]] = {}
+        """Of deleted uids: the version up to which it is known to be gone, whether for good, and until when to know."""
+        self._expiry: deque[tuple[float, str]] = deque()
+        self._interner = _Interner()
         self._listeners: list[Listener[T]] = []
         self._synced = asyncio.Event()
 
@@ -83,11 +89,15 @@ class Cache(Generic[T]):
         """
         key, version = obj.key, obj.version
         current = self._objects.get(key)
-        if (current is not None and version <= current.version) or self._tombstones.covers(obj.uid, version):
+        if current is not None and version <= current.version:
+            return False
+        # A late answer must not bring back what is gone.
+        known, for_good, _ = self._tombstones.get(obj.uid, _NO_TOMBSTONE)
+        if for_good or version <= known:
             return False
         if current is not None and current.uid != obj.uid:
             self._remove(key, current)
-            self._tombstones.add(current.uid, None, for_good=True)
+            self._bury(current.uid, None, for_good=True)
             current = None
         if not obj.terminating:  # What is deleted is not kept for long.
             self._interner.share(obj)
@@ -106,7 +116,7 @@ class Cache(Generic[T]):
         current = self._objects.get(key)
         held = current is not None and current.uid == uid
         newer = held and current is not None and version is not None and current.version > version
-        self._tombstones.add(uid, version, for_good=not may_return and not newer)
+        self._bury(uid, version, for_good=not may_return and not newer)
         if current is None or not held or newer:
             return False
         self._remove(key, current)
@@ -132,10 +142,11 @@ class Cache(Generic[T]):
 
         begun: loop time at which the list was asked for.
         """
-        known = self._objects.get(listed.key)
-        if known is not None and listed.version < known.version <= version:
+        cached = self._objects.get(listed.key)
+        if cached is not None and listed.version < cached.version <= version:
             return True
-        return self._tombstones.contradict(listed.uid, listed.version, version, begun)
+        known, for_good, until = self._tombstones.get(listed.uid, _NO_TOMBSTONE)
+        return listed.version <= known <= version or (for_good and until - self._remember < begun)
 
     def gone(self, uid: str) -> bool:
         """Tell whether the server has confirmed that this object is gone. False proves nothing.
@@ -143,13 +154,14 @@ class Cache(Generic[T]):
         Confirmations are answers to live reads and writes, and deletions in a watch without selector. They are kept for
         some minutes. A uid is never used again.
         """
-        return self._tombstones.for_good(uid)
+        return self._tombstones.get(uid, _NO_TOMBSTONE)[1]
 
     def clear(self) -> None:
         """Empty the cache: the server was replaced or restored. Listeners are called with a deletion of each object."""
         for key, obj in list(self._objects.items()):
             self._remove(key, obj)
         self._tombstones.clear()
+        self._expiry.clear()
         self.reached = 0
 
     def subscribe(self, listener: Listener[T]) -> Callable[[], None]:
@@ -181,6 +193,24 @@ class Cache(Generic[T]):
             except Exception:  # noqa: BLE001 -- an error of one listener must not keep a change from the others
                 _LOG.exception("a listener of %s failed on %s", self.kind.plural, (new or old or KubeObject()).key)
 
+    def _bury(self, uid: str, version: int | None, *, for_good: bool) -> None:
+        """Remember a deletion for some time."""
+        try:
+            now = asyncio.get_running_loop().time()
+        except RuntimeError:  # tables of decisions build caches too, outside of a loop
+            now = time.monotonic()
+        while self._expiry and self._expiry[0][0] <= now:
+            until, expired = self._expiry.popleft()
+            if self._tombstones.get(expired, _NO_TOMBSTONE)[2] == until:
+                del self._tombstones[expired]
+        known, before, _ = self._tombstones.get(uid, _NO_TOMBSTONE)
+        until = now + self._remember
+        self._tombstones[uid] = (max(known, version or -1), before or for_good, until)
+        self._expiry.append((until, uid))
+
+
+_NO_TOMBSTONE = (-1, False, 0.0)
+
 
 class _Index(Generic[T]):
     """Sorted keys by value. A value with a single key, the usual case, costs no list."""
@@ -191,87 +221,101 @@ class _Index(Generic[T]):
         self._function = function
         self._keys: dict[str, str | list[str]] = {}
 
-    def keys(self, value: str) -> tuple[str, ...]:
-        keys = self._keys.get(value)
-        if keys is None:
-            return ()
-        return (keys,) if isinstance(keys, str) else tuple(keys)
+    def keys(self, value: str) -> list[str]:
+        keys = self._keys.get(value, [])
+        return [keys] if isinstance(keys, str) else list(keys)
 
     def replace(self, key: str, old: T | None, new: T | None) -> None:
         before = [] if old is None else self._function(old)
         after = [] if new is None else self._function(new)
         if before == after:
             return
+        index = self._keys
         for value in dict.fromkeys(before):
-            self._drop(value, key)
+            keys = index[value]
+            if isinstance(keys, str):
+                del index[value]
+                continue
+            del keys[bisect.bisect_left(keys, key)]
+            if len(keys) == 1:
+                index[value] = keys[0]
         for value in dict.fromkeys(after):
-            self._add(value, key)
-
-    def _add(self, value: str, key: str) -> None:
-        keys = self._keys.get(value)
-        if keys is None:
-            self._keys[value] = key
-        elif isinstance(keys, str):
-            self._keys[value] = sorted((keys, key))
-        else:
-            bisect.insort(keys, key)
-
-    def _drop(self, value: str, key: str) -> None:
-        keys = self._keys[value]
-        if isinstance(keys, str):
-            del self._keys[value]
-            return
-        del keys[bisect.bisect_left(keys, key)]
-        if len(keys) == 1:
-            self._keys[value] = keys[0]
+            held = index.get(value)
+            if held is None:
+                index[value] = key
+            elif isinstance(held, str):
+                index[value] = sorted((held, key))
+            else:
+                bisect.insort(held, key)
 
 
-class _Tombstones:
-    """Deleted uids, with the version up to which they are known to be gone, and whether they are gone for good."""
+class _Interner:
+    """Makes equal strings, lists and maps of different objects the same one in memory.
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._stones: dict[str, tuple[int, bool, float]] = {}
-        self._expiry: deque[tuple[float, str]] = deque()
+    Cached objects are read-only by contract, so sharing is not seen; a cached volume or claim takes at most 3.5 KB.
+    """
 
-    def add(self, uid: str, version: int | None, *, for_good: bool) -> None:
-        now = _monotonic()
-        self._expire(now)
-        known, before, _ = self._stones.get(uid, _NO_STONE)
-        until = now + self._seconds
-        self._stones[uid] = (max(known, version or -1), before or for_good, until)
-        self._expiry.append((until, uid))
+    def __init__(self) -> None:
+        self._lists: dict[tuple[str, ...], list[str]] = {}
+        self._maps: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
 
-    def clear(self) -> None:
-        self._stones.clear()
-        self._expiry.clear()
+    def share(self, obj: KubeObject) -> None:
+        """Replace, in place, parts of `obj` that are equal to parts of objects seen before."""
+        meta = obj.metadata
+        meta.namespace = sys.intern(meta.namespace)
+        meta.finalizers = self._list(meta.finalizers)
+        meta.labels = _shared(meta.labels)
+        meta.annotations = _shared(meta.annotations)
+        if isinstance(obj, Volume):
+            volume = obj.spec
+            volume.capacity = self._map(volume.capacity)
+            volume.access_modes = self._list(volume.access_modes)
+            volume.mount_options = self._list(volume.mount_options)
+            volume.storage_class_name = sys.intern(volume.storage_class_name)
+            volume.volume_mode = sys.intern(volume.volume_mode)
+            volume.persistent_volume_reclaim_policy = sys.intern(volume.persistent_volume_reclaim_policy)
+            if (ref := volume.claim_ref) is not None:
+                ref.kind, ref.api_version = sys.intern(ref.kind), sys.intern(ref.api_version)
+                ref.namespace = sys.intern(ref.namespace)
+            obj.status.phase = sys.intern(obj.status.phase)
+        elif isinstance(obj, Claim):
+            claim, status = obj.spec, obj.status
+            claim.access_modes = self._list(claim.access_modes)
+            status.access_modes = self._list(status.access_modes)
+            status.capacity = self._map(status.capacity)
+            status.phase = sys.intern(status.phase)
+            if claim.resources is not None:
+                claim.resources.requests = self._map(claim.resources.requests)
+            if claim.storage_class_name is not None:
+                claim.storage_class_name = sys.intern(claim.storage_class_name)
+            if claim.volume_mode is not None:
+                claim.volume_mode = sys.intern(claim.volume_mode)
 
-    def covers(self, uid: str, version: int) -> bool:
-        """Tell whether this version is known to be gone."""
-        known, for_good, _ = self._stones.get(uid, _NO_STONE)
-        return for_good or version <= known
+    def _list(self, items: list[str] | None) -> list[str] | None:
+        if not items:
+            return items
+        found = self._lists.get(key := tuple(items))
+        if found is None:
+            if len(self._lists) >= _MOST_SHARED:
+                self._lists.clear()
+            found = self._lists[key] = [sys.intern(item) for item in items]
+        return found
 
-    def for_good(self, uid: str) -> bool:
-        return self._stones.get(uid, _NO_STONE)[1]
-
-    def contradict(self, uid: str, version: int, listed: int, begun: float) -> bool:
-        """Tell whether a list of version `listed`, asked for at `begun`, cannot show this version of it."""
-        known, for_good, until = self._stones.get(uid, _NO_STONE)
-        return version <= known <= listed or (for_good and until - self._seconds < begun)
-
-    def _expire(self, now: float) -> None:
-        while self._expiry and self._expiry[0][0] <= now:
-            until, uid = self._expiry.popleft()
-            if self._stones.get(uid, _NO_STONE)[2] == until:
-                del self._stones[uid]
-
-
-_NO_STONE = (-1, False, 0.0)
+    def _map(self, items: dict[str, str] | None) -> dict[str, str] | None:
+        if not items:
+            return items
+        found = self._maps.get(key := tuple(items.items()))
+        if found is None:
+            if len(self._maps) >= _MOST_SHARED:
+                self._maps.clear()
+            found = self._maps[key] = _shared(items) or items
+        return found
 
 
-def _monotonic() -> float:
-    """Return the loop time; outside of a loop (tables of decisions build caches too) the machine's."""
-    try:
-        return asyncio.get_running_loop().time()
-    except RuntimeError:
-        return time.monotonic()
+def _shared(items: dict[str, str] | None) -> dict[str, str] | None:
+    """Return the same map with shared keys and short values (`yes`, a driver's name)."""
+    if not items:
+        return items
+    return {
+        sys.intern(key): sys.intern(value) if len(value) <= _LONGEST_SHARED else value for key, value in items.items()
+    }

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
-from volplane.errors import ApiGone, ApiNotFound, ApiUnavailable
-from volplane.kube.decoding import AnswerDecoder, Listing, decoded
-from volplane.kube.flowcontrol import CircuitBreaker, PriorityGate
+from volplane._delays import CIRCUIT_OPEN
+from volplane.errors import ApiError, ApiGone, ApiNotFound, ApiUnavailable
+from volplane.kube.answers import Change, Listing, Page, changes, decoded, decoder_of, error_from, read_object
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
-from volplane.kube.status import error_from
 from volplane.kube.transport import ApiMetrics, Request, Transport
-from volplane.kube.watch import Watch
 
-__all__ = ["JSON_PATCH", "MERGE_PATCH", "Client", "Listing", "full_list_if_expired"]
+__all__ = ["JSON_PATCH", "MERGE_PATCH", "CircuitBreaker", "Client", "full_list_if_expired"]
+
+_LOG = logging.getLogger(__name__)
 
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
@@ -31,6 +32,15 @@ _PAGE: Final = 500
 """Objects in one answer to a list."""
 _FULL: Final = 0
 """The limit that asks for all objects in one answer."""
+_METHODS: Final = {"create": "POST", "patch": "PATCH", "delete": "DELETE"}
+"""By verb; the others are a GET."""
+_BUSY: Final = 4
+"""Writes in flight from which on calls of low priority wait."""
+_LOW_PRIORITY_AT_ONCE: Final = 2
+_LONGEST_LOW_PRIORITY_WAIT: Final = 5.0
+_TICK: Final = 0.001
+_LATE: Final = 2.0
+"""Seconds by which a timer rings late only where the process was stopped: then what was decided before may be over."""
 
 T = TypeVar("T", bound=KubeObject)
 R = TypeVar("R")
@@ -66,15 +76,16 @@ class Client:
         deadline: float = 30.0,
         user_agent: str = "volplane",
     ) -> None:
+        self.server = str(getattr(transport, "server", ""))
+        """The address of the API server, for people; "" in this process."""
         self._transport = transport
         self._metrics = metrics
         self._deadline = deadline
         self._headers = {"accept": "application/json", "user-agent": user_agent}
         self._typed_headers: dict[str, dict[str, str]] = {"": self._headers}
         self._encoder = msgspec.json.Encoder()
-        self._gate = PriorityGate()
+        self._gate = _PriorityGate()
         self._breaker = CircuitBreaker()
-        self._decoder = AnswerDecoder(self._breaker, metrics)
         self._may_write: Callable[[], bool] = lambda: True
 
     def writing_while(self, may_write: Callable[[], bool]) -> Self:
@@ -87,20 +98,9 @@ class Client:
         bounded._may_write = may_write  # noqa: SLF001 -- another object of this class
         return bounded
 
-    @property
-    def server(self) -> str:
-        """The address of the API server, for people; "" in this process."""
-        return getattr(self._transport, "server", "")
-
-    @property
-    def deadline(self) -> float:
-        """Seconds that the longest call can take."""
-        return self._deadline
-
     async def get(self, kind: Kind[T], key: str, *, seconds: float | None = None) -> T:
         """Read one object from the server. Raises ApiNotFound."""
-        body = await self._send("get", kind.plural, "GET", kind.path_of(key), seconds=seconds)
-        return self._decoder.object(kind, body)
+        return self._object(kind, await self._send("get", kind.plural, kind.path_of(key), seconds=seconds))
 
     async def find(self, kind: Kind[T], key: str, *, seconds: float | None = None) -> T | None:
         """Read one object from the server; None if it is absent."""
@@ -145,8 +145,7 @@ class Client:
             query["limit"] = str(limit)
         path = kind.path(namespace)
         while True:
-            body = await self._send("list", kind.plural, "GET", path, query=query)
-            listing, rest = self._decoder.page(kind, body, path)
+            listing, rest = await self._page(kind, path, query)
             yield listing
             if not rest:
                 return
@@ -154,9 +153,8 @@ class Client:
 
     async def newest_version(self, kind: Kind[Any], *, namespace: str = "") -> int:
         """Return the server's resourceVersion of now, read with a list of at most one object of a kind."""
-        path = kind.path(namespace)
-        body = await self._send("list", kind.plural, "GET", path, query={"limit": "1"})
-        return self._decoder.page(kind, body, path)[0].version
+        listing, _ = await self._page(kind, kind.path(namespace), {"limit": "1"})
+        return listing.version
 
     async def create(
         self, kind: Kind[T], body: Mapping[str, Any], *, low_priority: bool = False, seconds: float | None = None
@@ -164,15 +162,13 @@ class Client:
         """Create the object that `body` describes (see `Kind.body`); its namespace is that of its metadata."""
         metadata = body.get("metadata") or {}
         path = kind.path(metadata.get("namespace", "") if kind.namespaced else "")
-        answer = await self._write(
-            "create", kind.plural, "POST", path, body, low_priority=low_priority, seconds=seconds
-        )
-        return self._decoder.object(kind, answer)
+        answer = await self._write("create", kind.plural, path, body, low_priority=low_priority, seconds=seconds)
+        return self._object(kind, answer)
 
     async def post(self, kind: Kind[Any], key: str, subresource: str, body: Mapping[str, Any]) -> bytes:
         """POST to a subresource (the `binding` of a pod); the raw answer."""
         path = kind.path_of(key, subresource)
-        answer = await self._write("create", f"{kind.plural}/{subresource}", "POST", path, body)
+        answer = await self._write("create", f"{kind.plural}/{subresource}", path, body)
         self._breaker.record_success()
         return answer
 
@@ -189,17 +185,11 @@ class Client:
     ) -> T:
         """Change an object. A `metadata.resourceVersion` in a merge patch makes it conditional (ApiConflict)."""
         resource = f"{kind.plural}/{subresource}" if subresource else kind.plural
+        path = kind.path_of(key, subresource)
         answer = await self._write(
-            "patch",
-            resource,
-            "PATCH",
-            kind.path_of(key, subresource),
-            body,
-            content_type=content_type,
-            low_priority=low_priority,
-            seconds=seconds,
+            "patch", resource, path, body, content_type=content_type, low_priority=low_priority, seconds=seconds
         )
-        return self._decoder.object(kind, answer)
+        return self._object(kind, answer)
 
     async def delete(
         self,
@@ -223,20 +213,20 @@ class Client:
             body["gracePeriodSeconds"] = grace_seconds
         if background:
             body["propagationPolicy"] = "Background"
-        answer = await self._write("delete", kind.plural, "DELETE", kind.path_of(key), body)
+        answer = await self._write("delete", kind.plural, kind.path_of(key), body)
         try:
-            gone = decoded(_TAGGED.decode, answer).kind == "Status"
+            gone = decoded(decoder_of(_Tagged).decode, answer).kind == "Status"
         except ValueError as error:
-            raise self._decoder.unreadable(f"the answer to a deletion of {kind.plural}", error) from error
+            raise self._unreadable(f"the answer to a deletion of {kind.plural}", error) from error
         if gone:
             self._breaker.record_success()
             return None
-        left = self._decoder.object(kind, answer)
+        left = self._object(kind, answer)
         return left if left.metadata.finalizers or left.metadata.deletion_grace_period_seconds else None
 
     async def raw(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
         """GET any path (`/version`, the log of a pod); the answer's bytes."""
-        answer = await self._send("get", path.rpartition("/")[2], "GET", path, query=query)
+        answer = await self._send("get", path.rpartition("/")[2], path, query=query)
         self._breaker.record_success()
         return answer
 
@@ -251,7 +241,7 @@ class Client:
         field_selector: str = "",
         seconds: int = 300,
         quiet: float = 90.0,
-    ) -> AsyncIterator[Watch[T]]:
+    ) -> AsyncIterator[AsyncIterator[Change[T]]]:
         """Follow changes after `version` for about `seconds`, with bookmarks.
 
         A connection that brings nothing, not even a bookmark, for `quiet` seconds counts as lost. Raises ApiGone if
@@ -267,11 +257,12 @@ class Client:
         path = kind.path(namespace)
         request = Request(path=path, query=query, headers=self._headers, seconds=quiet)
         async with self._transport.stream(request) as stream:
-            self._count("watch", kind.plural, stream.status, 0.0)
+            if self._metrics is not None:
+                self._metrics.api_request("watch", kind.plural, stream.status, 0.0)
             if stream.status != 200:
                 raise error_from(stream.status, stream.headers, await stream.read(), call=f"GET {path}")
             self._breaker.record_success()
-            yield Watch(kind, stream, report=self._decoder.report)
+            yield changes(kind, stream, report=self._report)
 
     async def close(self) -> None:
         """Close the transport."""
@@ -281,7 +272,6 @@ class Client:
         self,
         verb: str,
         resource: str,
-        method: str,
         path: str,
         body: Any,
         *,
@@ -292,14 +282,10 @@ class Client:
         encoded = self._encoder.encode(body)
         if low_priority:
             async with self._gate.low_priority():
-                return await self._send(
-                    verb, resource, method, path, body=encoded, content_type=content_type, seconds=seconds
-                )
+                return await self._send(verb, resource, path, body=encoded, content_type=content_type, seconds=seconds)
         self._gate.enter()
         try:
-            return await self._send(
-                verb, resource, method, path, body=encoded, content_type=content_type, seconds=seconds
-            )
+            return await self._send(verb, resource, path, body=encoded, content_type=content_type, seconds=seconds)
         finally:
             self._gate.leave()
 
@@ -307,7 +293,6 @@ class Client:
         self,
         verb: str,
         resource: str,
-        method: str,
         path: str,
         *,
         query: Mapping[str, str] | None = None,
@@ -315,27 +300,29 @@ class Client:
         content_type: str = "",
         seconds: float | None = None,
     ) -> bytes:
+        method = _METHODS.get(verb, "GET")
         headers = self._typed_headers.get(content_type)
         if headers is None:
             headers = self._typed_headers[content_type] = {**self._headers, "content-type": content_type}
         limit = self._deadline if seconds is None else min(seconds, self._deadline)
         if self._breaker.open and seconds is None:
             limit = await self._breaker.wait(limit, f"{method} {path}")
+            # Another leader may have written meanwhile: what was decided under this lease must not be sent after it.
             if body is not None and not self._may_write():
                 raise ApiUnavailable(f"{method} {path} was not sent: the lease was over while it waited", status=0)
         clock = asyncio.get_running_loop().time
         begun = clock()
         code = 0
+        request = Request(method=method, path=path, query=query or {}, headers=headers, body=body, seconds=limit)
         try:
-            answer = await self._transport.send(
-                Request(method=method, path=path, query=query or {}, headers=headers, body=body, seconds=limit)
-            )
+            answer = await self._transport.send(request)
             code = answer.status
         except ApiUnavailable:
             self._breaker.record_failure()
             raise
         finally:
-            self._count(verb, resource, code, clock() - begun)
+            if self._metrics is not None:
+                self._metrics.api_request(verb, resource, code, clock() - begun)
         if 200 <= code < 300:
             return answer.body
         refused = error_from(code, answer.headers, answer.body, call=f"{method} {path}")
@@ -345,18 +332,155 @@ class Client:
             self._breaker.record_success()
         raise refused
 
-    def _count(self, verb: str, resource: str, code: int, seconds: float) -> None:
+    def _object(self, kind: Kind[T], body: bytes) -> T:
+        """Decode an object. Raises as `_unreadable` says."""
+        try:
+            obj = read_object(kind, body)
+        except ValueError as error:
+            raise self._unreadable(f"an answer about {kind.plural}", error) from error
+        self._breaker.record_success()
+        return obj
+
+    async def _page(self, kind: Kind[T], path: str, query: Mapping[str, str]) -> tuple[Listing[T], str]:
+        """Return one page of the list at `path`, and the token of the next page ("": there is none).
+
+        An object that does not decode is reported and skipped. Raises ApiUnavailable if the page itself does not.
+        """
+        body = await self._send("list", kind.plural, path, query=query)
+        try:
+            page = decoded(decoder_of(Page).decode, body)
+            version = int(page.metadata.resource_version or 0)
+        except ValueError as error:
+            self._breaker.record_failure()
+            raise ApiUnavailable(f"the list of {path} could not be read: {error}", status=200) from error
+        self._breaker.record_success()
+        listing: Listing[T] = Listing([], version)
+        for raw in page.items:
+            try:
+                listing.items.append(read_object(kind, raw))
+            except ValueError as error:
+                listing.unreadable.append(self._report(kind, raw, error).key)
+        return listing, page.metadata.continue_
+
+    def _unreadable(self, what: str, error: Exception) -> ApiError:
+        """Return the error for an answer that could not be read.
+
+        What is not JSON was cut off on its way: ApiUnavailable. JSON of another shape will be the same the next time.
+        """
+        if isinstance(error, msgspec.DecodeError) and not isinstance(error, msgspec.ValidationError):
+            self._breaker.record_failure()
+            return ApiUnavailable(f"{what} broke off: {error}", status=200)
+        self._breaker.record_success()
+        return ApiError(f"{what} could not be read: {error}", status=200, reason="Unreadable")
+
+    def _report(self, kind: Kind[Any], raw: msgspec.Raw, error: Exception) -> KubeObject:
+        """Log and count an object that does not decode; its metadata, as far as that can be read (else empty)."""
+        try:
+            about: KubeObject = decoded(decoder_of(KubeObject).decode, raw)
+        except ValueError:
+            about = KubeObject()
+        _LOG.error("%s %s could not be read and is skipped: %s", kind.kind, about.key or "(no name)", error)
         if self._metrics is not None:
-            self._metrics.api_request(verb, resource, code, seconds)
+            self._metrics.undecodable(kind.plural)
+        return about
 
 
 class _Tagged(msgspec.Struct, gc=False):
     kind: str = ""
 
 
-_TAGGED = msgspec.json.Decoder(_Tagged)
-
-
 def _selection(label_selector: str, field_selector: str) -> dict[str, str]:
     query = {"labelSelector": label_selector, "fieldSelector": field_selector}
     return {name: value for name, value in query.items() if value}
+
+
+class _PriorityGate:
+    """Delays calls of low priority (Events) while many others are in flight.
+
+    enter and leave: around a call of normal priority; it is counted and never waits. low_priority: around any other:
+    few run at a time, and each waits until fewer others are in flight, but not for ever, so that it is not lost.
+    """
+
+    def __init__(self) -> None:
+        self._width = asyncio.Semaphore(_LOW_PRIORITY_AT_ONCE)
+        self._in_flight = 0
+        self._calm = asyncio.Event()
+        self._calm.set()
+
+    @asynccontextmanager
+    async def low_priority(self) -> AsyncIterator[None]:
+        async with self._width:
+            if not self._calm.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LONGEST_LOW_PRIORITY_WAIT):
+                        await self._calm.wait()
+            yield
+
+    def enter(self) -> None:
+        self._in_flight += 1
+        if self._in_flight == _BUSY:
+            self._calm.clear()
+
+    def leave(self) -> None:
+        self._in_flight -= 1
+        if self._in_flight == _BUSY - 1:
+            self._calm.set()
+
+
+class CircuitBreaker:
+    """Lets calls pass one by one while the API server gives no usable answers.
+
+    Many objects that each retry for themselves would keep an overloaded server overloaded. The circuit opens at the
+    tenth failure in a row; then one call at a time passes, at intervals of 0.15 to 1 s (`backoff.CIRCUIT_OPEN`). The
+    next usable answer closes it. The owner records how each call ended, and awaits `wait` while the circuit is `open`.
+    Belongs to one event loop.
+    """
+
+    def __init__(self) -> None:
+        self.open = False
+        self._failures = 0
+        self._interval = 0.0
+        self._next = 0.0
+        self._closed = asyncio.Event()
+
+    def record_success(self) -> None:
+        """Record a call with a usable answer. A refusal is one."""
+        self._failures = 0
+        if self.open:
+            self.open = False
+            self._closed.set()
+
+    def record_failure(self, retry_after: float | None = None) -> None:
+        """Record a call without one: no connection, 429 or 5xx. retry_after: the seconds the server asked for."""
+        self._failures += 1
+        if self._failures < CIRCUIT_OPEN.threshold:
+            return
+        now = asyncio.get_running_loop().time()
+        if not self.open:
+            self.open = True
+            self._closed.clear()
+        self._interval = CIRCUIT_OPEN.delay(self._failures)
+        self._next = now + CIRCUIT_OPEN.delay(self._failures, asked=retry_after)
+
+    async def wait(self, seconds: float, call: str) -> float:
+        """Wait until the call may be sent; returns what is left of its `seconds`.
+
+        Raises ApiUnavailable if its time would be over before, or if the process was stopped meanwhile. call: method
+        and path, for the error.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while self.open:
+            # A timer may ring a clock tick early.
+            if loop.time() >= self._next - _TICK:
+                self._next = loop.time() + self._interval
+                break
+            due = self._next
+            if due >= end:
+                raise ApiUnavailable(f"{call} was not sent: the API server gives no usable answers", status=0)
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
+                    await self._closed.wait()
+            if loop.time() > due + _LATE:
+                raise ApiUnavailable(f"{call} was not sent: the process was stopped while it waited", status=0)
+        return end - loop.time()

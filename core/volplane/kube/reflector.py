@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from random import Random
 from typing import Generic, TypeVar
 
 from volplane._delays import WATCH_ENDED
 from volplane.errors import ApiError, ApiGone, ApiUnavailable
+from volplane.kube.answers import Change
 from volplane.kube.cache import Cache
-from volplane.kube.client import Client, Listing, full_list_if_expired
+from volplane.kube.client import Client, full_list_if_expired
 from volplane.kube.objects import KubeObject
 from volplane.kube.transport import ApiMetrics
-from volplane.kube.watch import Change, Watch
 
 __all__ = ["Reflector"]
 
@@ -66,9 +66,8 @@ class Reflector(Generic[T]):
         self._cache = cache
         self.kind = cache.kind
         self._random = random
-        self._namespace = namespace
-        self._labels = label_selector
-        self._fields = field_selector
+        self._where = {"namespace": namespace, "label_selector": label_selector, "field_selector": field_selector}
+        self._selects = bool(label_selector or field_selector)
         self._restored = restored
         self._metrics = metrics
         self._version: int | None = None
@@ -92,45 +91,45 @@ class Reflector(Generic[T]):
         while True:
             self._succeeded = False
             error: ApiError | None = None
+            why = "end"
             try:
                 if self._version is None:
-                    self._version = await self._list()
+                    self._version = await full_list_if_expired(self._read)
                 elif self._doubtful:
                     await self._verify(self._version)
                 await self._follow(self._version)
-                self._ended("end")
             except ApiGone as gone:
-                error, self._version = gone, None
-                self._ended("gone")
+                error, why, self._version = gone, "gone", None
             except ApiError as failed:
-                error, self._doubtful = failed, True
-                self._ended("error")
+                error, why, self._doubtful = failed, "error", True
+            if self._metrics is not None:
+                self._metrics.watch_ended(self.kind.plural, why)
             if error is not None or not self._succeeded:
                 await self._pause(error)
 
-    async def _list(self) -> int:
-        return await full_list_if_expired(self._read)
-
     async def _read(self, limit: int) -> int:
+        """Take the whole list into the cache; its version."""
         seen: set[str] = set()
         version = 0
         begun = asyncio.get_running_loop().time()
-        async for page in self._client.pages(
-            self.kind,
-            namespace=self._namespace,
-            label_selector=self._labels,
-            field_selector=self._fields,
-            limit=limit,
-        ):
-            if self._contradicts(page, begun):
+        async for page in self._client.pages(self.kind, limit=limit, **self._where):
+            listed = page.version
+            # The server was restored or replaced if its version, or that of an object, went back.
+            if listed < self._cache.reached or any(
+                self._cache.contradicts(obj, listed, begun=begun) for obj in page.items
+            ):
+                text = (
+                    "%s: the server's version went back from %d to %d, or an object's did: starting from an empty cache"
+                )
+                _LOG.warning(text, self.kind.plural, self._cache.reached, listed)
                 self._restored()
                 self._cache.clear()
-                return await self._list()
+                return await full_list_if_expired(self._read)
             seen.update(page.unreadable)
             for obj in page.items:
                 seen.add(obj.key)
                 self._cache.observe(obj)
-            version = page.version
+            version = listed
             await asyncio.sleep(0)
         self._cache.prune(seen, version)
         self._cache.mark_synced()
@@ -139,22 +138,13 @@ class Reflector(Generic[T]):
             self._metrics.listed(self.kind.plural)
         return version
 
-    def _contradicts(self, page: Listing[T], begun: float) -> bool:
-        """Tell whether the server was restored or replaced: its version, or that of an object, went back."""
-        back = page.version < self._cache.reached
-        if not back and not any(self._cache.contradicts(obj, page.version, begun=begun) for obj in page.items):
-            return False
-        text = "%s: the server's version went back from %d to %d, or an object's did: starting from an empty cache"
-        _LOG.warning(text, self.kind.plural, self._cache.reached, page.version)
-        return True
-
     async def _verify(self, version: int) -> None:
         """Raise ApiGone if the server has not reached `version`: it was restored from a backup, or replaced.
 
         A stock server lets a watch begin at a version in its future, and sends nothing, not even a bookmark, until it
         gets there.
         """
-        newest = await self._client.newest_version(self.kind, namespace=self._namespace)
+        newest = await self._client.newest_version(self.kind, namespace=self._where["namespace"])
         if newest < version:
             self._restored()
             raise ApiGone(f"version {version} is not known, the newest is {newest}", status=410)
@@ -167,13 +157,7 @@ class Reflector(Generic[T]):
         loop = asyncio.get_running_loop()
         due = loop.time() + seconds - _EARLY
         async with self._client.watch(
-            self.kind,
-            version=version,
-            namespace=self._namespace,
-            label_selector=self._labels,
-            field_selector=self._fields,
-            seconds=seconds,
-            quiet=_QUIET,
+            self.kind, version=version, seconds=seconds, quiet=_QUIET, **self._where
         ) as changes:
             lasting = loop.call_later(_LASTING, self._succeed)
             self._heard = loop.time()
@@ -190,11 +174,18 @@ class Reflector(Generic[T]):
         # A server ends watches early when it stops; what starts in its place may have been restored.
         self._doubtful = not delivered or loop.time() < due
 
-    async def _take(self, changes: Watch[T], version: int) -> int:
+    async def _take(self, changes: AsyncIterator[Change[T]], version: int) -> int:
         """Take in the changes of a watch that began at `version`; how many there were."""
         delivered, clock = 0, asyncio.get_running_loop().time
         async for change in changes:
-            self._apply(change)
+            if change.type == "DELETED":
+                about = change.about
+                # What left the selection may still exist: it may come back.
+                self._cache.observe_deleted(about.key, about.uid, change.version, may_return=self._selects)
+            elif change.object is not None:
+                self._cache.observe(change.object)
+            elif change.type == "BOOKMARK":
+                self._bookmarked = True
             version = self._version = max(version, change.version)
             self._cache.reached = max(self._cache.reached, version)
             if not delivered:
@@ -205,23 +196,10 @@ class Reflector(Generic[T]):
                 await asyncio.sleep(0)
         return delivered
 
-    def _apply(self, change: Change[T]) -> None:
-        if change.type == "DELETED":
-            about, selects = change.about, bool(self._labels or self._fields)
-            self._cache.observe_deleted(about.key, about.uid, change.version, may_return=selects)
-        elif change.object is not None:
-            self._cache.observe(change.object)
-        elif change.type == "BOOKMARK":
-            self._bookmarked = True
-
     def _succeed(self) -> None:
         self._succeeded = True
         self.failing = ""
         self._failures = 0
-
-    def _ended(self, why: str) -> None:
-        if self._metrics is not None:
-            self._metrics.watch_ended(self.kind.plural, why)
 
     async def _pause(self, error: ApiError | None) -> None:
         self._failures += 1

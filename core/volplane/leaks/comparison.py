@@ -21,8 +21,8 @@ from volplane.errors import OutcomeUnknown, VolplaneError
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import context_of
 from volplane.kube import names
+from volplane.kube.answers import Listing
 from volplane.kube.client import Client
-from volplane.kube.decoding import Listing
 from volplane.kube.kinds import CLAIMS, VOLUMES, Kind
 from volplane.kube.objects import Claim, Volume
 from volplane.requests import ListRequest

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from volplane.errors import ApiNotFound
 from volplane.kube import kinds
+from volplane.kube.answers import error_from
 from volplane.kube.events import EVENTS
 from volplane.kube.kinds import Kind
-from volplane.kube.status import error_from
 from volplane_embedded.apiserver.server import ApiServer
 
 __all__ = ["Api", "Json"]

@@ -117,7 +117,7 @@ async def test_a_tombstone_outlives_the_longest_call_and_then_goes() -> None:
     assert not cache.observe(volume("a", 11))
     await asyncio.sleep(2)
     cache.observe_deleted("y", "uid-y", 13)
-    assert cache._tombstones._stones.keys() == {"uid-x", "uid-y"}
+    assert cache._tombstones.keys() == {"uid-x", "uid-y"}
 
 
 async def test_a_tombstone_that_is_renewed_is_kept_for_its_new_time() -> None:

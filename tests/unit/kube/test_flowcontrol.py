@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from volplane.errors import ApiError, ApiUnavailable
-from volplane.kube.client import Client
-from volplane.kube.flowcontrol import CircuitBreaker
+from volplane.kube.client import CircuitBreaker, Client
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.transport import Response
 
