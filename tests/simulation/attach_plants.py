@@ -83,7 +83,7 @@ def leave_what_is_left_over(stack: ExitStack) -> None:
 
 def compare_nothing(stack: ExitStack) -> None:
     """Believe for ever what attachments say."""
-    replace(stack, AttachmentComparison, "_compare", compare_nothing_at_all)
+    replace(stack, AttachmentComparison, "compare", compare_nothing_at_all)
 
 
 async def compare_nothing_at_all(*_: Any) -> None: ...

@@ -11,12 +11,10 @@ from functools import partial
 from typing import Final
 
 from volplane.attach.attach_detach import AttachDetachState, waiting_nodes
-from volplane.attach.attacher import decide_attachment
-from volplane.attach.csidriver import decide_csi_driver
+from volplane.attach.attacher import decide_attachment, decide_csi_driver
 from volplane.attach.desired import NODE_INDEX, VOLUME_INDEXES, count_volumes, wanted_or_attached
-from volplane.attach.handlers import AttachDetachHandlers, AttacherHandlers
-from volplane.attach.operation import AttachOperation, DetachOperation
-from volplane.attach.reconcilers import NodeReconciler, PairReconciler
+from volplane.attach.operation import AttacherHandlers, AttachOperation, DetachOperation
+from volplane.attach.reconcile import AttachDetach
 from volplane.controller.controller import FOLLOW, READ, Controller, Duty, Role, Rule, Watch
 from volplane.intents.operation import OperationDeps
 from volplane.kube.names import PROVISIONED_BY
@@ -79,18 +77,18 @@ def _attach_detach(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     cluster.volumes.add_indexes(VOLUME_INDEXES)
     cluster.pods.add_indexes(NODE_INDEX)
     state = AttachDetachState(cluster, force_detach_after=role.force_detach_after, attaches_here=role.runs("attacher"))
-    pairs, nodes = deps.queue("attach-detach"), deps.queue("node-reports")
+    both = AttachDetach(state, deps.queue("attach-detach"), deps.queue("node-reports"), deps.metrics)
     yield Controller(
         queue="attach-detach",
         cache=cluster.attachments,
         awaited=partial(waiting_nodes, cluster=cluster),
-        decide=PairReconciler(state, pairs.enqueue, nodes.enqueue, deps.metrics),
+        decide=both.reconcile_pair,
         watches=(Watch(cache=cluster.pods), Watch(cache=cluster.attachments), Watch(cache=cluster.csi_drivers)),
-        subscribe=AttachDetachHandlers(state, pairs=pairs, nodes=nodes).subscribe,
+        subscribe=both.subscribe,
         resync=lambda: wanted_or_attached(cluster),
         measure=lambda metrics: metrics.volumes_on_nodes(*count_volumes(cluster)),
     )
-    yield Controller(queue="node-reports", cache=cluster.nodes, decide=NodeReconciler(state), resync=cluster.nodes.keys)
+    yield Controller(queue="node-reports", cache=cluster.nodes, decide=both.reconcile_node, resync=cluster.nodes.keys)
 
 
 ATTACH_DETACH: Final[Duty[OperationDeps]] = Duty(

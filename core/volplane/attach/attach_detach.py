@@ -28,7 +28,6 @@ from volplane.attach.desired import (
     pair_of_attachment,
     pairs_wanted,
     unique_name,
-    users_and_volume,
     users_of,
     volume_of_claim,
     volumes_in_use,
@@ -98,8 +97,8 @@ class Decision(NamedTuple):
 def decide_pair(pair: Pair, state: AttachDetachState, reads: LiveReads) -> Decision:
     """Return the next step for the volume on the node."""
     attachment = state.cluster.attachments.get(pair.attachment)
-    users, volume = users_and_volume(pair, state.cluster)
-    if volume is not None:
+    if found := users_of(pair, state.cluster):
+        users, volume = [pod for pod, _ in found], found[0][1]
         return _wanted(pair, attachment, volume, users, state)._replace(wanted=True)
     if attachment is None or not named_by_controller(attachment):
         return Decision(Settled())
@@ -153,7 +152,9 @@ def _create(pair: Pair, volume: Volume, users: Sequence[Pod], state: AttachDetac
         metadata={"name": pair.attachment, **ours, "annotations": annotations},
         spec={"attacher": driver, "nodeName": pair.node, "source": {"persistentVolumeName": volume.name}},
     )
-    failure = EventRecord(PODS, users[0], "Warning", "FailedAttachVolume", _failed_text(volume, "").rstrip(": "))
+    failure = EventRecord(
+        PODS, users[0], "Warning", "FailedAttachVolume", f'AttachVolume.Attach failed for volume "{volume.name}"'
+    )
     why = f"pod {users[0].key} needs it on {pair.node}"
     return Decision(Create(kind=ATTACHMENTS, body=body, why=why, failure_event=failure))
 
@@ -164,7 +165,7 @@ def _blocked(
     """Wait for another node that has it. Events say so if it stays there for a while, and why no detach succeeds."""
     nodes = ", ".join(sorted({each.spec.node_name for each in others}))
     reason = f"it is attached to {nodes}, and may be on one node at a time"
-    theirs = [pod for other in others for pod in users_of(Pair(other.spec.node_name, pair.volume), state.cluster)]
+    theirs = [pod for other in others for pod, _ in users_of(Pair(other.spec.node_name, pair.volume), state.cluster)]
     if not any(_holds(pair.volume, each, theirs, state) for each in others):
         return Decision(Wait(reason=reason))
     failures = "".join(
@@ -227,13 +228,9 @@ def _awaited(attachment: VolumeAttachment, volume: Volume, users: Sequence[Pod],
 def _attach_failed(
     volume: Volume, users: Sequence[Pod], why: str, *, about: str, seconds: float | None = None
 ) -> Decision:
-    text = _failed_text(volume, why)
+    text = f'AttachVolume.Attach failed for volume "{volume.name}" : {why}'
     events = tuple(EventRecord(PODS, pod, "Warning", "FailedAttachVolume", text) for pod in users)
     return Decision(Wait(reason=why, seconds=seconds, events=events), about=about, failed=True)
-
-
-def _failed_text(volume: Volume, why: str) -> str:
-    return f'AttachVolume.Attach failed for volume "{volume.name}" : {why}'
 
 
 def _outlived(attachment: VolumeAttachment, node: Node) -> bool:
@@ -258,7 +255,7 @@ def _unwanted(pair: Pair, attachment: VolumeAttachment, state: AttachDetachState
     forced, left = _force(pair, node, state) if mounted else ("", None)
     if mounted and not forced:
         return Decision(Wait(reason=f"node {pair.node} still uses it", seconds=left))
-    if node is not None and is_managed(node) and _lists(pair, node):
+    if node is not None and is_managed(node) and _among(pair, listed_volumes(node)):
         return Decision(Wait(reason=f"the report of node {pair.node} still lists it"))
     if not forced and pair.key not in state.withdrawn and not reads.has(NODES, pair.node):
         return Decision(Read(NODES, pair.node, why="does its kubelet use the volume?"))
@@ -272,10 +269,6 @@ def _mounted(pair: Pair, node: Node | None, state: AttachDetachState) -> bool:
         return _among(pair, volumes_in_use(node))
     known = state.last_in_use.get(pair.node)
     return known is None or _among(pair, known)
-
-
-def _lists(pair: Pair, node: Node) -> bool:
-    return _among(pair, listed_volumes(node))
 
 
 def _among(pair: Pair, volumes: Iterable[str]) -> bool:
@@ -331,7 +324,7 @@ def report_differs(pair: Pair, state: AttachDetachState) -> bool:
     node = state.cluster.nodes.get(pair.node)
     if node is None or not is_managed(node):
         return False
-    return not _stays(pair, node, state) if _lists(pair, node) else _appears(pair, node, state)
+    return not _stays(pair, node, state) if _among(pair, listed_volumes(node)) else _appears(pair, node, state)
 
 
 def _stays(pair: Pair, node: Node, state: AttachDetachState) -> bool:

@@ -3,39 +3,59 @@
 The finalizer and the record of what is attached where are written before `attach` is called for the first time; if
 attach-detach runs in this process, it creates the attachment with them. They are removed when `detach` is done. So an
 attachment that is being deleted still says what to detach, even if volume and node are gone.
+
+Whether volumes need attaching is said by the CSIDriver object, which is written only for a driver whose CSI driver name
+is its own name; the object of another name belongs to the node plugin. Without the object kube-controller-manager makes
+attachments, kubelets wait for them, and the scheduler ignores every CSIStorageCapacity.
 Source: pkg/controller/csi_handler.go of kubernetes-csi/external-attacher.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Final
 
 from msgspec.structs import replace
 
+from volplane.assets import AccessMode, Ownership, VolumeMode, VolumeSource
 from volplane.attach.desired import (
     attacher_finalizer,
     attachment_name,
     csi_parts,
     listed_volumes,
+    shares_nodes,
     unique_name,
     volumes_in_use,
 )
-from volplane.attach.record import declaration, intent_of, recorded_state, true_record
-from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Read, Run, Settled, Wait
+from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Read, Run, Settled, Wait, warning
 from volplane.drivers.view import DriverView
 from volplane.intents.ownership import DriverLookup, driver_named, driver_of
+from volplane.intents.requests import volume_identity
 from volplane.kube import names
-from volplane.kube.kinds import ATTACHMENTS, NODES
+from volplane.kube.kinds import ATTACHMENTS, CSI_DRIVERS, NODES
 from volplane.kube.objects import Node, Volume, VolumeAttachment
+from volplane.requests import NodeIdentity, VolumeIdentity
 from volplane.state.cluster_state import ClusterState
-from volplane.state.naming import volume_source
+from volplane.state.naming import asset_key, handle_in, volume_source
 from volplane.state.progress import Attached, Attaching, AttachmentFailure, Detached, Detaching
-from volplane.state.records import AttachmentIntent, attachment_intent_of, write_intent
+from volplane.state.records import INTENT_VERSION, AttachmentIntent, attachment_intent_of, write_intent
 
-__all__ = ["VALID", "decide_attachment", "declared", "recreate_for_detach", "rfc3339", "unrecorded_attachment"]
+__all__ = [
+    "VALID",
+    "decide_attachment",
+    "decide_csi_driver",
+    "declared",
+    "identity_of_record",
+    "intent_of",
+    "node_of_record",
+    "recorded_state",
+    "unrecorded_attachment",
+    "volume_to_attach",
+]
 
 VALID: Final = 60.0
 """Seconds for which a listing of the backend counts: a process that was stopped meanwhile lists again."""
+TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 _MOST_BYTES = 1024
 """Of an error message in the status; the API server refuses a longer one."""
 
@@ -44,7 +64,7 @@ def decide_attachment(key: str, cluster: ClusterState, reads: LiveReads) -> Acti
     """Return the next action for the VolumeAttachment of this name."""
     attachment = cluster.attachments.get(key)
     if attachment is None:
-        return recreate_for_detach(key, cluster, reads)
+        return _recreate_for_detach(key, cluster, reads)
     candidates = cluster.drivers.attachers(attachment.spec.attacher)
     if not candidates:
         made = cluster.volumes.get(attachment.spec.source.persistent_volume_name or "")
@@ -54,7 +74,11 @@ def decide_attachment(key: str, cluster: ClusterState, reads: LiveReads) -> Acti
         return _detach_step(attachment, candidates, cluster)
     if attachment.annotation(names.LEFTOVER) is not None:
         return Delete(kind=ATTACHMENTS, target=attachment, why="it was created again to be detached", exact=False)
-    if attachment.status.attached and not _doubtful(attachment, cluster):
+    progress = cluster.progress.attachments.get(attachment.uid)
+    step, shown = progress.step, attachment.status.attachment_metadata or {}
+    # The status may be wrong: the backend shows otherwise, or the machine is another.
+    doubtful = progress.lost or _moved(attachment, cluster) or (isinstance(step, Attached) and step.metadata != shown)
+    if attachment.status.attached and not doubtful:
         return _keep_declared(attachment, candidates, cluster)
     return _attach_step(attachment, candidates, cluster)
 
@@ -73,15 +97,6 @@ def _keep_declared(attachment: VolumeAttachment, candidates: tuple[str, ...], cl
     return _declare(attachment, volume, lookup.driver, node, cluster) or Settled()
 
 
-def _doubtful(attachment: VolumeAttachment, cluster: ClusterState) -> bool:
-    """Return whether the status may be wrong: the backend shows otherwise, or the machine is another."""
-    progress = cluster.progress.attachments.get(attachment.uid)
-    if progress.lost or _moved(attachment, cluster):
-        return True
-    step = progress.step
-    return isinstance(step, Attached) and dict(step.metadata) != (attachment.status.attachment_metadata or {})
-
-
 def _moved(attachment: VolumeAttachment, cluster: ClusterState) -> str:
     """Return what is wrong if the node's name is that of another machine now; else "".
 
@@ -90,9 +105,13 @@ def _moved(attachment: VolumeAttachment, cluster: ClusterState) -> str:
     """
     node, was = cluster.nodes.get(attachment.spec.node_name), attachment.annotation(names.NODE_ID)
     record = attachment_intent_of(attachment)
-    if node is None or was is None or node.spec.provider_id in ("", was) or record is None:
-        return ""
-    if record.node_uid == node.uid:
+    if (
+        node is None
+        or was is None
+        or node.spec.provider_id in ("", was)
+        or record is None
+        or record.node_uid == node.uid
+    ):
         return ""
     return (
         f'node "{node.name}" was {was or "a machine without an id"} and is {node.spec.provider_id} now: this '
@@ -125,7 +144,20 @@ def _attach_step(attachment: VolumeAttachment, candidates: tuple[str, ...], clus
         return _cannot(attachment, "attach", f'node "{attachment.spec.node_name}" does not exist', cluster)
     if volume.terminating and not attachment.status.attached:
         return _cannot(attachment, "attach", f'PersistentVolume "{name}" is being deleted', cluster)
-    return _declare(attachment, volume, driver, node, cluster) or _attach(attachment, cluster)
+    # What is attached must be on record before the backend attaches it: else nothing could detach it.
+    if (declare := _declare(attachment, volume, driver, node, cluster)) is not None:
+        return declare
+    if (report := _unreported(attachment, "attach", cluster)) is not None:
+        return report
+    step = cluster.progress.attachments.get(attachment.uid).step
+    if isinstance(step, Attached):
+        gone = {key: None for key in attachment.status.attachment_metadata or {} if key not in step.metadata}
+        status = {"attached": True, "attachError": None, "attachmentMetadata": {**gone, **step.metadata} or None}
+        why = f"{attachment.spec.attacher} attached it"
+        return Patch(kind=ATTACHMENTS, target=attachment, body={"status": status}, subresource="status", why=why)
+    record = attachment_intent_of(attachment)
+    assert record is not None  # noqa: S101 -- _declare wrote it
+    return _go_on("attach", attachment, record, cluster)
 
 
 def _driver_for(volume: Volume, candidates: tuple[str, ...], cluster: ClusterState) -> DriverLookup:
@@ -189,24 +221,6 @@ def declared(volume: Volume, node: Node, attacher: str, cluster: ClusterState) -
     }
 
 
-def _attach(attachment: VolumeAttachment, cluster: ClusterState) -> Action:
-    record = attachment_intent_of(attachment)
-    assert record is not None  # noqa: S101 -- _declare wrote it
-    if (report := _unreported(attachment, "attach", cluster)) is not None:
-        return report
-    match cluster.progress.attachments.get(attachment.uid).step:
-        case Attached(metadata=metadata):
-            former = attachment.status.attachment_metadata or {}
-            shown = {**{key: None for key in former if key not in metadata}, **metadata} or None
-            body = {"status": {"attached": True, "attachError": None, "attachmentMetadata": shown}}
-            why = f"{attachment.spec.attacher} attached it"
-            return Patch(kind=ATTACHMENTS, target=attachment, body=body, subresource="status", why=why)
-        case Attaching() as pending:
-            if (step := _resume(attachment, record, "attach", pending, cluster)) is not None:
-                return step
-    return _run("attach", attachment, record)
-
-
 # --- detaching ----------------------------------------------------------------------------------------------------
 
 
@@ -224,13 +238,9 @@ def _detach_step(attachment: VolumeAttachment, candidates: tuple[str, ...], clus
         return report
     if not lookup.driver.info.attach_required:
         return _detached(attachment, finalizer)
-    match cluster.progress.attachments.get(attachment.uid).step:
-        case Detached():
-            return _detached(attachment, finalizer)
-        case Detaching() as pending:
-            if (step := _resume(attachment, record, "detach", pending, cluster)) is not None:
-                return step
-    return _run("detach", attachment, record)
+    if isinstance(cluster.progress.attachments.get(attachment.uid).step, Detached):
+        return _detached(attachment, finalizer)
+    return _go_on("detach", attachment, record, cluster)
 
 
 def _recorded(
@@ -267,32 +277,28 @@ def _detached(attachment: VolumeAttachment, finalizer: str) -> Patch:
 # --- both ---------------------------------------------------------------------------------------------------------
 
 
-def _run(verb: str, attachment: VolumeAttachment, record: AttachmentIntent) -> Run:
-    """Return the operation. Those on one asset exclude each other, unless it may be on several nodes at once."""
+def _go_on(verb: str, attachment: VolumeAttachment, record: AttachmentIntent, cluster: ClusterState) -> Action:
+    """Call the hook, unless a long call goes on: then keep its state, or wait until it is due.
+
+    Operations on one asset exclude each other, unless it may be on several nodes at once.
+    """
+    step, node = cluster.progress.attachments.get(attachment.uid).step, attachment.spec.node_name
+    if isinstance(step, Attaching if verb == "attach" else Detaching):
+        resume = step.resume(recorded_state(record, verb), cluster.monotonic())
+        if resume.write:
+            kept = replace(record, hook=verb, state=dict(step.state))
+            return _write_record(attachment, kept, why="keep the driver's state")
+        if resume.seconds:
+            return Wait(reason=f'driver "{record.driver}" is {verb}ing it', seconds=resume.seconds)
     return Run(
         verb=verb,
         key=attachment.name,
         uid=attachment.uid,
         driver=record.driver,
         asset=record.asset,
-        node=attachment.spec.node_name if record.shared else "",
-        group=f"{verb} {attachment.spec.node_name}",
+        node=node if record.shared else "",
+        group=f"{verb} {node}",
     )
-
-
-def _resume(
-    attachment: VolumeAttachment,
-    record: AttachmentIntent,
-    hook: str,
-    pending: Attaching | Detaching,
-    cluster: ClusterState,
-) -> Action | None:
-    """Go on with a long call: keep its state, or wait until it is due; None: call the hook now."""
-    resume = pending.resume(recorded_state(record, hook), cluster.monotonic())
-    if resume.write:
-        kept = replace(record, hook=hook, state=dict(pending.state))
-        return _write_record(attachment, kept, why="keep the driver's state")
-    return Wait(reason=f'driver "{record.driver}" is {hook}ing it', seconds=resume.seconds) if resume.seconds else None
 
 
 def _write_record(attachment: VolumeAttachment, record: AttachmentIntent, *, why: str) -> Patch:
@@ -306,7 +312,7 @@ def _unreported(attachment: VolumeAttachment, hook: str, cluster: ClusterState) 
     if failure is None or failure.hook != hook:
         return None
     shown = attachment.status.attach_error if hook == "attach" else attachment.status.detach_error
-    if shown is not None and (shown.message, shown.time) == (_text(failure), rfc3339(cluster)):
+    if shown is not None and (shown.message, shown.time) == (_text(failure), cluster.now().strftime(TIME_FORMAT)):
         return None
     return _report(attachment, failure, cluster)
 
@@ -321,7 +327,7 @@ def _cannot(attachment: VolumeAttachment, hook: str, why: str, cluster: ClusterS
 
 
 def _report(attachment: VolumeAttachment, failure: AttachmentFailure, cluster: ClusterState) -> Patch:
-    error = {"time": rfc3339(cluster), "message": _text(failure), "errorCode": failure.code}
+    error = {"time": cluster.now().strftime(TIME_FORMAT), "message": _text(failure), "errorCode": failure.code}
     status: dict[str, Any] = {"attachError" if failure.hook == "attach" else "detachError": error}
     if failure.hook == "attach" and attachment.status.attached:
         status["attached"] = False
@@ -331,11 +337,6 @@ def _report(attachment: VolumeAttachment, failure: AttachmentFailure, cluster: C
 
 def _text(failure: AttachmentFailure) -> str:
     return failure.message.encode()[:_MOST_BYTES].decode("utf-8", "ignore")
-
-
-def rfc3339(cluster: ClusterState) -> str:
-    """Return the time now, as the API writes times."""
-    return cluster.now().strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 # --- attached without an attachment -------------------------------------------------------------------------------
@@ -353,7 +354,7 @@ def unrecorded_attachment(volume: Volume, node: str, driver: str, cluster: Clust
     return attachment_name(attacher, handle, node) if driver in cluster.drivers.attachers(attacher) else ""
 
 
-def recreate_for_detach(name: str, cluster: ClusterState, reads: LiveReads) -> Action:
+def _recreate_for_detach(name: str, cluster: ClusterState, reads: LiveReads) -> Action:
     """Return the next step for an attachment that does not exist: none, unless the backend showed its volume there.
 
     The Node is read live: what its kubelet uses, or may start to use, is left alone.
@@ -385,3 +386,134 @@ def recreate_for_detach(name: str, cluster: ClusterState, reads: LiveReads) -> A
     spec = {"attacher": attacher, "nodeName": node.name, "source": {"persistentVolumeName": volume.name}}
     body = ATTACHMENTS.body(metadata=metadata, spec=spec)
     return Create(kind=ATTACHMENTS, body=body, why=f"{volume.name} is attached to {node.name}, and nothing says so")
+
+
+# --- the record ---------------------------------------------------------------------------------------------------
+
+
+def true_record(attachment: VolumeAttachment, volume: Volume | None) -> AttachmentIntent | None:
+    """Return the record; None if it is damaged, or was edited to name another asset than the volume's.
+
+    volume: the one that the attachment names, if it exists. If it was created again it has another uid: then the record
+    is about the former one.
+    """
+    record = attachment_intent_of(attachment)
+    if record is None or volume is None or record.uid != volume.uid:
+        return record
+    handle = volume.annotation(names.HANDLE) or handle_in(volume_source(volume))
+    return record if record.handle == handle else None
+
+
+def recorded_state(record: AttachmentIntent, hook: str) -> dict[str, Any] | None:
+    """Return the state that the last `InProgress` of this hook returned; None if there was none."""
+    return record.state if record.hook == hook else None
+
+
+def volume_to_attach(volume: Volume, driver: DriverView, cluster_id: str) -> VolumeIdentity:
+    """Return the volume as hooks see it. Marks are expected only on what this driver made."""
+    identity = volume_identity(volume, cluster_id)
+    return (
+        identity
+        if volume.annotation(names.PROVISIONED_BY) == driver.name
+        else dataclasses.replace(identity, owner=None)
+    )
+
+
+def intent_of(volume: Volume, driver: DriverView, node_uid: str, cluster_id: str) -> AttachmentIntent:
+    """Return what is recorded before `attach` is called for the first time."""
+    identity = volume_to_attach(volume, driver, cluster_id)
+    return AttachmentIntent(
+        v=INTENT_VERSION,
+        driver=driver.name,
+        asset=asset_key(volume),
+        volume=volume.name,
+        uid=volume.uid,
+        handle=identity.handle,
+        source=identity.source.kind,
+        fields=dict(identity.source.fields),
+        capacity=identity.capacity_bytes,
+        generation=identity.owner.generation if identity.owner is not None else 0,
+        access_modes=[str(mode) for mode in identity.access_modes],
+        volume_mode=str(identity.volume_mode),
+        attributes={} if identity.source.kind == "csi" else dict(identity.attributes),
+        node_uid=node_uid,
+        shared=shares_nodes(volume),
+    )
+
+
+def declaration(volume: Volume, driver: DriverView, node: Node, cluster_id: str) -> dict[str, str]:
+    """Return the annotations that are written before anything is attached: the record, and the backend's node id."""
+    record = intent_of(volume, driver, node.uid, cluster_id)
+    return {names.NODE_ID: node.spec.provider_id, names.INTENT: write_intent(record)}
+
+
+def identity_of_record(record: AttachmentIntent, cluster_id: str) -> VolumeIdentity:
+    """Return the volume as hooks see it, from the record alone."""
+    owner = None
+    if record.generation:
+        owner = Ownership(
+            cluster_id=cluster_id,
+            claim_uid=record.volume.removeprefix("pvc-"),
+            volume_name=record.volume,
+            generation=record.generation,
+        )
+    in_source = record.fields.get("volumeAttributes") if record.source == "csi" else None
+    return VolumeIdentity(
+        name=record.volume,
+        uid=record.uid,
+        handle=record.handle,
+        source=VolumeSource(kind=record.source, fields=record.fields),
+        capacity_bytes=record.capacity,
+        owner=owner,
+        attributes=dict(in_source or record.attributes),
+        volume_mode=VolumeMode(record.volume_mode),
+        access_modes=tuple(AccessMode(mode) for mode in record.access_modes),
+    )
+
+
+def node_of_record(attachment: VolumeAttachment, record: AttachmentIntent, node: Node | None) -> NodeIdentity:
+    """Return the node to which it was attached. node: the one that has the name now; it may be another machine."""
+    same = node is not None and (not record.node_uid or node.uid == record.node_uid)
+    labels = dict(node.metadata.labels or {}) if node is not None and same else {}
+    shown = node.spec.provider_id if node is not None and node.uid == record.node_uid else ""
+    return NodeIdentity(
+        name=attachment.spec.node_name,
+        uid=record.node_uid,
+        instance_id=shown or attachment.annotation(names.NODE_ID) or "",
+        labels=labels,
+    )
+
+
+# --- CSIDriver objects --------------------------------------------------------------------------------------------
+
+
+def decide_csi_driver(name: str, cluster: ClusterState, *, attacher: bool, capacity: bool) -> Action:
+    """Return the next action for the CSIDriver of the driver of this name.
+
+    attacher, capacity: this process serves attachments, publishes room.
+    """
+    driver = cluster.drivers.get(name) or cluster.drivers.distributed(name)
+    if driver is None:
+        return Settled()
+    attaches = attacher and driver.info.csi_driver_name == name
+    publishes = capacity and cluster.drivers.publishes(name)
+    if not attaches and not publishes:
+        return Settled()
+    found = cluster.csi_drivers.get(name)
+    needed = driver.info.attach_required
+    if found is None:
+        spec = {"attachRequired": needed, "podInfoOnMount": False, "volumeLifecycleModes": ["Persistent"]}
+        spec |= {"storageCapacity": True} if publishes else {}
+        body = CSI_DRIVERS.body(metadata={"name": name}, spec=spec)
+        return Create(kind=CSI_DRIVERS, body=body, why="say what its volumes need")
+    if publishes and not found.spec.storage_capacity:
+        body = {"spec": {"storageCapacity": True}}
+        return Patch(kind=CSI_DRIVERS, target=found, body=body, why="let the scheduler heed its published room")
+    if not attaches or found.spec.attach_required == needed:
+        return Settled()
+    message = (
+        f"spec.attachRequired is {str(found.spec.attach_required).lower()}, but driver {name} "
+        f"{'attaches its volumes' if needed else 'needs no attaching'}; the field cannot be changed: delete the "
+        "object, and it is made anew"
+    )
+    return Wait(reason=message, events=(warning(CSI_DRIVERS, found, "AttachRequiredDiffers", message),))

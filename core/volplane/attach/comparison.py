@@ -3,7 +3,7 @@
 An attachment is lost if two listings in a row do not show its asset at its node: an Event on the volume reports that,
 and `attach` is called again. Another Event reports an asset that the backend shows at a machine for which there is no
 attachment. If the asset carries the marks of the volume, and the machine is a node of ours, the asset is detached after
-a second listing (`attacher.recreate_for_detach`). Any other asset stays attached, because a person may want that.
+a second listing (`attacher.unrecorded_attachment`). Any other asset stays attached, because a person may want that.
 Source: the reconcile sync of kubernetes-csi/external-attacher, which does the first.
 """
 
@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from volplane._delays import LEAK_CHECK_WITHOUT_DRIVER
 from volplane.assets import ListedAsset
 from volplane.attach.attacher import unrecorded_attachment
 from volplane.attach.desired import plugin_label
-from volplane.attach.reconcilers import AttachMetrics
 from volplane.controller import logs
 from volplane.controller.actions import warning
+from volplane.controller.metrics import Metrics
 from volplane.drivers.view import DriverView
 from volplane.errors import VolplaneError
 from volplane.intents.operation import OperationDeps
@@ -55,39 +56,33 @@ class _Unaccounted(NamedTuple):
     """The asset carries the volume's marks."""
 
 
+@dataclass(slots=True)
 class AttachmentComparison:
     """Compares periodically, and keeps what the last comparison saw."""
 
-    def __init__(
-        self,
-        deps: OperationDeps,
-        wake: Callable[[str], None],
-        drivers: Iterable[str],
-        metrics: AttachMetrics | None = None,
-    ) -> None:
-        """wake: queues an attachment. drivers: names of the drivers that may attach."""
-        self._deps = deps
-        self._cluster = deps.cluster
-        self._wake = wake
-        self._drivers = tuple(drivers)
-        self._metrics = metrics
-        self._missing: set[str] = set()
-        """Uids of attachments that the last listing did not show."""
-        self._unexpected: dict[str, set[tuple[str, str]]] = {}
-        """Driver -> (handle, place) that its last listing showed without an attachment, and that were reported."""
+    deps: OperationDeps
+    wake: Callable[[str], None]
+    """Queues an attachment."""
+    drivers: Sequence[str]
+    """Names of the drivers that may attach."""
+    metrics: Metrics | None = None
+    _missing: set[str] = field(default_factory=set, init=False)
+    """Uids of attachments that the last listing did not show."""
+    _unexpected: dict[str, set[tuple[str, str]]] = field(default_factory=dict, init=False)
+    """Driver -> (handle, place) that its last listing showed without an attachment, and that were reported."""
 
     async def run(self, interval: float = INTERVAL) -> None:
         """Compare every `interval` seconds, until cancelled."""
-        for cache in (self._cluster.attachments, self._cluster.volumes, self._cluster.nodes):
+        for cache in (self.deps.cluster.attachments, self.deps.cluster.volumes, self.deps.cluster.nodes):
             await cache.wait_synced()
         async with asyncio.TaskGroup() as group:
-            for name in self._drivers:
+            for name in self.drivers:
                 group.create_task(self._keep_comparing(name, interval), name=f"attachments of {name}")
 
     async def _keep_comparing(self, name: str, interval: float) -> None:
         with logs.bound(driver=name):
             while True:
-                driver = self._cluster.drivers.get(name)
+                driver = self.deps.cluster.drivers.get(name)
                 if driver is None:
                     await asyncio.sleep(LEAK_CHECK_WITHOUT_DRIVER.delay())
                     continue
@@ -103,45 +98,39 @@ class AttachmentComparison:
 
     async def compare(self, driver: DriverView) -> None:
         """Compare once, and count it. Raises BackendError or PluginError if the assets cannot be listed."""
-        started, failed = self._cluster.monotonic(), True
-        try:
-            await self._compare(driver)
-            failed = False
-        finally:
-            if self._metrics is not None:
-                plugin, seconds = plugin_label(driver.info.csi_driver_name or ""), self._cluster.monotonic() - started
-                self._metrics.attach_detach_ended(plugin, _VERIFY, seconds, failed=failed)
-
-    async def _compare(self, driver: DriverView) -> None:
-        before = {each.uid for each in self._attached(driver.name)}
+        cluster = self.deps.cluster
+        started, failed = cluster.monotonic(), True
+        before = {each.uid for each, _ in self._attached(driver.name)}
         stood: dict[str, list[VolumeAttachment]] = {}
         for attachment, record in self._of(driver.name):
             stood.setdefault(record.handle, []).append(attachment)
-        volumes = self._cluster.volumes.values()
-        if not stood and not any(each.annotation(names.PROVISIONED_BY) == driver.name for each in volumes):
-            return
-        listed = {asset.handle: asset async for asset in assets_of(driver, self._deps)}
-        self._find_lost(driver.name, listed, before)
-        self._find_unexpected(driver.name, listed, stood)
+        volumes = cluster.volumes.values()
+        try:
+            if stood or any(each.annotation(names.PROVISIONED_BY) == driver.name for each in volumes):
+                listed = {asset.handle: asset async for asset in assets_of(driver, self.deps)}
+                self._find_lost(driver.name, listed, before)
+                self._find_unexpected(driver.name, listed, stood)
+            failed = False
+        finally:
+            if self.metrics is not None:
+                plugin, seconds = plugin_label(driver.info.csi_driver_name or ""), cluster.monotonic() - started
+                self.metrics.attach_detach_ended(plugin, _VERIFY, seconds, failed=failed)
 
     def _of(self, driver: str) -> Iterator[tuple[VolumeAttachment, AttachmentIntent]]:
-        for attachment in self._cluster.attachments.values():
+        for attachment in self.deps.cluster.attachments.values():
             record = attachment_intent_of(attachment)
             if record is not None and record.driver == driver:
                 yield attachment, record
 
-    def _attached(self, driver: str) -> Iterator[VolumeAttachment]:
-        for attachment, _ in self._of(driver):
-            if attachment.status.attached and not attachment.terminating:
-                yield attachment
+    def _attached(self, driver: str) -> Iterator[tuple[VolumeAttachment, AttachmentIntent]]:
+        return ((each, record) for each, record in self._of(driver) if each.status.attached and not each.terminating)
 
     # --- attachments without what they say -----------------------------------------------------------------------
 
     def _find_lost(self, driver: str, listed: Mapping[str, ListedAsset], before: Container[str]) -> None:
-        busy = {state.key for state in self._deps.registry.snapshot()}
-        for attachment in list(self._attached(driver)):
-            record = attachment_intent_of(attachment)
-            if attachment.uid not in before or attachment.name in busy or record is None or record.handle not in listed:
+        busy = {state.key for state in self.deps.registry.snapshot()}
+        for attachment, record in list(self._attached(driver)):
+            if attachment.uid not in before or attachment.name in busy or record.handle not in listed:
                 continue  # It was attached meanwhile, or the backend does not list such assets.
             if any(_is_node(place, attachment) for place in listed[record.handle].attached_to):
                 self._missing.discard(attachment.uid)
@@ -149,11 +138,11 @@ class AttachmentComparison:
                 self._missing.discard(attachment.uid)
                 text = f"the backend does not show it attached to {attachment.spec.node_name}; attaching it again"
                 self._warn(attachment.spec.source.persistent_volume_name or "", "AttachmentLost", text)
-                self._cluster.progress.attachments.track(attachment.uid).missed()
-                self._wake(attachment.name)
+                self.deps.cluster.progress.attachments.track(attachment.uid).missed()
+                self.wake(attachment.name)
             else:
                 self._missing.add(attachment.uid)
-        self._missing &= {each.uid for name in self._drivers for each in self._attached(name)}
+        self._missing &= {each.uid for name in self.drivers for each, _ in self._attached(name)}
 
     # --- what is attached without an attachment ------------------------------------------------------------------
 
@@ -162,7 +151,7 @@ class AttachmentComparison:
     ) -> None:
         """stood: by handle, the attachments from before the listing, which may be gone since."""
         seen, found = self._unexpected.get(driver, set()), set()
-        unrecorded = self._cluster.progress.unrecorded
+        unrecorded = self.deps.cluster.progress.unrecorded
         for name in [name for name, each in unrecorded.items() if each.driver == driver]:
             del unrecorded[name]
         for each in self._unaccounted(driver, listed, stood):
@@ -182,68 +171,58 @@ class AttachmentComparison:
         self, driver: str, listed: Mapping[str, ListedAsset], stood: Mapping[str, list[VolumeAttachment]]
     ) -> Iterator[_Unaccounted]:
         """Yield what is attached without an attachment, of volumes that have attachments or that the driver made."""
+        cluster, nodes = self.deps.cluster, dict[str, Node | None]()
         by_handle = {record.handle: record.volume for _, record in self._of(driver)}
-        nodes = _NodesByPlace(self._cluster.nodes.values())
         for asset in listed.values():
             marked = self._marked_by(asset, driver) if asset.attached_to else None
-            volume = marked or self._cluster.volumes.get(by_handle.get(asset.handle, ""))
+            volume = marked or cluster.volumes.get(by_handle.get(asset.handle, ""))
             if volume is None:
                 continue  # It is attached to nothing, or the leak check reports it.
-            attachments = [*self._cluster.attachments_of(volume), *stood.get(asset.handle, ())]
+            nodes = nodes or _nodes_by_place(cluster.nodes.values())
+            attachments = [*cluster.attachments_of(volume), *stood.get(asset.handle, ())]
             for place in asset.attached_to:
-                node = nodes.at(place)
-                if not any(_is_node(place, each, node) for each in attachments):
-                    yield _Unaccounted(asset.handle, place, volume, node, marked is not None)
+                if not any(_is_node(place, each, nodes.get(place)) for each in attachments):
+                    yield _Unaccounted(asset.handle, place, volume, nodes.get(place), marked is not None)
 
     def _marked_by(self, asset: ListedAsset, driver: str) -> Volume | None:
         """Return the volume whose marks the asset carries, if the driver made that and it points at the asset."""
-        volume = self._cluster.volumes.get(asset.owner.volume_name) if asset.owner is not None else None
+        cluster = self.deps.cluster
+        volume = cluster.volumes.get(asset.owner.volume_name) if asset.owner is not None else None
         if volume is None or volume.annotation(names.PROVISIONED_BY) != driver:
             return None
-        identity = volume_identity(volume, self._cluster.cluster_id)
+        identity = volume_identity(volume, cluster.cluster_id)
         return volume if (identity.handle, identity.owner) == (asset.handle, asset.owner) else None
 
     def _left_over(self, volume: Volume, node: Node, driver: str) -> None:
-        if name := unrecorded_attachment(volume, node.name, driver, self._cluster):
+        if name := unrecorded_attachment(volume, node.name, driver, self.deps.cluster):
             log.info("%s is attached to %s without a VolumeAttachment: creating that", volume.name, node.name)
-            self._cluster.progress.unrecorded[name] = UnrecordedAttachment(
+            self.deps.cluster.progress.unrecorded[name] = UnrecordedAttachment(
                 volume=volume.name,
                 uid=volume.uid,
                 driver=driver,
                 node=node.name,
                 node_uid=node.uid,
-                seen=self._cluster.monotonic(),
+                seen=self.deps.cluster.monotonic(),
             )
-            self._wake(name)
+            self.wake(name)
 
     def _warn(self, volume: str, reason: str, text: str) -> None:
         log.warning("volume %s: %s", volume, text)
-        if (about := self._cluster.volumes.get(volume)) is not None:
-            self._deps.recorder.record(warning(VOLUMES, about, reason, text))
+        if (about := self.deps.cluster.volumes.get(volume)) is not None:
+            self.deps.recorder.record(warning(VOLUMES, about, reason, text))
 
 
-class _NodesByPlace:
-    """Finds the node for what a backend calls a node or an instance, in an index that is made when it is needed."""
+def _nodes_by_place(nodes: Iterable[Node]) -> dict[str, Node | None]:
+    """Return the node for what a backend calls a node or an instance; None if more than one may be meant.
 
-    def __init__(self, nodes: Iterable[Node]) -> None:
-        self._nodes = nodes
-        self._found: dict[str, Node | None] | None = None
-
-    def at(self, place: str) -> Node | None:
-        """Return the node; None if there is no such node, or more than one may be meant."""
-        if self._found is None:
-            self._found = {}
-            for node in self._nodes:
-                for name in {node.name, *_suffixes(node.spec.provider_id)}:
-                    self._found[name] = None if name in self._found else node
-        return self._found.get(place)
-
-
-def _suffixes(provider_id: str) -> Iterator[str]:
-    """Yield the id of a machine and its ends: "aws:///z/i-1" is also "z/i-1" and "i-1"."""
-    while provider_id:
-        yield provider_id
-        provider_id = provider_id.partition("/")[2]
+    A backend may name the end of a machine's id: "aws:///z/i-1" is also "z/i-1" and "i-1".
+    """
+    found: dict[str, Node | None] = {}
+    for node in nodes:
+        parts = node.spec.provider_id.split("/")
+        for name in {node.name, *("/".join(parts[start:]) for start in range(len(parts)))} - {""}:
+            found[name] = None if name in found else node
+    return found
 
 
 def _is_node(place: str, attachment: VolumeAttachment, node: Node | None = None) -> bool:

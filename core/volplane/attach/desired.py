@@ -41,14 +41,11 @@ __all__ = [
     "needs_attaching",
     "out_of_service",
     "pair_of_attachment",
-    "pair_of_key",
-    "pairs_of_node",
     "pairs_of_pod",
     "pairs_wanted",
     "plugin_label",
     "shares_nodes",
     "unique_name",
-    "users_and_volume",
     "users_of",
     "volume_of_claim",
     "volumes_in_use",
@@ -77,12 +74,6 @@ class Pair(NamedTuple):
         """The name of the attachment that stands for it."""
         driver, handle = csi_parts(self.volume)
         return attachment_name(driver, handle, self.node) if driver else self.volume
-
-
-def pair_of_key(key: str) -> Pair:
-    """Return the pair with this key."""
-    node, _, volume = key.partition("/")
-    return Pair(node, volume)
 
 
 def unique_name(volume: Volume) -> str:
@@ -145,11 +136,7 @@ VOLUME_INDEXES = {"unique": _unique_names}
 """unique: by driver and handle; a volume with an in-tree source also by the handle in that source."""
 
 
-def _node_of(pod: Pod) -> list[str]:
-    return [pod.spec.node_name] if pod.spec.node_name and claims_of_pod(pod) else []
-
-
-NODE_INDEX = {"node": _node_of}
+NODE_INDEX = {"node": lambda pod: [pod.spec.node_name] if pod.spec.node_name and claims_of_pod(pod) else []}
 """node: pods that use claims, by their node."""
 
 
@@ -171,20 +158,14 @@ def pairs_of_pod(pod: Pod, cluster: ClusterState) -> Iterator[Pair]:
             yield Pair(pod.spec.node_name, name)
 
 
-def users_of(pair: Pair, cluster: ClusterState) -> list[Pod]:
-    """Return the pods for which the volume must be attached to the node."""
-    return [pod for pod, _ in _users(pair.volume, cluster, pair.node)]
+def users_of(pair: Pair, cluster: ClusterState) -> list[tuple[Pod, Volume]]:
+    """Return the pods for which the volume must be attached to the node, with the PersistentVolume that they use."""
+    return list(_users(pair.volume, cluster, pair.node))
 
 
 def is_wanted(pair: Pair, cluster: ClusterState) -> bool:
     """Return whether a pod needs the volume to be attached to the node."""
     return next(_users(pair.volume, cluster, pair.node), None) is not None
-
-
-def users_and_volume(pair: Pair, cluster: ClusterState) -> tuple[list[Pod], Volume | None]:
-    """Return `users_of`, and the PersistentVolume through which the first of them wants it; None without users."""
-    found = list(_users(pair.volume, cluster, pair.node))
-    return [pod for pod, _ in found], found[0][1] if found else None
 
 
 def pairs_wanted(unique: str, cluster: ClusterState) -> set[Pair]:
@@ -265,14 +246,6 @@ def elsewhere(pair: Pair, cluster: ClusterState) -> list[VolumeAttachment]:
     volumes = cluster.volumes.by_index("unique", pair.volume)
     found = {each.name: each for volume in volumes for each in cluster.attachments_of(volume)}
     return [each for each in found.values() if each.spec.node_name != pair.node]
-
-
-def pairs_of_node(name: str, cluster: ClusterState) -> Iterator[Pair]:
-    """Yield the pairs of attachments to this node."""
-    for attachment in cluster.attachments.by_index("node", name):
-        pair = pair_of_attachment(attachment, cluster)
-        if pair is not None:
-            yield pair
 
 
 def wanted_or_attached(cluster: ClusterState) -> list[str]:

@@ -2,33 +2,32 @@
 
 A detach starts only when the API server shows this very attachment, by its uid, as being deleted. A later attachment of
 the same volume and node has another uid, and the registry lets no other operation touch the asset meanwhile: a late
-detach cannot undo a newer attach of this process.
+detach cannot undo a newer attach of this process. The event handlers beside them queue attachments for the attacher,
+and drop the progress of those that are gone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from volplane.assets import InProgress
+from volplane.attach.attacher import identity_of_record, node_of_record, recorded_state, volume_to_attach
 from volplane.attach.desired import shares_nodes
-from volplane.attach.record import identity_of_record, node_of_record, recorded_state, volume_to_attach
-from volplane.controller.actions import Run
-from volplane.drivers.view import DriverView
+from volplane.controller.actions import Queue, Run
 from volplane.errors import ApiNotFound, AttachedElsewhere, BackendError, OperationError
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import node_identity
 from volplane.kube.kinds import ATTACHMENTS
-from volplane.kube.objects import Volume, VolumeAttachment
+from volplane.kube.objects import Node, Volume, VolumeAttachment
 from volplane.operations import Work
 from volplane.requests import AttachRequest, DetachRequest
+from volplane.state.cluster_state import ClusterState
 from volplane.state.progress import Attached, Attaching, AttachmentFailure, AttachmentProgress, Detached, Detaching
 from volplane.state.records import AttachmentIntent, attachment_intent_of
 
-__all__ = ["AttachOperation", "DetachOperation"]
-
-WakeAttachment = Callable[[str], None]
-"""Queues an attachment, so that its failure is written before the next try."""
+__all__ = ["AttachOperation", "AttacherHandlers", "DetachOperation"]
 
 _GRPC_CODES: Final = {
     "UNKNOWN": 2,
@@ -45,24 +44,25 @@ _GRPC_CODES: Final = {
 """google.rpc.Code. A kubelet refuses a pod by code 8 of `attachError`: its node is full."""
 
 
+@dataclass(frozen=True, slots=True)
 class _AttachmentOperation:
+    deps: OperationDeps
+    wake: Callable[[str], None]
+    """Queues an attachment, so that its failure is written before the next try."""
     hook: ClassVar[str]
 
-    def __init__(self, deps: OperationDeps, wake: WakeAttachment) -> None:
-        self._deps = deps
-        self._wake = wake
-
     def _found(self, run: Run) -> tuple[VolumeAttachment, AttachmentIntent]:
-        attachment = self._deps.cluster.attachments.get(run.key)
+        attachment = self.deps.cluster.attachments.get(run.key)
         record = attachment_intent_of(attachment) if attachment is not None else None
+        # An attachment that was made again under its name may be about another volume.
         if attachment is None or record is None or attachment.uid != run.uid:
             raise OperationError(f"{run.name} was not started: what it was decided for is gone")
         return attachment, record
 
     def _failed(self, run: Run, progress: AttachmentProgress, error: BackendError) -> None:
-        if run.key in self._deps.cluster.attachments:
+        if run.key in self.deps.cluster.attachments:
             progress.failed(AttachmentFailure(self.hook, str(error), _GRPC_CODES.get(error.grpc_code)))
-            self._wake(run.key)
+            self.wake(run.key)
 
 
 class AttachOperation(_AttachmentOperation):
@@ -71,8 +71,9 @@ class AttachOperation(_AttachmentOperation):
     hook = "attach"
 
     def __call__(self, run: Run) -> Work:
+        deps, cluster = self.deps, self.deps.cluster
         attachment, record = self._found(run)
-        driver, cluster = self._deps.driver(run), self._deps.cluster
+        driver = deps.driver(run)
         volume, node = cluster.volumes.get(record.volume), node_identity(cluster.nodes.get(attachment.spec.node_name))
         if volume is None or node is None:
             raise OperationError(f"{run.name} was not started: its volume or node is gone")
@@ -83,10 +84,11 @@ class AttachOperation(_AttachmentOperation):
 
         async def attach() -> None:
             now = cluster.attachments.get(run.key)
+            # Nothing is attached for an attachment that is being deleted: its detach may be done already.
             if now is None or now.uid != run.uid or now.terminating:
-                raise self._deps.not_justified()
+                raise deps.not_justified()
             request = AttachRequest(
-                context=self._deps.context(driver, max(record.generation, 1), given),
+                context=deps.context(driver, max(record.generation, 1), given),
                 volume=identity,
                 node=node,
                 read_only=read_only,
@@ -94,13 +96,12 @@ class AttachOperation(_AttachmentOperation):
             )
             try:
                 self._refuse_second_node(run, now, volume)
-                result = await self._deps.hooks.call(driver, request)
+                result = await deps.hooks.call(driver, request)
             except BackendError as error:
                 self._failed(run, progress, error)
                 raise
             if isinstance(result, InProgress):
-                due = self._deps.next_due(result.retry_after)
-                progress.succeeded(Attaching(dict(result.state), due, given))
+                progress.succeeded(Attaching(dict(result.state), deps.next_due(result.retry_after), given))
             else:
                 progress.succeeded(Attached(dict(result.metadata)))
 
@@ -111,15 +112,14 @@ class AttachOperation(_AttachmentOperation):
 
         Another PersistentVolume of the asset counts, too: one that allows a single node is enough.
         """
-        cluster = self._deps.cluster
+        cluster = self.deps.cluster
         same = map(cluster.volumes.get, cluster.overlaps.same_asset(volume))
         if run.node and all(shares_nodes(each) for each in same if each is not None):
             return
         for other in cluster.attachments_of(volume):
-            step = cluster.progress.attachments.get(other.uid).step
+            step, node = cluster.progress.attachments.get(other.uid).step, other.spec.node_name
             attached = other.status.attached or isinstance(step, Attached | Attaching)
-            if other.spec.node_name != attachment.spec.node_name and attached and not isinstance(step, Detached):
-                node = other.spec.node_name
+            if node != attachment.spec.node_name and attached and not isinstance(step, Detached):
                 through = other.spec.source.persistent_volume_name
                 raise AttachedElsewhere(f"{through} is attached to {node} by {other.name}", node=node)
 
@@ -130,40 +130,75 @@ class DetachOperation(_AttachmentOperation):
     hook = "detach"
 
     def __call__(self, run: Run) -> Work:
+        deps, cluster = self.deps, self.deps.cluster
         attachment, record = self._found(run)
-        driver, progress = self._deps.driver(run), self._deps.cluster.progress.attachments.track(run.uid)
-        return lambda: self._detach(run, attachment, record, driver, progress)
-
-    async def _detach(
-        self,
-        run: Run,
-        attachment: VolumeAttachment,
-        record: AttachmentIntent,
-        driver: DriverView,
-        progress: AttachmentProgress,
-    ) -> None:
-        deps = self._deps
-        try:
-            live = await deps.client.get(ATTACHMENTS, run.key)
-        except ApiNotFound:
-            deps.cluster.attachments.observe_deleted(run.key, run.uid)
-            return
-        deps.cluster.attachments.observe(live)
-        if live.uid != run.uid or not live.terminating:
-            raise deps.not_justified()
+        driver, progress = deps.driver(run), cluster.progress.attachments.track(run.uid)
         given = recorded_state(record, self.hook)
-        request = DetachRequest(
-            context=deps.context(driver, max(record.generation, 1), given),
-            volume=identity_of_record(record, deps.cluster.cluster_id),
-            node=node_of_record(attachment, record, deps.cluster.nodes.get(attachment.spec.node_name)),
-            attachment=run.uid,
-        )
-        try:
-            result = await deps.hooks.call(driver, request)
-        except BackendError as error:
-            self._failed(run, progress, error)
-            raise
-        if isinstance(result, InProgress):
-            progress.succeeded(Detaching(dict(result.state), deps.next_due(result.retry_after), given))
-        else:
-            progress.succeeded(Detached())
+
+        async def detach() -> None:
+            try:
+                live = await deps.client.get(ATTACHMENTS, run.key)
+            except ApiNotFound:
+                cluster.attachments.observe_deleted(run.key, run.uid)
+                return
+            cluster.attachments.observe(live)
+            # A later attachment of this name may be in use: only the one that is being deleted is detached.
+            if live.uid != run.uid or not live.terminating:
+                raise deps.not_justified()
+            request = DetachRequest(
+                context=deps.context(driver, max(record.generation, 1), given),
+                volume=identity_of_record(record, cluster.cluster_id),
+                node=node_of_record(attachment, record, cluster.nodes.get(attachment.spec.node_name)),
+                attachment=run.uid,
+            )
+            try:
+                result = await deps.hooks.call(driver, request)
+            except BackendError as error:
+                self._failed(run, progress, error)
+                raise
+            if isinstance(result, InProgress):
+                progress.succeeded(Detaching(dict(result.state), deps.next_due(result.retry_after), given))
+            else:
+                progress.succeeded(Detached())
+
+        return detach
+
+
+@dataclass(frozen=True, slots=True)
+class AttacherHandlers:
+    """Queues attachments for the attacher."""
+
+    cluster: ClusterState
+    attachments: Queue
+
+    def subscribe(self) -> None:
+        """Follow the caches."""
+        self.cluster.attachments.subscribe(self.attachment_changed)
+        self.cluster.volumes.subscribe(self.volume_changed)
+        self.cluster.nodes.subscribe(self.node_changed)
+
+    def attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> None:
+        progress = self.cluster.progress
+        progress.unrecorded.pop((new or old or VolumeAttachment()).name, None)
+        if new is None and old is not None:
+            progress.attachments.forget(old.uid)
+        if new is None:
+            return
+        if old is not None and old.status != new.status:
+            known = progress.attachments.get(new.uid)
+            error = new.status.detach_error if new.terminating else new.status.attach_error
+            if known.unreported is not None and error is not None and error.message:
+                known.reported()
+        self.attachments.enqueue(new.key)
+
+    def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
+        if old is not None and new is not None and old.terminating == new.terminating and old.uid == new.uid:
+            return
+        for attachment in self.cluster.attachments.by_index("volume", (new or old or Volume()).name):
+            self.attachments.enqueue(attachment.key)
+
+    def node_changed(self, old: Node | None, new: Node | None) -> None:
+        if old is not None and new is not None and old.spec.provider_id == new.spec.provider_id:
+            return
+        for attachment in self.cluster.attachments.by_index("node", (new or old or Node()).name):
+            self.attachments.enqueue(attachment.key)

@@ -12,11 +12,9 @@ from unit.attach.objects import CSI, FINALIZER, OTHER, PAIR, UNIQUE, attachment,
 from unit.binding.objects import claim, volume
 from unit.deciding import disk, read, state_with
 from volplane.attach.attach_detach import DELETION_LASTS, AttachDetachState, Decision, decide_pair
-from volplane.attach.attacher import decide_attachment
+from volplane.attach.attacher import decide_attachment, intent_of
 from volplane.attach.desired import Pair
-from volplane.attach.handlers import AttachDetachHandlers
-from volplane.attach.reconcilers import NodeReconciler, PairReconciler
-from volplane.attach.record import intent_of
+from volplane.attach.reconcile import AttachDetach
 from volplane.controller.actions import Create, Delete, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.kube import names
 from volplane.kube.kinds import NODES, VOLUMES
@@ -48,7 +46,7 @@ def decided(*objects: KubeObject, pair: Pair = PAIR, reads: LiveReads | None = N
 def followed(*objects: KubeObject) -> AttachDetachState:
     """A world whose changes the handlers see."""
     state = world(*objects)
-    AttachDetachHandlers(state, pairs=Keys(), nodes=Keys()).subscribe()
+    AttachDetach(state, pairs=Keys(), nodes=Keys()).subscribe()
     return state
 
 
@@ -57,9 +55,11 @@ class Keys:
 
     def __init__(self) -> None:
         self.keys: list[str] = []
+        self.afters: list[float] = []
 
     def enqueue(self, key: str, after: float = 0.0) -> None:
         self.keys.append(key)
+        self.afters.append(after)
 
 
 def newer(item: KubeObject, version: int) -> Metadata:
@@ -365,10 +365,10 @@ def test_an_attachment_whose_volume_is_gone_goes_after_a_live_look() -> None:
 
 def reported(there: KubeObject, *objects: KubeObject, **more: Any) -> list[str] | None:
     """What is written into volumesAttached once the pair was decided; None: nothing is written, nor the node woken."""
-    state, woken = world(there, *objects, **more), list[str]()
-    PairReconciler(state, woken.append, lambda name, _after: woken.append(name))(PAIR.key, LiveReads())
-    action = NodeReconciler(state)("node-a", LiveReads())
-    assert woken == ([] if action == Settled() else ["node-a"])
+    both = AttachDetach(world(there, *objects, **more), woken := Keys(), woken)
+    both.reconcile_pair(PAIR.key, LiveReads())
+    action = both.reconcile_node("node-a", LiveReads())
+    assert woken.keys == ([] if action == Settled() else ["node-a"])
     return None if action == Settled() else _written(action)
 
 
@@ -395,19 +395,19 @@ def test_what_a_request_on_its_way_may_still_detach_is_not_reported_again() -> N
     """Its pod went, the deletion of its attachment was sent, and another pod came to the same node."""
     state = world(*bound(), node(), attachment(attached=True))
     state.withdrawn.add(PAIR.key)
-    woken: list[str] = []
-    decide = PairReconciler(state, woken.append, lambda name, _after: woken.append(name))
+    both = AttachDetach(state, woken := Keys(), woken)
+    decide = both.reconcile_pair
     assert isinstance(decide(PAIR.key, LiveReads()), Delete)
     state.cluster.pods.observe(pod())
     waits = decide(PAIR.key, LiveReads())
     assert isinstance(waits, Wait)
     assert waits.seconds == DELETION_LASTS
     state.reports["node-a"] = {UNIQUE}
-    assert NodeReconciler(state)("node-a", LiveReads()) == Settled(), "no kubelet is told that it may mount it"
-    assert woken == []
+    assert both.reconcile_node("node-a", LiveReads()) == Settled(), "no kubelet is told that it may mount it"
+    assert woken.keys == []
     state.deleting[PAIR.key] -= DELETION_LASTS
     decide(PAIR.key, LiveReads())
-    assert woken == ["node-a"], "the request was lost, and the volume is attached"
+    assert woken.keys == ["node-a"], "the request was lost, and the volume is attached"
 
 
 def test_what_is_attached_to_the_machine_that_had_the_name_before_is_not_reported() -> None:
@@ -431,22 +431,22 @@ def test_a_report_waits_a_moment_for_what_is_about_to_be_attached_to_the_node() 
         *(*bound(), node(), pod(), attachment(attached=True)),
         *(used, volume("w", claim=used, csi=made, hostPath=None), pod("q", claim="d")),
     )
-    woken: list[tuple[str, float]] = []
-    reconciler = PairReconciler(state, lambda _key: None, lambda name, after: woken.append((name, after)))
-    assert isinstance(reconciler(other.key, LiveReads()), Create)
-    reconciler(PAIR.key, LiveReads())
-    assert woken == [("node-a", 0.5)]
+    woken = Keys()
+    reconcile = AttachDetach(state, Keys(), woken).reconcile_pair
+    assert isinstance(reconcile(other.key, LiveReads()), Create)
+    reconcile(PAIR.key, LiveReads())
+    assert (woken.keys, woken.afters) == (["node-a"], [0.5])
     state.cluster.attachments.observe(attachment(name=other.attachment, volume="w", uid="u", attached=True))
-    reconciler(other.key, LiveReads())
-    assert woken[1:] == [("node-a", 0.0)]
+    reconcile(other.key, LiveReads())
+    assert (woken.keys, woken.afters) == (["node-a"] * 2, [0.5, 0.0])
 
 
 def test_a_report_judges_the_volumes_that_changed_however_many_there_are() -> None:
     others = [f"kubernetes.io/csi/{CSI}^other-{number}" for number in range(3)]
     state = world(node(attached=others), *bound(), pod(), attachment(attached=True))
     state.reports["node-a"] = {UNIQUE, others[1]}
-    reconciler = NodeReconciler(state)
-    assert _written(reconciler("node-a", LiveReads())) == [UNIQUE, others[0], others[2]]
+    reconcile = AttachDetach(state, Keys(), Keys()).reconcile_node
+    assert _written(reconcile("node-a", LiveReads())) == [UNIQUE, others[0], others[2]]
     state.cluster.nodes.observe(replace(node(attached=[UNIQUE]), metadata=newer(node(), 2)))
-    assert reconciler("node-a", LiveReads()) == Settled()
+    assert reconcile("node-a", LiveReads()) == Settled()
     assert state.reports == {}

@@ -10,9 +10,13 @@ from msgspec.structs import replace
 
 from unit.attach.objects import CSI, FINALIZER, attachment, bound, node
 from unit.deciding import HOOKS, disk, state_with
-from volplane.attach.attacher import decide_attachment
-from volplane.attach.csidriver import decide_csi_driver
-from volplane.attach.record import identity_of_record, intent_of, node_of_record
+from volplane.attach.attacher import (
+    decide_attachment,
+    decide_csi_driver,
+    identity_of_record,
+    intent_of,
+    node_of_record,
+)
 from volplane.controller.actions import Create, LiveReads, Patch, Run, Settled, Wait
 from volplane.drivers.view import DriverView
 from volplane.kube import names

@@ -10,7 +10,7 @@ from unit.attach.test_attach_detach import IN_TREE, Keys, in_tree, newer, record
 from unit.binding.objects import volume
 from unit.deciding import state_with
 from volplane.attach.attach_detach import AttachDetachState
-from volplane.attach.handlers import AttachDetachHandlers
+from volplane.attach.reconcile import AttachDetach
 from volplane.kube.objects import KubeObject, Node, VolumeAttachment
 
 
@@ -20,7 +20,7 @@ class World:
     def __init__(self, *objects: KubeObject) -> None:
         self.state = AttachDetachState(state_with(*bound(), pod(), *objects))
         self.pairs, self.nodes = Keys(), Keys()
-        AttachDetachHandlers(self.state, pairs=self.pairs, nodes=self.nodes).subscribe()
+        AttachDetach(self.state, pairs=self.pairs, nodes=self.nodes).subscribe()
         self._version = 1
 
     def becomes(self, item: Node | VolumeAttachment) -> None:
@@ -99,6 +99,6 @@ def test_so_does_the_detach_of_a_disk_of_an_in_tree_volume() -> None:
     used, made, through = in_tree()
     state = AttachDetachState(state_with(used, made, pod(), node(), through))
     pairs = Keys()
-    AttachDetachHandlers(state, pairs=pairs, nodes=Keys()).subscribe()
+    AttachDetach(state, pairs=pairs, nodes=Keys()).subscribe()
     state.cluster.attachments.observe_deleted(through.key, through.uid)
     assert IN_TREE.key in pairs.keys
