@@ -28,7 +28,7 @@ import msgspec
 
 import volplane_testing
 from volplane.controller.actions import LiveReads, Patch
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
 from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 from volplane import Asset, Done, InProgress, Ownership, Parameter, ParameterKind, ParameterSchema, Secret, VolumeSource
+from volplane.drivers.registry import DriverRegistry
 from volplane.hookspecs import hookimpl
 from volplane.requests import DeleteRequest, ProvisionRequest
 from volplane_testing.faults import FaultyBackend
 from volplane_testing.memory import MemoryBackend
 from volplane_testing.memory_storage import MemoryAsset, MemoryStorage
+
+
+async def start_all(drivers: DriverRegistry) -> None:
+    """Start all drivers at once and wait, without probes and further tries."""
+    await asyncio.gather(*map(drivers._start, drivers._entries.values()))
 
 
 def reached(backend: FaultyBackend) -> list[str]:

@@ -34,7 +34,7 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
     "data": (
         "assets",
         "controller.actions",
-        "drivers.view",
+        "drivers.driver.DriverView",
         "intents.requests",
         "kube.kinds",
         "kube.objects",

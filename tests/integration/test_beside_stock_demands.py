@@ -10,7 +10,7 @@ from integration.beside import LATE, Beside, asked, fast, ours, pod
 from scenarios.backends import ScriptedBackend
 from scenarios.stories import DRIVER, storage_class
 from volplane import AccessMode, Asset, VolumeMode, VolumeSource
-from volplane.drivers.status import BrokenDriver
+from volplane.drivers.driver import BrokenDriver
 
 GIB = 2**30
 

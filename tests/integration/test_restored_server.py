@@ -11,7 +11,9 @@ from random import Random
 import pytest
 
 from integration.controller_process import DRIVER, Site, running_process
+from volplane import Context, ProbeRequest
 from volplane.controller.leader import Leadership
+from volplane.drivers.driver import Driver
 from volplane.errors import Fenced, VolplaneError
 from volplane.kube.kinds import CLAIMS
 from volplane.leaks.check import Observations
@@ -110,12 +112,14 @@ async def test_a_leader_that_began_after_the_restore_counts_on_from_the_term_tha
         plane = site.process.plane
         assert plane is not None
 
-        class Refusing:
-            def call(self, _request: object) -> None:
-                raise Fenced("a later leader has it", fence=str(former))
+        def refuse(_driver: Driver, _request: object) -> None:
+            raise Fenced("a later leader has it", fence=str(former))
 
+        calls = plane.drivers.calls
+        calls._call_hook = refuse
         with pytest.raises(Fenced):
-            plane.drivers.calls._call_hook(Refusing(), None)  # type: ignore[arg-type]
+            calls._call_in_thread(calls.drivers[DRIVER], ProbeRequest(context=Context(driver=DRIVER, cluster_id="")))
+        calls._call_hook = Driver.call
 
         async def leads_later() -> bool:
             now = await leading(site)

@@ -15,7 +15,7 @@ from scenarios.faults import Call, Rules, refusing
 from volplane.controller.actions import EventRecord
 from volplane.controller.controller import Role
 from volplane.controller.metrics import Metrics
-from volplane.drivers.status import BrokenDriver, LoadedDrivers
+from volplane.drivers.driver import BrokenDriver, LoadedDrivers
 from volplane.intents.bootstrap import ensure_namespace, ensure_sealer
 from volplane.kube.client import Client
 from volplane.kube.transport import Request, Transport
@@ -138,7 +138,7 @@ class Harness:
         parts = Dependencies(
             client=Client(self._transport),
             loaded=loaded,
-            executor=InlineExecutor(self._limits, self._latency),
+            executor=InlineExecutor(self._latency),
             recorder=self,
             sealer=await ensure_sealer(bootstrap, self._role.namespace),
             clock=clock.LoopClock(),

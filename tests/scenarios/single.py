@@ -9,6 +9,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from backends import start_all
 from scenarios import rows
 from scenarios.harness import Harness, Json
 from volplane.controller.actions import Run
@@ -44,7 +45,7 @@ async def one_sync(harness: Harness, kind: str, name: str, *, before: Callable[[
     Whose the static volumes are is known before: asking for it would be an operation of its own, and end the pass.
     """
     plane = (await harness.build()).plane
-    await plane.drivers.start_all()
+    await start_all(plane.drivers)
     client = Client(InProcessTransport(harness.server))
     for cache in plane.caches.values():
         listing = await client.list(cache.kind)

@@ -12,7 +12,7 @@ from scenarios.stories import claim, storage_class
 from scenarios.version_labels import LABEL, VERSION_LABELS
 from volplane.cli.rbac import Rule, cluster_rules
 from volplane.controller.controller import Duty
-from volplane.drivers.status import BrokenDriver
+from volplane.drivers.driver import BrokenDriver
 from volplane.errors import ConfigurationError
 from volplane.kube.names import PROVISIONED_BY
 from volplane.process import duties

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from volplane.drivers.driver import Driver
-from volplane.drivers.status import BrokenDriver, DriverState, LoadedDrivers, PendingDriver
+from volplane.drivers.driver import BrokenDriver, Driver, DriverState, LoadedDrivers, PendingDriver
 from volplane.state.naming import node_hash
 from volplane_testing import Cluster
 from volplane_testing.control_plane import Controllers, reasons_of

@@ -9,7 +9,7 @@ from scenarios.deleting import RECLAIM, made_volume, released
 from scenarios.harness import Harness
 from scenarios.stories import DRIVER, claim, storage_class, volume
 from volplane import Unavailable, VolumeSource
-from volplane.drivers.status import BrokenDriver
+from volplane.drivers.driver import BrokenDriver
 
 ALL = frozenset({"binder", "provisioner", "reclaimer", "protection"})
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from simulation.planting import by_name, replace
 from volplane.controller.actions import Action, Patch
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
 from volplane.expand import modify, resize
 from volplane.expand.resize import _finish
 from volplane.kube.objects import Claim, Volume

@@ -9,7 +9,7 @@ from simulation.planting import by_name, replace
 from volplane import Fence
 from volplane.controller.actions import Wait
 from volplane.controller.runner import Runner
-from volplane.drivers import calls
+from volplane.drivers import executor
 from volplane.intents import record
 from volplane.reclaim import recycle
 from volplane.state.cluster_state import ClusterState
@@ -18,7 +18,7 @@ from volplane_testing.simulation.hooks import TimedExecutor
 
 def call_without_a_look(stack: ExitStack, hook: str) -> None:
     """Call one hook that changes storage as if it changed nothing, whatever became of the lease."""
-    replace(stack, calls, "_CHANGES_NOTHING", calls._CHANGES_NOTHING | {hook})
+    replace(stack, executor, "_CHANGES_NOTHING", executor._CHANGES_NOTHING | {hook})
 
 
 def step_after_a_pause(stack: ExitStack) -> None:
@@ -70,7 +70,7 @@ def wait_for_an_epoch(stack: ExitStack) -> None:
 
 def call_again_what_hangs(stack: ExitStack) -> None:
     """List the assets of a driver once more while the call before hangs: a thread each time."""
-    replace(stack, calls, "_ABOUT_THE_DRIVER", frozenset())
+    replace(stack, executor, "_ABOUT_THE_DRIVER", frozenset())
 
 
 def start_again_what_hangs(stack: ExitStack) -> None:

@@ -9,9 +9,8 @@ from dataclasses import replace
 import pytest
 
 from schedules import soaked
-from volplane.drivers.driver import Driver
+from volplane.drivers.driver import Driver, PendingDriver
 from volplane.drivers.registry import DriverRegistry
-from volplane.drivers.status import PendingDriver
 from volplane_testing import run_seed
 from volplane_testing.simulation.process import Process, ProcessParts
 

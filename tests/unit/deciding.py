@@ -12,8 +12,8 @@ from volplane.assets import AccessMode, VolumeMode, VolumeSource
 from volplane.attach.desired import NODE_INDEX, VOLUME_INDEXES
 from volplane.controller.actions import Action, LiveReads, Wait
 from volplane.controller.controller import Role
+from volplane.drivers.driver import DriverView
 from volplane.drivers.owners import SourceOwner
-from volplane.drivers.view import DriverView
 from volplane.expand import resize
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES

@@ -28,7 +28,7 @@ from volplane.attach.desired import (
     volumes_in_use,
 )
 from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Read, Run, Settled, Wait, warning
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import DriverLookup, driver_named, driver_of
 from volplane.intents.requests import volume_identity
 from volplane.kube import names

@@ -22,7 +22,7 @@ from volplane.attach.desired import plugin_label
 from volplane.controller import logs
 from volplane.controller.actions import warning
 from volplane.controller.metrics import Metrics
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
 from volplane.errors import VolplaneError
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import volume_identity

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,10 +16,9 @@ from volplane.controller.config import Configuration, DriverSettings, read_confi
 from volplane.drivers import loading
 from volplane.drivers.contract import HOOKS, Plugin, backend_flaws, extension_flaws, marks
 from volplane.drivers.discovery import InstalledPlugins
-from volplane.drivers.driver import Driver
+from volplane.drivers.driver import Driver, LoadedDrivers
 from volplane.drivers.loading import build_driver, default_drivers, load_drivers, newer_flaw, options_schema, within
 from volplane.drivers.parameters import check, entries, type_text
-from volplane.drivers.status import LoadedDrivers
 from volplane.errors import ConfigurationError, PluginError, VolplaneError
 from volplane.schemas import DriverInfo, Parameter, ParameterSchema
 
@@ -67,7 +65,7 @@ def plugins(context: typer.Context, config: Config = None, output: OutputFormat 
     with console.progress("importing plugins"):
         drivers = load_drivers(configuration, installed)
         loads = [
-            loading.DaemonThread(name).submit(_row, installed, kind, name, drivers)
+            loading.in_daemon_thread(name, _row, installed, kind, name, drivers)
             for kind in ("backend", "extension")
             for name in installed.names(kind)
         ]
@@ -186,7 +184,7 @@ def _show_backend(console: Console, plugin: Plugin, configuration: Configuration
         settings, _ = default_drivers(installed)
     mine = [s for s in settings if s.backend == plugin.name]
     try:
-        driver = within(loading.BUILD_DEADLINE, f"making {plugin}", partial(_made, plugin, mine))
+        driver = within(loading.BUILD_DEADLINE, f"making {plugin}", _made, plugin, mine)
     except VolplaneError as error:
         console.heading("Class parameters")
         console.note(f"  not known: {error}")

@@ -1,28 +1,46 @@
-"""What a plugin must look like before its hooks may be called: its hooks, its schemas and its `DriverInfo`.
+"""What a plugin must look like before its hooks may be called, and what they must return.
 
-The checks read the plugin and run none of its code. pluggy by itself warns, ignores the mistake or fails at the first
-call; volplane refuses the plugin at load, with a message that names the plugin, the hook and what to change.
+The checks of hooks, schemas and `DriverInfo` read the plugin and run none of its code. pluggy by itself warns, ignores
+the mistake or fails at the first call; volplane refuses the plugin at load, with a message that names the plugin, the
+hook and what to change.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, Final
+from enum import StrEnum
+from typing import Any, Final, get_args
 
+from volplane import requests
 from volplane._messages import nearest
-from volplane.assets import AccessMode, VolumeMode
+from volplane.assets import (
+    AccessMode,
+    Asset,
+    AssetPage,
+    InProgress,
+    ListedAsset,
+    Ownership,
+    PodScrub,
+    VolumeMode,
+    VolumeSource,
+)
 from volplane.drivers.parameters import default_text, read_value, secrets_of
-from volplane.drivers.view import DriverView
 from volplane.hookspecs import PROJECT, REQUIRED_HOOKS, BackendSpec
-from volplane.schemas import HOOKSPEC_VERSION, Parameter, ParameterKind, ParameterSchema
+from volplane.requests import HookRequest
+from volplane.schemas import HOOKSPEC_VERSION, DriverInfo, Parameter, ParameterKind, ParameterSchema
 
 __all__ = [
     "HOOKS",
+    "LONGEST_HANDLE",
+    "LONGEST_STATE",
+    "RESULTS",
     "Mark",
     "Plugin",
     "backend_flaws",
@@ -31,6 +49,7 @@ __all__ = [
     "info_flaws",
     "is_special",
     "marks",
+    "result_flaw",
     "schema_flaws",
     "version_flaw",
 ]
@@ -41,10 +60,20 @@ _IMPL_MARK: Final = f"{PROJECT}_impl"
 HOOKS: Final = frozenset(name for name, value in vars(BackendSpec).items() if hasattr(value, _SPEC_MARK))
 """Names of all hooks of the contract."""
 
+LONGEST_HANDLE: Final = 1024
+LONGEST_STATE: Final = 4096
+
+RESULTS: Final[Mapping[str, tuple[type, ...]]] = {
+    request.hook: get_args(result) or (result,)
+    for request in map(vars(requests).get, requests.__all__)
+    if isinstance(request, type) and issubclass(request, HookRequest) and request is not HookRequest
+    for result in get_args(vars(request)["__orig_bases__"][0])
+}
+"""Hook -> the types that it may return, as its request names them."""
+
 IN_TREE_PREFIX: Final = "kubernetes.io/"
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _STARS: Final[Mapping[object, str]] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
-_UNMARKED: Final = "is not marked and would never be called; mark it with @hookimpl or rename it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +118,7 @@ def driver_name_flaw(name: str) -> str | None:
     return f"driver name {name!r} is no DNS subdomain: lower-case letters, digits, '-' and '.', as in nfs.example.com"
 
 
-def marks(plugin: object) -> tuple[Mark, ...]:
-    """Return all marked attributes of `plugin` but special methods, without evaluating properties."""
-    named = (attribute for attribute in sorted(dir(plugin)) if not is_special(attribute))
-    return tuple(filter(None, (_mark(plugin, attribute) for attribute in named)))
+# --- hooks ------------------------------------------------------------------------------------------------------------
 
 
 def is_special(attribute: str) -> bool:
@@ -100,78 +126,88 @@ def is_special(attribute: str) -> bool:
     return attribute.startswith("__") and attribute.endswith("__")
 
 
-def _mark(plugin: object, attribute: str) -> Mark | None:
-    static = inspect.getattr_static(plugin, attribute, None)
-    function = _function(static)
-    options = _options(static) or _options(function)
-    if options is None:
-        return None
-    # Nothing binds a function that is kept on the object itself: in a module, or as an attribute of an instance.
-    own = not isinstance(plugin, type) and attribute in getattr(plugin, "__dict__", {})
-    return Mark(
-        attribute=attribute,
-        hook=options.get("specname") or attribute,
-        function=function,
-        bound=not isinstance(static, staticmethod) and not own,
-        wrapper=bool(options.get("wrapper")),
-        old_wrapper=bool(options.get("hookwrapper")),
-        optional=bool(options.get("optionalhook")),
-    )
-
-
-def _function(static: object) -> Callable[..., object] | None:
-    if isinstance(static, staticmethod | classmethod):
-        static = static.__func__
-    if isinstance(static, types.MethodType):
-        static = static.__func__
-    return static if isinstance(static, types.FunctionType) else None
-
-
-def _options(marked: object) -> Mapping[str, Any] | None:
-    if isinstance(marked, type | types.ModuleType):
-        return None
-    options = getattr(marked, _IMPL_MARK, None)
-    return options if isinstance(options, dict) else None
+def marks(plugin: object) -> tuple[Mark, ...]:
+    """Return all marked attributes of `plugin` but special methods, without evaluating properties."""
+    found = []
+    for attribute in sorted(name for name in dir(plugin) if not is_special(name)):
+        static = function = inspect.getattr_static(plugin, attribute, None)
+        while isinstance(function, staticmethod | classmethod | types.MethodType):
+            function = function.__func__
+        if not isinstance(function, types.FunctionType):
+            function = None
+        options = None if isinstance(static, type | types.ModuleType) else getattr(static, _IMPL_MARK, None)
+        if not isinstance(options, dict):
+            options = getattr(function, _IMPL_MARK, None)
+        if not isinstance(options, dict):
+            continue
+        # Nothing binds a function that is kept on the object itself: in a module, or as an attribute of an instance.
+        own = not isinstance(plugin, type) and attribute in getattr(plugin, "__dict__", {})
+        mark = Mark(
+            attribute=attribute,
+            hook=options.get("specname") or attribute,
+            function=function,
+            bound=not isinstance(static, staticmethod) and not own,
+            wrapper=bool(options.get("wrapper")),
+            old_wrapper=bool(options.get("hookwrapper")),
+            optional=bool(options.get("optionalhook")),
+        )
+        found.append(mark)
+    return tuple(found)
 
 
 def backend_flaws(backend: object) -> tuple[str, ...]:
     """Return the reasons to refuse this backend instance. Each names the hook and the argument."""
-    found = marks(backend)
-    unmarked = _unmarked(backend, found)
-    missing = sorted(REQUIRED_HOOKS - {m.hook for m in found} - set(unmarked))
-    flaws = _hook_flaws(found, unmarked, of_backend=True)
-    flaws += [f"hook {hook}: is required and missing; implement it and mark it with @hookimpl" for hook in missing]
-    return tuple(flaws)
+    flaws, hooks = _hook_flaws(backend, of_backend=True)
+    missing = sorted(REQUIRED_HOOKS - hooks)
+    return (*flaws, *(f"hook {h}: is required and missing; implement it and mark it with @hookimpl" for h in missing))
 
 
 def extension_flaws(extension: object) -> tuple[str, ...]:
     """Return the reasons to refuse this extension instance."""
-    found = marks(extension)
-    flaws = _hook_flaws(found, _unmarked(extension, found), of_backend=False)
-    if not found and not flaws:
+    flaws, hooks = _hook_flaws(extension, of_backend=False)
+    if not hooks:
         flaws.append("wraps no hook; mark a generator function named after one with @hookimpl(wrapper=True)")
     return tuple(flaws)
 
 
-def _hook_flaws(found: tuple[Mark, ...], unmarked: list[str], *, of_backend: bool) -> list[str]:
-    flaws = [flaw for mark in found for flaw in _mark_flaws(mark) or _kind_flaws(mark, of_backend=of_backend)]
+def _hook_flaws(plugin: object, *, of_backend: bool) -> tuple[list[str], set[str]]:
+    """Return what is wrong with the hooks of a plugin, and the hooks: marked, or of the name of a function."""
+    found = marks(plugin)
+    flaws = [flaw for mark in found for flaw in _mark_flaws(mark, of_backend=of_backend)]
     names: dict[str, list[str]] = {}
     for mark in found:
         names.setdefault(mark.hook, []).append(mark.attribute)
     flaws += [f"hook {h}: is implemented twice, by {' and '.join(a)}" for h, a in names.items() if len(a) > 1]
-    return [*flaws, *(f"hook {hook}: {_UNMARKED}" for hook in unmarked)]
+    unmarked = []
+    for hook in sorted(HOOKS - {mark.attribute for mark in found}):
+        static = inspect.getattr_static(plugin, hook, None)
+        if static is not vars(BackendSpec)[hook] and (callable(static) or isinstance(static, classmethod)):
+            unmarked.append(hook)
+            flaws.append(f"hook {hook}: is not marked and would never be called; mark it with @hookimpl or rename it")
+    return flaws, {*names, *unmarked}
 
 
-def _mark_flaws(mark: Mark) -> list[str]:
-    if mark.hook not in HOOKS:
-        if mark.optional:
-            return []
-        return [f"hook {mark.hook}: is unknown{nearest(mark.hook, HOOKS)}"]
-    if mark.function is None:
-        return [f"hook {mark.hook}: {mark.attribute} is marked but is no plain function; pluggy would never call it"]
-    if inspect.iscoroutinefunction(mark.function) or inspect.isasyncgenfunction(mark.function):
-        return [f"hook {mark.hook}: is async; hooks are plain functions, they may block and run in worker threads"]
-    return _argument_flaws(mark.hook, mark.function, bound=mark.bound)
+def _mark_flaws(mark: Mark, *, of_backend: bool) -> list[str]:
+    hook, function = mark.hook, mark.function
+    generator = function is not None and inspect.isgeneratorfunction(function)
+    if hook in HOOKS:
+        if function is None:
+            return [f"hook {hook}: {mark.attribute} is marked but is no plain function; pluggy would never call it"]
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            return [f"hook {hook}: is async; hooks are plain functions, they may block and run in worker threads"]
+        if flaws := _argument_flaws(hook, function, bound=mark.bound):
+            return flaws
+    elif not mark.optional:
+        return [f"hook {hook}: is unknown{nearest(hook, HOOKS)}"]
+    if of_backend:
+        if mark.wrapper or mark.old_wrapper:
+            return [f"hook {hook}: is a wrapper; only extensions wrap, a backend implements"]
+        return [f"hook {hook}: is a generator; return one result instead of yielding"] if generator else []
+    if not mark.wrapper:
+        return [f"hook {hook}: an extension may only wrap; mark it with @hookimpl(wrapper=True)"]
+    if function is not None and not generator:
+        return [f"hook {hook}: a wrapper is a generator: 'result = yield', then 'return result'"]
+    return []
 
 
 def _argument_flaws(hook: str, function: Callable[..., object], *, bound: bool) -> list[str]:
@@ -192,30 +228,7 @@ def _argument_flaws(hook: str, function: Callable[..., object], *, bound: bool) 
     return flaws
 
 
-def _kind_flaws(mark: Mark, *, of_backend: bool) -> list[str]:
-    generator = mark.function is not None and inspect.isgeneratorfunction(mark.function)
-    if of_backend:
-        if mark.wrapper or mark.old_wrapper:
-            return [f"hook {mark.hook}: is a wrapper; only extensions wrap, a backend implements"]
-        return [f"hook {mark.hook}: is a generator; return one result instead of yielding"] if generator else []
-    if not mark.wrapper:
-        return [f"hook {mark.hook}: an extension may only wrap; mark it with @hookimpl(wrapper=True)"]
-    if mark.function is not None and not generator:
-        return [f"hook {mark.hook}: a wrapper is a generator: 'result = yield', then 'return result'"]
-    return []
-
-
-def _unmarked(plugin: object, found: tuple[Mark, ...]) -> list[str]:
-    """Return the hooks whose name a function without the mark has."""
-    hooks = []
-    for hook in sorted(HOOKS - {m.attribute for m in found}):
-        static = inspect.getattr_static(plugin, hook, None)
-        if static is not vars(BackendSpec)[hook] and (_function(static) is not None or callable(static)):
-            hooks.append(hook)
-    return hooks
-
-
-# --- schemas and DriverInfo -----------------------------------------------------------------------------------------
+# --- schemas and DriverInfo -------------------------------------------------------------------------------------------
 
 
 def schema_flaws(schema: object, *, of_class: bool = False) -> tuple[str, ...]:
@@ -284,19 +297,25 @@ def version_flaw(info: object) -> str | None:
     return f"is built for hookspec version {version}, this volplane knows {HOOKSPEC_VERSION}; upgrade volplane"
 
 
-def info_flaws(driver: DriverView) -> list[str]:
-    """Describe what is wrong with the `DriverInfo` that `describe` returned."""
-    info = driver.info
+def info_flaws(info: DriverInfo, hooks: AbstractSet[str]) -> list[str]:
+    """Describe what is wrong with the `DriverInfo` that `describe` returned. hooks: those that the backend has."""
     version = version_flaw(info)
     if version is not None:
         return [version]
     flaws = list(schema_flaws(info.parameters, of_class=True))
     if info.csi_driver_name is not None and driver_name_flaw(info.csi_driver_name):
         flaws.append(f"csi_driver_name {info.csi_driver_name!r} is no DNS subdomain")
-    missing = [hook for hook in ("attach", "detach") if info.attach_required and not driver.supports(hook)]
+    missing = [hook for hook in ("attach", "detach") if info.attach_required and hook not in hooks]
     flaws += [f"attach_required is set, but hook {hook} is missing" for hook in missing]
-    flaws += _mode_flaws("access_modes", info.access_modes, AccessMode)
-    flaws += _mode_flaws("volume_modes", info.volume_modes, VolumeMode)
+    modes: tuple[tuple[str, AbstractSet[Any], type[StrEnum]], ...] = (
+        ("access_modes", info.access_modes, AccessMode),
+        ("volume_modes", info.volume_modes, VolumeMode),
+    )
+    for field, given, kind in modes:
+        known = ", ".join(kind)
+        if not given:
+            flaws.append(f"{field} is empty, expected some of {known}")
+        flaws += [f"{field} holds {mode!r}, expected some of {known}" for mode in given if mode not in list(kind)]
     if not math.isfinite(info.settle_seconds) or info.settle_seconds < 0:
         flaws.append(f"settle_seconds is {info.settle_seconds!r}, expected seconds")
     if info.maximum_bytes is not None and info.maximum_bytes < info.minimum_bytes:
@@ -304,8 +323,77 @@ def info_flaws(driver: DriverView) -> list[str]:
     return flaws
 
 
-def _mode_flaws(field: str, modes: frozenset[Any], kind: type[AccessMode | VolumeMode]) -> list[str]:
-    known = ", ".join(kind)
-    if not modes:
-        return [f"{field} is empty, expected some of {known}"]
-    return [f"{field} holds {mode!r}, expected some of {known}" for mode in modes if mode not in list(kind)]
+# --- results: third-party code is checked at run time -----------------------------------------------------------------
+
+
+def result_flaw(hook: str, result: object) -> str | None:
+    """Describe what is wrong with a result of `hook`, as the end of a sentence about it; None: nothing."""
+    expected = RESULTS[hook]
+    names = " or ".join(t.__name__ for t in expected)
+    if result is None:
+        return f"returned None, expected {names}: a return is missing"
+    if any(result is t for t in expected):
+        return f"returned the class {names} itself, expected an instance of it"
+    if not any(isinstance(result, t) for t in expected):
+        return f"returned {type(result).__name__}, expected {names}"
+    if isinstance(result, Asset):
+        return _asset_flaw(result)
+    if isinstance(result, AssetPage):
+        return _page_flaw(result)
+    if isinstance(result, InProgress):
+        return _in_progress_flaw(result)
+    if isinstance(result, PodScrub) and result.sub_path != "":
+        path: object = result.sub_path
+        # The pod empties this path, so it must not lead out of the asset.
+        if not isinstance(path, str) or path.startswith("/") or ".." in path.split("/"):
+            return f"returned PodScrub with sub_path {path!r}, expected a relative path without '..'"
+        if result.volume is None:
+            return f"returned PodScrub with sub_path {path!r} and no volume that has it"
+    return None
+
+
+def _asset_flaw(asset: Asset) -> str | None:
+    if not isinstance(asset.handle, str) or not 0 < len(asset.handle) <= LONGEST_HANDLE:
+        return f"returned an Asset with handle {str(asset.handle)[:60]!r}, expected 1 to {LONGEST_HANDLE} characters"
+    if isinstance(asset.capacity_bytes, bool) or not isinstance(asset.capacity_bytes, int) or asset.capacity_bytes < 0:
+        return f"returned an Asset with capacity_bytes {asset.capacity_bytes!r}, expected whole bytes"
+    source: object = asset.source
+    if not isinstance(source, VolumeSource):
+        return f"returned an Asset with a source of type {type(source).__name__}, expected VolumeSource"
+    try:
+        parts = [asset.handle, asset.source.kind, dict(asset.source.fields), dict(asset.attributes)]
+        json.dumps([*parts, list(asset.mount_options), [dict(segment) for segment in asset.node_affinity]]).encode()
+        # With escapes, bytes of file names that are not UTF-8 would pass.
+        json.dumps(parts, ensure_ascii=False).encode()
+    except (TypeError, ValueError) as error:
+        return f"returned an Asset that cannot be written as JSON: {error}"
+    return None
+
+
+def _page_flaw(page: AssetPage) -> str | None:
+    following: object = page.next_page
+    if following is not None and not (isinstance(following, str) and following):
+        return f"returned an AssetPage with next_page {following!r}, expected text, or None on the last page"
+    for asset in page.assets:
+        listed: object = asset
+        if not isinstance(listed, ListedAsset):
+            return f"returned an AssetPage with an entry of type {type(listed).__name__}, expected ListedAsset"
+        if not isinstance(asset.handle, str) or not 0 < len(asset.handle) <= LONGEST_HANDLE:
+            return f"listed an asset with handle {str(asset.handle)[:60]!r}, expected 1 to {LONGEST_HANDLE} characters"
+        owner: object = asset.owner
+        if owner is not None and not isinstance(owner, Ownership):
+            return f"listed {asset.handle} with an owner of type {type(owner).__name__}, expected Ownership or None"
+    return None
+
+
+def _in_progress_flaw(result: InProgress) -> str | None:
+    after = result.retry_after
+    if isinstance(after, bool) or not isinstance(after, int | float) or not math.isfinite(after) or after < 0:
+        return f"returned InProgress with retry_after {after!r}, expected seconds"
+    try:
+        size = len(json.dumps(dict(result.state), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        return f"returned InProgress with a state that is not JSON: {error}"
+    if size > LONGEST_STATE:
+        return f"returned InProgress with a state of {size} bytes, at most {LONGEST_STATE} are kept"
+    return None

@@ -1,4 +1,4 @@
-"""A driver: one configured backend behind a typed call, with a check of what its hooks return.
+"""A driver: one configured backend behind a typed call, the plain values that decisions see of it, and its state.
 
 No other module uses pluggy or its untyped values.
 """
@@ -6,43 +6,45 @@ No other module uses pluggy or its untyped values.
 from __future__ import annotations
 
 import inspect
-import json
 import logging
-import math
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, get_args
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final, TypeVar
 
 import pluggy
 
-from volplane import requests
 from volplane._messages import one_line
-from volplane.assets import Asset, AssetPage, Done, InProgress, ListedAsset, Ownership, PodScrub, VolumeSource
-from volplane.drivers.contract import HOOKS, Plugin, is_special
-from volplane.drivers.view import DriverView
-from volplane.errors import BackendError, OutcomeUnknown, PluginError, Unavailable, Unsupported, VolplaneError
+from volplane.assets import Done
+from volplane.drivers.contract import HOOKS, Plugin, is_special, result_flaw
+from volplane.drivers.parameters import class_parameters
+from volplane.errors import BackendError, InvalidArgument, OutcomeUnknown, PluginError, Unavailable, Unsupported
 from volplane.hookspecs import PROJECT, BackendSpec
+from volplane.operations import DriverLimits
 from volplane.requests import Context, DescribeRequest, HookRequest
-from volplane.schemas import ParameterSchema
+from volplane.schemas import DriverInfo, ParameterSchema
 from volplane.secret import Secret, redacted
 
-__all__ = ["LONGEST_HANDLE", "LONGEST_STATE", "RESULTS", "Driver", "Extension"]
+__all__ = [
+    "BrokenDriver",
+    "Driver",
+    "DriverState",
+    "DriverStatus",
+    "DriverView",
+    "Extension",
+    "LoadedDrivers",
+    "PendingDriver",
+    "problem",
+    "serves_attachments",
+    "why_none_works",
+]
 
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-LONGEST_HANDLE: Final = 1024
-LONGEST_STATE: Final = 4096
-
-RESULTS: Final[Mapping[str, tuple[type, ...]]] = {
-    request.hook: get_args(result) or (result,)
-    for request in map(vars(requests).get, requests.__all__)
-    if isinstance(request, type) and issubclass(request, HookRequest) and request is not HookRequest
-    for result in get_args(vars(request)["__orig_bases__"][0])
-}
-"""Hook -> the types that it may return, as its request names them."""
 NOT_IMPLEMENTED: Final[Mapping[str, Any]] = {
     "owns": False,
     "validate": Done(),
@@ -53,6 +55,54 @@ NOT_IMPLEMENTED: Final[Mapping[str, Any]] = {
 """Results of the hooks that a backend need not implement: it owns no static volumes and has nothing to do."""
 _HARMLESS: Final = frozenset({"describe", "owns"})
 """Hooks that touch no storage: their outcome is never unknown, and a wrong result is an error of the plugin."""
+_CLASSES_REMEMBERED: Final = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverView:
+    """The values of a driver, which never change while the process lives. Hooks are called by `HookCalls.call`."""
+
+    name: str
+    backend: str
+    """Name of the backend's entry point."""
+    info: DriverInfo
+    """The result of `describe` at load."""
+    hooks: frozenset[str]
+    """Names of the hooks that the backend implements."""
+    options: ParameterSchema = field(default_factory=ParameterSchema)
+    """Schema of the driver's options."""
+    _flaws: dict[tuple[tuple[str, str], ...], str] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def supports(self, hook: str) -> bool:
+        """Tell whether the backend implements this hook."""
+        return hook in self.hooks
+
+    def typed_parameters(self, parameters: Mapping[str, str]) -> dict[str, Any]:
+        """Return the typed values of a class's parameters, as the backend gets them.
+
+        Raises InvalidArgument that names each wrong key, its value and what is expected.
+        """
+        return class_parameters(self.info.parameters, parameters, f"driver {self.name}", self.options)
+
+    def parameters_flaw(self, parameters: Mapping[str, str]) -> str:
+        """Explain why `typed_parameters` refuses these; "": it does not. Caches the answers for 256 classes."""
+        key = tuple(parameters.items())
+        flaw = self._flaws.get(key)
+        if flaw is None:
+            if len(self._flaws) >= _CLASSES_REMEMBERED:
+                self._flaws.clear()
+            try:
+                self.typed_parameters(parameters)
+                flaw = ""
+            except InvalidArgument as error:
+                flaw = str(error)
+            self._flaws[key] = flaw
+        return flaw
+
+
+def serves_attachments(driver: DriverView) -> bool:
+    """Tell whether the driver serves the attachments of its CSI driver name: by hooks, or because none is needed."""
+    return driver.info.attach_required or driver.info.csi_driver_name == driver.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -112,7 +162,7 @@ class Driver:
             self._hooks.check_pending()
         except pluggy.PluginValidationError as error:
             raise PluginError(f"{plugin}: {one_line(error)}") from None
-        self._around = ", ".join(e.plugin.name for e in extensions)
+        self._around = f" (wrapped by {', '.join(e.plugin.name for e in extensions)})" if extensions else ""
         self.view = DriverView(
             name=name,
             backend=plugin.name,
@@ -152,6 +202,7 @@ class Driver:
         return result
 
     def _call(self, hook: str, request: object) -> Any:
+        """Call the hook through its extensions, and check and redact what it returns or raises."""
         try:
             result = getattr(self._hooks.hook, hook)(request=request)
         except BackendError as error:
@@ -163,95 +214,150 @@ class Driver:
         except (Exception, SystemExit) as error:
             log.debug("hook %s of driver %s failed", hook, self.name, exc_info=True)
             traceback.clear_frames(error.__traceback__)
-            raise self._fault(hook, f"raised {type(error).__name__}: {one_line(error)}") from None
-        flaw = _result_flaw(hook, result)
-        if flaw is None and (secret := next((o for o, s in self.secrets.items() if s.is_in(result)), None)):
-            flaw = f"returned {type(result).__name__} with the secret of {secret} in it; many may read volumes and logs"
-        if flaw is not None:
+            flaw: str | None = f"raised {type(error).__name__}: {one_line(error)}"
+        else:
+            flaw = result_flaw(hook, result)
+            # A secret in a result would be written to the volume, where many may read it.
+            if flaw is None and (secret := next((o for o, s in self.secrets.items() if s.is_in(result)), None)):
+                what = type(result).__name__
+                flaw = f"returned {what} with the secret of {secret} in it; many may read volumes and logs"
+            if flaw is None:
+                return result
             if inspect.iscoroutine(result):
                 result.close()
-            raise self._fault(hook, flaw)
-        return result
-
-    def _fault(self, hook: str, what: str) -> VolplaneError:
-        around = f" (wrapped by {self._around})" if self._around else ""
-        message = redacted(f"hook {hook} of backend {self.plugin.name}{around} {what}")
-        return PluginError(message) if hook in _HARMLESS else OutcomeUnknown(message)
+        message = redacted(f"hook {hook} of backend {self.plugin.name}{self._around} {flaw}")
+        # The hook was called, so it may have made or destroyed something, whatever it returned.
+        raise PluginError(message) if hook in _HARMLESS else OutcomeUnknown(message)
 
 
-# --- the check of results: third-party code is checked at run time ----------------------------------------------------
+# --- what became of the configured drivers ----------------------------------------------------------------------------
 
 
-def _result_flaw(hook: str, result: object) -> str | None:
-    """Describe what is wrong with a result of `hook`, as the end of a sentence about it; None: nothing."""
-    expected = RESULTS[hook]
-    names = " or ".join(t.__name__ for t in expected)
-    if result is None:
-        return f"returned None, expected {names}: a return is missing"
-    if any(result is t for t in expected):
-        return f"returned the class {names} itself, expected an instance of it"
-    if not any(isinstance(result, t) for t in expected):
-        return f"returned {type(result).__name__}, expected {names}"
-    if isinstance(result, Asset):
-        return _asset_flaw(result)
-    if isinstance(result, AssetPage):
-        return _page_flaw(result)
-    if isinstance(result, PodScrub):
-        return _scrub_flaw(result)
-    return _in_progress_flaw(result) if isinstance(result, InProgress) else None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenDriver:
+    """A driver that could not be made."""
+
+    name: str
+    backend: str
+    error: str
+    """Why, in one sentence."""
+
+    @property
+    def status(self) -> DriverStatus:
+        """The status of this driver. It never changes."""
+        return DriverStatus(name=self.name, backend=self.backend, state=DriverState.BROKEN, error=self.error)
 
 
-def _asset_flaw(asset: Asset) -> str | None:
-    if not isinstance(asset.handle, str) or not 0 < len(asset.handle) <= LONGEST_HANDLE:
-        return f"returned an Asset with handle {str(asset.handle)[:60]!r}, expected 1 to {LONGEST_HANDLE} characters"
-    if isinstance(asset.capacity_bytes, bool) or not isinstance(asset.capacity_bytes, int) or asset.capacity_bytes < 0:
-        return f"returned an Asset with capacity_bytes {asset.capacity_bytes!r}, expected whole bytes"
-    source: object = asset.source
-    if not isinstance(source, VolumeSource):
-        return f"returned an Asset with a source of type {type(source).__name__}, expected VolumeSource"
-    try:
-        parts = [asset.handle, asset.source.kind, dict(asset.source.fields), dict(asset.attributes)]
-        json.dumps([*parts, list(asset.mount_options), [dict(segment) for segment in asset.node_affinity]]).encode()
-        # With escapes, bytes of file names that are not UTF-8 would pass.
-        json.dumps(parts, ensure_ascii=False).encode()
-    except (TypeError, ValueError) as error:
-        return f"returned an Asset that cannot be written as JSON: {error}"
-    return None
+def _running_future() -> Future[Driver | BrokenDriver]:
+    """Return a future that a caller who waits for it cannot cancel."""
+    future: Future[Driver | BrokenDriver] = Future()
+    future.set_running_or_notify_cancel()
+    return future
 
 
-def _page_flaw(page: AssetPage) -> str | None:
-    following: object = page.next_page
-    if following is not None and not (isinstance(following, str) and following):
-        return f"returned an AssetPage with next_page {following!r}, expected text, or None on the last page"
-    for asset in page.assets:
-        listed: object = asset
-        if not isinstance(listed, ListedAsset):
-            return f"returned an AssetPage with an entry of type {type(listed).__name__}, expected ListedAsset"
-        if not isinstance(asset.handle, str) or not 0 < len(asset.handle) <= LONGEST_HANDLE:
-            return f"listed an asset with handle {str(asset.handle)[:60]!r}, expected 1 to {LONGEST_HANDLE} characters"
-        owner: object = asset.owner
-        if owner is not None and not isinstance(owner, Ownership):
-            return f"listed {asset.handle} with an owner of type {type(owner).__name__}, expected Ownership or None"
-    return None
+@dataclass(slots=True, kw_only=True, eq=False)
+class PendingDriver:
+    """A driver that is being made. Only its configuration is known."""
+
+    name: str
+    backend: str
+    on_nodes: bool = False
+    """The processes of the nodes will call its hooks, and this one will not."""
+    doing: str = ""
+    """The part of its making that runs now."""
+    made: Future[Driver | BrokenDriver] = field(default_factory=_running_future)
+    """Ends within the deadlines of `volplane.drivers.loading`; set in another thread."""
 
 
-def _scrub_flaw(scrub: PodScrub) -> str | None:
-    path: object = scrub.sub_path
-    if path == "":
-        return None
-    if not isinstance(path, str) or path.startswith("/") or ".." in path.split("/"):
-        return f"returned PodScrub with sub_path {path!r}, expected a relative path without '..'"
-    return None if scrub.volume is not None else f"returned PodScrub with sub_path {path!r} and no volume that has it"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedDrivers:
+    """The drivers that `volplane.drivers.loading` made from a configuration."""
+
+    drivers: tuple[Driver, ...] = ()
+    """Those whose hooks this process calls."""
+    broken: tuple[BrokenDriver, ...] = ()
+    limits: Mapping[str, DriverLimits] = field(default_factory=dict)
+    distributed: tuple[Driver, ...] = ()
+    """Those whose hooks the processes of the nodes call, and not this one."""
+    publishing: frozenset[str] = frozenset()
+    """Names of the drivers whose capacity is published, if they measure it."""
+    pending: tuple[PendingDriver, ...] = ()
+    """Those that are still being made."""
+
+    def settled(self) -> LoadedDrivers:
+        """Return a copy in which the pending drivers that are made, or broken, are in their places."""
+        drivers, distributed, broken, pending = [*self.drivers], [*self.distributed], [*self.broken], []
+        for each in self.pending:
+            made = each.made.result() if each.made.done() else None
+            if made is None:
+                pending.append(each)
+            elif isinstance(made, BrokenDriver):
+                broken.append(made)
+            else:
+                (distributed if each.on_nodes else drivers).append(made)
+        here, on_nodes = tuple(drivers), tuple(distributed)
+        return replace(self, drivers=here, distributed=on_nodes, broken=tuple(broken), pending=tuple(pending))
+
+    @property
+    def on_nodes(self) -> tuple[str, ...]:
+        """Names of the drivers whose hooks the processes of the nodes call, made or not."""
+        return (*(each.name for each in self.distributed), *(each.name for each in self.pending if each.on_nodes))
+
+    @property
+    def attaches(self) -> bool:
+        """Whether a driver of this process serves attachments, or may once it is made."""
+        served = any(serves_attachments(each.view) for each in self.drivers)
+        return served or any(not each.on_nodes for each in self.pending)
+
+    @property
+    def publishes(self) -> bool:
+        """Whether the capacity of a driver is published, or will be once it is made."""
+        able = [each.name for each in (*self.drivers, *self.distributed) if each.supports("get_capacity")]
+        return not self.publishing.isdisjoint([*able, *(each.name for each in self.pending)])
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of all configured drivers, working or not, made or not."""
+        usable = {each.name for each in (*self.drivers, *self.distributed)}
+        return frozenset(usable | {each.name for each in self.broken} | {each.name for each in self.pending})
 
 
-def _in_progress_flaw(result: InProgress) -> str | None:
-    after = result.retry_after
-    if isinstance(after, bool) or not isinstance(after, int | float) or not math.isfinite(after) or after < 0:
-        return f"returned InProgress with retry_after {after!r}, expected seconds"
-    try:
-        size = len(json.dumps(dict(result.state), allow_nan=False))
-    except (TypeError, ValueError) as error:
-        return f"returned InProgress with a state that is not JSON: {error}"
-    if size > LONGEST_STATE:
-        return f"returned InProgress with a state of {size} bytes, at most {LONGEST_STATE} are kept"
-    return None
+class DriverState(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    UNAVAILABLE = "unavailable"
+    """`start` failed and is tried again."""
+    BROKEN = "broken"
+    """It could not be made. Only a restart of the process can change that."""
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverStatus:
+    """The state of a driver, for /readyz, metrics and `volplane status`."""
+
+    name: str
+    backend: str
+    state: DriverState
+    distribution: str = ""
+    healthy: bool = False
+    """It is ready, its last probe succeeded, and not all its threads hang."""
+    hung: bool = False
+    """All threads hang."""
+    error: str = ""
+    """Why it is not healthy."""
+    hooks: tuple[str, ...] = ()
+
+
+def problem(status: DriverStatus) -> str:
+    """Describe why a driver is not healthy."""
+    what = f"driver {status.name} is {'hung' if status.hung else status.state}"
+    return f"{what}: {status.error}" if status.error else what
+
+
+def why_none_works(statuses: Sequence[DriverStatus], *, needed: bool) -> str:
+    """Explain why no driver can work; "": one is healthy, or there is none and the controllers do not need one."""
+    if statuses:
+        return "" if any(status.healthy for status in statuses) else "no driver can work"
+    missing = "no driver is configured: name one under `drivers` in the configuration, or install a backend"
+    return missing if needed else ""

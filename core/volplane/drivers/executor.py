@@ -1,22 +1,31 @@
-"""Runs blocking hooks with a deadline, in worker threads of their driver."""
+"""Calls hooks in threads of their driver, with a deadline; hooks that change storage run only under the lease."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import dataclasses
 import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
-from volplane.errors import OutcomeUnknown, Unavailable
+from volplane._delays import LIVE_STATE_FORBIDS
+from volplane.assets import InProgress
+from volplane.controller import logs
+from volplane.controller.metrics import Metrics
+from volplane.drivers.driver import Driver, DriverView, LoadedDrivers
+from volplane.errors import BackendError, Fenced, OutcomeUnknown, PluginError, Unavailable
+from volplane.operations import Again
 from volplane.operations.operation import DriverLimits, hold_until
+from volplane.requests import HookRequest
 
-__all__ = ["HookCall", "HookExecutor", "PendingCall", "ThreadExecutor", "all_overrun", "views_of"]
+__all__ = ["CallHook", "HookCalls", "HookExecutor", "PendingCall", "ThreadExecutor"]
 
+R = TypeVar("R")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -25,18 +34,109 @@ SPARE_THREADS: Final = 2
 SLOW_AFTER = 0.005
 """Seconds after which a call counts as blocked, and the calls behind it get threads of their own. This is as long as
 the interpreter lets one thread run before another (`sys.getswitchinterval`)."""
+_ABOUT_THE_DRIVER: Final = frozenset({"owns", "list_assets", "get_capacity", "stop"})
+"""Hooks that no operation locks by asset. While one hangs it is not called again; nor are `start` and `probe`."""
+_CHANGES_NOTHING: Final = frozenset(
+    {"describe", "validate", "find", "owns", "list_assets", "get_capacity", "probe", "start", "stop"}
+)
+"""Hooks that may run without the lease."""
+
+CallHook = Callable[[Driver, HookRequest[Any]], Any]
+"""Calls a hook in a thread of its driver: `Driver.call`, or more than that in a simulation."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HookCall:
-    """A hook that has not returned."""
+class HookCalls:
+    """Calls the hooks of all drivers. Belongs to one event loop."""
 
-    driver: str
-    what: str
-    since: float
-    """Loop time of its start."""
-    overrun: bool
-    """Its deadline is past."""
+    def __init__(
+        self,
+        loaded: LoadedDrivers,
+        executor: HookExecutor,
+        *,
+        metrics: Metrics | None = None,
+        call_hook: CallHook = Driver.call,
+        may_begin: Callable[[], bool] = lambda: True,
+        fenced: Callable[[str], None] = lambda _term: None,
+    ) -> None:
+        """call_hook: what the executor's thread does. may_begin: whether a hook that changes storage may be called now.
+
+        fenced: gets the later term of leadership of which a storage refused a call (`Fenced`). Both are called in the
+        driver's threads.
+        """
+        self.drivers = {driver.name: driver for driver in loaded.drivers}
+        """The drivers that can be called. Those that are made later are added."""
+        self._limits = dict(loaded.limits)
+        self._executor = executor
+        self._metrics = metrics
+        self._call_hook = call_hook
+        self._may_begin = may_begin
+        self._fenced = fenced
+
+    def limits(self, driver: str) -> DriverLimits:
+        """Return the limits of a driver."""
+        return self._limits.get(driver, DriverLimits())
+
+    def running(self, driver: str, hook: str, *, overrun: bool = False) -> bool:
+        """Tell whether a call of this hook has not returned. overrun: and its caller has stopped waiting."""
+        calls = self._executor.running(driver)
+        return any(call.what == hook and (call.overrun or not overrun) for call in calls)
+
+    def hung(self, driver: str) -> bool:
+        """Tell whether as many calls hang as may run at once. Only a restart of the process can change that."""
+        return sum(call.overrun for call in self._executor.running(driver)) >= self.limits(driver).concurrency
+
+    async def call(
+        self,
+        driver: DriverView,
+        request: HookRequest[R],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - a hook cannot be cancelled
+    ) -> R:
+        """Call the hook of this request in the driver's own threads.
+
+        timeout: seconds; None: the driver's. The request's context carries it, and its `cancelled` is true once the
+        caller has stopped waiting. Raises what `Driver.call` raises, OutcomeUnknown after the timeout (see
+        `HookExecutor`), Again if the lease is over, and KeyError for a driver that was not loaded.
+        """
+        facade = self.drivers[driver.name]
+        if request.hook in _ABOUT_THE_DRIVER and self.running(driver.name, request.hook, overrun=True):
+            # A hook about the driver as a whole that hangs costs it one thread, not one a call.
+            raise Unavailable(f"an earlier call of {request.hook} of driver {driver.name} has not returned")
+        seconds = self.limits(driver.name).timeout if timeout is None else timeout
+        abandoned = threading.Event()
+        context = dataclasses.replace(request.context, timeout=seconds, cancelled=abandoned.is_set)
+        complete = dataclasses.replace(request, context=context)
+        clock = asyncio.get_running_loop().time
+        began, outcome = clock(), "cancelled"
+        try:
+            with logs.bound(driver=driver.name):
+                result = await self._executor.call(
+                    driver.name,
+                    lambda: self._call_in_thread(facade, complete),
+                    seconds,
+                    what=request.hook,
+                    abandoned=abandoned,
+                )
+            outcome = "in_progress" if isinstance(result, InProgress) else "ok"
+        except (BackendError, PluginError) as error:
+            outcome = type(error).__name__
+            raise
+        finally:
+            if self._metrics is not None:
+                self._metrics.hook_ended(driver.name, request.hook, clock() - began, outcome)
+        return result
+
+    def _call_in_thread(self, driver: Driver, request: HookRequest[R]) -> R:
+        # The process may have lost the lease since the call was decided and queued.
+        if request.hook not in _CHANGES_NOTHING and not self._may_begin():
+            raise Again(after=LIVE_STATE_FORBIDS.delay())
+        try:
+            result: R = self._call_hook(driver, request)
+        except Fenced as error:
+            # A later leader has worked on the asset: the elector has to know, also if nobody waits for the call.
+            self._fenced(error.fence)
+            raise
+        return result
 
 
 class HookExecutor(Protocol):
@@ -56,12 +156,8 @@ class HookExecutor(Protocol):
         abandoned: threading.Event | None = None,
     ) -> T: ...
 
-    def hung(self, driver: str) -> bool:
-        """Tell whether as many hooks as the driver may run at once are past their deadlines."""
-        ...
-
-    def running(self, driver: str | None = None) -> tuple[HookCall, ...]:
-        """Return the hooks that have not returned, of one driver or of all, overrun ones included."""
+    def running(self, driver: str | None = None) -> tuple[PendingCall, ...]:
+        """Return the calls that have not returned, of one driver or of all, oldest first."""
         ...
 
     def close(self) -> None:
@@ -71,39 +167,36 @@ class HookExecutor(Protocol):
 
 @dataclass(slots=True, eq=False)
 class PendingCall:
-    """A hook call between its request and its end. Its futures belong to one loop."""
+    """A hook call between its request and its end. Its futures belong to one loop.
+
+    It is made by the current task, which holds the asset of its operation until the hook returns. Raises Unavailable
+    if `timeout` is not positive.
+    """
 
     driver: str
     what: str
     fn: Callable[[], Any]
     timeout: float
     abandoned: threading.Event
-    returned: asyncio.Future[None]
-    decided: asyncio.Future[None]
+    returned: asyncio.Future[None] = field(init=False)
+    decided: asyncio.Future[None] = field(init=False)
     """Done once the hook has returned or its deadline is past, whichever comes first."""
     begun: float | None = None
     """Loop time at which a thread took it."""
     overrun: bool = False
+    """Its caller has stopped waiting."""
     performed: bool = False
     """The hook has returned; set in its thread."""
     value: Any = None
     error: BaseException | None = None
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
 
-    @classmethod
-    def of(
-        cls, driver: str, what: str, fn: Callable[[], Any], timeout: float, abandoned: threading.Event | None
-    ) -> PendingCall:
-        """Make a call by the current task, which holds the asset of its operation until the hook returns.
-
-        Raises Unavailable if `timeout` is not positive.
-        """
-        if timeout <= 0:
-            raise Unavailable(f"no time is left to start {what} of driver {driver}")
+    def __post_init__(self) -> None:
+        if self.timeout <= 0:
+            raise Unavailable(f"no time is left to start {self.what} of driver {self.driver}")
         loop = asyncio.get_running_loop()
-        returned: asyncio.Future[None] = loop.create_future()
-        hold_until(returned)
-        return cls(driver, what, fn, timeout, abandoned or threading.Event(), returned, loop.create_future())
+        self.returned, self.decided = loop.create_future(), loop.create_future()
+        hold_until(self.returned)
 
     def perform(self) -> None:
         """Run the hook in the current thread. Never raises."""
@@ -137,16 +230,19 @@ class PendingCall:
             raise
         finally:
             timer.cancel()
-        if self.returned.done():
-            return self._result()
-        begun = self.begun is not None
-        self._abandon(withdraw)
-        if begun:
-            raise OutcomeUnknown(f"{self.what} of driver {self.driver} did not return within {self.timeout:g} s")
-        raise Unavailable(f"driver {self.driver} had no free thread for {self.what} within {self.timeout:g} s")
-
-    def view(self) -> HookCall:
-        return HookCall(driver=self.driver, what=self.what, since=self.begun or 0.0, overrun=self.overrun)
+        if not self.returned.done():
+            begun = self.begun is not None
+            self._abandon(withdraw)
+            if begun:
+                # The hook goes on, so what it makes or destroys may still take effect.
+                raise OutcomeUnknown(f"{self.what} of driver {self.driver} did not return within {self.timeout:g} s")
+            raise Unavailable(f"driver {self.driver} had no free thread for {self.what} within {self.timeout:g} s")
+        if self.error is not None:
+            try:
+                raise self.error
+            finally:
+                self.error = None  # Its traceback has this frame, which keeps this call.
+        return self.value
 
     def _decide(self) -> None:
         if not self.decided.done():
@@ -158,132 +254,6 @@ class PendingCall:
         if self.begun is None:
             withdraw(self)
             self.returned.set_result(None)
-
-    def _result(self) -> Any:
-        if self.error is not None:
-            try:
-                raise self.error
-            finally:
-                self.error = None
-        return self.value
-
-
-def views_of(calls: Iterable[PendingCall], driver: str | None) -> tuple[HookCall, ...]:
-    """Return the calls of one driver, or of all, oldest first."""
-    return tuple(sorted((c.view() for c in calls if driver in (None, c.driver)), key=lambda c: c.since))
-
-
-def all_overrun(calls: Iterable[PendingCall], driver: str, limits: DriverLimits) -> bool:
-    """Tell whether as many calls of the driver as may run at once are past their deadlines."""
-    return sum(c.driver == driver and c.overrun for c in calls) >= limits.concurrency
-
-
-class _Worker:
-    """A daemon thread. Unlike threads of concurrent.futures it does not keep the process alive if it hangs."""
-
-    def __init__(
-        self, name: str, loop: asyncio.AbstractEventLoop, ready: Callable[[_Worker, PendingCall], None]
-    ) -> None:
-        self._inbox: queue.SimpleQueue[PendingCall | None] = queue.SimpleQueue()
-        self._loop = loop
-        self._ready = ready
-        threading.Thread(target=self._serve, name=name, daemon=True).start()
-
-    def give(self, call: PendingCall | None) -> None:
-        self._inbox.put(call)
-
-    def _serve(self) -> None:
-        while (call := self._inbox.get()) is not None:
-            call.perform()
-            try:
-                self._loop.call_soon_threadsafe(self._ready, self, call)
-            except RuntimeError:
-                return  # the loop is closed, and with it everything that could use the result
-
-
-class _Pool:
-    """The threads of one driver. Everything here runs in the loop's thread.
-
-    Threads that compute share the interpreter's lock, and passing it on costs more than a short hook. So calls run one
-    after the other in one thread. Others start beside it once all running calls have taken longer than `SLOW_AFTER`.
-    """
-
-    def __init__(self, driver: str, size: int, loop: asyncio.AbstractEventLoop) -> None:
-        self.calls: set[PendingCall] = set()
-        self._driver = driver
-        self._size = size
-        self._loop = loop
-        self._threads = 0
-        self._idle: list[_Worker] = []
-        self._waiting: deque[PendingCall] = deque()
-        self._timer: asyncio.TimerHandle | None = None
-        """Calls `_check_running`, while calls wait."""
-        self._closed = False
-
-    def submit(self, call: PendingCall) -> None:
-        self._waiting.append(call)
-        self._begin_next()
-
-    def withdraw(self, call: PendingCall) -> None:
-        self._waiting.remove(call)
-
-    def close(self) -> None:
-        self._closed = True
-        while self._begin():
-            pass
-        self._end_idle()
-
-    def _begin_next(self) -> None:
-        """Start one of the waiting calls, unless another one has just started."""
-        if self._all_slow():
-            self._begin()
-        self._set_timer()
-
-    def _set_timer(self) -> None:
-        if self._waiting and self._timer is None and (self._idle or self._threads < self._size):
-            self._timer = self._loop.call_later(SLOW_AFTER, self._check_running)
-
-    def _check_running(self) -> None:
-        """Start half of the waiting calls if the running ones take long: all have started after a few checks."""
-        self._timer = None
-        if self._all_slow():
-            for _ in range((len(self._waiting) + 1) // 2):
-                self._begin()
-        self._set_timer()
-
-    def _all_slow(self) -> bool:
-        """Tell whether no thread will soon be free for the next call. The loop may not know of the last end yet."""
-        now = self._loop.time()
-        return all(not call.performed and now - (call.begun or 0.0) >= SLOW_AFTER for call in self.calls)
-
-    def _begin(self) -> bool:
-        """Give the first waiting call to a free thread. Returns False if there is no call or no thread."""
-        if not self._waiting or not (self._idle or self._threads < self._size):
-            return False
-        call = self._waiting.popleft()
-        call.begun = self._loop.time()
-        self.calls.add(call)
-        if self._idle:
-            worker = self._idle.pop()
-        else:
-            self._threads += 1
-            worker = _Worker(f"volplane-{self._driver}-{self._threads}", self._loop, self._ready)
-        worker.give(call)
-        return True
-
-    def _ready(self, worker: _Worker, call: PendingCall) -> None:
-        self.calls.discard(call)
-        call.settle(self._loop.time())
-        self._idle.append(worker)
-        self._begin_next()
-        if self._closed:
-            self._end_idle()
-
-    def _end_idle(self) -> None:
-        if not self._waiting:
-            for worker in self._idle:
-                worker.give(None)
-            self._idle.clear()
 
 
 class ThreadExecutor:
@@ -303,22 +273,104 @@ class ThreadExecutor:
         what: str = "hook",
         abandoned: threading.Event | None = None,
     ) -> T:
-        call = PendingCall.of(driver, what, fn, timeout, abandoned)
+        call = PendingCall(driver, what, fn, timeout, abandoned or threading.Event())
         pool = self._pools.get(driver)
         if pool is None:
             size = self._limits.get(driver, DriverLimits()).concurrency + SPARE_THREADS
             pool = self._pools[driver] = _Pool(driver, size, asyncio.get_running_loop())
-        pool.submit(call)
-        result: T = await call.wait(pool.withdraw)
+        pool.waiting.append(call)
+        pool.advance(1)
+        result: T = await call.wait(pool.waiting.remove)
         return result
 
-    def hung(self, driver: str) -> bool:
-        pool = self._pools.get(driver)
-        return pool is not None and all_overrun(pool.calls, driver, self._limits.get(driver, DriverLimits()))
-
-    def running(self, driver: str | None = None) -> tuple[HookCall, ...]:
-        return views_of((c for pool in self._pools.values() for c in pool.calls), driver)
+    def running(self, driver: str | None = None) -> tuple[PendingCall, ...]:
+        calls = (call for name, pool in self._pools.items() if driver in (None, name) for call in pool.calls)
+        return tuple(sorted(calls, key=lambda call: call.begun or 0.0))
 
     def close(self) -> None:
         for pool in self._pools.values():
             pool.close()
+
+
+class _Pool:
+    """The threads of one driver. Everything here but `_serve` runs in the loop's thread.
+
+    Threads that compute share the interpreter's lock, and passing it on costs more than a short hook. So calls run one
+    after the other in one thread. Others start beside it once all running calls have taken longer than `SLOW_AFTER`.
+    They are daemon threads: unlike those of concurrent.futures, one that hangs does not keep the process alive.
+    """
+
+    def __init__(self, driver: str, size: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.calls: set[PendingCall] = set()
+        """Those that a thread has taken and whose hooks have not returned."""
+        self.waiting: deque[PendingCall] = deque()
+        self._driver = driver
+        self._size = size
+        self._loop = loop
+        self._threads = 0
+        self._idle: list[queue.SimpleQueue[PendingCall | None]] = []
+        """The inboxes of threads that have nothing to do. None ends a thread."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Calls `_look_again`, while calls wait."""
+        self._closed = False
+
+    def close(self) -> None:
+        self._closed = True
+        while self._begin():
+            pass
+        self._end_idle()
+
+    def advance(self, most: int) -> None:
+        """Start so many of the waiting calls if no thread will soon be free for them; else look again later."""
+        now = self._loop.time()
+        # The loop may not know yet that a call has ended, so `performed` is asked too.
+        if all(not call.performed and now - (call.begun or 0.0) >= SLOW_AFTER for call in self.calls):
+            for _ in range(most):
+                self._begin()
+        if self.waiting and self._timer is None and (self._idle or self._threads < self._size):
+            self._timer = self._loop.call_later(SLOW_AFTER, self._look_again)
+
+    def _look_again(self) -> None:
+        """Start half of the waiting calls if the running ones take long: all have started after a few times."""
+        self._timer = None
+        self.advance((len(self.waiting) + 1) // 2)
+
+    def _begin(self) -> bool:
+        """Give the first waiting call to a free thread. Returns False if there is no call or no thread."""
+        if not self.waiting or not (self._idle or self._threads < self._size):
+            return False
+        call = self.waiting.popleft()
+        call.begun = self._loop.time()
+        self.calls.add(call)
+        if self._idle:
+            inbox = self._idle.pop()
+        else:
+            self._threads += 1
+            inbox = queue.SimpleQueue()
+            name = f"volplane-{self._driver}-{self._threads}"
+            threading.Thread(target=self._serve, args=(inbox,), name=name, daemon=True).start()
+        inbox.put(call)
+        return True
+
+    def _serve(self, inbox: queue.SimpleQueue[PendingCall | None]) -> None:
+        """Perform the calls of an inbox, in its thread."""
+        while (call := inbox.get()) is not None:
+            call.perform()
+            try:
+                self._loop.call_soon_threadsafe(self._ready, inbox, call)
+            except RuntimeError:
+                return  # the loop is closed, and with it everything that could use the result
+
+    def _ready(self, inbox: queue.SimpleQueue[PendingCall | None], call: PendingCall) -> None:
+        self.calls.discard(call)
+        call.settle(self._loop.time())
+        self._idle.append(inbox)
+        self.advance(1)
+        if self._closed:
+            self._end_idle()
+
+    def _end_idle(self) -> None:
+        if not self.waiting:
+            for inbox in self._idle:
+                inbox.put(None)
+            self._idle.clear()

@@ -10,8 +10,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, Future, wait
-from functools import partial
+from concurrent.futures import Future, wait
 from typing import Any, Final, ParamSpec, TypeVar
 
 from volplane._messages import one_line
@@ -26,9 +25,8 @@ from volplane.drivers.contract import (
     version_flaw,
 )
 from volplane.drivers.discovery import IMPORT_DEADLINE, PluginSource
-from volplane.drivers.driver import Driver, Extension
+from volplane.drivers.driver import BrokenDriver, Driver, Extension, LoadedDrivers, PendingDriver
 from volplane.drivers.parameters import driver_options
-from volplane.drivers.status import BrokenDriver, LoadedDrivers, PendingDriver
 from volplane.errors import ConfigurationError, PluginError, VolplaneError
 from volplane.operations import DriverLimits
 from volplane.requests import Context, DescribeRequest
@@ -36,10 +34,10 @@ from volplane.schemas import ParameterSchema
 from volplane.secret import Secret, redacted
 
 __all__ = [
-    "DaemonThread",
     "build_driver",
     "build_extension",
     "default_drivers",
+    "in_daemon_thread",
     "load_drivers",
     "newer_flaw",
     "options_schema",
@@ -50,8 +48,6 @@ log = logging.getLogger(__name__)
 
 BUILD_DEADLINE: Final = 30.0
 """Seconds for the constructor of a backend and its `describe` together, and for the constructor of an extension."""
-
-_DEFAULT_LIMITS: Final = DriverLimits()
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -70,7 +66,17 @@ def load_drivers(
     extensions are waited for, and without `drivers` in the configuration all imports: the names stand in the classes.
     Blocks while plugins are imported; to be called in a thread where a loop runs.
     """
-    settings, unusable = _settings(configuration, plugins, node_name, grace)
+    settings = configuration.drivers
+    unusable: tuple[BrokenDriver, ...] = ()
+    if settings is None:
+        settings, unusable = default_drivers(plugins, grace)
+    if node_name is not None:
+        settings, unusable = tuple(each for each in settings if each.distributed), ()
+        if not settings:
+            raise ConfigurationError(
+                f"--node-name {node_name}: no driver of the configuration file has `distributed: true`, so that there "
+                "is nothing to do for one node; give it to the drivers whose assets live on nodes"
+            )
     extensions, failures = _extensions(configuration.extensions, plugins, grace)
     if failures:
         error = "; ".join(failures)
@@ -80,39 +86,15 @@ def load_drivers(
         _begin(each, extensions, plugins, on_nodes=each.distributed and node_name is None) for each in settings
     )
     wait([each.made for each in pending], timeout=grace)
-    loaded = LoadedDrivers(
-        broken=unusable,
-        limits={
-            s.name: DriverLimits(
-                concurrency=s.concurrency or _DEFAULT_LIMITS.concurrency,
-                rate=s.rate,
-                timeout=s.timeout or _DEFAULT_LIMITS.timeout,
-            )
-            for s in settings
-        },
-        publishing=frozenset(s.name for s in settings if s.distributed or s.storage_capacity),
-        pending=pending,
-    )
-    return loaded.settled()
-
-
-def _settings(
-    configuration: Configuration, plugins: PluginSource, node_name: str | None, grace: float | None
-) -> tuple[tuple[DriverSettings, ...], tuple[BrokenDriver, ...]]:
-    """Return the drivers of this process, and the unconfigured backends that cannot be imported."""
-    if configuration.drivers is None:
-        settings, unusable = default_drivers(plugins, grace)
-    else:
-        settings, unusable = configuration.drivers, ()
-    if node_name is None:
-        return settings, unusable
-    distributed = tuple(each for each in settings if each.distributed)
-    if not distributed:
-        raise ConfigurationError(
-            f"--node-name {node_name}: no driver of the configuration file has `distributed: true`, so that there "
-            "is nothing to do for one node; give it to the drivers whose assets live on nodes"
+    usual = DriverLimits()
+    limits = {
+        s.name: DriverLimits(
+            concurrency=s.concurrency or usual.concurrency, rate=s.rate, timeout=s.timeout or usual.timeout
         )
-    return distributed, ()
+        for s in settings
+    }
+    publishing = frozenset(s.name for s in settings if s.distributed or s.storage_capacity)
+    return LoadedDrivers(broken=unusable, limits=limits, publishing=publishing, pending=pending).settled()
 
 
 def _begin(
@@ -127,13 +109,13 @@ def _begin(
             pending.doing = "importing the backend"
             plugin = _load("backend", settings.backend, plugins)
             pending.doing = "making the backend"
-            made = within(BUILD_DEADLINE, pending.doing, partial(_build, settings, plugin, extensions))
+            made = within(BUILD_DEADLINE, pending.doing, _build, settings, plugin, extensions)
         except VolplaneError as error:
             place = f"{settings.where}: " if settings.where else ""
             made = BrokenDriver(name=settings.name, backend=settings.backend, error=f"{place}{error}")
         pending.made.set_result(made)
 
-    DaemonThread(f"driver {settings.name}").submit(make)
+    in_daemon_thread(f"driver {settings.name}", make)
     return pending
 
 
@@ -144,10 +126,8 @@ def default_drivers(
 
     grace: seconds after which slow imports are logged; None: never.
     """
-    loaded = {
-        name: DaemonThread(f"backend {name}").submit(_load, "backend", name, plugins)
-        for name in plugins.names("backend")
-    }
+    names = plugins.names("backend")
+    loaded = {name: in_daemon_thread(f"backend {name}", _load, "backend", name, plugins) for name in names}
     why = "their drivers have no names before; name the drivers in the configuration, and none waits for another one"
     _say_what_takes_long(loaded, grace, why)
     claims: dict[str, list[str]] = {}
@@ -176,9 +156,9 @@ def _extensions(
 ) -> tuple[tuple[Extension, ...], list[str]]:
     def load(each: ExtensionSettings) -> Extension:
         plugin = _load("extension", each.name, plugins)
-        return within(BUILD_DEADLINE, f"making {plugin}", partial(build_extension, plugin, each.options))
+        return within(BUILD_DEADLINE, f"making {plugin}", build_extension, plugin, each.options)
 
-    making = [(each, DaemonThread(f"extension {each.name}").submit(load, each)) for each in settings]
+    making = [(each, in_daemon_thread(f"extension {each.name}", load, each)) for each in settings]
     _say_what_takes_long({each.name: made for each, made in making}, grace, "an extension is around every driver")
     extensions: list[Extension] = []
     failures: list[str] = []
@@ -198,7 +178,7 @@ def _say_what_takes_long(loading: Mapping[str, Future[Any]], grace: float | None
 
 
 def _load(kind: str, name: str, plugins: PluginSource) -> Plugin:
-    return within(2 * IMPORT_DEADLINE, f"importing the {kind}", partial(plugins.load, kind, name))
+    return within(2 * IMPORT_DEADLINE, f"importing the {kind}", plugins.load, kind, name)
 
 
 def _build(settings: DriverSettings, plugin: Plugin, extensions: tuple[Extension, ...]) -> Driver:
@@ -216,9 +196,9 @@ def _build(settings: DriverSettings, plugin: Plugin, extensions: tuple[Extension
     return driver
 
 
-def within(seconds: float, what: str, job: Callable[[], T]) -> T:
-    """What the job returns. Raises its VolplaneError; PluginError for any other, and if it does not end in time."""
-    ended = DaemonThread(what).submit(job)
+def within(seconds: float, what: str, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return what the job does. Raises its VolplaneError; PluginError for any other, and if it does not end in time."""
+    ended = in_daemon_thread(what, job, *args, **kwargs)
     wait([ended], timeout=seconds)
     if not ended.done():
         raise PluginError(f"{what} did not end within {seconds:g} s")
@@ -228,31 +208,26 @@ def within(seconds: float, what: str, job: Callable[[], T]) -> T:
     return ended.result()
 
 
-class DaemonThread(Executor):
-    """A thread for each call, for which nobody waits at the end: code of plugins may hang in it."""
+def in_daemon_thread(name: str, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    """Call the job in a thread of its own, which does not keep the process alive: code of plugins may hang in it."""
+    called: Future[T] = Future()
+    called.set_running_or_notify_cancel()
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def work() -> None:
+        try:
+            called.set_result(job(*args, **kwargs))
+        except BaseException as error:  # noqa: BLE001 - raised where it is awaited
+            called.set_exception(error)
 
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        called: Future[T] = Future()
-        called.set_running_or_notify_cancel()
-
-        def work() -> None:
-            try:
-                called.set_result(fn(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001 - raised where it is awaited
-                called.set_exception(error)
-
-        threading.Thread(target=work, name=self._name, daemon=True).start()
-        return called
+    threading.Thread(target=work, name=name, daemon=True).start()
+    return called
 
 
 # --- one plugin ------------------------------------------------------------------------------------------------------
 
 
 def options_schema(plugin: Plugin) -> ParameterSchema:
-    """The options that the plugin declares; empty if it declares none. Raises PluginError for a wrong schema."""
+    """Return the options that the plugin declares; empty if it declares none. Raises PluginError for a wrong schema."""
     schema = getattr(plugin.factory, "options_schema", ParameterSchema())
     flaws = schema_flaws(schema)
     if flaws or not isinstance(schema, ParameterSchema):
@@ -270,17 +245,15 @@ def build_driver(
     flaw = driver_name_flaw(name)
     if flaw is not None:
         raise ConfigurationError(flaw)
-    schema = options_schema(plugin)
-    values = driver_options(schema, options, f"driver {name}")
-    backend = _instance(plugin, values)
+    backend, secrets = _make(plugin, options, f"driver {name}")
     flaws = backend_flaws(backend)
     # First, because every other message about a newer plugin would mislead.
     if newer := _newer(backend, name):
         raise PluginError(f"{plugin}: {newer}")
     if flaws:
         raise PluginError(f"{plugin}: {'; '.join(flaws)}")
-    driver = Driver(name, plugin, backend, extensions, options=schema, secrets=_secrets(values))
-    wrong = info_flaws(driver.view)
+    driver = Driver(name, plugin, backend, extensions, options=options_schema(plugin), secrets=secrets)
+    wrong = info_flaws(driver.view.info, driver.view.hooks)
     if wrong:
         raise PluginError(f"{plugin}: hook describe: {'; '.join(wrong)}")
     return driver
@@ -288,19 +261,16 @@ def build_driver(
 
 def build_extension(plugin: Plugin, options: Mapping[str, object]) -> Extension:
     """Make one extension. Raises ConfigurationError for bad options, PluginError for what breaks the contract."""
-    values = driver_options(options_schema(plugin), options, str(plugin))
-    instance = _instance(plugin, values)
+    instance, secrets = _make(plugin, options, str(plugin))
     flaws = extension_flaws(instance)
     if flaws:
         raise PluginError(f"{plugin}: {'; '.join(flaws)}")
-    return Extension(plugin=plugin, instance=instance, secrets=_secrets(values))
+    return Extension(plugin=plugin, instance=instance, secrets=secrets)
 
 
-def _secrets(values: Mapping[str, object]) -> dict[str, Secret]:
-    return {option: value for option, value in values.items() if isinstance(value, Secret)}
-
-
-def _instance(plugin: Plugin, values: Mapping[str, Any]) -> object:
+def _make(plugin: Plugin, options: Mapping[str, object], where: str) -> tuple[object, dict[str, Secret]]:
+    """Return the instance that the plugin makes of these options, and the secrets among them, by option."""
+    values = driver_options(options_schema(plugin), options, where)
     try:
         instance = plugin.factory(values)
     except VolplaneError as error:
@@ -313,17 +283,15 @@ def _instance(plugin: Plugin, values: Mapping[str, Any]) -> object:
         raise PluginError(f"{plugin}: cannot be made: {what}") from None
     if instance is None or isinstance(instance, type):
         raise PluginError(f"{plugin}: its entry point gave {instance!r}, expected an instance with hooks")
-    return instance
+    return instance, {option: value for option, value in values.items() if isinstance(value, Secret)}
 
 
 def newer_flaw(plugin: Plugin, options: Mapping[str, object]) -> str | None:
     """Explain why a backend is too new for this volplane; None: it is not, or it could not be asked."""
-
-    def ask() -> str | None:
-        return _newer(_instance(plugin, driver_options(options_schema(plugin), options, str(plugin))), "example")
-
     try:
-        return within(BUILD_DEADLINE, f"making {plugin}", ask)
+        return within(
+            BUILD_DEADLINE, f"making {plugin}", lambda: _newer(_make(plugin, options, str(plugin))[0], "example")
+        )
     except VolplaneError as error:
         log.debug("%s cannot be asked: %s", plugin, error)
         return None

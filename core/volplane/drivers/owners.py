@@ -10,23 +10,23 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from volplane.assets import VolumeSource
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
+from volplane.drivers.executor import HookCalls
 from volplane.errors import BackendError, PluginError
+from volplane.requests import Context, OwnsRequest
 
 __all__ = ["SourceOwner", "SourceOwners"]
 
 GRACE: Final = 1.0
 """Seconds after which a driver that has not answered holds up only the sources that no other driver owns."""
+OWNS_TIMEOUT: Final = 30.0
 MOST_SOURCES: Final = 10_000
 """Sources whose answers are kept; the oldest is forgotten first, and asked about again when it is needed."""
-
-Ask = Callable[[str, VolumeSource], Awaitable[bool]]
-"""(driver, source) -> what `owns` returned. Raises BackendError or PluginError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +45,10 @@ class SourceOwner:
 class SourceOwners:
     """The answers of all drivers. Belongs to one event loop."""
 
-    def __init__(self, ask: Ask) -> None:
-        self.context = contextvars.copy_context()
-        self._ask = ask
+    def __init__(self, calls: HookCalls, cluster_id: str) -> None:
+        self._calls = calls
+        self._cluster_id = cluster_id
+        self._context = contextvars.copy_context()
         self._answers: OrderedDict[str, dict[str, bool | str]] = OrderedDict()
         """Source -> driver -> its answer, or the text of the error instead of one."""
         self._searches: dict[str, _Search] = {}
@@ -58,6 +59,7 @@ class SourceOwners:
         answers = self._answers.get(_key(source), {})
         owners = [driver for driver in drivers if answers.get(driver.name) is True]
         if len(owners) > 1:
+            # Neither may delete it: one of the answers is wrong.
             return SourceOwner(reason=f"several drivers say it is theirs: {', '.join(d.name for d in owners)}")
         missing = [driver.name for driver in drivers if driver.name not in answers]
         if owners:
@@ -82,24 +84,27 @@ class SourceOwners:
             await asyncio.shield(other.ended)
             return
         answers = self._answers.get(key, {})
-        missing = [driver.name for driver in drivers if not isinstance(answers.get(driver.name), bool)]
+        missing = [driver for driver in drivers if not isinstance(answers.get(driver.name), bool)]
         if not missing:
             return
-        search = _Search(source, drivers, set(missing), asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        search = _Search(source, drivers, {driver.name for driver in missing}, loop.create_future())
         self._searches[key] = search
-        for name in missing:
-            asker = self._askers.get(name)
-            if asker is None:
-                asker = self._askers[name] = _Asker(name, self)
-            asker.submit(key, source)
+        for driver in missing:
+            asker = self._askers.setdefault(driver.name, _Asker(driver))
+            asker.waiting[key] = source
+            if asker.task is None:
+                # The registry's context: the calls do not belong to the operation that asks first.
+                context, name = self._context.copy(), f"owns {driver.name}"
+                asker.task = loop.create_task(self._work(asker), name=name, context=context)
         try:
             await search.ended
         finally:
             search.end()
             del self._searches[key]
             for name in search.missing:
-                if (asker := self._askers.get(name)) is not None:
-                    asker.withdraw(key)
+                if (waiting := self._askers.get(name)) is not None:
+                    waiting.waiting.pop(key, None)
 
     def forget_driver(self, name: str) -> None:
         """Drop all answers of a driver that was started again, or cannot be called any more."""
@@ -115,27 +120,42 @@ class SourceOwners:
         """Drop all answers about a source whose volume is gone."""
         self._answers.pop(_key(source), None)
 
-    async def ask(self, asker: _Asker, key: str, source: VolumeSource) -> bool:
-        """Call `owns` once, and end the search if the owner is known now. Returns whether it answered."""
-        error: Exception | None = None
+    async def _work(self, asker: _Asker) -> None:
+        """Ask one driver about one source after the other, and end the searches whose owner is known then."""
+        loop, name = asyncio.get_running_loop(), asker.driver.name
+        context = Context(driver=name, cluster_id=self._cluster_id)
         try:
-            answer: bool | str = await self._ask(asker.driver, source)
-        except (BackendError, PluginError) as failure:
-            error, answer = failure, str(failure)
-        if self._askers.get(asker.driver) is asker:  # else the driver was forgotten meanwhile
-            self._answers.setdefault(key, {})[asker.driver] = answer
-            while len(self._answers) > MOST_SOURCES:
-                self._answers.popitem(last=False)
-            if (search := self._searches.get(key)) is not None:
-                search.missing.discard(asker.driver)
-                search.error = search.error or error
-                self._check(search)
-        return error is None
+            while asker.waiting:
+                key, source = next(iter(asker.waiting.items()))
+                del asker.waiting[key]
+                began, late = loop.time(), loop.call_later(GRACE, self._overdue, asker)
+                error: Exception | None = None
+                try:
+                    request = OwnsRequest(context=context, source=source)
+                    answer: bool | str = await self._calls.call(asker.driver, request, timeout=OWNS_TIMEOUT)
+                except (BackendError, PluginError) as failure:
+                    error, answer = failure, str(failure)
+                finally:
+                    late.cancel()
+                if self._askers.get(name) is asker:  # else the driver was forgotten meanwhile
+                    self._answers.setdefault(key, {})[name] = answer
+                    while len(self._answers) > MOST_SOURCES:
+                        self._answers.popitem(last=False)
+                    if (search := self._searches.get(key)) is not None:
+                        search.missing.discard(name)
+                        search.error = search.error or error
+                        self._check(search)
+                if error is None and loop.time() - began < GRACE:
+                    asker.slow = False
+        finally:
+            asker.task = None
 
-    def recheck(self) -> None:
+    def _overdue(self, asker: _Asker) -> None:
         """End the searches that need not wait for a driver which has become slow."""
-        for search in list(self._searches.values()):
-            self._check(search)
+        if not asker.slow:
+            asker.slow = True
+            for search in list(self._searches.values()):
+                self._check(search)
 
     def _check(self, search: _Search) -> None:
         if self.lookup(search.source, search.drivers, ()).known:
@@ -166,44 +186,12 @@ class _Search:
 
 @dataclass(slots=True, eq=False)
 class _Asker:
-    """Asks one driver about one source after the other."""
+    """What one driver is to be asked."""
 
-    driver: str
-    owners: SourceOwners
+    driver: DriverView
     slow: bool = False
-    _waiting: dict[str, VolumeSource] = field(default_factory=dict)
-    _task: asyncio.Task[None] | None = None
-
-    def submit(self, key: str, source: VolumeSource) -> None:
-        self._waiting[key] = source
-        if self._task is None:
-            # The registry's context: the calls do not belong to the operation that asks first.
-            self._task = asyncio.get_running_loop().create_task(
-                self._work(), name=f"owns {self.driver}", context=self.owners.context.copy()
-            )
-
-    def withdraw(self, key: str) -> None:
-        self._waiting.pop(key, None)
-
-    async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            while self._waiting:
-                key = next(iter(self._waiting))
-                began, late = loop.time(), loop.call_later(GRACE, self._overdue)
-                try:
-                    answered = await self.owners.ask(self, key, self._waiting.pop(key))
-                finally:
-                    late.cancel()
-                if answered and loop.time() - began < GRACE:
-                    self.slow = False
-        finally:
-            self._task = None
-
-    def _overdue(self) -> None:
-        if not self.slow:
-            self.slow = True
-            self.owners.recheck()
+    waiting: dict[str, VolumeSource] = field(default_factory=dict)
+    task: asyncio.Task[None] | None = None
 
 
 def _key(source: VolumeSource) -> str:

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from http import HTTPStatus
+from typing import Final
 
 from volplane._delays import DRIVER_NOT_STARTED
 from volplane.assets import VolumeSource
-from volplane.drivers.calls import HookCalls
-from volplane.drivers.driver import Driver
-from volplane.drivers.owners import SourceOwner, SourceOwners
-from volplane.drivers.status import (
+from volplane.drivers.driver import (
     BrokenDriver,
+    Driver,
     DriverState,
     DriverStatus,
+    DriverView,
     LoadedDrivers,
     PendingDriver,
     problem,
+    serves_attachments,
 )
-from volplane.drivers.view import DriverView, serves_attachments
-from volplane.errors import BackendError, PluginError
-from volplane.requests import Context, OwnsRequest, ProbeRequest, StartRequest, StopRequest
-from volplane.secret import Secret
+from volplane.drivers.executor import HookCalls
+from volplane.drivers.owners import SourceOwner, SourceOwners
+from volplane.errors import ApiError, ApiNotFound, BackendError, PermissionDenied, PluginError, Unavailable
+from volplane.kube.client import Client
+from volplane.kube.kinds import SECRETS
+from volplane.requests import Context, ProbeRequest, StartRequest, StopRequest
+from volplane.secret import Secret, SecretPlace
 
-__all__ = ["DriverRegistry", "Refresh", "no_secrets"]
+__all__ = ["DriverRegistry", "refresh_secrets"]
 
 log = logging.getLogger(__name__)
 
@@ -34,15 +40,7 @@ START_TIMEOUT: Final = 30.0
 START_GRACE: Final = 2.0
 """Seconds for which a driver may start, or be made, before objects that need it report it."""
 PROBE_TIMEOUT: Final = 10.0
-OWNS_TIMEOUT: Final = 30.0
 PROBE_INTERVAL: Final = 30.0
-
-Refresh = Callable[[Mapping[str, Secret]], Awaitable[None]]
-"""Reads the Kubernetes Secrets among a driver's secrets again (`ClusterSecrets.refresh`). Raises BackendError."""
-
-
-async def no_secrets(_secrets: Mapping[str, Secret]) -> None:
-    """Read nothing: without a cluster, only secrets in the environment and in files can be revealed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,18 +63,18 @@ class DriverRegistry:
         loaded: LoadedDrivers,
         calls: HookCalls,
         *,
+        client: Client | None = None,
         cluster_id: str = "",
         node_name: str | None = None,
         changed: Callable[[str], None] = lambda _driver: None,
-        refresh: Refresh = no_secrets,
     ) -> None:
         """calls: how their hooks are called. cluster_id, node_name: for the contexts and the start requests of hooks.
 
+        client: reads the Kubernetes Secrets of drivers, before they start and before each probe; None: no cluster.
         changed: called with a driver's name when it becomes usable or unusable, or is made; it queues the driver's
         objects.
-        refresh: awaited before a driver starts and before each probe.
         """
-        self._refresh = refresh
+        self._client = client
         self._entries = {driver.name: _Entry(driver) for driver in loaded.drivers}
         self._publishing = loaded.publishing
         self._distributed = {driver.name: driver.view for driver in loaded.distributed}
@@ -87,9 +85,11 @@ class DriverRegistry:
         self._cluster_id = cluster_id
         self._node_name = node_name
         self._changed = changed
-        self._owners = SourceOwners(self._ask_owns)
-        self._none_starting = asyncio.Event()
-        self._none_pending = asyncio.Event()
+        self._owners = SourceOwners(calls, cluster_id)
+        self.started = asyncio.Event()
+        """Set once no driver is `starting` any more."""
+        self.made = asyncio.Event()
+        """Set once every driver is made and was started, or failed: perhaps long after `started`."""
         self._note_started()
 
     # --- looking up ---------------------------------------------------------------------------------------------
@@ -161,64 +161,62 @@ class DriverRegistry:
 
     def owner_of(self, source: VolumeSource) -> SourceOwner:
         """Return the owner of a static volume's source, as far as it is known. Calls no hook; `identify` does."""
-        owning = [(name, entry) for name, entry in sorted(self._entries.items()) if entry.driver.supports("owns")]
+        owning = {name: entry for name, entry in sorted(self._entries.items()) if entry.driver.supports("owns")}
         pending = [name for name in self._pending if self._pending_here(name) is not None]
-        if first := next((name for name in (*pending, *(name for name, _ in owning)) if self.starting(name)), ""):
+        if first := next(filter(self.starting, (*pending, *owning)), ""):
             return SourceOwner(known=False, starting=first)
+        # A driver that cannot be asked may be the owner, so that the others' no proves nothing.
+        unusable = {name: entry.state for name, entry in owning.items() if entry.state is not DriverState.READY}
         doubts = [f"driver {b.name} may own it but is broken: {b.error}" for b in self._broken.values()]
         doubts += [f"driver {name} may own it but is {DriverState.STARTING}" for name in pending]
-        doubts += [
-            f"driver {name} may own it but is {entry.state}"
-            for name, entry in owning
-            if entry.state is not DriverState.READY
-        ]
-        return self._owners.lookup(source, self._possible_owners(), doubts)
-
-    def forget_source(self, source: VolumeSource) -> None:
-        """Drop the drivers' answers about a source whose volume is gone."""
-        self._owners.forget_source(source)
-
-    def _possible_owners(self) -> tuple[DriverView, ...]:
-        return tuple(driver for driver in self.ready() if driver.supports("owns"))
-
-    def status(self) -> tuple[DriverStatus, ...]:
-        """Return the status of every driver, by name."""
-        states = {name: self._status(entry) for name, entry in self._entries.items()}
-        for name, broken in self._broken.items():
-            states[name] = broken.status
-        for name, pending in self._pending.items():
-            states[name] = self._status_of_pending(pending)
-        return tuple(states[name] for name in sorted(states))
-
-    def _status_of_pending(self, pending: PendingDriver) -> DriverStatus:
-        return pending.status(f"{pending.doing} has not ended yet" if self._making_is_slow else "")
-
-    def _status(self, entry: _Entry) -> DriverStatus:
-        driver = entry.driver
-        hung = self.calls.hung(driver.name)
-        threads = f"all {self.calls.limits(driver.name).concurrency} hooks that may run at once hang"
-        return DriverStatus(
-            name=driver.name,
-            backend=driver.plugin.name,
-            distribution=driver.plugin.distribution,
-            state=entry.state,
-            healthy=entry.state is DriverState.READY and not entry.error and not hung,
-            hung=hung,
-            error="; ".join(filter(None, (entry.error, threads if hung else ""))),
-            hooks=tuple(sorted(driver.view.hooks)),
-        )
+        doubts += [f"driver {name} may own it but is {state}" for name, state in unusable.items()]
+        usable = [entry.driver.view for name, entry in owning.items() if name not in unusable]
+        return self._owners.lookup(source, usable, doubts)
 
     async def identify(self, source: VolumeSource) -> None:
         """Ask the usable drivers which of them owns a static volume's source; `owner_of` knows it afterwards.
 
         Raises the BackendError or PluginError of a driver that failed, if the owner is not known without its answer.
         """
-        await self._owners.identify(source, self._possible_owners())
+        await self._owners.identify(source, [driver for driver in self.ready() if driver.supports("owns")])
 
-    async def _ask_owns(self, name: str, source: VolumeSource) -> bool:
-        entry = self._entries[name]
-        request = OwnsRequest(context=self._context(entry), source=source)
-        return await self.calls.call(entry.driver.view, request, timeout=OWNS_TIMEOUT)
+    def forget_source(self, source: VolumeSource) -> None:
+        """Drop the drivers' answers about a source whose volume is gone."""
+        self._owners.forget_source(source)
+
+    def status(self) -> tuple[DriverStatus, ...]:
+        """Return the status of every driver, by name."""
+        states = {name: broken.status for name, broken in self._broken.items()}
+        for name, pending in self._pending.items():
+            states[name] = self._status_of_pending(pending)
+        for name, entry in self._entries.items():
+            driver, hung = entry.driver, self.calls.hung(name)
+            threads = f"all {self.calls.limits(name).concurrency} hooks that may run at once hang"
+            states[name] = DriverStatus(
+                name=name,
+                backend=driver.plugin.name,
+                distribution=driver.plugin.distribution,
+                state=entry.state,
+                healthy=entry.state is DriverState.READY and not entry.error and not hung,
+                hung=hung,
+                error="; ".join(filter(None, (entry.error, threads if hung else ""))),
+                hooks=tuple(sorted(driver.view.hooks)),
+            )
+        return tuple(states[name] for name in sorted(states))
+
+    def _status_of_pending(self, pending: PendingDriver) -> DriverStatus:
+        error = f"{pending.doing} has not ended yet" if self._making_is_slow else ""
+        return DriverStatus(name=pending.name, backend=pending.backend, state=DriverState.STARTING, error=error)
+
+    @property
+    def all_hang(self) -> bool:
+        """Whether hanging hooks hold the threads of all drivers. Only a restart of the process can change that.
+
+        These are as many operations as may run at once, or a `start`, which never runs twice at once.
+        """
+        calls, entries = self.calls, self._entries
+        hanging = {name for name in entries if calls.hung(name) or calls.running(name, "start", overrun=True)}
+        return bool(hanging) and all(n in hanging or e.state is not DriverState.READY for n, e in entries.items())
 
     # --- starting, probing, stopping ----------------------------------------------------------------------------
 
@@ -227,10 +225,6 @@ class DriverRegistry:
         for entry in self._entries.values():
             entry.state = DriverState.READY
 
-    async def start_all(self) -> None:
-        """Start all drivers at once and wait. One whose `start` fails is unavailable until `keep` starts it."""
-        await self._each(self._start, self._entries.values())
-
     async def keep(self) -> None:
         """Start all drivers, retry with `DRIVER_NOT_STARTED`, probe ready ones every 30 s. Runs until cancelled."""
         grace = asyncio.get_running_loop().call_later(START_GRACE, self._making_takes_long)
@@ -238,7 +232,8 @@ class DriverRegistry:
             async with asyncio.TaskGroup() as group:
                 for pending in tuple(self._pending.values()):
                     group.create_task(self._keep_once_made(pending), name=f"driver {pending.name}")
-                await self._each(self._keep_one, tuple(self._entries.values()))
+                for entry in tuple(self._entries.values()):
+                    group.create_task(self._keep_one(entry), name=f"driver {entry.driver.name}")
         finally:
             grace.cancel()
 
@@ -253,7 +248,7 @@ class DriverRegistry:
         made = await asyncio.wrap_future(pending.made)
         del self._pending[pending.name]
         if isinstance(made, Driver) and not pending.on_nodes:
-            self.calls.add(made)
+            self.calls.drivers[made.name] = made
             entry = self._entries[made.name] = _Entry(made)
             await self._keep_one(entry)
             return
@@ -264,59 +259,36 @@ class DriverRegistry:
         self._note_started()
         self._changed(made.name)
 
-    async def started(self) -> None:
-        """Return once no driver is `starting` any more."""
-        await self._none_starting.wait()
-
-    async def made(self) -> None:
-        """Return once every driver is made and was started, or failed: perhaps long after `started`."""
-        await self._none_pending.wait()
-
     def _note_started(self) -> None:
         if not any(self.starting(name) for name in (*self._entries, *self._pending)):
-            self._none_starting.set()
+            self.started.set()
             if not self._pending:
-                self._none_pending.set()
+                self.made.set()
 
-    @property
-    def all_hang(self) -> bool:
-        """Whether hanging hooks hold the threads of all drivers. Only a restart of the process can change that."""
-        useless = [entry for entry in self._entries.values() if self._hangs(entry)]
-        return bool(useless) and all(
-            self._hangs(entry) or entry.state is not DriverState.READY for entry in self._entries.values()
-        )
-
-    def _hangs(self, entry: _Entry) -> bool:
-        """Tell whether as many operations hang as may run at once, or a `start`, which never runs twice at once."""
-        return self.calls.hung(entry.driver.name) or self.calls.overrun(entry.driver.name, "start")
-
-    async def stop_all(self) -> None:
-        """Call `stop` of every started driver, all at once, when no other hook runs any more. Errors are logged."""
-        await self._each(self._stop, [e for e in self._entries.values() if e.state is DriverState.READY])
-
-    async def probe(self, name: str) -> str:
-        """Call `probe` of a usable driver. Returns "", or what is wrong, which `status` shows until the next probe."""
-        entry = self._entries[name]
-        await self._probe(entry)
-        return entry.error
-
-    async def _each(self, act: Callable[[_Entry], Any], entries: Iterable[_Entry]) -> None:
-        async with asyncio.TaskGroup() as group:
-            for entry in entries:
-                group.create_task(act(entry), name=f"driver {entry.driver.name}")
-
-    def _context(self, entry: _Entry) -> Context:
-        return Context(driver=entry.driver.name, cluster_id=self._cluster_id)
+    async def _keep_one(self, entry: _Entry) -> None:
+        if entry.state is DriverState.STARTING:
+            await self._start(entry)
+        failures = 1
+        while entry.state is not DriverState.STOPPED:
+            if entry.state is DriverState.READY:
+                failures = 1
+                await asyncio.sleep(PROBE_INTERVAL)
+                await self.probe(entry.driver.name)
+            else:
+                await asyncio.sleep(DRIVER_NOT_STARTED.delay(failures))
+                failures += 1
+                await self._start(entry)
 
     async def _start(self, entry: _Entry) -> None:
-        if self.calls.running(entry.driver.name, "start"):
+        driver = entry.driver
+        if self.calls.running(driver.name, "start"):
             return  # an earlier start hangs; backends are promised that no two run at once
         request = StartRequest(context=self._context(entry), node_name=self._node_name)
         # Objects that need the driver wait without a message for as long as this.
         grace = asyncio.get_running_loop().call_later(START_GRACE, self._start_is_slow, entry)
         try:
-            await self._refresh(entry.driver.secrets)
-            await self.calls.call(entry.driver.view, request, timeout=START_TIMEOUT)
+            await refresh_secrets(self._client, driver.secrets)
+            await self.calls.call(driver.view, request, timeout=START_TIMEOUT)
         except (BackendError, PluginError) as error:
             self._turn(entry, DriverState.UNAVAILABLE, f"start failed: {error}")
         else:
@@ -328,34 +300,31 @@ class DriverRegistry:
         if entry.state is DriverState.STARTING:
             self._turn(entry, DriverState.UNAVAILABLE, f"start has not returned within {START_GRACE:g} s")
 
-    async def _keep_one(self, entry: _Entry) -> None:
-        if entry.state is DriverState.STARTING:
-            await self._start(entry)
-        failures = 1
-        while entry.state is not DriverState.STOPPED:
-            if entry.state is DriverState.READY:
-                failures = 1
-                await asyncio.sleep(PROBE_INTERVAL)
-                await self._probe(entry)
-            else:
-                await asyncio.sleep(DRIVER_NOT_STARTED.delay(failures))
-                failures += 1
-                await self._start(entry)
-
-    async def _probe(self, entry: _Entry) -> None:
-        if entry.state is not DriverState.READY or self.calls.running(entry.driver.name, "probe"):
-            return
+    async def probe(self, name: str) -> str:
+        """Call `probe` of a usable driver. Returns "", or what is wrong, which `status` shows until the next probe."""
+        entry = self._entries[name]
+        if entry.state is not DriverState.READY or self.calls.running(name, "probe"):
+            return entry.error
         try:
-            await self._refresh(entry.driver.secrets)
-            await self.calls.call(entry.driver.view, ProbeRequest(context=self._context(entry)), timeout=PROBE_TIMEOUT)
+            await refresh_secrets(self._client, entry.driver.secrets)
+            request = ProbeRequest(context=self._context(entry))
+            await self.calls.call(entry.driver.view, request, timeout=PROBE_TIMEOUT)
         except (BackendError, PluginError) as error:
             if not entry.error:
-                log.warning("driver %s is not healthy: %s", entry.driver.name, error)
+                log.warning("driver %s is not healthy: %s", name, error)
             entry.error = f"probe failed: {error}"
         else:
             if entry.error:
-                log.info("driver %s is healthy again", entry.driver.name)
+                log.info("driver %s is healthy again", name)
             entry.error = ""
+        return entry.error
+
+    async def stop_all(self) -> None:
+        """Call `stop` of every started driver, all at once, when no other hook runs any more. Errors are logged."""
+        async with asyncio.TaskGroup() as group:
+            for entry in self._entries.values():
+                if entry.state is DriverState.READY:
+                    group.create_task(self._stop(entry), name=f"driver {entry.driver.name}")
 
     async def _stop(self, entry: _Entry) -> None:
         self._turn(entry, DriverState.STOPPED, "")
@@ -363,6 +332,9 @@ class DriverRegistry:
             await self.calls.call(entry.driver.view, StopRequest(context=self._context(entry)), timeout=PROBE_TIMEOUT)
         except (BackendError, PluginError) as error:
             log.warning("driver %s did not stop cleanly: %s", entry.driver.name, error)
+
+    def _context(self, entry: _Entry) -> Context:
+        return Context(driver=entry.driver.name, cluster_id=self._cluster_id)
 
     def _turn(self, entry: _Entry, state: DriverState, error: str) -> None:
         was, entry.state, entry.error = entry.state, state, error
@@ -373,3 +345,33 @@ class DriverRegistry:
         if was is not state:
             log.info("driver %s is %s", entry.driver.name, state)
             self._changed(entry.driver.name)
+
+
+async def refresh_secrets(client: Client | None, named: Mapping[str, Secret]) -> None:
+    """Set the present values of the Kubernetes Secrets in `named` (option -> secret). Reads each object once.
+
+    Raises Unavailable or PermissionDenied naming option and Secret; the earlier value is then kept. Without a client
+    only secrets in the environment and in files can be revealed.
+    """
+    read: dict[str, Mapping[str, str]] = {}
+    for option, secret in named.items():
+        if secret.place is not SecretPlace.KUBERNETES or client is None:
+            continue
+        where, key = secret.where, secret.key
+        if where not in read:
+            try:
+                read[where] = (await client.get(SECRETS, where)).data or {}
+            except ApiNotFound:
+                raise Unavailable(f"{option}: Secret {where} does not exist; create it with the key {key}") from None
+            except ApiError as error:
+                if error.status != HTTPStatus.FORBIDDEN:
+                    raise Unavailable(f"{option}: Secret {where} cannot be read: {error}") from None
+                how = "`volplane manifests --config` prints the Role that allows it"
+                raise PermissionDenied(f"{option}: Secret {where} may not be read; {how}") from None
+        if key not in read[where]:
+            keys = ", ".join(sorted(read[where])) or "none"
+            raise Unavailable(f"{option}: Secret {where} has no key {key}; its keys: {keys}")
+        try:
+            secret.give(base64.b64decode(read[where][key], validate=True).decode())
+        except (binascii.Error, UnicodeDecodeError):
+            raise Unavailable(f"{option}: key {key} of Secret {where} is no UTF-8 text") from None

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Settled, Wait, warning
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
 from volplane.expand.resize import (
     bound_volume,
     conditions_with,

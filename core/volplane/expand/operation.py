@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from volplane.assets import Asset, InProgress
 from volplane.controller.actions import Queue, Run, warning
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
 from volplane.errors import (
     AlreadyExists,
     ApiNotFound,

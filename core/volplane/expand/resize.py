@@ -17,7 +17,7 @@ from typing import Any, Final
 from volplane._delays import NODE_GROWTH_REFUSED
 from volplane.assets import VolumeMode
 from volplane.controller.actions import Action, EventRecord, Patch, Settled, Wait, warning
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import driver_of, run_on_asset
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES

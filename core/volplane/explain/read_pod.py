@@ -14,10 +14,9 @@ from typing import Any
 
 from volplane.attach.desired import NODE_INDEX, VOLUME_INDEXES
 from volplane.controller.clock import SystemClock
-from volplane.drivers.calls import HookCalls
-from volplane.drivers.executor import ThreadExecutor
+from volplane.drivers.driver import LoadedDrivers
+from volplane.drivers.executor import HookCalls, ThreadExecutor
 from volplane.drivers.registry import DriverRegistry
-from volplane.drivers.status import LoadedDrivers
 from volplane.errors import ApiError
 from volplane.explain.explain import Explanation
 from volplane.explain.explain_pod import explain_pod

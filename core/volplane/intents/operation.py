@@ -18,9 +18,8 @@ from volplane._delays import LIVE_STATE_FORBIDS
 from volplane.assets import Asset, InProgress
 from volplane.controller.actions import Queue, Recorder, Run, warning
 from volplane.controller.metrics import Metrics
+from volplane.drivers.driver import DriverView, LoadedDrivers
 from volplane.drivers.registry import DriverRegistry
-from volplane.drivers.status import LoadedDrivers
-from volplane.drivers.view import DriverView
 from volplane.errors import BackendError, OperationError, OutcomeUnknown
 from volplane.intents.ownership import volume_elsewhere
 from volplane.intents.record import can_never_be_bound, has_newer_intent, holds_asset, presumed_intent

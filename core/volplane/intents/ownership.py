@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from volplane.controller.actions import Action, Patch, Run, Wait
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
 from volplane.intents.requests import segments_of
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES

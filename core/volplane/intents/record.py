@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from volplane._delays import LIVE_STATE_FORBIDS, RECORD_OF_OTHERS, RECORD_OVERWRITTEN
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Run, Wait, warning
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import claim_elsewhere, driver_named
 from volplane.intents.requests import allowed_segments
 from volplane.kube import names

@@ -11,7 +11,7 @@ import msgspec
 
 from volplane.assets import AccessMode, Asset, Ownership, Segment, VolumeMode
 from volplane.controller.logs import traceparent
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
 from volplane.kube import names
 from volplane.kube.objects import Claim, Node, StorageClass, Volume
 from volplane.requests import ClaimIdentity, Context, NodeIdentity, ProvisionRequest, VolumeIdentity

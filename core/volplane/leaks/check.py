@@ -18,7 +18,7 @@ from volplane._messages import nearest
 from volplane.controller import logs
 from volplane.controller.actions import warning
 from volplane.controller.metrics import Metrics
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
 from volplane.errors import VolplaneError
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import segments_of

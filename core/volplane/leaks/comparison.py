@@ -16,7 +16,7 @@ from posixpath import dirname, normpath
 from typing import Any, TypeVar
 
 from volplane.assets import ListedAsset, Ownership, VolumeSource
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
 from volplane.errors import OutcomeUnknown, VolplaneError
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import context_of

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from volplane.assets import Segment
 from volplane.controller.actions import Action, LiveReads, Patch, Read, Settled, Wait, warning
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import metadata_without_node, node_metadata, on_node
 from volplane.intents.record import not_provisioned, provisioning_failed, settled_metadata
 from volplane.intents.requests import allowed_segments, segments_of

@@ -19,7 +19,7 @@ import msgspec
 
 from volplane.assets import Capacity
 from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Queue, Read, Run, Settled, Wait
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import split_parameters
 from volplane.kube import names

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable
 
 from volplane.controller.actions import Action, Patch, Run, Wait
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
 from volplane.intents.operation import OperationDeps
 from volplane.intents.ownership import node_metadata
 from volplane.intents.requests import allowed_segments, split_parameters

@@ -12,7 +12,7 @@ from typing import Final
 
 from volplane.assets import Segment
 from volplane.controller.actions import Queue
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
 from volplane.intents.requests import allowed_segments
 from volplane.kube import names
 from volplane.kube.objects import Claim, CsiStorageCapacity, KubeObject, Node, StorageClass, Volume

@@ -19,10 +19,9 @@ from volplane.controller.controller import Controller, LateQueue, Role, Watch
 from volplane.controller.metrics import Metrics
 from volplane.controller.runner import Runner
 from volplane.controller.workqueue import ControllerMetrics
-from volplane.drivers.calls import CallHook, HookCalls, call_hook
-from volplane.drivers.executor import HookExecutor
-from volplane.drivers.registry import DriverRegistry, Refresh, no_secrets
-from volplane.drivers.status import LoadedDrivers
+from volplane.drivers.driver import Driver, LoadedDrivers
+from volplane.drivers.executor import CallHook, HookCalls, HookExecutor
+from volplane.drivers.registry import DriverRegistry
 from volplane.intents.operation import OperationDeps
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
@@ -51,8 +50,9 @@ class Dependencies:
 
     executor: runs the hooks; the caller closes it. fence: returns the text of our term's `Fence`.
     may_begin: whether the lease lasts long enough to begin something that changes cluster or storage; for any thread.
-    refresh: reads the Kubernetes Secrets of drivers. call_hook: calls a hook in a thread of the executor. metrics: of
-    runners and reflectors. lifecycle_metrics: of claims, volumes, hooks and leaks. metrics None: nothing is counted.
+    call_hook: calls a hook in a thread of the executor. fenced: gets the term of a later leader that a storage knows,
+    in that thread. metrics: of runners and reflectors. lifecycle_metrics: of claims, volumes, hooks and leaks. metrics
+    None: nothing is counted.
     """
 
     client: Client
@@ -66,8 +66,8 @@ class Dependencies:
     may_begin: Callable[[], bool] = lambda: True
     metrics: ControllerMetrics | None = None
     lifecycle_metrics: Metrics | None = None
-    refresh: Refresh = no_secrets
-    call_hook: CallHook = call_hook
+    call_hook: CallHook = Driver.call
+    fenced: Callable[[str], None] = lambda _term: None
 
 
 def build(role: Role, parts: Dependencies) -> ControlPlane:
@@ -88,14 +88,15 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
         metrics=metrics,
         call_hook=parts.call_hook,
         may_begin=parts.may_begin,
+        fenced=parts.fenced,
     )
     drivers = DriverRegistry(
         parts.loaded,
         calls,
+        client=parts.client,
         cluster_id=role.cluster_id,
         node_name=role.node_name or None,
         changed=lambda name: plane.driver_changed(name),  # noqa: PLW0108 - the plane is made below
-        refresh=parts.refresh,
     )
     cluster = ClusterState(
         cluster_id=role.cluster_id,

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from volplane.assets import Asset, Done
 from volplane.controller.metrics import Metrics
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
 from volplane.errors import BackendError, PluginError
 from volplane.intents.operation import HookCaller
 from volplane.kube import names

@@ -9,7 +9,6 @@ import secrets
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.metadata import version
 from random import Random
 
@@ -19,13 +18,10 @@ from volplane.controller.config import Configuration
 from volplane.controller.controller import FORCE_DETACH_AFTER, Role
 from volplane.controller.leader import RENEW_PERIOD, Elector, Leadership
 from volplane.controller.metrics import Metrics
-from volplane.drivers.calls import reporting_fenced
-from volplane.drivers.cluster_secrets import ClusterSecrets
 from volplane.drivers.discovery import InstalledPlugins, PluginSource
-from volplane.drivers.driver import Driver
+from volplane.drivers.driver import BrokenDriver, Driver, DriverStatus, LoadedDrivers, problem
 from volplane.drivers.executor import ThreadExecutor
-from volplane.drivers.loading import DaemonThread, load_drivers
-from volplane.drivers.status import BrokenDriver, DriverStatus, LoadedDrivers, problem
+from volplane.drivers.loading import in_daemon_thread, load_drivers
 from volplane.errors import ApiError, VolplaneError
 from volplane.intents.bootstrap import Bootstrap
 from volplane.kube.client import Client
@@ -152,7 +148,7 @@ class ControllerProcess:
         while (plane := self.plane) is None:
             await self._leading.wait()
         await plane.wait_synced()
-        await plane.drivers.made()
+        await plane.drivers.made.wait()
         return plane
 
     def unready(self) -> Sequence[str]:
@@ -222,8 +218,10 @@ class ControllerProcess:
     async def _load_and_work(self, stop: asyncio.Event) -> None:
         plugins = self._plugins or InstalledPlugins()
         node_name = self._options.node_name
-        load = partial(load_drivers, self._configuration, plugins, node_name=node_name, grace=GRACE)
-        self._loaded = await asyncio.get_running_loop().run_in_executor(DaemonThread("loading drivers"), load)
+        loading = in_daemon_thread(
+            "loading drivers", load_drivers, self._configuration, plugins, node_name=node_name, grace=GRACE
+        )
+        self._loaded = await asyncio.wrap_future(loading)
         for broken in self._loaded.broken:
             _say_broken(broken)
         for pending in self._loaded.pending:
@@ -350,8 +348,7 @@ class ControllerProcess:
             may_begin=leadership.may_begin,
             metrics=self.metrics,
             lifecycle_metrics=self.metrics,
-            refresh=ClusterSecrets(self._client).refresh,
-            call_hook=reporting_fenced(leadership.fenced),
+            fenced=leadership.fenced,
         )
         lease = f"{self._options.namespace}/{self._options.lease}" if leadership.fence is not None else ""
         return build(self._options.role(cluster_id, self._configuration, lease=lease), parts)

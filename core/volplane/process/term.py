@@ -8,7 +8,7 @@ from contextlib import suppress
 from random import Random
 from typing import Final
 
-from volplane.drivers.status import problem, why_none_works
+from volplane.drivers.driver import problem, why_none_works
 from volplane.kube.events import EventRecorder
 from volplane.process.control_plane import ControlPlane
 
@@ -103,7 +103,7 @@ class Term:
         stop.set()
 
     async def _check_leaks(self) -> None:
-        await self.plane.drivers.started()
+        await self.plane.drivers.started.wait()
         await self.plane.leak_check.run()
 
     async def _end_when_all_hang(self, stop: asyncio.Event) -> None:
@@ -120,7 +120,7 @@ class Term:
 
     async def _say_when_no_driver_works(self) -> None:
         """Log once that no driver can work, as long as that lasts, and once that one works again."""
-        await self.plane.drivers.started()
+        await self.plane.drivers.started.wait()
         said = ""
         while True:
             why = self.no_driver_works()

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from volplane.assets import Asset
 from volplane.controller.actions import Action, Create, EventRecord, LiveReads, Patch, Read, Wait
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import claim_elsewhere, driver_named
 from volplane.intents.record import (
     after_deleted_volume,

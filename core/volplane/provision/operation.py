@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from volplane.assets import Asset, InProgress
 from volplane.controller.actions import Run
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
 from volplane.errors import (
     AlreadyDeleted,
     ApiNotFound,

@@ -12,7 +12,7 @@ from volplane._delays import LIVE_STATE_FORBIDS
 from volplane.binding.decide import volume_phase_step
 from volplane.controller.actions import Action, Delete, LiveReads, Patch, Read, Run, Settled, Wait, warning
 from volplane.controller.config import ScrubberSettings
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import (
     driver_of,
     held_for_reclaim,

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from volplane.assets import Erased, InProgress, PodScrub, VolumeSource
 from volplane.controller.actions import EventRecord, Run, warning
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
 from volplane.errors import BackendError, OutcomeUnknown, VolumeInUse
 from volplane.intents.operation import OperationDeps
 from volplane.intents.ownership import shared_with

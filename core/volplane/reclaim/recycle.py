@@ -27,7 +27,7 @@ from volplane.controller.actions import (
     Wait,
     warning,
 )
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import NO_PLUGIN, DriverLookup, driver_of, run_on_asset, shared_with
 from volplane.intents.record import not_leading, scrub_conflict
 from volplane.kube import names

@@ -11,8 +11,8 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from volplane.assets import Segment, VolumeSource
+from volplane.drivers.driver import DriverView
 from volplane.drivers.owners import SourceOwner
-from volplane.drivers.view import DriverView
 from volplane.kube import names
 from volplane.kube.cache import Cache, IndexFunction
 from volplane.kube.kinds import ATTACHMENTS, CAPACITIES, CSI_DRIVERS

@@ -15,8 +15,8 @@ from typing import Any
 from volplane.controller.config import ScrubberSettings
 from volplane.controller.controller import Role
 from volplane.drivers.contract import Plugin
+from volplane.drivers.driver import LoadedDrivers
 from volplane.drivers.loading import build_driver, build_extension
-from volplane.drivers.status import LoadedDrivers
 from volplane.intents.bootstrap import Bootstrap
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
@@ -118,7 +118,7 @@ class Controllers:
         self._random = random
         self._client = Client(transport)
         self._bootstrap = Bootstrap(Client(InProcessTransport(server)), namespace=NAMESPACE)
-        self._executor = InlineExecutor(spec.limits, self._latency)
+        self._executor = InlineExecutor(self._latency)
         self.backends: dict[str, object] = {}
         self._ends: list[float] = []
         self._process: VirtualProcess | None = None

@@ -31,9 +31,8 @@ from volplane import (
 )
 from volplane.controller.controller import Role
 from volplane.drivers.contract import Plugin
-from volplane.drivers.driver import Driver
+from volplane.drivers.driver import Driver, LoadedDrivers
 from volplane.drivers.loading import build_driver
-from volplane.drivers.status import LoadedDrivers
 from volplane.intents.bootstrap import Bootstrap
 from volplane.kube import names
 from volplane.kube.client import Client

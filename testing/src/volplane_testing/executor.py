@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeVar
 
-from volplane.drivers.executor import HookCall, PendingCall, all_overrun, views_of
+from volplane.drivers.executor import PendingCall
 from volplane.errors import OutcomeUnknown
-from volplane.operations import DriverLimits
 
 __all__ = ["InlineExecutor", "Latency"]
 
@@ -26,10 +25,7 @@ class InlineExecutor:
     thread would.
     """
 
-    def __init__(
-        self, limits: Mapping[str, DriverLimits] | None = None, latency: Latency = lambda _driver, _what: (0.0, 0.0)
-    ) -> None:
-        self._limits = dict(limits or {})
+    def __init__(self, latency: Latency = lambda _driver, _what: (0.0, 0.0)) -> None:
         self._latency = latency
         self._tasks: dict[PendingCall, asyncio.Task[None]] = {}
 
@@ -42,7 +38,7 @@ class InlineExecutor:
         what: str = "hook",
         abandoned: threading.Event | None = None,
     ) -> T:
-        call = PendingCall.of(driver, what, fn, timeout, abandoned)
+        call = PendingCall(driver, what, fn, timeout, abandoned or threading.Event())
         loop = asyncio.get_running_loop()
         call.begun = loop.time()
         task = self._tasks[call] = loop.create_task(self._perform(call), name=f"{driver} {what}")
@@ -50,11 +46,8 @@ class InlineExecutor:
         result: T = await call.wait(lambda _call: None)
         return result
 
-    def hung(self, driver: str) -> bool:
-        return all_overrun(self._tasks, driver, self._limits.get(driver, DriverLimits()))
-
-    def running(self, driver: str | None = None) -> tuple[HookCall, ...]:
-        return views_of(self._tasks, driver)
+    def running(self, driver: str | None = None) -> tuple[PendingCall, ...]:
+        return tuple(call for call in self._tasks if driver in (None, call.driver))
 
     def close(self) -> None:
         """Cancel the calls that have not returned. A call without an effect by now never has one."""

@@ -18,7 +18,7 @@ from volplane.attach.attacher import (
     node_of_record,
 )
 from volplane.controller.actions import Create, LiveReads, Patch, Run, Settled, Wait
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
 from volplane.kube import names
 from volplane.kube.objects import CsiDriver, CsiDriverSpec, KubeObject, Metadata, VolumeAttachment
 from volplane.state.cluster_state import ClusterState

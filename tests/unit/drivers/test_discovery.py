@@ -25,8 +25,8 @@ ENDS_DURING_AN_IMPORT = """
 import pathlib, sys, time
 sys.path.insert(0, sys.argv[1])
 from volplane.drivers.discovery import InstalledPlugins
-from volplane.drivers.loading import DaemonThread
-DaemonThread("import").submit(InstalledPlugins().load, "backend", "fake")
+from volplane.drivers.loading import in_daemon_thread
+in_daemon_thread("import", InstalledPlugins().load, "backend", "fake")
 while not pathlib.Path(sys.argv[2]).exists():
     time.sleep(0.01)
 """

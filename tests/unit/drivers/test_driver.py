@@ -26,8 +26,8 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
-from volplane.drivers.contract import HOOKS
-from volplane.drivers.driver import RESULTS, Driver
+from volplane.drivers.contract import HOOKS, RESULTS
+from volplane.drivers.driver import Driver
 from volplane.drivers.loading import build_driver, build_extension
 from volplane.errors import InvalidArgument, OutcomeUnknown, PluginError, Unsupported
 from volplane.requests import (

@@ -11,7 +11,8 @@ import pytest
 
 from unit.operations.bench import an_operation
 from volplane.controller import logs
-from volplane.drivers.executor import ThreadExecutor
+from volplane.drivers.driver import LoadedDrivers
+from volplane.drivers.executor import HookCalls, ThreadExecutor
 from volplane.errors import OutcomeUnknown, Throttled, Unavailable
 from volplane.operations import DriverLimits, OperationRegistry, Phase
 from volplane_testing.executor import InlineExecutor
@@ -61,11 +62,11 @@ async def test_an_overrun_is_an_unknown_outcome_and_is_not_forgotten() -> None:
     assert abandoned.is_set()
     (call,) = executor.running("d")
     assert (call.what, call.overrun) == ("provision", True)
-    assert executor.hung("d")
-    assert not executor.hung("other")
+    assert HookCalls(LoadedDrivers(limits=ONE), executor).hung("d")
+    assert not HookCalls(LoadedDrivers(limits=ONE), executor).hung("other")
     release.set()
     await until(lambda: not executor.running())
-    assert not executor.hung("d")
+    assert not HookCalls(LoadedDrivers(limits=ONE), executor).hung("d")
     executor.close()
 
 
@@ -217,15 +218,15 @@ async def test_inline_hooks_run_in_the_loop_in_virtual_time() -> None:
 
 async def test_an_inline_hook_that_is_too_slow_takes_effect_after_its_deadline() -> None:
     loop = asyncio.get_running_loop()
-    executor = InlineExecutor(ONE, latency=lambda _driver, _what: (20.0, 0.0))
+    executor = InlineExecutor(latency=lambda _driver, _what: (20.0, 0.0))
     effects: list[float] = []
     with pytest.raises(OutcomeUnknown):
         await executor.call("d", lambda: effects.append(loop.time()), 5.0)
-    assert executor.hung("d")
+    assert HookCalls(LoadedDrivers(limits=ONE), executor).hung("d")
     assert effects == []
     await asyncio.sleep(20)
     assert effects == [20.0]
-    assert not executor.hung("d")
+    assert not HookCalls(LoadedDrivers(limits=ONE), executor).hung("d")
 
 
 async def test_closing_an_inline_executor_cuts_off_what_had_no_effect_yet() -> None:

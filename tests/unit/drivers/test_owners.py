@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from backends import start_all
 from volplane import Done, ListRequest, Unavailable, VolumeSource, hookimpl
 from volplane.drivers import owners
-from volplane.drivers.calls import HookCalls
-from volplane.drivers.executor import HookExecutor, ThreadExecutor
+from volplane.drivers.driver import BrokenDriver, LoadedDrivers
+from volplane.drivers.executor import HookCalls, HookExecutor, ThreadExecutor
 from volplane.drivers.loading import build_driver
 from volplane.drivers.owners import SourceOwner
 from volplane.drivers.registry import DriverRegistry
-from volplane.drivers.status import BrokenDriver, LoadedDrivers
 from volplane.errors import OutcomeUnknown, PluginError
 from volplane_testing.executor import InlineExecutor
 
@@ -77,14 +77,14 @@ class Site:
 
 async def test_nothing_is_known_before_the_drivers_are_asked_and_no_lookup_asks(kit: Any) -> None:
     site = Site(kit, "a", "b")
-    await site.registry.start_all()
+    await start_all(site.registry)
     assert site.owner("/a/x") == SourceOwner(known=False)
     assert site.asked == []
 
 
 async def test_a_source_belongs_to_the_one_driver_that_owns_it(kit: Any) -> None:
     site = Site(kit, "a", "b")
-    await site.registry.start_all()
+    await start_all(site.registry)
     assert await site.identified("/a/x") == SourceOwner(driver=site.view("a"))
     assert await site.identified("/b/x") == SourceOwner(driver=site.view("b"))
     assert await site.identified("/elsewhere") == SourceOwner()
@@ -93,14 +93,14 @@ async def test_a_source_belongs_to_the_one_driver_that_owns_it(kit: Any) -> None
 async def test_a_source_that_several_drivers_own_belongs_to_none(kit: Any) -> None:
     site = Site(kit, "a", "b")
     site.answer = {"a": lambda _source: True, "b": lambda _source: True}
-    await site.registry.start_all()
+    await start_all(site.registry)
     assert await site.identified("/x") == SourceOwner(reason="several drivers say it is theirs: a, b")
 
 
 async def test_a_driver_that_cannot_be_asked_is_named_among_the_reasons(kit: Any) -> None:
     site = Site(kit, "d", broken="b")
     site.start_error = Unavailable("down")
-    await site.registry.start_all()
+    await start_all(site.registry)
     reason = "driver b may own it but is broken: cannot be made; driver d may own it but is unavailable"
     assert site.owner("/d/x") == SourceOwner(reason=reason)
     await site.registry.identify(source("/d/x"))
@@ -110,7 +110,7 @@ async def test_a_driver_that_cannot_be_asked_is_named_among_the_reasons(kit: Any
 async def test_a_driver_whose_owns_fails_is_named_and_asked_again(kit: Any) -> None:
     site = Site(kit, "a", "d")
     site.answer["d"] = lambda asked: asked.fields["no such key"]
-    await site.registry.start_all()
+    await start_all(site.registry)
     with pytest.raises(PluginError, match="hook owns of backend memory raised KeyError"):
         await site.registry.identify(source("/x"))
     failed = site.owner("/x")
@@ -129,7 +129,7 @@ async def test_a_driver_whose_owns_fails_is_named_and_asked_again(kit: Any) -> N
 
 async def test_each_driver_is_asked_once_about_a_source(kit: Any) -> None:
     site = Site(kit, "a", "b")
-    await site.registry.start_all()
+    await start_all(site.registry)
     for _ in range(3):
         await site.identified("/a/x")
     async with asyncio.TaskGroup() as group:
@@ -140,7 +140,7 @@ async def test_each_driver_is_asked_once_about_a_source(kit: Any) -> None:
 
 async def test_a_source_is_forgotten_with_its_volume(kit: Any) -> None:
     site = Site(kit, "a")
-    await site.registry.start_all()
+    await start_all(site.registry)
     await site.identified("/a/x")
     site.registry.forget_source(source("/a/x"))
     assert site.owner("/a/x") == SourceOwner(known=False)
@@ -148,7 +148,7 @@ async def test_a_source_is_forgotten_with_its_volume(kit: Any) -> None:
 
 async def test_what_a_driver_answered_is_forgotten_when_it_starts_anew(kit: Any) -> None:
     site = Site(kit, "a", "b")
-    await site.registry.start_all()
+    await start_all(site.registry)
     await site.identified("/a/x")
     await site.registry._start(site.registry._entries["a"])
     assert site.owner("/a/x") == SourceOwner(known=False)
@@ -159,7 +159,7 @@ async def test_what_a_driver_answered_is_forgotten_when_it_starts_anew(kit: Any)
 async def test_who_waits_for_a_driver_that_starts_anew_waits_no_longer(kit: Any) -> None:
     site = Site(kit, "a")
     site.latency["a", "owns"] = 5.0
-    await site.registry.start_all()
+    await start_all(site.registry)
     waiting = asyncio.ensure_future(site.registry.identify(source("/a/x")))
     await asyncio.sleep(1)
     await site.registry._start(site.registry._entries["a"])
@@ -171,7 +171,7 @@ async def test_who_waits_for_a_driver_that_starts_anew_waits_no_longer(kit: Any)
 async def test_only_so_many_sources_are_remembered(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owners, "MOST_SOURCES", 3)
     site = Site(kit, "a")
-    await site.registry.start_all()
+    await start_all(site.registry)
     for number in range(5):
         await site.identified(f"/a/{number}")
     assert [site.owner(f"/a/{number}").known for number in range(5)] == [False, False, True, True, True]
@@ -187,7 +187,7 @@ def now() -> float:
 async def test_a_slow_driver_delays_only_what_no_other_driver_owns(kit: Any) -> None:
     site = Site(kit, "quick", "slow")
     site.latency["slow", "owns"] = 5.0
-    await site.registry.start_all()
+    await start_all(site.registry)
     began = now()
     own = asyncio.ensure_future(site.identified("/slow/x"))
     await asyncio.sleep(2)
@@ -201,7 +201,7 @@ async def test_a_slow_driver_delays_only_what_no_other_driver_owns(kit: Any) -> 
 async def test_the_first_call_that_is_slow_is_waited_for_a_second(kit: Any) -> None:
     site = Site(kit, "quick", "slow")
     site.latency["slow", "owns"] = 5.0
-    await site.registry.start_all()
+    await start_all(site.registry)
     began = now()
     await site.identified("/quick/x")
     assert now() - began == owners.GRACE
@@ -210,7 +210,7 @@ async def test_the_first_call_that_is_slow_is_waited_for_a_second(kit: Any) -> N
 async def test_a_driver_that_answers_in_time_again_is_waited_for_again(kit: Any) -> None:
     site = Site(kit, "a", "b")
     site.latency["b", "owns"] = 5.0
-    await site.registry.start_all()
+    await start_all(site.registry)
     await site.identified("/a/1")
     await asyncio.sleep(10)
     site.latency["b", "owns"] = 0.5
@@ -222,7 +222,7 @@ async def test_a_driver_that_answers_in_time_again_is_waited_for_again(kit: Any)
 async def test_a_driver_that_hangs_costs_one_thread_and_is_not_asked_again_until_it_returns(kit: Any) -> None:
     site = Site(kit, "a", "b")
     site.latency["b", "owns"] = NEVER
-    await site.registry.start_all()
+    await start_all(site.registry)
     with pytest.raises(OutcomeUnknown, match="owns of driver b did not return within 30 s"):
         await site.registry.identify(source("/b/x"))
     for number in range(20):
@@ -237,7 +237,7 @@ async def test_a_driver_that_hangs_costs_one_thread_and_is_not_asked_again_until
 async def test_a_listing_that_hangs_costs_one_thread(kit: Any) -> None:
     site = Site(kit, "a")
     site.latency["a", "list_assets"] = NEVER
-    await site.registry.start_all()
+    await start_all(site.registry)
     request = ListRequest(context=kit.context)
     with pytest.raises(OutcomeUnknown):
         await site.registry.calls.call(site.view("a"), request)
@@ -259,7 +259,7 @@ async def test_owns_runs_in_a_thread_of_its_driver_while_the_event_loop_goes_on(
         return free.wait(20) and asked.fields["path"] == "/slow/x"
 
     site.answer["slow"] = owns
-    await site.registry.start_all()
+    await start_all(site.registry)
     own = asyncio.ensure_future(site.identified("/slow/x"))
     while not entered.is_set():
         await asyncio.sleep(0)
@@ -276,7 +276,7 @@ async def test_owns_runs_in_a_thread_of_its_driver_while_the_event_loop_goes_on(
 async def test_an_operation_that_gives_up_takes_its_question_back(kit: Any) -> None:
     site = Site(kit, "a")
     site.latency["a", "owns"] = 5.0
-    await site.registry.start_all()
+    await start_all(site.registry)
     tasks = [asyncio.ensure_future(site.registry.identify(source(f"/a/{number}"))) for number in range(3)]
     await asyncio.sleep(1)
     for task in tasks:

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from volplane import Asset, Done, Fenced, Unavailable, VolumeSource, hookimpl
-from volplane.drivers.calls import HookCalls, reporting_fenced
+from backends import start_all
+from volplane import Asset, Done, Fenced, ProbeRequest, Unavailable, VolumeSource, hookimpl
+from volplane.drivers.driver import BrokenDriver, DriverState, LoadedDrivers, PendingDriver
+from volplane.drivers.executor import HookCalls
 from volplane.drivers.loading import build_driver
 from volplane.drivers.registry import DriverRegistry
-from volplane.drivers.status import BrokenDriver, DriverState, LoadedDrivers, PendingDriver
 from volplane.errors import OutcomeUnknown
 from volplane.operations import Again, DriverLimits
 from volplane_testing.executor import InlineExecutor
@@ -42,6 +43,7 @@ def registry(
     pending: tuple[PendingDriver, ...] = (),
     base: Any = None,
     executor: InlineExecutor | None = None,
+    concurrency: int = 2,
     may_begin: Callable[[], bool] = lambda: True,
 ) -> DriverRegistry:
     class Backend(base or kit.Memory):  # type: ignore[misc]
@@ -65,8 +67,8 @@ def registry(
             return Done()
 
     drivers = tuple(build_driver(name, kit.backend(Backend), {}) for name in names or ("d",))
-    limits = {d.name: DriverLimits(concurrency=2, timeout=50.0) for d in drivers}
-    executor = executor or InlineExecutor(limits, latency=lambda _driver, what: (world.latency.get(what, 0.0), 0.0))
+    limits = {d.name: DriverLimits(concurrency=concurrency, timeout=50.0) for d in drivers}
+    executor = executor or InlineExecutor(latency=lambda _driver, what: (world.latency.get(what, 0.0), 0.0))
     loaded = LoadedDrivers(drivers=drivers, broken=broken, limits=limits, pending=pending)
     calls = HookCalls(loaded, executor, may_begin=may_begin)
     return DriverRegistry(loaded, calls, cluster_id="c", changed=world.changed.append)
@@ -112,7 +114,7 @@ async def test_a_driver_can_be_used_once_it_has_started(kit: Any) -> None:
     drivers = registry(kit, world)
     assert drivers.get("d") is None
     assert drivers.broken("d") == "driver d is starting"
-    await drivers.start_all()
+    await start_all(drivers)
     driver = drivers.get("d")
     assert driver is not None
     assert drivers.ready() == (driver,)
@@ -126,7 +128,7 @@ async def test_a_driver_that_does_not_start_is_tried_again_until_it_does(kit: An
     world = World()
     drivers = registry(kit, world)
     world.start_error = Unavailable("the disk is not mounted; mount it")
-    await drivers.start_all()
+    await start_all(drivers)
     assert drivers.get("d") is None
     assert drivers.broken("d") == "driver d is unavailable: start failed: the disk is not mounted; mount it"
     await keeping(drivers, 100)
@@ -141,7 +143,7 @@ async def test_drivers_start_beside_each_other(kit: Any) -> None:
     world = World()
     drivers = registry(kit, world, "a", "b", "c")
     world.latency["start"] = 10.0
-    await drivers.start_all()
+    await start_all(drivers)
     assert asyncio.get_running_loop().time() == 10.0
     assert [d.name for d in drivers.ready()] == ["a", "b", "c"]
 
@@ -150,7 +152,7 @@ async def test_a_start_that_hangs_is_not_called_a_second_time_meanwhile(kit: Any
     world = World()
     drivers = registry(kit, world)
     world.latency["start"] = 300.0
-    await drivers.start_all()
+    await start_all(drivers)
     assert "did not return within 30 s" in drivers.broken("d")
     world.latency["start"] = 0.0
     await keeping(drivers, 250)
@@ -163,7 +165,7 @@ async def test_a_start_that_hangs_is_not_called_a_second_time_meanwhile(kit: Any
 async def test_a_failed_probe_makes_a_driver_unhealthy_but_leaves_it_in_use(kit: Any) -> None:
     world = World()
     drivers = registry(kit, world)
-    await drivers.start_all()
+    await start_all(drivers)
     world.probe_error = Unavailable("no answer")
     await keeping(drivers, 31)
     (status,) = drivers.status()
@@ -179,7 +181,7 @@ async def test_a_failed_probe_makes_a_driver_unhealthy_but_leaves_it_in_use(kit:
 async def test_a_driver_can_be_probed_at_once(kit: Any) -> None:
     world = World()
     drivers = registry(kit, world)
-    await drivers.start_all()
+    await start_all(drivers)
     assert await drivers.probe("d") == ""
     world.probe_error = Unavailable("no answer")
     assert await drivers.probe("d") == "probe failed: no answer"
@@ -188,7 +190,7 @@ async def test_a_driver_can_be_probed_at_once(kit: Any) -> None:
 async def test_only_what_was_started_is_stopped(kit: Any) -> None:
     world = World()
     drivers = registry(kit, world)
-    await drivers.start_all()
+    await start_all(drivers)
     await drivers.stop_all()
     await drivers.stop_all()
     assert drivers.get("d") is None
@@ -200,7 +202,7 @@ async def test_a_broken_driver_is_known_with_its_reason(kit: Any) -> None:
     broken = BrokenDriver(name="b", backend="nfs", error="backend nfs: cannot be made")
 
     drivers = registry(kit, World(), broken=(broken,))
-    await drivers.start_all()
+    await start_all(drivers)
     assert drivers.names() == ("b", "d")
     assert drivers.get("b") is None
     assert drivers.broken("b") == "backend nfs: cannot be made"
@@ -211,7 +213,7 @@ async def test_a_broken_driver_is_known_with_its_reason(kit: Any) -> None:
 async def test_the_status_tells_version_hooks_and_hung_threads(kit: Any) -> None:
     world = World()
     drivers = registry(kit, world)
-    await drivers.start_all()
+    await start_all(drivers)
     (status,) = drivers.status()
     assert (status.backend, status.distribution) == ("memory", "volplane-memory 1.0")
     assert status.hooks == ("delete", "describe", "owns", "probe", "provision", "start", "stop")
@@ -239,7 +241,7 @@ async def test_a_call_tells_the_backend_its_deadline_and_when_nobody_waits_any_m
 
     world = World()
     drivers = registry(kit, world, base=Backend)
-    await drivers.start_all()
+    await start_all(drivers)
     driver = drivers.get("d")
     assert driver is not None
     await drivers.calls.call(driver, kit.demand())
@@ -285,7 +287,7 @@ async def test_nobody_is_told_who_owns_a_source_while_a_driver_starts(kit: Any) 
 async def test_a_hook_that_changes_storage_is_not_called_once_the_lease_is_over(kit: Any) -> None:
     world = World()
     drivers = registry(kit, world, may_begin=lambda: not world.over)
-    await drivers.start_all()
+    await start_all(drivers)
     driver = drivers.get("d")
     assert driver is not None
     asset = await drivers.calls.call(driver, kit.demand())
@@ -300,7 +302,7 @@ async def test_a_hook_that_waited_for_its_thread_looks_at_the_lease_when_it_gets
     world = World()
     world.latency["provision"] = 10.0
     drivers = registry(kit, world, may_begin=lambda: not world.over)
-    await drivers.start_all()
+    await start_all(drivers)
     driver = drivers.get("d")
     assert driver is not None
     call = asyncio.ensure_future(drivers.calls.call(driver, kit.demand()))
@@ -316,11 +318,8 @@ async def test_a_hook_that_waited_for_its_thread_looks_at_the_lease_when_it_gets
 async def test_all_drivers_hang_only_when_none_can_work(kit: Any) -> None:
     world = World()
     hangs = {("a", "provision"), ("b", "start")}
-    executor = InlineExecutor(
-        {"a": DriverLimits(concurrency=1), "b": DriverLimits(concurrency=1)},
-        latency=lambda driver, what: (3600.0 if (driver, what) in hangs else 0.0, 0.0),
-    )
-    drivers = registry(kit, world, "a", "b", executor=executor)
+    executor = InlineExecutor(latency=lambda driver, what: (3600.0 if (driver, what) in hangs else 0.0, 0.0))
+    drivers = registry(kit, world, "a", "b", executor=executor, concurrency=1)
     keeping = asyncio.ensure_future(drivers.keep())
     await asyncio.sleep(60.0)
     driver = drivers.get("a")
@@ -334,12 +333,13 @@ async def test_all_drivers_hang_only_when_none_can_work(kit: Any) -> None:
     keeping.cancel()
 
 
-def test_a_call_that_a_storage_refuses_because_of_a_later_term_is_told() -> None:
+def test_a_call_that_a_storage_refuses_because_of_a_later_term_is_told(kit: Any) -> None:
     terms: list[str] = []
 
     def refuse(_driver: Any, _request: Any) -> Any:
         raise Fenced("a later leader has it", fence="7/b/lease")
 
+    calls = HookCalls(LoadedDrivers(), InlineExecutor(), call_hook=refuse, fenced=terms.append)
     with pytest.raises(Fenced):
-        reporting_fenced(terms.append, refuse)(None, None)  # type: ignore[arg-type]
+        calls._call_in_thread(None, ProbeRequest(context=kit.context))  # type: ignore[arg-type]
     assert terms == ["7/b/lease"]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from backends import Filer
+from backends import Filer, start_all
 from volplane import (
     Asset,
     DriverInfo,
@@ -30,13 +30,11 @@ from volplane import (
 )
 from volplane.controller import logs
 from volplane.controller.config import parse_configuration
-from volplane.drivers.calls import HookCalls
-from volplane.drivers.cluster_secrets import ClusterSecrets
 from volplane.drivers.contract import schema_flaws
-from volplane.drivers.driver import Driver
+from volplane.drivers.driver import Driver, DriverState, LoadedDrivers
+from volplane.drivers.executor import HookCalls
 from volplane.drivers.loading import build_driver, build_extension
-from volplane.drivers.registry import DriverRegistry
-from volplane.drivers.status import DriverState, LoadedDrivers
+from volplane.drivers.registry import DriverRegistry, refresh_secrets
 from volplane.errors import (
     ApiError,
     ApiNotFound,
@@ -311,7 +309,7 @@ def test_an_extension_may_have_secrets_too_and_is_named(kit: Any, tmp_path: Path
 
 
 class ApiOfSecrets:
-    """The reads that `ClusterSecrets` makes of a client."""
+    """The reads that `refresh_secrets` makes of a client."""
 
     def __init__(self, **data: dict[str, str]) -> None:
         self.data = {key.replace("__", "/"): value for key, value in data.items()}
@@ -331,7 +329,7 @@ def refreshed(api: ApiOfSecrets, **named: str) -> dict[str, Secret]:
     secrets = {f"option {name}": Secret(reference) for name, reference in named.items()}
 
     async def main() -> None:
-        await ClusterSecrets(api).refresh(secrets)  # type: ignore[arg-type]
+        await refresh_secrets(api, secrets)  # type: ignore[arg-type]
 
     run(main())
     return secrets
@@ -374,10 +372,9 @@ def test_a_key_that_is_missing_is_named_with_those_that_are_there() -> None:
 async def test_a_driver_waits_for_its_secret_follows_its_rotation_and_outlives_its_loss(kit: Any) -> None:
     api = ApiOfSecrets()
     driver = build_driver(NAME, kit.backend(Filer), {"password": "secret:ns/filer/password"})
-    refresh = ClusterSecrets(api).refresh  # type: ignore[arg-type]
     loaded = LoadedDrivers(drivers=(driver,))
-    drivers = DriverRegistry(loaded, HookCalls(loaded, InlineExecutor()), refresh=refresh)
-    await drivers.start_all()
+    drivers = DriverRegistry(loaded, HookCalls(loaded, InlineExecutor()), client=api)  # type: ignore[arg-type]
+    await start_all(drivers)
     [status] = drivers.status()
     assert (status.state, status.healthy) == (DriverState.UNAVAILABLE, False)
     assert (

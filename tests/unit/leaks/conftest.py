@@ -16,8 +16,7 @@ from volplane.controller.actions import EventRecord
 from volplane.controller.controller import Role
 from volplane.controller.metrics import Metrics
 from volplane.drivers.contract import Plugin
-from volplane.drivers.driver import Driver
-from volplane.drivers.status import LoadedDrivers
+from volplane.drivers.driver import Driver, LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 from volplane.operations import DriverLimits
@@ -52,7 +51,7 @@ class Cluster:
         parts = Dependencies(
             client=self.client,
             loaded=loaded,
-            executor=InlineExecutor(limits),
+            executor=InlineExecutor(),
             recorder=self,
             sealer=Sealer(b"k" * 32),
             clock=clock.LoopClock(),

@@ -58,7 +58,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.registry = OperationRegistry(LIMITS)
-        self.executor = InlineExecutor(LIMITS, latency=self.latency)
+        self.executor = InlineExecutor(latency=self.latency)
         self.refusals = 0
         self.overruns = 0
         self.shared: list[str] = []

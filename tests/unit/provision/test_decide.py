@@ -12,7 +12,7 @@ from unit.binding.objects import claim, storage_class, volume
 from unit.deciding import DRIVER, decide_claim, decided, disk, fast, read, state_with, told
 from volplane.assets import Asset, VolumeSource
 from volplane.controller.actions import Create, LiveReads, Patch, Read, Run, Settled
-from volplane.drivers.view import DriverView
+from volplane.drivers.driver import DriverView
 from volplane.intents.record import settle
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Node, Volume

@@ -26,7 +26,7 @@ from volplane.cli.framework.options import (
 )
 from volplane.controller import logs
 from volplane.controller.config import Configuration, read_configuration
-from volplane.drivers.status import DriverStatus
+from volplane.drivers.driver import DriverStatus
 from volplane.errors import ConfigurationError
 from volplane_embedded.cli.development_cluster import DevelopmentCluster, Directories, development_cluster
 from volplane_embedded.cli.embedded_server import ServerSettings, make_directory, server_settings

@@ -30,7 +30,6 @@ from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver, Extension
 from volplane.drivers.executor import PendingCall
 from volplane.errors import OutcomeUnknown
-from volplane.operations import DriverLimits
 from volplane.requests import HookRequest
 from volplane_testing.executor import InlineExecutor, Latency
 from volplane_testing.simulation.hook_rules import CHANGING, HookRules
@@ -280,8 +279,8 @@ def latency_of(who: str, run_context: RunContext, faults: HookFaults) -> Callabl
 class TimedExecutor(InlineExecutor):
     """The executor of one simulated process; hooks can tell when they were called, by `BEGAN`."""
 
-    def __init__(self, limits: Mapping[str, DriverLimits], latency: Latency, rules: HookRules) -> None:
-        super().__init__(limits, latency)
+    def __init__(self, latency: Latency, rules: HookRules) -> None:
+        super().__init__(latency)
         self._rules = rules
 
     async def call(

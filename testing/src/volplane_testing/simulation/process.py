@@ -14,9 +14,7 @@ from volplane.controller.actions import EventRecord
 from volplane.controller.config import ScrubberSettings
 from volplane.controller.controller import Role
 from volplane.controller.leader import Leadership
-from volplane.drivers.calls import reporting_fenced
-from volplane.drivers.driver import Driver
-from volplane.drivers.status import LoadedDrivers
+from volplane.drivers.driver import Driver, LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.kinds import VOLUMES, Kind
 from volplane.kube.objects import KubeObject
@@ -155,7 +153,7 @@ class Process:
         self._rules = parts.rules
         self._safety = parts.network.run_context.safety
         self._rules.leaderships[name] = parts.leadership
-        self._executor = TimedExecutor(limits, parts.latency, parts.rules)
+        self._executor = TimedExecutor(parts.latency, parts.rules)
         self._loaded = LoadedDrivers(drivers=tuple(parts.drivers), limits=limits)
         self.plane: ControlPlane | None = None
         self._task: asyncio.Task[None] | None = None
@@ -245,7 +243,8 @@ class Process:
                 fence=lambda: str(self.leadership.fence),
                 may_begin=self._may_begin,
                 metrics=self.meter,
-                call_hook=reporting_fenced(parts.fenced, parts.injector.call_hook),
+                call_hook=parts.injector.call_hook,
+                fenced=parts.fenced,
             ),
         )
 
