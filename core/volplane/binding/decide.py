@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -19,43 +19,21 @@ from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES, Kind
 from volplane.kube.objects import Claim, Volume
 from volplane.kube.quantity import parse
-from volplane.state.matching import (
-    Demand,
-    capacity_of,
-    demand_of,
-    held_by,
-    reference_is,
-    reference_to,
-    refers_to,
-    refusal,
-)
+from volplane.state.cluster_state import ClusterState
+from volplane.state.matching import capacity_of, demand_of, held_by, reference_is, reference_to, refers_to, refusal
 
 __all__ = [
     "Bind",
-    "Unmatched",
-    "VolumeView",
     "bind_step",
     "claim_status_step",
     "decide_bound",
     "decide_unbound",
     "migration_step",
+    "pending",
     "reset_claim_step",
     "unbind_patch",
     "volume_phase_step",
 ]
-
-
-class VolumeView(Protocol):
-    """Looks volumes up for the binder."""
-
-    def get(self, key: str) -> Volume | None:
-        """Return the volume of this name from the cache."""
-
-    def reserved_for(self, claim_key: str) -> list[str]:
-        """Return the sorted names of the volumes whose reference names the claim."""
-
-    def best(self, demand: Demand, *, claim_key: str = "") -> Volume | None:
-        """Return the smallest free volume that fits."""
 
 
 class Bind(msgspec.Struct, frozen=True):
@@ -64,70 +42,54 @@ class Bind(msgspec.Struct, frozen=True):
     volume: Volume
 
 
-class Unmatched(msgspec.Struct, frozen=True):
-    """The finding that no volume fits the claim, so that one may be provisioned."""
+def decide_unbound(claim: Claim, cluster: ClusterState, *, delayed: bool) -> Bind | Action | None:
+    """Decide a claim that was never bound (`syncUnboundClaim`). delayed: its class waits for the first consumer.
 
-
-def decide_unbound(claim: Claim, volumes: VolumeView, *, delayed: bool) -> Bind | Unmatched | Action:
-    """Decide a claim that was never bound (`syncUnboundClaim`). delayed: its class waits for the first consumer."""
-    if claim.spec.volume_name:
-        return _decide_named(claim, volumes)
-    reserved = _reservation(claim, volumes)
-    if reserved is not None:
-        return Bind(reserved)
-    if not delayed:
-        free = volumes.best(demand_of(claim), claim_key=claim.key)
-        if free is not None:
-            return Bind(free)
-    return Unmatched()
-
-
-def _reservation(claim: Claim, volumes: VolumeView) -> Volume | None:
-    """Return a volume that is reserved for this claim. It comes before any free volume.
-
-    A reservation overrules class, selector and phase, but not size, modes or a deletion.
+    None: no volume fits, so that one may be provisioned. A volume that is reserved for the claim comes before any free
+    one. A reservation overrules class, selector and phase, but not size, modes or a deletion.
     """
-    named = [
-        volume
-        for volume in map(volumes.get, volumes.reserved_for(claim.key))
-        if volume is not None
-        and volume.annotation(names.INTENT) is None
-        and reference_is(volume.spec.claim_ref, claim)
+    if claim.spec.volume_name:
+        return _decide_named(claim, cluster)
+    reserved: list[Volume] = []
+    for volume in map(cluster.volumes.get, cluster.free.reserved_for(claim.key)):
+        # The contents of a volume that is being scrubbed are not the claim's.
+        if volume is None or volume.annotation(names.INTENT) is not None:
+            continue
         # A bind that has written the volume's phase is completed even if the volume is being deleted. Otherwise the
         # volume could not go because it is bound, and the claim could not bind because the volume is to go.
-        and not refusal(
-            volume,
-            claim,
-            ignoring=("class", "deletion")
-            if refers_to(volume, claim) and volume.status.phase == "Bound"
-            else ("class",),
-        )
-    ]
-    # The volume with this claim's uid comes before those that name only its key.
-    return min(named, key=lambda volume: not refers_to(volume, claim), default=None)
+        half_bound = refers_to(volume, claim) and volume.status.phase == "Bound"
+        ignored = ("class", "deletion") if half_bound else ("class",)
+        if reference_is(volume.spec.claim_ref, claim) and not refusal(volume, claim, ignoring=ignored):
+            reserved.append(volume)
+    if reserved:
+        # The volume with this claim's uid comes before those that name only its key.
+        return Bind(min(reserved, key=lambda volume: not refers_to(volume, claim)))
+    free = None if delayed else cluster.free.best(demand_of(claim), claim_key=claim.key)
+    return Bind(free) if free is not None else None
 
 
-def _decide_named(claim: Claim, volumes: VolumeView) -> Bind | Action:
+def _decide_named(claim: Claim, cluster: ClusterState) -> Bind | Action:
     name = claim.spec.volume_name
-    volume = volumes.get(name)
+    volume = cluster.volumes.get(name)
     if volume is None:
-        return _pending(claim, f'volume "{name}", which the claim names, does not exist')
+        return pending(claim, f'volume "{name}", which the claim names, does not exist')
     record = volume.annotation(names.INTENT)
-    if record is not None and not _scrubs_by(record, volume, claim):
+    # While a volume is scrubbed, only the claim that the scrub works through may be bound to it.
+    if record is not None and not (_holder_of(record) == claim.uid and refers_to(volume, claim)):
         message = f'volume "{name}" is being scrubbed'
         if claim.annotation(names.SCRUB_VOLUME_UID) is not None:
             return Wait(reason=message)  # The claim of the scrub itself: the volume will refer to it soon.
-        return _pending(claim, message, warning(CLAIMS, claim, "FailedBinding", message))
+        return pending(claim, message, warning(CLAIMS, claim, "FailedBinding", message))
     if _given_up(volume) and not refers_to(volume, claim):
         message = f'volume "{name}" is being deleted'
-        return _pending(claim, message, warning(CLAIMS, claim, "FailedBinding", message))
+        return pending(claim, message, warning(CLAIMS, claim, "FailedBinding", message))
     reference = volume.spec.claim_ref
     if reference is None:
         why = refusal(volume, claim)
         if not why:
             return Bind(volume)
         message = f'Cannot bind to requested volume "{name}": {why}'
-        return _pending(claim, message, warning(CLAIMS, claim, "VolumeMismatch", message))
+        return pending(claim, message, warning(CLAIMS, claim, "VolumeMismatch", message))
     if reference_is(reference, claim):
         return Bind(volume)
     message = f'volume "{name}" already bound to a different claim.'
@@ -135,7 +97,7 @@ def _decide_named(claim: Claim, volumes: VolumeView) -> Bind | Action:
     if claim.annotation(names.BOUND_BY_CONTROLLER) is not None:
         # The controller chose this volume, so half of a bind is missing and the status may still be right.
         return Wait(reason=message, events=(event,))
-    return _pending(claim, message, event)
+    return pending(claim, message, event)
 
 
 class _Held(msgspec.Struct, rename="camel"):
@@ -144,39 +106,37 @@ class _Held(msgspec.Struct, rename="camel"):
     held_by: str = ""
 
 
-def _scrubs_by(record: str, volume: Volume, claim: Claim) -> bool:
-    """Tell whether the volume is scrubbed through this claim, the only one that may be bound meanwhile.
-
-    record: the volume's intent.
-    """
+def _holder_of(record: str) -> str:
+    """Return the uid of the claim that the volume's scrub works through; "" if the record names none."""
     try:
-        held = msgspec.json.decode(record, type=_Held)
+        return msgspec.json.decode(record, type=_Held).held_by
     except (msgspec.MsgspecError, UnicodeError):
-        return False
-    return held.held_by == claim.uid and refers_to(volume, claim)
+        return ""
 
 
-def _pending(claim: Claim, reason: str, *events: EventRecord) -> Action:
+def pending(claim: Claim, reason: str, *events: EventRecord) -> Action:
+    """Write the phase Pending, then wait."""
     return reset_claim_step(claim, "Pending") or Wait(reason=reason, events=events)
 
 
-def decide_bound(claim: Claim, volumes: VolumeView) -> Bind | Action:
+def decide_bound(claim: Claim, cluster: ClusterState) -> Bind | Action:
     """Decide a claim that went through a complete bind before (`syncBoundClaim`)."""
-    name = claim.spec.volume_name
-    if not name:
-        return _lost(
-            claim, "ClaimLost", "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!"
-        )
-    volume = volumes.get(name)
+    if not claim.spec.volume_name:
+        lost = "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!"
+        return _lost(claim, "ClaimLost", lost)
+    volume = cluster.volumes.get(claim.spec.volume_name)
     if volume is None:
         return _lost(claim, "ClaimLost", "Bound claim has lost its PersistentVolume. Data on the volume is lost!")
-    reference = volume.spec.claim_ref
     if refers_to(volume, claim):
         return Bind(volume)
     if volume.annotation(names.INTENT) is None and not _given_up(volume):
-        if reference is None:
-            return _bind_again(claim, volume)
-        if reference_is(reference, claim):
+        if volume.spec.claim_ref is None:
+            # The volume lost its reference, or is another one that has the name of a lost one.
+            enough = capacity_of(volume) >= held_by(claim) > 0
+            why = refusal(volume, claim, ignoring=("deletion", "attributes", *(("size",) if enough else ())))
+            unlike = f'Volume "{volume.name}" is not the one that this claim was bound to: {why}. '
+            return _lost(claim, "ClaimLost", unlike + "Data on the volume is lost!") if why else Bind(volume)
+        if reference_is(volume.spec.claim_ref, claim):
             return Bind(volume)  # Restored from a backup: the two name each other, and only the uids are new.
     return _lost(claim, "ClaimMisbound", "Two claims are bound to the same volume, this one is bound incorrectly")
 
@@ -184,16 +144,6 @@ def decide_bound(claim: Claim, volumes: VolumeView) -> Bind | Action:
 def _given_up(volume: Volume) -> bool:
     """Tell whether a deleted volume is released already, so that its asset may be destroyed at any time."""
     return volume.terminating and volume.status.phase in ("Released", "Failed")
-
-
-def _bind_again(claim: Claim, volume: Volume) -> Bind | Action:
-    """Decide a volume that lost its reference, or another one that has the name of a lost one."""
-    enough = capacity_of(volume) >= held_by(claim) > 0
-    why = refusal(volume, claim, ignoring=("deletion", "attributes", *(("size",) if enough else ())))
-    if not why:
-        return Bind(volume)
-    message = f'Volume "{volume.name}" is not the one that this claim was bound to: {why}. Data on the volume is lost!'
-    return _lost(claim, "ClaimLost", message)
 
 
 def _lost(claim: Claim, reason: str, message: str) -> Action:
@@ -208,22 +158,27 @@ def bind_step(claim: Claim, volume: Volume, *, claim_metadata: Mapping[str, Any]
 
     claim_metadata: other changes of the claim's metadata (the end of its intent) for W3, to save a write.
     """
-    return (
-        _reference_step(claim, volume)
-        or volume_phase_step(volume, "Bound")
-        or _pointer_step(claim, volume, claim_metadata or {})
-        or claim_status_step(claim, volume)
-    )
-
-
-def _reference_step(claim: Claim, volume: Volume) -> Patch | None:
-    reference = volume.spec.claim_ref
-    if refers_to(volume, claim) and reference_is(reference, claim):
-        return None
-    body: dict[str, Any] = {"spec": {"claimRef": reference_to(claim)}}
-    if not reference_is(reference, claim) and volume.annotation(names.BOUND_BY_CONTROLLER) is None:
-        body["metadata"] = {"annotations": {names.BOUND_BY_CONTROLLER: "yes"}}
-    return Patch(kind=VOLUMES, target=volume, body=body, why=f"reserve for claim {claim.key}")
+    named = reference_is(volume.spec.claim_ref, claim)
+    if not named or not refers_to(volume, claim):
+        body: dict[str, Any] = {"spec": {"claimRef": reference_to(claim)}}
+        # The mark says that no person reserved it, so that an unbind takes the reference away.
+        if not named and volume.annotation(names.BOUND_BY_CONTROLLER) is None:
+            body["metadata"] = {"annotations": {names.BOUND_BY_CONTROLLER: "yes"}}
+        return Patch(kind=VOLUMES, target=volume, body=body, why=f"reserve for claim {claim.key}")
+    if (step := volume_phase_step(volume, "Bound")) is not None:
+        return step
+    annotations, metadata = {}, dict(claim_metadata or {})
+    points = claim.spec.volume_name == volume.name
+    if not points and claim.annotation(names.BOUND_BY_CONTROLLER) is None:
+        annotations[names.BOUND_BY_CONTROLLER] = "yes"
+    if not claim.bound:
+        annotations[names.BIND_COMPLETED] = "yes"
+    if annotations:
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), **annotations}
+    if points and not metadata:
+        return claim_status_step(claim, volume)
+    body = ({} if points else {"spec": {"volumeName": volume.name}}) | ({"metadata": metadata} if metadata else {})
+    return Patch(kind=CLAIMS, target=claim, body=body, why=f"point at volume {volume.name}")
 
 
 def volume_phase_step(
@@ -234,25 +189,6 @@ def volume_phase_step(
         return None
     body = {"status": {"phase": phase, "message": message or None, "reason": None}}
     return Patch(kind=VOLUMES, target=volume, body=body, subresource="status", why=f"phase {phase}", events=events)
-
-
-def _pointer_step(claim: Claim, volume: Volume, extra: Mapping[str, Any]) -> Patch | None:
-    annotations: dict[str, Any] = {}
-    body: dict[str, Any] = {}
-    if claim.spec.volume_name != volume.name:
-        body["spec"] = {"volumeName": volume.name}
-        if claim.annotation(names.BOUND_BY_CONTROLLER) is None:
-            annotations[names.BOUND_BY_CONTROLLER] = "yes"
-    if claim.annotation(names.BIND_COMPLETED) is None:
-        annotations[names.BIND_COMPLETED] = "yes"
-    if not body and not annotations and not extra:
-        return None
-    metadata: dict[str, Any] = dict(extra)
-    if annotations:
-        metadata["annotations"] = {**(metadata.get("annotations") or {}), **annotations}
-    if metadata:
-        body["metadata"] = metadata
-    return Patch(kind=CLAIMS, target=claim, body=body, why=f"point at volume {volume.name}")
 
 
 def claim_status_step(claim: Claim, volume: Volume) -> Patch | None:
@@ -281,20 +217,17 @@ def claim_status_step(claim: Claim, volume: Volume) -> Patch | None:
 
 def reset_claim_step(claim: Claim, phase: str, *, events: tuple[EventRecord, ...] = ()) -> Patch | None:
     """Return the write of a phase without a volume (Pending, Lost), which clears modes, capacity and class."""
-    status: dict[str, Any] = {}
-    if claim.status.phase != phase:
-        status["phase"] = phase
-    if claim.status.access_modes:
+    shown, turned = claim.status, claim.status.phase != phase
+    status: dict[str, Any] = {"phase": phase} if turned else {}
+    if shown.access_modes:
         status["accessModes"] = None
-    if claim.status.capacity:
+    if shown.capacity:
         status["capacity"] = None
-    if claim.status.current_volume_attributes_class_name is not None:
+    if shown.current_volume_attributes_class_name is not None:
         status["currentVolumeAttributesClassName"] = None
     if not status:
         return None
-    if "phase" not in status:
-        events = ()
-    body, why = {"status": status}, f"status {phase}"
+    body, why, events = {"status": status}, f"status {phase}", events if turned else ()
     return Patch(kind=CLAIMS, target=claim, body=body, subresource="status", why=why, events=events)
 
 

@@ -6,7 +6,7 @@ pkg/controller/volume/persistentvolume/pv_controller.go; docs/explanation/differ
 
 from __future__ import annotations
 
-from volplane.binding.decide import Bind, decide_bound, decide_unbound, migration_step, reset_claim_step, unbind_patch
+from volplane.binding.decide import Bind, decide_bound, decide_unbound, migration_step, pending, unbind_patch
 from volplane.controller.actions import (
     Action,
     Decide,
@@ -37,14 +37,12 @@ __all__ = [
     "confirm",
     "half_bound",
     "incomplete",
-    "is_complete",
     "is_delayed",
     "is_promised",
     "never_bound",
     "no_volume_fits",
     "not_asked",
     "not_released",
-    "pending",
     "rests_with_its_claim",
     "wait_for_consumer",
 ]
@@ -76,8 +74,14 @@ class ClaimReconciler:
             passed.add(released)
         action = self._decide(key, reads)
         claim = self._cluster.claims.get(key)
-        # Only a claim that comes to rest can miss a volume: one that takes a step is decided once more.
-        if claim is not None and isinstance(action, Wait | Run) and self._awaits_volume(claim):
+        # Only a claim that comes to rest can miss a volume: one that takes a step is decided once more. Any volume that
+        # fits will do for it while it is unbound, and neither names a volume nor waits for its first consumer.
+        if (
+            claim is not None
+            and isinstance(action, Wait | Run)
+            and not (claim.spec.volume_name or claim.terminating or claim.bound)
+            and ((of := self._cluster.classes.get(class_of_claim(claim) or "")) is None or not is_delayed(of))
+        ):
             self._cluster.waiting.add(claim, demand_of(claim))
         else:
             self._cluster.waiting.discard(key)
@@ -86,7 +90,7 @@ class ClaimReconciler:
             passed.discard(action.target.name)
         for name in sorted(passed):
             volume = free.get(name)
-            woken = self._cluster.waiting.wake_for(volume, passed_over=(key,)) if volume is not None else None
+            woken = self._cluster.waiting.wake_for(volume, passed_over=key) if volume is not None else None
             if woken is not None:
                 self._claims.enqueue(woken)
         if isinstance(action, Patch) and action.kind is CLAIMS and "storageClassName" in action.body.get("spec", ()):
@@ -104,14 +108,6 @@ class ClaimReconciler:
             self._given.discard(present.uid)
         if assigned and self._metrics is not None:
             self._metrics.class_given_later()
-
-    def _awaits_volume(self, claim: Claim) -> bool:
-        """Whether any volume that fits may be bound to it: unbound, without a named volume or a first consumer."""
-        if claim.spec.volume_name or claim.terminating or claim.annotation(names.BIND_COMPLETED) is not None:
-            return False
-        class_name = class_of_claim(claim)
-        storage_class = self._cluster.classes.get(class_name) if class_name else None
-        return storage_class is None or not is_delayed(storage_class)
 
 
 def is_delayed(storage_class: StorageClass) -> bool:
@@ -155,11 +151,6 @@ def no_volume_fits(claim: Claim, class_name: str | None, cluster: ClusterState) 
         why = _NO_CLASS + _what_is_near(claim, cluster)
         return pending(claim, why, EventRecord(CLAIMS, claim, "Normal", "FailedBinding", why))
     return class_is_gone(claim, class_name)
-
-
-def pending(claim: Claim, reason: str, *events: EventRecord) -> Action:
-    """Write the phase Pending, then wait."""
-    return reset_claim_step(claim, "Pending") or Wait(reason=reason, events=events)
 
 
 def wait_for_consumer(claim: Claim, cluster: ClusterState) -> Action:
@@ -217,13 +208,8 @@ def is_promised(claim: Claim, cluster: ClusterState) -> bool:
     """Whether a static volume refers to a claim that never pointed back: it is taken back while the claim exists."""
     if claim.spec.volume_name:
         return False
-    volumes = map(cluster.volumes.get, cluster.reserved_for(claim.key))
+    volumes = map(cluster.volumes.get, cluster.free.reserved_for(claim.key))
     return any(v is not None and refers_to(v, claim) and v.annotation(names.PROVISIONED_BY) is None for v in volumes)
-
-
-def is_complete(reference: ObjectReference) -> bool:
-    """Whether a reference names a claim."""
-    return bool(reference.namespace and reference.name)
 
 
 def incomplete(volume: Volume) -> Wait:
@@ -247,10 +233,9 @@ def claim_about_to_bind(volume: Volume, cluster: ClusterState) -> Claim | None:
     reference = volume.spec.claim_ref
     named = cluster.claims.get(reference.key) if reference is not None else None
     for claim in (*cluster.claims.by_index("volume", volume.name), *([named] if named is not None else [])):
-        bound = claim.annotation(names.BIND_COMPLETED) is not None
-        if claim.terminating and not bound:
+        if claim.terminating and not claim.bound:
             continue
-        outcome = decide_bound(claim, cluster) if bound else decide_unbound(claim, cluster, delayed=True)
+        outcome = decide_bound(claim, cluster) if claim.bound else decide_unbound(claim, cluster, delayed=True)
         if isinstance(outcome, Bind) and outcome.volume.name == volume.name:
             return claim
     return None
@@ -267,14 +252,9 @@ def half_bound(volume: Volume, claim: Claim) -> Wait:
     """Wait for the claim's side, as W1 is written and W3 is not, unless the two can never match."""
     if mode_of(claim) == mode_of(volume):
         return Wait(reason=f"claim {claim.key} is being bound to it")
-    on_volume = (
-        f'Cannot bind PersistentVolume to requested PersistentVolumeClaim "{claim.name}" due to '
-        "incompatible volumeMode."
-    )
-    on_claim = (
-        f'Cannot bind PersistentVolume "{volume.name}" to requested PersistentVolumeClaim due to '
-        "incompatible volumeMode."
-    )
+    why = "due to incompatible volumeMode."
+    on_volume = f'Cannot bind PersistentVolume to requested PersistentVolumeClaim "{claim.name}" {why}'
+    on_claim = f'Cannot bind PersistentVolume "{volume.name}" to requested PersistentVolumeClaim {why}'
     events = (
         warning(VOLUMES, volume, "VolumeMismatch", on_volume),
         warning(CLAIMS, claim, "VolumeMismatch", on_claim),
@@ -291,7 +271,7 @@ def not_released(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Act
     released = volume.status.phase in ("Released", "Failed")
     if not released and (not volume.terminating or volume.status.phase == "Bound"):
         return Wait(reason="the binder has not released it") if volume.terminating else Settled()
-    if not reference.namespace or not reference.name:
+    if not reference.complete:
         return Wait(reason="spec.claimRef lacks namespace or name, so nobody can say whether its claim is gone")
     key = reference.key
     claim = reads.get(CLAIMS, key) if reads.has(CLAIMS, key) else cluster.claims.get(key)

@@ -293,7 +293,7 @@ def can_never_be_bound(volume: Volume, claim: Claim) -> bool:
 
     A binder writes the phase first, on a version of the volume that it has seen; it refuses a terminating one.
     """
-    pointed = claim.spec.volume_name or claim.annotation(names.BIND_COMPLETED) is not None
+    pointed = claim.spec.volume_name or claim.bound
     return volume.terminating and volume.status.phase != "Bound" and not pointed
 
 
@@ -411,7 +411,7 @@ def take_over(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action |
     An intent of a driver that is not configured here, or of another node, is another process's. If a tenant has removed
     the finalizer from a claim that still waits, it is added again, as no intent is worked on without it.
     """
-    bound = bool(claim.spec.volume_name) or claim.annotation(names.BIND_COMPLETED) is not None
+    bound = bool(claim.spec.volume_name) or claim.bound
     if (claim.terminating or bound) and not claim.has_finalizer(names.PROVISIONING_FINALIZER):
         return None
     intent = cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))

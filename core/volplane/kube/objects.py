@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from volplane.kube.names import BIND_COMPLETED
 from volplane.kube.quantity import parse
 
 __all__ = [
@@ -169,6 +170,11 @@ class ObjectReference(Fields):
         """`namespace/name` of the claim."""
         return f"{self.namespace}/{self.name}"
 
+    @property
+    def complete(self) -> bool:
+        """Whether it names a claim."""
+        return bool(self.namespace and self.name)
+
 
 Source = dict[str, Any] | None
 
@@ -288,6 +294,11 @@ class Claim(KubeObject):
 
     spec: ClaimSpec = msgspec.field(default_factory=ClaimSpec)
     status: ClaimStatus = msgspec.field(default_factory=ClaimStatus)
+
+    @property
+    def bound(self) -> bool:
+        """Whether a binder has completed the bind: the annotation says so, also when the volume is lost."""
+        return self.annotation(BIND_COMPLETED) is not None
 
 
 class LabelValues(Fields):

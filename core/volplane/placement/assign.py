@@ -75,7 +75,7 @@ def decide_assignment(key: str, state: PlacementState, reads: LiveReads) -> Acti
     intent = state.cluster.intent_of(claim)
     if intent is not None and intent.segment and settled_metadata(claim):
         return _begun(claim, intent, state, reads)
-    if claim.spec.volume_name or claim.annotation(names.BIND_COMPLETED) is not None:
+    if claim.spec.volume_name or claim.bound:
         return _beside_volume(claim, state)
     if claim.terminating:
         return _ended(claim, intent, state)

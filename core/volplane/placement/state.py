@@ -193,7 +193,7 @@ class PlacementState:
 
     def _promise_to(self, claim: Claim) -> Promise | None:
         label = _label(claim)
-        if not label or claim.annotation(names.BIND_COMPLETED) is not None:
+        if not label or claim.bound:
             return None
         driver = self.driver_of_claim(claim)
         return self.promise(claim, driver, label) if driver is not None else None

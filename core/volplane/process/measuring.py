@@ -17,7 +17,6 @@ from volplane.controller.metrics import Metrics
 from volplane.drivers.driver import DriverView
 from volplane.errors import BackendError, PluginError
 from volplane.intents.operation import HookCaller
-from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, KubeObject, Volume
 from volplane.requests import DeleteRequest, HookRequest, ProvisionRequest
@@ -112,7 +111,7 @@ class MeasuredHooks:
         if new is None:
             if old is not None:
                 self._provisioning.pop(old.uid, None)
-        elif new.uid in self._provisioning and new.annotation(names.BIND_COMPLETED) is not None:
+        elif new.uid in self._provisioning and new.bound:
             plugin, began = self._provisioning.pop(new.uid)
             self._metrics.operation_finished(plugin, "provision", _now() - began)
 

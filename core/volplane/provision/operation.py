@@ -102,7 +102,7 @@ class ProvisionOperation:
         if volume is not None:
             needed = awaits_recognition(claim, volume, self._cluster)
         else:
-            needed = not claim.terminating and claim.annotation(names.BIND_COMPLETED) is None
+            needed = not claim.terminating and not claim.bound
         if intent is None or intent.driver != driver.name or not needed:
             raise self._deps.not_justified()
         if intent.fence != self._deps.fence():

@@ -156,7 +156,7 @@ class Beside:
 
 def has_or_had_volume(claim: Claim) -> bool:
     """Whether nothing is to be provisioned for the claim: it points at a volume, did so, or is being deleted."""
-    return bool(claim.terminating or claim.spec.volume_name or claim.annotation(names.BIND_COMPLETED) is not None)
+    return bool(claim.terminating or claim.spec.volume_name or claim.bound)
 
 
 def _without_driver(volume: Volume, maker: str, cluster: ClusterState) -> Action:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from volplane.binding.decide import (
     Bind,
-    Unmatched,
     bind_step,
     decide_bound,
     decide_unbound,
     migration_step,
+    pending,
     unbind_patch,
     volume_phase_step,
 )
@@ -23,11 +23,9 @@ from volplane.binding.steps import (
     confirm,
     half_bound,
     incomplete,
-    is_complete,
     is_delayed,
     never_bound,
     no_volume_fits,
-    pending,
     rests_with_its_claim,
     wait_for_consumer,
 )
@@ -84,9 +82,7 @@ class Whole:
             return first
         if claim.terminating and not claim.annotation(names.BIND_COMPLETED):
             return self._settle(claim) or Settled()
-        return (
-            self._unbound(claim, reads) if claim.annotation(names.BIND_COMPLETED) is None else self._bound(claim, reads)
-        )
+        return self._bound(claim, reads) if claim.bound else self._unbound(claim, reads)
 
     def _bound(self, claim: Claim, reads: LiveReads) -> Action:
         outcome = decide_bound(claim, self.cluster)
@@ -101,7 +97,7 @@ class Whole:
         class_name = class_of_claim(claim)
         storage_class = cluster.classes.get(class_name) if class_name else None
         outcome = decide_unbound(claim, cluster, delayed=storage_class is not None and is_delayed(storage_class))
-        if not isinstance(outcome, Unmatched):
+        if outcome is not None:
             return self._follow(outcome, claim)
         if storage_class is None:
             return no_volume_fits(claim, class_name, cluster)
@@ -158,7 +154,7 @@ class Whole:
         reference = volume.spec.claim_ref
         if reference is None or not reference.uid:
             return self._unreferenced(volume, reads)
-        if not is_complete(reference):
+        if not reference.complete:
             return incomplete(volume)
         claim = claim_of(volume, reference, cluster)
         if claim is None or claim.uid != reference.uid:
@@ -197,7 +193,7 @@ class Whole:
         if (step := waits or volume_phase_step(volume, "Available")) is not None:
             return step
         reference = volume.spec.claim_ref
-        return Settled() if reference is None or is_complete(reference) else incomplete(volume)
+        return Settled() if reference is None or reference.complete else incomplete(volume)
 
     def _referenced(self, volume: Volume, claim: Claim, reads: LiveReads) -> Action:
         """Return the action for a volume whose claim, to which it is or will be bound, exists."""

@@ -27,7 +27,7 @@ from volplane.kube.objects import (
     Volume,
     VolumeAttachment,
 )
-from volplane.state.matching import Demand, FreeVolumes, WaitingClaims, class_of_claim, class_of_volume
+from volplane.state.matching import FreeVolumes, WaitingClaims, class_of_claim, class_of_volume
 from volplane.state.naming import Overlaps, csi_source, handle_in, volume_name_of, volume_source
 from volplane.state.progress import Progress
 from volplane.state.records import ClaimIntent, RecordConflicts, Sealer, attachment_intent_of
@@ -128,17 +128,6 @@ class ClusterState:
     def own_node(self) -> Node | None:
         """The Node that this process serves; None if it serves the cluster, or the Node does not exist."""
         return self.nodes.get(self.node_name) if self.node_name else None
-
-    # The binder's view of volumes.
-
-    def get(self, key: str) -> Volume | None:
-        return self.volumes.get(key)
-
-    def reserved_for(self, claim_key: str) -> list[str]:
-        return self.free.reserved_for(claim_key)
-
-    def best(self, demand: Demand, *, claim_key: str = "") -> Volume | None:
-        return self.free.best(demand, claim_key=claim_key)
 
     def intent_of(self, claim: Claim) -> ClaimIntent | None:
         """Return the claim's sealed record; if that is damaged, what this process started last."""
@@ -249,7 +238,7 @@ def _asset_of_attachment(attachment: VolumeAttachment) -> list[str]:
 
 
 def _unbound(claim: Claim) -> bool:
-    return claim.annotation(names.BIND_COMPLETED) is None
+    return not claim.bound
 
 
 def _text(value: str | None) -> list[str]:

@@ -40,7 +40,7 @@ def _volumes_concerned(old: Claim | None, new: Claim | None) -> list[str]:
 
 def _only_deleted(old: Claim, new: Claim) -> bool:
     """Return whether a bound claim is terminating now and nothing else has changed: it stays bound until it is gone."""
-    bound = old.annotation(names.BIND_COMPLETED) is not None and not new.has_finalizer(_HELD)
+    bound = old.bound and not new.has_finalizer(_HELD)
     began = old.uid == new.uid and new.terminating and not old.terminating
     same = old.metadata.annotations == new.metadata.annotations and old.metadata.labels == new.metadata.labels
     return bound and began and same and _record(new) is None and old.spec == new.spec and old.status == new.status
@@ -205,7 +205,7 @@ class EventHandlers:
             or claim.uid != reference.uid
             or claim.terminating
             or volume.terminating
-            or claim.annotation(names.BIND_COMPLETED) is None
+            or not claim.bound
         ):
             self._volumes.enqueue(name)
 
@@ -231,7 +231,7 @@ class EventHandlers:
         left = new is None or finished(new)
         for key in claims_of_pod(present):
             claim = self._cluster.claims.get(key)
-            if claim is not None and claim.annotation(names.BIND_COMPLETED) is None:
+            if claim is not None and not claim.bound:
                 self._claims.enqueue(key)
             if left:
                 for name in self._cluster.free.reserved_for(key):

@@ -9,15 +9,15 @@ Source: reference binder, `k8s.io/component-helpers/storage/volume.FindMatchingV
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
+from itertools import chain, islice
 from typing import Literal
 
 import msgspec
 from sortedcontainers import SortedList
 
 from volplane.kube import names
-from volplane.kube.names import INTENT
 from volplane.kube.objects import Claim, KubeObject, LabelSelector, ObjectReference, Volume
 from volplane.kube.quantity import parse
 
@@ -81,18 +81,15 @@ class Demand(msgspec.Struct, frozen=True, dict=True):
         return label_filter(self.selector or LabelSelector())
 
 
-def class_of_claim(claim: Claim) -> str | None:
+def class_of_claim(claim: Claim | Volume) -> str | None:
     """Return the class that a claim names; None: not set, "": explicitly none. The beta annotation wins."""
-    return _class_of(claim)
+    beta = claim.annotation(names.BETA_STORAGE_CLASS)
+    return beta if beta is not None else claim.spec.storage_class_name
 
 
 def class_of_volume(volume: Volume) -> str:
-    return _class_of(volume) or ""
-
-
-def _class_of(item: Claim | Volume) -> str | None:
-    beta = item.annotation(names.BETA_STORAGE_CLASS)
-    return beta if beta is not None else item.spec.storage_class_name
+    """Return the class that a volume names, or ""."""
+    return class_of_claim(volume) or ""
 
 
 def _nanos(quantities: Mapping[str, str] | None) -> int:
@@ -121,7 +118,7 @@ def mode_of(item: Claim | Volume) -> str:
 
 
 def place_of(item: Claim | Volume) -> Place:
-    return Place(_class_of(item) or "", mode_of(item), item.spec.volume_attributes_class_name or "")
+    return Place(class_of_claim(item) or "", mode_of(item), item.spec.volume_attributes_class_name or "")
 
 
 def demand_of(claim: Claim) -> Demand:
@@ -226,14 +223,10 @@ Entry = tuple[int, str, str]
 Modes = tuple[str, ...]
 Rank = tuple[int, str, str]
 """(minus the request in nanos, creation timestamp, key): the order in which waiting claims are queued again."""
-_Label = tuple[str, str] | Literal[""]
+_Queue = tuple[Place, tuple[str, str] | Literal[""]]
+"""(place, needed label) of waiting claims."""
 _Shape = tuple[Modes, bytes]
 """(access modes, selector in JSON) of a demand."""
-
-
-def _modes_of(volume: Volume) -> Modes:
-    held = set(volume.spec.access_modes or ())
-    return tuple(mode for mode in MODE_ORDER if mode in held)
 
 
 def _entry_of(volume: Volume) -> Entry:
@@ -242,7 +235,7 @@ def _entry_of(volume: Volume) -> Entry:
 
 def is_free(volume: Volume, phases: tuple[str, ...] = ("Available",)) -> bool:
     """Tell whether any claim may take it: in one of the phases, unreserved, not being deleted or scrubbed."""
-    unused = volume.spec.claim_ref is None and not volume.terminating and volume.annotation(INTENT) is None
+    unused = volume.spec.claim_ref is None and not volume.terminating and volume.annotation(names.INTENT) is None
     return unused and volume.status.phase in phases
 
 
@@ -271,14 +264,9 @@ class FreeVolumes:
         reserved = old.spec.claim_ref if old is not None else None
         if reserved is not None and new is not None and new.spec.claim_ref == reserved:
             return False  # Reserved as before, so not free.
-        before = self._volumes.get(old.name) if old is not None else None
+        before = self._volumes.pop(old.name, None) if old is not None else None
         if old is not None:
-            self._remove(old)
-        if old is not None and (reference := old.spec.claim_ref) is not None:
-            key = reference.key
-            self._reserved[key].discard(old.name)
-            if not self._reserved[key]:
-                del self._reserved[key]
+            self._remove(old, before)
         if new is None:
             return False
         if is_free(new, ("", "Pending")):
@@ -287,7 +275,8 @@ class FreeVolumes:
             self._reserved[reference.key].add(new.name)
         if not is_free(new):
             return False
-        place, modes, entry = place_of(new), _modes_of(new), _entry_of(new)
+        held = new.spec.access_modes or ()
+        place, modes, entry = place_of(new), tuple(mode for mode in MODE_ORDER if mode in held), _entry_of(new)
         candidates = self._candidates[place]
         if modes not in candidates:
             candidates[modes] = SortedList()
@@ -295,21 +284,22 @@ class FreeVolumes:
         self._volumes[new.name] = (new, place, modes, entry)
         return before is None or before[1:] != (place, modes, entry) or before[0].metadata.labels != new.metadata.labels
 
-    def _remove(self, volume: Volume) -> None:
-        arriving = self._coming.get(place_of(volume), {})
-        arriving.pop(volume.name, None)
-        if not arriving:
-            self._coming.pop(place_of(volume), None)
-        known = self._volumes.pop(volume.name, None)
-        if known is None:
-            return
-        _, place, modes, entry = known
-        bucket = self._candidates[place][modes]
-        bucket.remove(entry)
-        if not bucket:
-            del self._candidates[place][modes]
-            if not self._candidates[place]:
-                del self._candidates[place]
+    def _remove(self, volume: Volume, known: tuple[Volume, Place, Modes, Entry] | None) -> None:
+        if known is not None:
+            _, place, modes, entry = known
+            self._candidates[place][modes].remove(entry)
+            if not self._candidates[place][modes]:
+                del self._candidates[place][modes]
+                if not self._candidates[place]:
+                    del self._candidates[place]
+        if (arriving := self._coming.get(place_of(volume))) is not None:
+            arriving.pop(volume.name, None)
+            if not arriving:
+                del self._coming[place_of(volume)]
+        if (reference := volume.spec.claim_ref) is not None:
+            self._reserved[reference.key].discard(volume.name)
+            if not self._reserved[reference.key]:
+                del self._reserved[reference.key]
 
     def reserved_for(self, claim_key: str) -> list[str]:
         """Return the sorted names of the volumes whose reference names this claim, with any uid."""
@@ -358,13 +348,8 @@ class FreeVolumes:
 
     def candidates(self, place: Place, limit: int) -> list[Volume]:
         """Return up to `limit` free volumes of a place, for explanations."""
-        found: list[Volume] = []
-        for bucket in self._candidates.get(place, {}).values():
-            for entry in bucket:
-                if len(found) == limit:
-                    return found
-                found.append(self._volumes[entry[2]][0])
-        return found
+        entries = chain.from_iterable(self._candidates.get(place, {}).values())
+        return [self._volumes[name][0] for _, _, name in islice(entries, limit)]
 
 
 class WaitingClaims:
@@ -376,7 +361,7 @@ class WaitingClaims:
     """
 
     def __init__(self) -> None:
-        self._queues: defaultdict[tuple[Place, _Label], dict[_Shape, SortedList[Rank]]] = defaultdict(dict)
+        self._queues: defaultdict[_Queue, dict[_Shape, SortedList[Rank]]] = defaultdict(dict)
         """Waiting claims that were not woken, by place, needed label and shape."""
         self._claims: dict[str, tuple[Demand, Rank]] = {}
         self._offers: dict[str, set[str]] = {}
@@ -401,12 +386,23 @@ class WaitingClaims:
         if known is not None and claim_key not in self._offers:
             self._unqueue(*known)
 
-    def wake_for(self, volume: Volume, *, passed_over: Iterable[str] = ()) -> str | None:
-        """Wake the claim with the largest request that the volume satisfies. Returns its key; None: there is none."""
-        found = min(self._first_of_queues(volume, set(passed_over)), default=None)
-        if found is None:
+    def wake_for(self, volume: Volume, *, passed_over: str = "") -> str | None:
+        """Wake the claim with the largest request that the volume satisfies. Returns its key; None: there is none.
+
+        passed_over: key of the claim that does not want it.
+        """
+        place, least = place_of(volume), (-capacity_of(volume), "", "")
+        first: list[Rank] = []
+        labels: list[tuple[str, str] | Literal[""]] = ["", *(volume.metadata.labels or {}).items()]
+        for label in labels:
+            for queue in self._queues.get((place, label), {}).values():
+                # Of every queue that the volume suits, the first claim for which it is large enough.
+                rank = next((rank for rank in queue.irange(minimum=least) if rank[2] != passed_over), None)
+                if rank is not None and self._claims[rank[2]][0].accepts(volume):
+                    first.append(rank)
+        if not first:
             return None
-        key = found[2]
+        key = min(first)[2]
         self._unqueue(*self._claims[key])
         self._offers[key] = {volume.name}
         return key
@@ -420,26 +416,15 @@ class WaitingClaims:
             self._queue(*known)
         return offers
 
-    def _first_of_queues(self, volume: Volume, skip: set[str]) -> Iterator[Rank]:
-        """Yield, of every queue that the volume suits, the first claim for which it is large enough."""
-        place, least = place_of(volume), (-capacity_of(volume), "", "")
-        labels: list[_Label] = ["", *(volume.metadata.labels or {}).items()]
-        for label in labels:
-            for queue in self._queues.get((place, label), {}).values():
-                fitting = (rank for rank in queue.irange(minimum=least) if rank[2] not in skip)
-                first = next(fitting, None)
-                if first is not None and self._claims[first[2]][0].accepts(volume):
-                    yield first
-
     def _queue(self, demand: Demand, rank: Rank) -> None:
-        shapes = self._queues[demand.place, _needed_label(demand)]
-        shape = _shape_of(demand)
+        where, shape = _queue_of(demand)
+        shapes = self._queues[where]
         if shape not in shapes:
             shapes[shape] = SortedList()
         shapes[shape].add(rank)
 
     def _unqueue(self, demand: Demand, rank: Rank) -> None:
-        where, shape = (demand.place, _needed_label(demand)), _shape_of(demand)
+        where, shape = _queue_of(demand)
         shapes = self._queues[where]
         shapes[shape].remove(rank)
         if not shapes[shape]:
@@ -448,12 +433,8 @@ class WaitingClaims:
                 del self._queues[where]
 
 
-def _needed_label(demand: Demand) -> _Label:
-    """Return a label without which no volume matches the selector; "" if the selector requires none."""
+def _queue_of(demand: Demand) -> tuple[_Queue, _Shape]:
+    """Return the queue of a demand, by a label that its selector needs ("" = none); equal if only the size differs."""
     labels = demand.selector.match_labels if demand.selector is not None else None
-    return min(labels.items()) if labels else ""
-
-
-def _shape_of(demand: Demand) -> _Shape:
-    """Return a value that is equal for demands which differ in size only."""
-    return tuple(sorted(demand.access_modes)), msgspec.json.encode(demand.selector, order="sorted")
+    shape = tuple(sorted(demand.access_modes)), msgspec.json.encode(demand.selector, order="sorted")
+    return (demand.place, min(labels.items()) if labels else ""), shape

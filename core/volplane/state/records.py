@@ -364,7 +364,7 @@ class RecordConflicts:
         if now == before:
             return
         had, has = self._ours(new.uid, before), self._ours(new.uid, now)
-        bound = bool(new.spec.volume_name) or new.annotation(names.BIND_COMPLETED) is not None
+        bound = bool(new.spec.volume_name) or new.bound
         worked_on = had or new.has_finalizer(names.PROVISIONING_FINALIZER)
         if now is None and (new.terminating or bound or not worked_on):
             self._known.pop(new.uid, None)  # The record has ended: nothing more is made for the claim.

@@ -155,7 +155,11 @@ def _name(found: Volume | None) -> str | None:
 
 def _by_looking_at_all(volumes: Any, demand: Demand) -> str | None:
     fitting = [
-        (len(v.spec.access_modes), index_module._modes_of(v), index_module._entry_of(v))
+        (
+            len(v.spec.access_modes),
+            tuple(mode for mode in index_module.MODE_ORDER if mode in v.spec.access_modes),
+            index_module._entry_of(v),
+        )
         for v in volumes
         if index_module.is_free(v)
         and index_module.place_of(v) == demand.place
@@ -323,7 +327,7 @@ def test_a_woken_claim_is_not_woken_again_before_it_took_its_offers() -> None:
 
 def test_a_claim_that_passed_a_volume_over_does_not_get_it_again() -> None:
     queue = waiting(claim("a"), claim("b"))
-    assert queue.wake_for(volume(), passed_over=["default/a"]) == "default/b"
+    assert queue.wake_for(volume(), passed_over="default/a") == "default/b"
 
 
 def test_a_claim_that_waits_no_longer_is_forgotten() -> None:
