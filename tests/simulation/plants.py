@@ -21,7 +21,7 @@ from volplane.controller.runner import Runner
 from volplane.controller.steps import Steps
 from volplane.errors import ApiError
 from volplane.intents import operation, record
-from volplane.intents.operation import DiscardOperation, OperationDeps
+from volplane.intents.operation import OperationDeps
 from volplane.kube import reflector
 from volplane.kube.cache import Cache
 from volplane.kube.credentials import Credentials
@@ -35,7 +35,7 @@ from volplane.roles import whole
 from volplane.roles.whole import Whole
 from volplane.state import records
 from volplane.state.cluster_state import ClusterState
-from volplane.state.progress import Discarding, Full, Made, Pending
+from volplane.state.progress import ClaimProgress, Discarding, Full, Made, Pending
 
 
 def skip_the_live_reread(stack: ExitStack) -> None:
@@ -159,7 +159,7 @@ def believe_the_cache_that_a_claim_is_gone(stack: ExitStack) -> None:
 
 def take_absent_for_proof(stack: ExitStack) -> None:
     """Believe `find` at once, although a request may still be on its way."""
-    replace(stack, DiscardOperation, "_wait_until_settled", lambda *_: None)
+    replace(stack, ClaimProgress, "absence_seen", lambda *_: 0.0)
 
 
 def choose_a_place_anew(stack: ExitStack) -> None:

@@ -34,7 +34,7 @@ from volplane.requests import Context, DeleteRequest, FindRequest, HookRequest
 from volplane.state.cluster_state import ClusterState, NodePlaces
 from volplane.state.matching import class_of_claim
 from volplane.state.naming import volume_name_of
-from volplane.state.progress import ClaimProgress, Discarding, Made
+from volplane.state.progress import ClaimProgress, Discarded, Discarding, LongCall, Made, Pending
 from volplane.state.records import ClaimIntent
 
 __all__ = [
@@ -108,17 +108,14 @@ class OperationDeps:
 
     async def live_volume(self, name: str) -> Volume | None:
         """Return the volume as the server has it now, and put it into the cache."""
-        return await self._live(VOLUMES, self.cluster.volumes, name)
+        return await self.live(VOLUMES, self.cluster.volumes, name)
 
     async def live_claim(self, key: str) -> Claim | None:
         """Return the claim as the server has it now, and put it into the cache."""
-        return await self._live(CLAIMS, self.cluster.claims, key)
+        return await self.live(CLAIMS, self.cluster.claims, key)
 
-    async def live_class(self, name: str) -> StorageClass | None:
-        """Return the class as the server has it now, and put it into the cache."""
-        return await self._live(STORAGE_CLASSES, self.cluster.classes, name)
-
-    async def _live(self, kind: Kind[ObjectT], cache: Cache[ObjectT], key: str) -> ObjectT | None:
+    async def live(self, kind: Kind[ObjectT], cache: Cache[ObjectT], key: str) -> ObjectT | None:
+        """Return an object as the server has it now, and put it into the cache."""
         live = await self.client.find(kind, key)
         if live is not None:
             cache.observe(live)
@@ -141,7 +138,7 @@ class OperationDeps:
         reference = live.spec.claim_ref
         if live.uid != volume.uid or volume_elsewhere(live, self.cluster):
             return None
-        if reference is None or not reference.uid or not reference.namespace or not reference.name:
+        if reference is None or not reference.uid or not reference.complete:
             settled = live.status.phase in ("Released", "Failed") or not writes_phase
             return live if settled or not live.terminating else None
         if self.cluster.claims.gone(reference.uid):
@@ -189,37 +186,36 @@ def _found(item: T | None, run: Run) -> T:
     return item
 
 
+@dataclass(frozen=True, slots=True)
 class DiscardOperation:
-    """Handles the verb `discard`."""
+    """Handles the verb `discard`: make sure that no asset of a claim's intent is left, as one may have been made."""
 
-    def __init__(self, deps: OperationDeps, *, on_node: bool = False) -> None:
-        """on_node: a process that serves one node runs it."""
-        self._deps = deps
-        self._on_node = on_node
-        self._cluster = deps.cluster
+    deps: OperationDeps
+    on_node: bool = False
+    """A process that serves one node runs it."""
 
     def __call__(self, run: Run) -> Work:
-        claim, driver = self._deps.claim(run), self._deps.driver(run)
-        progress = self._cluster.progress.claims.track(run.uid)
+        claim, driver = self.deps.claim(run), self.deps.driver(run)
+        progress = self.deps.cluster.progress.claims.track(run.uid)
         return lambda: self._discard(claim, driver, progress)
 
     async def _discard(self, claim: Claim, driver: DriverView, progress: ClaimProgress) -> None:
-        live = await self._deps.live_claim(claim.key)
+        live = await self.deps.live_claim(claim.key)
         if live is not None and live.uid != claim.uid:
             live = None
-        sealer, text = self._cluster.sealer, (live or claim).annotation(names.INTENT)
+        sealer, text = self.deps.cluster.sealer, (live or claim).annotation(names.INTENT)
         written = sealer.open(claim.uid, text)
-        if written is not None and written.fence != self._deps.fence():
-            raise self._deps.not_justified()  # Of another leader; it was not taken over yet.
+        if written is not None and written.fence != self.deps.fence():
+            raise self.deps.not_justified()  # Of another leader; it was not taken over yet.
         if sealer.other_author(claim.uid, text):
-            raise self._deps.not_justified()  # Another installation may work on it.
-        intent = self._cluster.intent_of(claim)
+            raise self.deps.not_justified()  # Another installation may work on it.
+        intent = self.deps.cluster.intent_of(claim)
         if intent is None or intent.driver != driver.name:
-            intent = presumed_intent(claim, driver, self._cluster)
+            intent = presumed_intent(claim, driver, self.deps.cluster)
         begun = isinstance(progress.step, Discarding) or intent.discard is not None
         waits = live is not None and live.spec.volume_name in ("", volume_name_of(claim))
         if not await self._may_go(claim, live if waits else None, driver, begun=begun):
-            raise self._deps.not_justified()
+            raise self.deps.not_justified()
         # A claim that is gone holds no record, nor does one that points elsewhere and lost what it had.
         can_hold = waits or (live is not None and written is not None)
         try:
@@ -227,29 +223,29 @@ class DiscardOperation:
             if asset is not None and not begun and can_hold and (intent.state is not None or not claim.terminating):
                 # Once this is recorded, `Absent` means that the asset was deleted, not that a job has yet to make it;
                 # and the next asset of the claim is of another generation.
-                progress.discard_pending(asset, {}, self._cluster.monotonic())
+                progress.reached(Discarding(asset, LongCall({}, self.deps.cluster.monotonic())))
                 return
             if asset is not None:
                 # The next step of a long deletion goes on with this asset, and does not look it up again.
-                progress.discard_began(asset)
-                context = self._deps.context(driver, intent.generation, intent.discard)
+                progress.reached(Discarding(asset))
+                context = self.deps.context(driver, intent.generation, intent.discard)
                 owner = owner_of_claim(claim, context.cluster_id, intent.generation)
                 request = DeleteRequest(context=context, volume=asset_identity(asset, claim, owner))
-                result = await self._deps.hooks.call(driver, request)
+                result = await self.deps.hooks.call(driver, request)
                 if isinstance(result, InProgress):
-                    due = self._deps.next_due(result.retry_after)
-                    progress.discard_pending(asset, result.state, due, given=intent.discard)
+                    due = self.deps.next_due(result.retry_after)
+                    progress.reached(Discarding(asset, LongCall(dict(result.state), due, intent.discard)))
                     return
         except BackendError as error:
             message = f"Error cleaning provisioned volume for claim {claim.key}: {error}; it is tried again"
-            self._deps.recorder.record(warning(CLAIMS, claim, "ProvisioningCleanupFailed", message))
+            self.deps.recorder.record(warning(CLAIMS, claim, "ProvisioningCleanupFailed", message))
             raise
-        progress.discarded()
+        progress.reached(Discarded())
 
     async def _may_go(self, claim: Claim, waiting: Claim | None, driver: DriverView, *, begun: bool) -> bool:
         """Return whether the asset is unwanted. waiting: the live claim, if it could still be bound to its volume."""
-        volume = await self._deps.live_volume(volume_name_of(claim))
-        if volume is not None and self._on_node and has_newer_intent(volume, claim, self._cluster.sealer):
+        volume = await self.deps.live_volume(volume_name_of(claim))
+        if volume is not None and self.on_node and has_newer_intent(volume, claim, self.deps.cluster.sealer):
             # The asset was made on a node that was given up and came back. The volume has a later asset.
             return True
         wanted = waiting is not None and await self._still_wanted(waiting, driver)
@@ -259,7 +255,7 @@ class DiscardOperation:
     async def _still_wanted(self, live: Claim, driver: DriverView) -> bool:
         if live.terminating:
             return False
-        storage_class = await self._deps.live_class(class_of_claim(live) or "")
+        storage_class = await self.deps.live(STORAGE_CLASSES, self.deps.cluster.classes, class_of_claim(live) or "")
         return storage_class is None or storage_class.provisioner == driver.name
 
     async def _asset_of(
@@ -269,20 +265,14 @@ class DiscardOperation:
             case Made(asset=asset) | Discarding(asset=asset):
                 return asset
         if driver.supports("find"):
-            found = await self._deps.find(claim, intent, driver)
+            found = await self.deps.find(claim, intent, driver)
             if found is not None:
                 return found
-            self._wait_until_settled(driver, progress)
+            if (left := progress.absence_seen(self.deps.cluster.monotonic(), driver.info.settle_seconds)) > 0:
+                raise Again(after=left)
             if intent.state is None or intent.discard is not None:
                 return None
         return await self._provision_once_more(claim, intent, driver, progress)
-
-    def _wait_until_settled(self, driver: DriverView, progress: ClaimProgress) -> None:
-        """Raise Again until `Absent` is proof: `settle_seconds` after the last attempt, or after our first look."""
-        now = self._cluster.monotonic()
-        left = progress.absence_seen(now) + driver.info.settle_seconds - now
-        if left > 0:
-            raise Again(after=left)
 
     async def _provision_once_more(
         self, claim: Claim, intent: ClaimIntent, driver: DriverView, progress: ClaimProgress
@@ -292,7 +282,7 @@ class DiscardOperation:
         That is needed without `find`, and while a job of the driver goes on: until its end `Absent` proves nothing.
         """
         class_name = class_of_claim(claim) or ""
-        storage_class = self._cluster.classes.get(class_name)
+        storage_class = self.deps.cluster.classes.get(class_name)
         if storage_class is None:
             unable = "follow what it began" if driver.supports("find") else "look assets up"
             raise OutcomeUnknown(
@@ -303,10 +293,10 @@ class DiscardOperation:
             # The class is another driver's now, and this one may refuse its parameters: none are passed. If the asset
             # was made for another demand, `provision` raises AlreadyExists.
             storage_class = StorageClass(metadata=storage_class.metadata, provisioner=driver.name)
-        context = self._deps.context(driver, intent.generation, intent.state)
-        request = provision_request(claim, storage_class, driver, intent, context, nodes=self._deps.nodes)
+        context = self.deps.context(driver, intent.generation, intent.state)
+        request = provision_request(claim, storage_class, driver, intent, context, nodes=self.deps.nodes)
         try:
-            result = await self._deps.hooks.call(driver, request)
+            result = await self.deps.hooks.call(driver, request)
         except BackendError as error:
             # An error such as InvalidArgument proves nothing about an earlier call whose outcome is unknown. With
             # `find` there is no such call: it has found nothing, and this call has asked for the job.
@@ -314,8 +304,7 @@ class DiscardOperation:
                 return None
             raise
         if isinstance(result, InProgress):
-            now = self._cluster.monotonic()
-            due = self._deps.next_due(result.retry_after)
-            progress.provision_pending(result.state, due, now, given=intent.state)
+            due = self.deps.next_due(result.retry_after)
+            progress.reached(Pending(dict(result.state), due, intent.state), self.deps.cluster.monotonic())
             raise Again(after=result.retry_after)
         return result

@@ -65,10 +65,6 @@ __all__ = [
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 
 
-Reschedule = Callable[[Claim, ClaimIntent, ClusterState], Patch]
-"""Asks for another place for a claim whose place is full. The intent is the one without a place."""
-
-
 def ask_for_another_node(claim: Claim, intent: ClaimIntent, cluster: ClusterState) -> Patch:
     """Give the claim back to the scheduler and forget the place. Nothing is in the full segment."""
     return record_intent(claim, intent, cluster, why="ask for another node", others={names.SELECTED_NODE: None})
@@ -85,7 +81,8 @@ class Terms(NamedTuple):
         {"annotations": {names.SELECTED_NODE: None}}
     )
     """Metadata of a claim whose selected node is gone."""
-    reschedule: Reschedule = ask_for_another_node
+    reschedule: Callable[[Claim, ClaimIntent, ClusterState], Patch] = ask_for_another_node
+    """Asks for another place for a claim whose place is full. The intent is the one without a place."""
 
 
 def provisioner_of(storage_class: StorageClass, cluster: ClusterState) -> str:
@@ -101,8 +98,11 @@ def decide_provision(
     """Return the next action for an unbound claim of this class for which no volume fits."""
     known = cluster.intent_of(claim)
     made = cluster.volumes.get(volume_name_of(claim))
-    if made is None and (step := _previous_attempt(claim, known, storage_class.provisioner, cluster)) is not None:
-        return step
+    if made is None and (wait := claim_conflict(claim, storage_class.provisioner, cluster)) is not None:
+        return wait  # Others write the record, too.
+    if made is None and discard_begun(claim, cluster):
+        # Nothing is made while an earlier asset of the claim goes.
+        return discard(claim, known.driver if known is not None else storage_class.provisioner, cluster)
     driver = cluster.drivers.get(storage_class.provisioner)
     if driver is None:
         return _without_driver(claim, storage_class, cluster, terms)
@@ -112,10 +112,8 @@ def decide_provision(
         return not_provisioned(claim, f'driver "{driver.name}" makes empty volumes only; remove spec.dataSource')
     obstacle = _obstacle(claim, storage_class, driver)
     if obstacle:
-        if (step := _name_provisioner(claim, driver.name, terms)) is not None:
-            return step
         # The asset of an earlier, legal demand stays under the intent until the claim is settled.
-        return not_provisioned(claim, obstacle)
+        return _name_provisioner(claim, driver.name, terms) or not_provisioned(claim, obstacle)
     discarded = isinstance(cluster.progress.claims.get(claim.uid).step, Discarded)
     if known is not None and known.driver != driver.name and not discarded:
         return discard(claim, known.driver, cluster)
@@ -137,13 +135,6 @@ def decide_provision(
     return _after_hook(claim, storage_class, driver, intent, cluster, terms=terms)
 
 
-def _previous_attempt(claim: Claim, known: ClaimIntent | None, driver: str, cluster: ClusterState) -> Action | None:
-    """Return what comes first: a wait for others who write the record, or the deletion of an asset."""
-    if (wait := claim_conflict(claim, driver, cluster)) is not None or not discard_begun(claim, cluster):
-        return wait
-    return discard(claim, known.driver if known is not None else driver, cluster)
-
-
 def _without_driver(claim: Claim, storage_class: StorageClass, cluster: ClusterState, terms: Terms) -> Action:
     """Return the next action if no driver here serves the class: it is broken or external, or volumes are static."""
     provisioner = provisioner_of(storage_class, cluster)
@@ -156,8 +147,8 @@ def _without_driver(claim: Claim, storage_class: StorageClass, cluster: ClusterS
     if is_in_tree(provisioner):
         message = f"no volume plugin matched name: {provisioner}"
         if provisioner == NO_PROVISIONER:
-            reason = f'class "{storage_class.name}" has no provisioner and no volume of it fits'
-            reason += ": an administrator must add one"
+            fits = f'class "{storage_class.name}" has no provisioner and no volume of it fits'
+            reason = f"{fits}: an administrator must add one"
             return Wait(reason=reason, events=(provisioning_failed(claim, message),))
         return not_provisioned(claim, message)
     if (step := _name_provisioner(claim, provisioner, terms)) is not None:
@@ -199,10 +190,12 @@ def _obstacle(claim: Claim, storage_class: StorageClass, driver: DriverView) -> 
         return f'class "{storage_class.name}": {flaw}'
     mode = claim.spec.volume_mode or "Filesystem"
     if mode not in driver.info.volume_modes:
-        return f'driver "{driver.name}" does not support volumeMode {mode} ({_listed(driver.info.volume_modes)})'
+        supported = ", ".join(sorted(driver.info.volume_modes))
+        return f'driver "{driver.name}" does not support volumeMode {mode} (it supports {supported})'
     refused = [mode for mode in claim.spec.access_modes or () if mode not in driver.info.access_modes]
     if refused:
-        return f'driver "{driver.name}" does not support access mode {refused[0]} ({_listed(driver.info.access_modes)})'
+        supported = ", ".join(sorted(driver.info.access_modes))
+        return f'driver "{driver.name}" does not support access mode {refused[0]} (it supports {supported})'
     if storage_class.mount_options and not driver.info.supports_mount_options:
         return f'class "{storage_class.name}" has mountOptions, which driver "{driver.name}" does not support'
     if claim.spec.selector is not None:
@@ -213,10 +206,6 @@ def _obstacle(claim: Claim, storage_class: StorageClass, driver: DriverView) -> 
     if claim.spec.volume_attributes_class_name and not (driver.supports("modify") and driver.info.csi_driver_name):
         return f'driver "{driver.name}" knows no VolumeAttributesClass; remove spec.volumeAttributesClassName'
     return ""
-
-
-def _listed(values: frozenset[Any]) -> str:
-    return "it supports " + ", ".join(sorted(values))
 
 
 def _declare(
@@ -266,9 +255,23 @@ def _after_hook(
     *,
     terms: Terms,
 ) -> Action:
+    """Return what follows from the answer of the hook: its volume, a record of its state, or the next call."""
     match cluster.progress.claims.get(claim.uid).step:
         case Made(asset=asset):
-            return _save(claim, volume_body(claim, storage_class, driver, intent, asset), driver, terms)
+            body = volume_body(claim, storage_class, driver, intent, asset)
+            annotations = body["metadata"]["annotations"]
+            if labels := terms.on_volume.get("labels"):
+                body["metadata"]["labels"] = labels
+            annotations |= terms.on_volume.get("annotations", {})
+            if names.ON_RELEASE in annotations:
+                # An external provisioner leaves this mark to the binder, unless it will take the reference away itself.
+                annotations[names.BOUND_BY_CONTROLLER] = "yes"
+            message = f"Successfully provisioned volume {volume_name_of(claim)} using {driver.name}"
+            event = EventRecord(CLAIMS, claim, "Normal", "ProvisioningSucceeded", message)
+            failure = f"Error creating provisioned PV object for claim {claim.key}, whose asset is kept"
+            failed = provisioning_failed(claim, failure)
+            why = f"volume for claim {claim.key}"
+            return Create(kind=VOLUMES, body=body, why=why, events=(event,), failure_event=failed)
         case Pending() as pending:
             resume = pending.resume(intent.state, cluster.monotonic())
             if resume.write:
@@ -280,23 +283,6 @@ def _after_hook(
             fresh = ClaimIntent(v=INTENT_VERSION, driver=intent.driver, generation=intent.generation)
             return terms.reschedule(claim, fresh, cluster)
     return run_provision(claim, storage_class, driver)
-
-
-def _save(claim: Claim, body: dict[str, Any], driver: DriverView, terms: Terms) -> Create:
-    annotations = body["metadata"]["annotations"]
-    if labels := terms.on_volume.get("labels"):
-        body["metadata"]["labels"] = labels
-    annotations |= terms.on_volume.get("annotations", {})
-    if names.ON_RELEASE in annotations:
-        # An external provisioner leaves this mark to the binder, unless it will take the reference away itself.
-        annotations[names.BOUND_BY_CONTROLLER] = "yes"
-    message = f"Successfully provisioned volume {volume_name_of(claim)} using {driver.name}"
-    event = EventRecord(CLAIMS, claim, "Normal", "ProvisioningSucceeded", message)
-    failed = provisioning_failed(
-        claim, f"Error creating provisioned PV object for claim {claim.key}, whose asset is kept"
-    )
-    why = f"volume for claim {claim.key}"
-    return Create(kind=VOLUMES, body=body, why=why, events=(event,), failure_event=failed)
 
 
 # --- the PersistentVolume -----------------------------------------------------------------------------------------
@@ -327,7 +313,11 @@ def volume_body(
     if mount_options:
         spec["mountOptions"] = mount_options
     if asset.node_affinity:
-        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [_term(segment) for segment in asset.node_affinity]}}
+        terms = [
+            {"matchExpressions": [{"key": key, "operator": "In", "values": [segment[key]]} for key in sorted(segment)]}
+            for segment in asset.node_affinity
+        ]
+        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": terms}}
     if claim.spec.volume_attributes_class_name:
         spec["volumeAttributesClassName"] = claim.spec.volume_attributes_class_name
     return VOLUMES.body(metadata=metadata, spec=spec)
@@ -367,9 +357,18 @@ def awaits_recognition(claim: Claim, volume: Volume, cluster: ClusterState) -> b
 
 
 def _annotations(storage_class: StorageClass, driver: DriverView, intent: ClaimIntent, asset: Asset) -> dict[str, str]:
+    """Return what says whose the volume's asset is. Of our own, volumes of in-tree plugin names get only what is
+    needed, as stock tools know them.
+    """
     _, release = split_parameters(storage_class)
+    in_tree = is_in_tree(driver.name)
     annotations = {names.PROVISIONED_BY: driver.name}
-    annotations |= _own_annotations(driver, intent, asset)
+    if not in_tree or handle_in(asset.source) != asset.handle:
+        annotations[names.HANDLE] = asset.handle
+    if not in_tree or intent.generation != 1:
+        annotations[names.GENERATION] = str(intent.generation)
+    if not in_tree:
+        annotations |= {names.DRIVER: driver.name, names.SCHEMA_VERSION: str(driver.info.parameters.version)}
     if release == "recycle":
         annotations[names.ON_RELEASE] = release
     if asset.attributes and asset.source.kind != "csi":
@@ -377,23 +376,3 @@ def _annotations(storage_class: StorageClass, driver: DriverView, intent: ClaimI
     if asset.gid is not None:
         annotations[names.GID] = str(asset.gid)
     return annotations
-
-
-def _own_annotations(driver: DriverView, intent: ClaimIntent, asset: Asset) -> dict[str, str]:
-    """Return our own annotations. Volumes of in-tree plugin names get only what is needed, as stock tools know them."""
-    noted = {names.HANDLE: asset.handle, names.GENERATION: str(intent.generation)}
-    if not is_in_tree(driver.name):
-        return {**noted, names.DRIVER: driver.name, names.SCHEMA_VERSION: str(driver.info.parameters.version)}
-    if intent.generation == 1:
-        del noted[names.GENERATION]
-    if handle_in(asset.source) == asset.handle:
-        del noted[names.HANDLE]
-    return noted
-
-
-def _term(segment: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "matchExpressions": [
-            {"key": key, "operator": "In", "values": [value]} for key, value in sorted(segment.items())
-        ]
-    }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from msgspec.structs import replace
 
 from volplane.assets import Asset, InProgress
@@ -24,9 +26,9 @@ from volplane.kube.kinds import VOLUME_ATTRIBUTES_CLASSES
 from volplane.kube.objects import Claim, StorageClass, VolumeAttributesClass
 from volplane.operations import Again, Work
 from volplane.provision.decide import awaits_recognition
-from volplane.requests import DeleteRequest, ModifyRequest, ProvisionRequest, ValidateRequest
+from volplane.requests import DeleteRequest, ModifyRequest, ProvisionRequest, ValidateRequest, VolumeIdentity
 from volplane.state.naming import is_in_tree, volume_name_of
-from volplane.state.progress import ClaimProgress
+from volplane.state.progress import ClaimProgress, Discarded, Full, Made, Pending
 from volplane.state.records import ClaimIntent
 
 __all__ = ["ProvisionOperation"]
@@ -34,90 +36,87 @@ __all__ = ["ProvisionOperation"]
 MOST_CLASSES = 1_000
 
 
+@dataclass(slots=True)
 class ProvisionOperation:
     """Handles the verb `provision`."""
 
-    def __init__(self, deps: OperationDeps, *, on_node: bool = False) -> None:
-        """on_node: a process that serves one node runs it."""
-        self._deps = deps
-        self._on_node = on_node
-        self._cluster = deps.cluster
-        self._valid: set[tuple[str, str]] = set()
-        """Parameters that the `validate` of a driver has accepted."""
+    deps: OperationDeps
+    on_node: bool = False
+    """A process that serves one node runs it."""
+    _valid: set[tuple[str, str]] = field(default_factory=set, init=False)
+    """Parameters that the `validate` of a driver has accepted."""
 
     def __call__(self, run: Run) -> Work:
-        storage_class, driver = self._deps.storage_class(run), self._deps.driver(run)
-        progress = self._cluster.progress.claims.track(run.uid)
+        storage_class, driver = self.deps.storage_class(run), self.deps.driver(run)
+        progress = self.deps.cluster.progress.claims.track(run.uid)
         return lambda: self._provision(run, storage_class, driver, progress)
 
     async def _provision(
         self, run: Run, storage_class: StorageClass, driver: DriverView, progress: ClaimProgress
     ) -> None:
-        claim = self._cluster.claims.get(run.key)
+        claim = self.deps.cluster.claims.get(run.key)
         if claim is None or claim.uid != run.uid:
             return
         intent = self._justified(claim, driver)
-        if driver.supports("find") and volume_name_of(claim) in self._cluster.volumes:
+        if driver.supports("find") and volume_name_of(claim) in self.deps.cluster.volumes:
             await self._recognise(claim, intent, driver, progress)
             return
         selected = claim.annotation(names.SELECTED_NODE)
-        context = self._deps.context(driver, intent.generation, intent.state)
+        context = self.deps.context(driver, intent.generation, intent.state)
         progress.provision_began()
         try:
-            request = provision_request(claim, storage_class, driver, intent, context, nodes=self._deps.nodes)
+            request = provision_request(claim, storage_class, driver, intent, context, nodes=self.deps.nodes)
             await self._validate(driver, request)
-            if self._on_node and intent.generation > 1 and driver.supports("find"):
+            if self.on_node and intent.generation > 1 and driver.supports("find"):
                 await self._discard_former(claim, intent, driver)
             named = claim.spec.volume_attributes_class_name
-            attributes = await _read_attributes(named, driver, self._deps) if named else None
-            result = await self._deps.hooks.call(driver, request)
+            attributes = await _read_attributes(named, driver, self.deps) if named else None
+            result = await self.deps.hooks.call(driver, request)
             if isinstance(result, Asset) and result.capacity_bytes < request.capacity_bytes:
-                raise OutcomeUnknown(
-                    f"made {result.capacity_bytes} bytes where {request.capacity_bytes} were asked for"
-                )
+                made, asked = result.capacity_bytes, request.capacity_bytes
+                raise OutcomeUnknown(f"made {made} bytes where {asked} were asked for")
             if isinstance(result, Asset) and attributes is not None:
-                applying = await _apply_attributes(
-                    attributes, result, claim, driver=driver, request=request, deps=self._deps
-                )
-                result = applying or result
+                identity = asset_identity(result, claim, request.owner)
+                result = await _apply_attributes(attributes, identity, driver, request, self.deps) or result
         except BackendError as error:
-            progress.provision_failed(error, self._cluster.monotonic())
+            progress.provision_failed(error, self.deps.cluster.monotonic())
             failure = f'Failed to provision volume with StorageClass "{storage_class.name}": {error}'
-            message = f"{failure}; next attempt in {self._deps.registry.next_delay(run, error):.3g} s"
-            self._deps.recorder.record(provisioning_failed(claim, message, same_as=failure))
+            message = f"{failure}; next attempt in {self.deps.registry.next_delay(run, error):.3g} s"
+            self.deps.recorder.record(provisioning_failed(claim, message, same_as=failure))
             if selected and await self._gives_back(claim, intent, driver, error):
                 # Still a failure: if every place is full, the back-off keeps scheduler and driver from looping.
-                progress.segment_full()
+                progress.reached(Full())
             raise
-        now = self._cluster.monotonic()
+        now = self.deps.cluster.monotonic()
         if isinstance(result, InProgress):
-            progress.provision_pending(result.state, self._deps.next_due(result.retry_after), now, given=intent.state)
+            due = self.deps.next_due(result.retry_after)
+            progress.reached(Pending(dict(result.state), due, intent.state), now)
         else:
-            progress.provision_made(result, now)
+            progress.reached(Made(result), now)
 
     def _justified(self, claim: Claim, driver: DriverView) -> ClaimIntent:
         """Return the record by which the hook may be called. Raises Again if it may not."""
-        intent = self._cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
-        volume = self._cluster.volumes.get(volume_name_of(claim))
+        intent = self.deps.cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
+        volume = self.deps.cluster.volumes.get(volume_name_of(claim))
         if volume is not None:
-            needed = awaits_recognition(claim, volume, self._cluster)
+            needed = awaits_recognition(claim, volume, self.deps.cluster)
         else:
             needed = not claim.terminating and not claim.bound
         if intent is None or intent.driver != driver.name or not needed:
-            raise self._deps.not_justified()
-        if intent.fence != self._deps.fence():
-            raise self._deps.not_justified()  # Another leader works on it, or did and it was not taken over yet.
+            raise self.deps.not_justified()
+        if intent.fence != self.deps.fence():
+            raise self.deps.not_justified()  # Another leader works on it, or did and it was not taken over yet.
         return intent
 
     async def _recognise(self, claim: Claim, intent: ClaimIntent, driver: DriverView, progress: ClaimProgress) -> None:
         """Find the asset of the claim's volume, whose annotations are gone."""
-        found, now = await self._deps.find(claim, intent, driver), self._cluster.monotonic()
+        found, now = await self.deps.find(claim, intent, driver), self.deps.cluster.monotonic()
         if found is not None:
-            progress.provision_made(found, now)
-        elif (left := progress.absence_seen(now) + driver.info.settle_seconds - now) > 0:
+            progress.reached(Made(found), now)
+        elif (left := progress.absence_seen(now, driver.info.settle_seconds)) > 0:
             raise Again(after=left)
         else:
-            progress.discarded()
+            progress.reached(Discarded())
 
     async def _discard_former(self, claim: Claim, intent: ClaimIntent, driver: DriverView) -> None:
         """Delete what an earlier generation has left on this node, which was given up and came back with it.
@@ -125,16 +124,16 @@ class ProvisionOperation:
         It has the same name, and was never a volume's: that would have ended the intent. Raises Again while it is
         being deleted.
         """
-        if await self._deps.live_volume(volume_name_of(claim)) is not None:
-            raise self._deps.not_justified()
+        if await self.deps.live_volume(volume_name_of(claim)) is not None:
+            raise self.deps.not_justified()
         for generation in range(1, intent.generation):
             former = replace(intent, generation=generation, state=None)
-            found = await self._deps.find(claim, former, driver)
+            found = await self.deps.find(claim, former, driver)
             if found is not None:
-                context = self._deps.context(driver, generation)
+                context = self.deps.context(driver, generation)
                 owner = owner_of_claim(claim, context.cluster_id, generation)
                 request = DeleteRequest(context=context, volume=asset_identity(found, claim, owner))
-                result = await self._deps.hooks.call(driver, request)
+                result = await self.deps.hooks.call(driver, request)
                 if isinstance(result, InProgress):
                     raise Again(after=result.retry_after)
 
@@ -144,7 +143,7 @@ class ProvisionOperation:
         if given in self._valid or not driver.supports("validate"):
             return
         question = ValidateRequest(context=request.context, parameters=request.parameters)
-        await self._deps.hooks.call(driver, question)
+        await self.deps.hooks.call(driver, question)
         if len(self._valid) >= MOST_CLASSES:
             self._valid.clear()
         self._valid.add(given)
@@ -164,7 +163,7 @@ class ProvisionOperation:
             return False  # A job of the driver was started, and may go on.
         if not driver.supports("find") or driver.info.settle_seconds > 0:
             return False
-        return await self._deps.find(claim, intent, driver) is None
+        return await self.deps.find(claim, intent, driver) is None
 
 
 # --- the VolumeAttributesClass ------------------------------------------------------------------------------------
@@ -190,9 +189,7 @@ async def _read_attributes(name: str, driver: DriverView, deps: OperationDeps) -
 
 async def _apply_attributes(
     attributes: VolumeAttributesClass,
-    asset: Asset,
-    claim: Claim,
-    *,
+    asset: VolumeIdentity,
     driver: DriverView,
     request: ProvisionRequest,
     deps: OperationDeps,
@@ -202,11 +199,7 @@ async def _apply_attributes(
     `InProgress` carries the state of `provision`, which is called again first. Raises OutcomeUnknown: the asset exists,
     whatever the class of the backend's error proves.
     """
-    change = ModifyRequest(
-        context=request.context,
-        volume=asset_identity(asset, claim, request.owner),
-        parameters=dict(attributes.parameters or {}),
-    )
+    change = ModifyRequest(context=request.context, volume=asset, parameters=dict(attributes.parameters or {}))
     try:
         answer = await deps.hooks.call(driver, change)
     except BackendError as error:

@@ -9,6 +9,7 @@ record was dropped is lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -102,10 +103,13 @@ class Discarded(msgspec.Struct, frozen=True):
     """It is proven that no asset of the claim's intent is left."""
 
 
+ClaimStep = Pending | Made | Full | Discarding | Discarded
+
+
 class ClaimProgress(msgspec.Struct):
     """The record of one claim."""
 
-    step: Pending | Made | Full | Discarding | Discarded | None = None
+    step: ClaimStep | None = None
     """How far the asset is."""
     intent: ClaimIntent | None = None
     """The last sealed record that was seen on the claim, whatever a tenant has done to it since."""
@@ -128,26 +132,23 @@ class ClaimProgress(msgspec.Struct):
             self.step = None
         self.attempted = None
 
-    def provision_made(self, asset: Asset, now: float) -> None:
-        """Note the asset that `provision` or `find` returned."""
-        self.step, self.attempted = Made(asset), now
+    def reached(self, step: ClaimStep, now: float | None = None) -> None:
+        """Note how far the asset is. now: loop time of the end of the `provision` or `find` that showed it.
 
-    def provision_pending(
-        self, state: Mapping[str, Any], due: float, now: float, *, given: Mapping[str, Any] | None = None
-    ) -> None:
-        """Note that `provision` goes on. given: see `LongCall`."""
-        self.step, self.attempted = Pending(dict(state), due, given), now
+        A deletion that begins changes nothing about one that goes on, whose asset is not looked up again.
+        """
+        if isinstance(step, Discarding) and step.call is None and isinstance(self.step, Discarding):
+            return
+        self.step = step
+        if now is not None or isinstance(step, Discarded):
+            self.attempted = now
 
     def provision_failed(self, error: BackendError, now: float) -> None:
         """Note the end of a call that failed. If the outcome is unknown the call may be running: no end is noted."""
         if isinstance(error, AlreadyDeleted):
-            self.discarded()
+            self.reached(Discarded())
         elif not isinstance(error, OutcomeUnknown):
             self.attempted = now
-
-    def segment_full(self) -> None:
-        """Note that the segment has no room."""
-        self.step = Full()
 
     def node_cleared(self) -> None:
         """Note that the claim has no selected node any more."""
@@ -159,26 +160,13 @@ class ClaimProgress(msgspec.Struct):
         if complete or not isinstance(self.step, Made):
             self.step = None
 
-    def absence_seen(self, now: float) -> float:
-        """Note that `find` returned `Absent`. Return the end of the last attempt, else the time of the first look."""
+    def absence_seen(self, now: float, settle_seconds: float) -> float:
+        """Note that `find` returned `Absent`. Return the seconds until that is proof: `settle_seconds` after the last
+        attempt, or after the first look.
+        """
         if self.attempted is None:
             self.attempted = now
-        return self.attempted
-
-    def discard_began(self, asset: Asset) -> None:
-        """Note that the asset is being deleted."""
-        if not isinstance(self.step, Discarding):
-            self.step = Discarding(asset)
-
-    def discard_pending(
-        self, asset: Asset, state: Mapping[str, Any], due: float, *, given: Mapping[str, Any] | None = None
-    ) -> None:
-        """Note that `delete` goes on. given: see `LongCall`."""
-        self.step = Discarding(asset, LongCall(dict(state), due, given))
-
-    def discarded(self) -> None:
-        """Note that no asset is left."""
-        self.step, self.attempted = Discarded(), None
+        return self.attempted + settle_seconds - now
 
 
 class Deleting(LongCall, frozen=True):
@@ -213,32 +201,26 @@ class VolumeProgress(msgspec.Struct):
     """How far its deletion or scrub is."""
     recycling: bool = False
     """A call of `recycle` was started, and is not known to have ended."""
-    failure: str = ""
-    """Why the last `delete` or `recycle` failed."""
-    unreported: bool = False
-    """No write has shown `failure` yet. Each failure is shown once: another leader may have others to show."""
+    unreported_failure: str = ""
+    """Why the last `delete` or `recycle` failed, until a write has shown it. Each failure is shown once: another leader
+    may have others to show."""
     found_on: str = ""
     """Uid of the Node, created again since, on whose storage the asset is."""
     missing_on: str = ""
     """Uid of the Node, created again since, on whose storage the asset is not."""
 
-    @property
-    def unreported_failure(self) -> str:
-        """Why the last `delete` or `recycle` failed, if that is still to be written; else ""."""
-        return self.failure if self.unreported else ""
-
     def succeeded(self, step: Deleting | Deleted | ScrubPlan | Erasing | BackendErased) -> None:
         """Note the answer of `delete` or `recycle`."""
-        self.step, self.recycling, self.failure, self.unreported = step, False, "", False
+        self.step, self.recycling, self.unreported_failure = step, False, ""
 
     def failed(self, message: str) -> None:
         """Note why the hook failed."""
-        self.failure, self.unreported = message, True
+        self.unreported_failure = message
 
     def status_seen(self, message: str) -> None:
         """Note the message in the volume's status."""
-        if message == self.failure:
-            self.unreported = False
+        if message == self.unreported_failure:
+            self.unreported_failure = ""
 
 
 class Changing(LongCall, frozen=True, kw_only=True):
@@ -383,17 +365,21 @@ class ProgressTable(Generic[K, R]):
         self._records.pop(key, None)
 
 
+@dataclass(slots=True)
 class Progress:
     """The records of all objects."""
 
-    def __init__(self) -> None:
-        self.claims: ProgressTable[str, ClaimProgress] = ProgressTable(ClaimProgress)
-        self.volumes: ProgressTable[str, VolumeProgress] = ProgressTable(VolumeProgress)
-        self.attachments: ProgressTable[str, AttachmentProgress] = ProgressTable(AttachmentProgress)
-        self.changes: ProgressTable[tuple[str, str], ChangeProgress] = ProgressTable(ChangeProgress)
-        """By uid of the volume and verb."""
-        self.unrecorded: dict[str, UnrecordedAttachment] = {}
-        """By name of the attachment that each should have."""
+    claims: ProgressTable[str, ClaimProgress] = field(default_factory=lambda: ProgressTable(ClaimProgress))
+    volumes: ProgressTable[str, VolumeProgress] = field(default_factory=lambda: ProgressTable(VolumeProgress))
+    attachments: ProgressTable[str, AttachmentProgress] = field(
+        default_factory=lambda: ProgressTable(AttachmentProgress)
+    )
+    changes: ProgressTable[tuple[str, str], ChangeProgress] = field(
+        default_factory=lambda: ProgressTable(ChangeProgress)
+    )
+    """By uid of the volume and verb."""
+    unrecorded: dict[str, UnrecordedAttachment] = field(default_factory=dict)
+    """By name of the attachment that each should have."""
 
     def __len__(self) -> int:
         return len(self.claims) + len(self.volumes) + len(self.changes) + len(self.attachments)

@@ -18,7 +18,7 @@ from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Node, Volume
 from volplane.provision.decide import awaits_recognition
 from volplane.state.cluster_state import ClusterState
-from volplane.state.progress import Full, Made, Pending
+from volplane.state.progress import Discarded, Discarding, Full, LongCall, Made, Pending
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 
 DYING = "2026-01-01T00:00:00Z"
@@ -182,14 +182,14 @@ def test_long_work_is_written_down_and_waited_for() -> None:
 def test_a_discard_that_was_begun_is_written_down_and_goes_on() -> None:
     """Though the class asks for the very driver that made the asset, no volume is made for it any more."""
     made = prepared()
-    made.progress.claims.track("uid-c").discard_pending(ASSET, {"job": 1}, 1005.0)
+    made.progress.claims.track("uid-c").reached(Discarding(ASSET, LongCall({"job": 1}, 1005.0)))
     kept = next_step(made)
     assert isinstance(kept, Patch)
     assert json.loads(kept.body["metadata"]["annotations"][INTENT])["intent"]["discard"] == {"job": 1}
     noted = prepared(discard={"job": 1})
-    noted.progress.claims.track("uid-c").discard_pending(ASSET, {"job": 1}, 1005.0)
+    noted.progress.claims.track("uid-c").reached(Discarding(ASSET, LongCall({"job": 1}, 1005.0)))
     assert next_step(noted).seconds == 5.0
-    noted.progress.claims.track("uid-c").discard_pending(ASSET, {"job": 1}, 999.0)
+    noted.progress.claims.track("uid-c").reached(Discarding(ASSET, LongCall({"job": 1}, 999.0)))
     assert next_step(noted) == DISCARD
     assert next_step(prepared(discard={"job": 1})) == DISCARD, "another process goes on with it"
 
@@ -197,16 +197,16 @@ def test_a_discard_that_was_begun_is_written_down_and_goes_on() -> None:
 def test_a_state_that_another_process_wrote_meanwhile_stays_and_goes_into_the_next_call() -> None:
     """Found by the simulation: two leaders wrote their states over each other's, forty times a second."""
     made = prepared(state={"step": 2})
-    made.progress.claims.track("uid-c").provision_pending({"step": 1}, 1005.0, 1000.0, given=None)
+    made.progress.claims.track("uid-c").reached(Pending({"step": 1}, 1005.0), 1000.0)
     assert next_step(made).seconds == 5.0
     gone = prepared(discard={"step": 2})
-    gone.progress.claims.track("uid-c").discard_pending(ASSET, {"step": 1}, 1005.0, given={})
+    gone.progress.claims.track("uid-c").reached(Discarding(ASSET, LongCall({"step": 1}, 1005.0, {})))
     assert next_step(gone).seconds == 5.0
 
 
 def test_after_a_discard_the_next_asset_is_another_one() -> None:
     made = prepared(discard={"job": 1}, generation=2)
-    made.progress.claims.track("uid-c").discarded()
+    made.progress.claims.track("uid-c").reached(Discarded())
     step = next_step(made)
     intent = made.sealer.open("uid-c", step.body["metadata"]["annotations"][INTENT])
     assert intent == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=3)
@@ -315,7 +315,7 @@ def test_a_dying_claim_never_gets_a_volume_its_asset_goes_first() -> None:
     made.progress.claims.track("uid-c").step = Made(ASSET)
     run = next_step(made)
     assert run == DISCARD
-    made.progress.claims.track("uid-c").discarded()
+    made.progress.claims.track("uid-c").reached(Discarded())
     freed = next_step(made)
     assert freed.body["metadata"] == {"annotations": {INTENT: None}, "finalizers": None}
 
@@ -412,7 +412,7 @@ def after_create(
     made = state_with(storage_class(), item, **more)
     made.claims.observe(with_intent(made, fast()))
     if asset is not None:
-        made.progress.claims.track("uid-c").provision_made(asset, 1000.0)
+        made.progress.claims.track("uid-c").reached(Made(asset), 1000.0)
     return made, item
 
 
@@ -521,7 +521,7 @@ def test_the_driver_is_not_asked_for_what_a_volume_stands_for_where(
 
 def test_the_driver_is_asked_once_for_what_a_volume_stands_for() -> None:
     made, _ = after_create(None, asset=None, binder=False)
-    made.progress.claims.track("uid-c").discarded()
+    made.progress.claims.track("uid-c").reached(Discarded())
     step = decide_claim("default/c", made, LiveReads())
     assert isinstance(step, Patch)
     assert step.body["metadata"]["finalizers"] is None, "nothing is there: nothing is left to be remembered"

@@ -18,7 +18,7 @@ from volplane.provision.decide import volume_body
 from volplane.schemas import Parameter, ParameterSchema
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import node_hash
-from volplane.state.progress import Full, Made, Pending
+from volplane.state.progress import Discarded, Discarding, Full, Made, Pending
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 
 INTENT = "volplane.dev/intent"
@@ -299,7 +299,7 @@ def test_an_intent_without_a_place_gets_one_where_the_driver_has_places() -> Non
 def test_what_another_driver_began_is_discarded_before_this_one_begins() -> None:
     made = cluster(drivers=(disk(), disk(OTHER)))
     assert step(made, begun(made, driver=OTHER)) == ELSEWHERE
-    made.progress.claims.track("uid-c").discarded()
+    made.progress.claims.track("uid-c").reached(Discarded())
     again = declared(made, step(made, begun(made, driver=OTHER, generation=4)))
     assert again == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=5)
 
@@ -307,7 +307,7 @@ def test_what_another_driver_began_is_discarded_before_this_one_begins() -> None
 def test_a_discard_that_has_begun_goes_on_with_its_driver_whatever_the_class_says() -> None:
     made = cluster(drivers=(disk(), disk(OTHER)))
     assert step(made, begun(made, driver=OTHER, discard={})) == ELSEWHERE
-    made.progress.claims.track("uid-c").discard_began(ASSET)
+    made.progress.claims.track("uid-c").reached(Discarding(ASSET))
     assert step(made, fast()) == DISCARD, "the record is lost"
 
 
@@ -443,7 +443,7 @@ def test_a_process_of_one_node_says_on_the_volume_whose_it_is() -> None:
 def test_a_state_of_the_driver_replaces_the_one_before() -> None:
     made = cluster()
     item = begun(made, v=INTENT_VERSION - 1, state={"job": 1}, generation=2)
-    made.progress.claims.track("uid-c").provision_pending({"job": 2}, 1005.0, 1000.0, given={"job": 1})
+    made.progress.claims.track("uid-c").reached(Pending({"job": 2}, 1005.0, {"job": 1}), 1000.0)
     kept = step(made, item)
     assert declared(made, kept) == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=2, state={"job": 2})
     assert kept.target is item

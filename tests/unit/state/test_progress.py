@@ -66,12 +66,12 @@ CLAIMS: dict[str, tuple[ClaimProgress, Callable[[ClaimProgress], object], ClaimP
     ),
     "provision makes an asset": (
         Claim(step=Pending(JOB, 5.0)),
-        lambda p: p.provision_made(ASSET, 9.0),
+        lambda p: p.reached(Made(ASSET), 9.0),
         Claim(step=Made(ASSET), attempted=9.0),
     ),
     "provision takes long": (
         Claim(),
-        lambda p: p.provision_pending(JOB, 14.0, 9.0),
+        lambda p: p.reached(Pending(JOB, 14.0), 9.0),
         Claim(step=Pending(JOB, 14.0), attempted=9.0),
     ),
     "provision fails": (
@@ -89,7 +89,7 @@ CLAIMS: dict[str, tuple[ClaimProgress, Callable[[ClaimProgress], object], ClaimP
         lambda p: p.provision_failed(AlreadyDeleted("its token is used up"), 9.0),
         Claim(step=Discarded()),
     ),
-    "the segment is full": (Claim(attempted=9.0), lambda p: p.segment_full(), Claim(step=Full(), attempted=9.0)),
+    "the segment is full": (Claim(attempted=9.0), lambda p: p.reached(Full()), Claim(step=Full(), attempted=9.0)),
     "the node of a full segment is cleared": (Claim(step=Full()), lambda p: p.node_cleared(), Claim()),
     "no node is selected while an asset waits": (
         Claim(step=Made(ASSET)),
@@ -111,27 +111,35 @@ CLAIMS: dict[str, tuple[ClaimProgress, Callable[[ClaimProgress], object], ClaimP
         lambda p: p.volume_seen(complete=False),
         Claim(),
     ),
-    "nothing is found, the first look": (Claim(), lambda p: p.absence_seen(9.0), Claim(attempted=9.0)),
-    "nothing is found after an attempt": (Claim(attempted=3.0), lambda p: p.absence_seen(9.0), Claim(attempted=3.0)),
-    "a discard begins": (Claim(step=Made(ASSET)), lambda p: p.discard_began(ASSET), Claim(step=Discarding(ASSET))),
+    "nothing is found, the first look": (Claim(), lambda p: p.absence_seen(9.0, 5.0), Claim(attempted=9.0)),
+    "nothing is found after an attempt": (
+        Claim(attempted=3.0),
+        lambda p: p.absence_seen(9.0, 5.0),
+        Claim(attempted=3.0),
+    ),
+    "a discard begins": (
+        Claim(step=Made(ASSET)),
+        lambda p: p.reached(Discarding(ASSET)),
+        Claim(step=Discarding(ASSET)),
+    ),
     "a discard is tried again": (
         Claim(step=Discarding(ASSET, LongCall(JOB, 5.0))),
-        lambda p: p.discard_began(ASSET),
+        lambda p: p.reached(Discarding(ASSET)),
         Claim(step=Discarding(ASSET, LongCall(JOB, 5.0))),
     ),
     "a discard takes long": (
         Claim(step=Discarding(ASSET)),
-        lambda p: p.discard_pending(ASSET, JOB, 14.0),
+        lambda p: p.reached(Discarding(ASSET, LongCall(JOB, 14.0))),
         Claim(step=Discarding(ASSET, LongCall(JOB, 14.0))),
     ),
     "a discard ends": (
         Claim(step=Discarding(ASSET, LongCall(JOB, 5.0)), intent=FIRST, attempted=3.0),
-        lambda p: p.discarded(),
+        lambda p: p.reached(Discarded()),
         Claim(step=Discarded(), intent=FIRST),
     ),
 }
 
-FAILED = {"failure": "disk on fire", "unreported": True}
+FAILED = {"unreported_failure": "disk on fire"}
 
 VOLUMES: dict[str, tuple[VolumeProgress, Callable[[VolumeProgress], object], VolumeProgress]] = {
     "delete takes long": (
@@ -153,14 +161,14 @@ VOLUMES: dict[str, tuple[VolumeProgress, Callable[[VolumeProgress], object], Vol
         Volume(step=Deleting(JOB, 5.0), **FAILED),
     ),
     "a hook fails again": (
-        Volume(failure="disk on fire"),
+        Volume(**FAILED),
         lambda p: p.failed("disk on fire"),
         Volume(**FAILED),
     ),
     "the status shows the failure": (
         Volume(**FAILED),
         lambda p: p.status_seen("disk on fire"),
-        Volume(failure="disk on fire"),
+        Volume(),
     ),
     "the status shows another failure": (Volume(**FAILED), lambda p: p.status_seen("no disk"), Volume(**FAILED)),
 }
@@ -192,7 +200,7 @@ def test_a_failure_is_to_be_reported_until_the_status_shows_it() -> None:
 
 def test_what_is_not_tracked_reads_as_nothing_and_is_not_kept() -> None:
     progress = Progress()
-    progress.claims.get("c").segment_full()
+    progress.claims.get("c").reached(Full())
     progress.volumes.get("v").failed("disk on fire")
     assert (progress.claims.get("c"), progress.volumes.get("v")) == (ClaimProgress(), VolumeProgress())
     assert len(progress) == 0
@@ -201,14 +209,14 @@ def test_what_is_not_tracked_reads_as_nothing_and_is_not_kept() -> None:
 def test_what_is_tracked_is_kept_until_it_is_forgotten() -> None:
     progress = Progress()
     record = progress.claims.track("c")
-    record.segment_full()
+    record.reached(Full())
     progress.volumes.track("v").failed("disk on fire")
     assert progress.claims.track("c") is record
     assert progress.claims.get("c").step == Full()
     assert progress.volumes.get("v").unreported_failure == "disk on fire"
     progress.claims.forget("c")
     progress.volumes.forget("v")
-    record.discarded()
+    record.reached(Discarded())
     assert len(progress) == 0, "what an operation still writes is seen by nobody"
     assert progress.claims.get("c") == ClaimProgress()
 
