@@ -35,7 +35,7 @@ from volplane.reclaim.drain import (
     release_volume,
 )
 from volplane.reclaim.scrub_pod import SCRUB_LABEL
-from volplane.state.cluster_state import claims_of_pod, scrubbed_volume
+from volplane.state.cluster_state import SCRUB_VOLUME, claims_of_pod
 from volplane.state.naming import node_hash
 
 __all__ = ["Drain", "Leftover", "register"]
@@ -129,7 +129,7 @@ class Drain:
         scrubbed = {target.name for target, _ in found if isinstance(target, Volume)}
         pods = await client.list(PODS, namespace=self.namespace, label_selector=SCRUB_LABEL)
         for pod in pods.items:
-            if scrubbed_volume(pod) in scrubbed:
+            if pod.annotation(SCRUB_VOLUME) in scrubbed:
                 await _delete(client, PODS, pod, grace_seconds=0)
 
     # --- deleting -----------------------------------------------------------------------------------------------

@@ -65,35 +65,24 @@ def driver_named(name: str, cluster: ClusterState) -> DriverLookup:
     if driver is not None:
         return DriverLookup(driver)
     if cluster.drivers.starting(name):
-        return _starting(name)
+        return DriverLookup(passes=True, next=Wait(reason=f'driver "{name}" is starting'))
     return DriverLookup(reason=cluster.drivers.broken(name))
-
-
-def _starting(name: str) -> DriverLookup:
-    return DriverLookup(passes=True, next=Wait(reason=f'driver "{name}" is starting'))
 
 
 def driver_of(volume: Volume, cluster: ClusterState) -> DriverLookup:
     """Return the driver that works on this volume: the one that made it, else the one that owns its source."""
-    maker = volume.annotation(names.PROVISIONED_BY)
-    if not maker:
-        return _owner_of_source(volume, cluster)
-    if elsewhere := volume_elsewhere(volume, cluster):
-        return DriverLookup(reason=elsewhere)
-    found = driver_named(maker, cluster)
-    if found.reason:
-        return DriverLookup(reason=f'driver "{maker}" cannot work: {found.reason}')
-    if found == DriverLookup() and is_in_tree(maker):
-        return DriverLookup(reason=NO_PLUGIN)
-    return found
-
-
-def _owner_of_source(volume: Volume, cluster: ClusterState) -> DriverLookup:
+    if maker := volume.annotation(names.PROVISIONED_BY):
+        if elsewhere := volume_elsewhere(volume, cluster):
+            return DriverLookup(reason=elsewhere)
+        found = driver_named(maker, cluster)
+        if found.reason:
+            return DriverLookup(reason=f'driver "{maker}" cannot work: {found.reason}')
+        return DriverLookup(reason=NO_PLUGIN) if found == DriverLookup() and is_in_tree(maker) else found
     owner = cluster.drivers.owner_of(volume_source(volume))
     if owner.driver is not None:
         return DriverLookup(owner.driver)
     if owner.starting:
-        return _starting(owner.starting)
+        return DriverLookup(passes=True, next=Wait(reason=f'driver "{owner.starting}" is starting'))
     # A CSI volume that no driver here owns is another controller's.
     csi = volume.spec.csi is not None
     if not owner.known:
@@ -221,29 +210,26 @@ def finalizer_step(volume: Volume, *, ours: bool) -> Patch | None:
 
     ours: a driver of this process made the volume.
     """
+    maker, policy = volume.annotation(names.PROVISIONED_BY) or "", volume.spec.persistent_volume_reclaim_policy
+    deletes, needed = policy == "Delete", ""
+    # Under any other policy the asset is kept, so nothing may hold the object for it.
+    unwanted = set() if deletes else {names.RECLAIM_FINALIZER}
+    if maker in names.MIGRATED_PLUGINS:
+        unwanted.add(names.IN_TREE_FINALIZER)
+    elif is_in_tree(maker):
+        unwanted.add(names.EXTERNAL_PROVISIONER_FINALIZER)
+        if deletes:
+            needed = names.IN_TREE_FINALIZER
+        else:
+            unwanted.add(names.IN_TREE_FINALIZER)
+    elif deletes and ours and maker:
+        needed = names.RECLAIM_FINALIZER
     held = list(volume.metadata.finalizers or ())
-    unwanted, needed = _demand(volume, ours=ours)
     wanted = [name for name in held if name not in unwanted]
     # The API server refuses new finalizers on an object that is being deleted.
     if needed and needed not in wanted and not volume.terminating:
         wanted.append(needed)
     if wanted == held:
         return None
-    policy = volume.spec.persistent_volume_reclaim_policy
     body = {"metadata": {"finalizers": wanted or None}}
     return Patch(kind=VOLUMES, target=volume, body=body, why=f"finalizers for policy {policy}")
-
-
-def _demand(volume: Volume, *, ours: bool) -> tuple[set[str], str]:
-    """Return the finalizers that must not be there, and the one that must, or ""."""
-    maker = volume.annotation(names.PROVISIONED_BY) or ""
-    deletes = volume.spec.persistent_volume_reclaim_policy == "Delete"
-    # Under any other policy the asset is kept, so nothing may hold the object for it.
-    unwanted = set() if deletes else {names.RECLAIM_FINALIZER}
-    if maker in names.MIGRATED_PLUGINS:
-        return unwanted | {names.IN_TREE_FINALIZER}, ""
-    if is_in_tree(maker):
-        if deletes:
-            return unwanted | {names.EXTERNAL_PROVISIONER_FINALIZER}, names.IN_TREE_FINALIZER
-        return unwanted | {names.IN_TREE_FINALIZER, names.EXTERNAL_PROVISIONER_FINALIZER}, ""
-    return unwanted, names.RECLAIM_FINALIZER if deletes and ours and maker else ""

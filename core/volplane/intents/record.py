@@ -323,10 +323,10 @@ def after_deleted_volume(claim: Claim, volume: Volume, cluster: ClusterState) ->
 
 def claim_conflict(claim: Claim, driver: str, cluster: ClusterState) -> Wait | None:
     """Return why the claim's record may be neither written nor acted upon now; None if it may. driver: its name."""
-    known = cluster.record_conflicts.about(claim.uid)
+    known = cluster.record_conflicts.by_uid.get(claim.uid)
     if known is None or not cluster.has_driver(driver):
         return None
-    ours = cluster.record_conflicts.is_ours(claim)
+    ours = cluster.record_conflicts.is_ours(claim.uid, claim.annotation(names.INTENT))
     left = _ends(known, ours=ours) - cluster.monotonic()
     if left <= 0:
         return None
@@ -365,7 +365,7 @@ def scrub_conflict(volume: Volume, intent: RecycleIntent | None, cluster: Cluste
             "annotation volplane.dev/intent from the volume"
         )
         return _wait(VOLUMES, volume, "DriverServedTwice", message)
-    known = cluster.record_conflicts.about(volume.uid)
+    known = cluster.record_conflicts.by_uid.get(volume.uid)
     if known is None or (left := _ends(known, ours=intent.fence == cluster.fence()) - cluster.monotonic()) <= 0:
         return None
     message = (

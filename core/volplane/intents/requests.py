@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import product
 from typing import Any
 
@@ -160,6 +161,10 @@ def volume_identity(volume: Volume, cluster_id: str) -> VolumeIdentity:
             volume_name=volume.name,
             generation=generation_of(volume),
         )
+    attributes = dict((volume.spec.csi or {}).get("volumeAttributes") or {})
+    if volume.spec.csi is None:
+        with suppress(msgspec.DecodeError):  # A damaged annotation says nothing.
+            attributes = msgspec.json.decode(volume.annotation(names.ATTRIBUTES) or "{}", type=dict[str, str])
     return VolumeIdentity(
         name=volume.name,
         uid=volume.uid,
@@ -167,21 +172,11 @@ def volume_identity(volume: Volume, cluster_id: str) -> VolumeIdentity:
         source=source,
         capacity_bytes=-(-capacity_of(volume) // NANOS),
         owner=owner,
-        attributes=_attributes_of(volume),
+        attributes=attributes,
         volume_mode=VolumeMode(volume.spec.volume_mode or "Filesystem"),
         access_modes=_modes(volume.spec.access_modes),
         node_affinity=segments_of(volume),
     )
-
-
-def _attributes_of(volume: Volume) -> dict[str, str]:
-    """Return the attributes as the backend returned them; none, if the annotation is damaged."""
-    if volume.spec.csi is not None:
-        return dict(volume.spec.csi.get("volumeAttributes") or {})
-    try:
-        return msgspec.json.decode(volume.annotation(names.ATTRIBUTES) or "{}", type=dict[str, str])
-    except msgspec.DecodeError:
-        return {}
 
 
 def segments_of(volume: Volume) -> tuple[Segment, ...]:

@@ -27,7 +27,7 @@ from volplane.kube.kinds import CLAIMS, VOLUMES, Kind
 from volplane.kube.objects import Claim, Volume
 from volplane.requests import ListRequest
 from volplane.state.matching import capacity_of
-from volplane.state.naming import handle_in, source_of
+from volplane.state.naming import handle_in, volume_source
 
 __all__ = [
     "GRACE_SECONDS",
@@ -201,8 +201,8 @@ def _targets(volume: Volume) -> Iterator[str]:
     """Yield every name that an asset may have at which this volume points, or below which."""
     if handle := volume.annotation(names.HANDLE):
         yield handle
-    source = source_of(volume)
-    if source is None or not (target := _target(source)):
+    source = volume_source(volume)
+    if not (target := _target(source)):
         return
     yield target
     if source.kind in _PATHS:

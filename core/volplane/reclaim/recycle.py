@@ -56,7 +56,6 @@ from volplane.reclaim.scrub_pod import (
     spec_difference,
 )
 from volplane.state.cluster_state import ClusterState, finished
-from volplane.state.naming import on_release
 from volplane.state.progress import BackendErased, Erasing, ScrubPlan, VolumeProgress
 from volplane.state.records import INTENT_VERSION, RecycleIntent, recycle_intent_of, write_intent
 
@@ -130,7 +129,7 @@ def _by_record(
 def recycles(volume: Volume) -> bool:
     """Return whether a release of this volume leads to a scrub: policy Recycle, or a dynamic volume of a warm pool."""
     policy = volume.spec.persistent_volume_reclaim_policy
-    return policy == "Recycle" or (policy == "Delete" and on_release(volume) == "recycle")
+    return policy == "Recycle" or (policy == "Delete" and volume.annotation(names.ON_RELEASE) == "recycle")
 
 
 def job_erases(intent: RecycleIntent, progress: VolumeProgress) -> bool:

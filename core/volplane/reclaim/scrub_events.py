@@ -12,7 +12,7 @@ from volplane.kube.cache import Cache
 from volplane.kube.kinds import VOLUMES, Kind
 from volplane.kube.objects import KubeObject, ObjectReference
 from volplane.reclaim.scrub_pod import pod_name
-from volplane.state.cluster_state import ClusterState, scrubbed_volume
+from volplane.state.cluster_state import SCRUB_VOLUME, ClusterState
 
 __all__ = ["POD_EVENTS", "POD_EVENTS_SELECTOR", "PodEvent", "ScrubEvents"]
 
@@ -44,7 +44,7 @@ class ScrubEvents:
             return
         about = new.involved_object
         pod = self._cluster.pods.get(f"{about.namespace}/{about.name}")
-        volume = self._cluster.volumes.get(scrubbed_volume(pod) or "") if pod is not None else None
+        volume = self._cluster.volumes.get(pod.annotation(SCRUB_VOLUME) or "") if pod is not None else None
         if volume is not None and about.name == pod_name(volume):
             message = f"Recycler pod: {new.message}"
             self._recorder.record(EventRecord(VOLUMES, volume, new.type, "RecyclerPod", message))

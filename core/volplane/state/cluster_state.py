@@ -44,7 +44,6 @@ __all__ = [
     "claim_of_volume",
     "claims_of_pod",
     "finished",
-    "scrubbed_volume",
 ]
 
 
@@ -118,7 +117,7 @@ class ClusterState:
     def __post_init__(self) -> None:
         # Through this object: a test may give it another term.
         self.record_conflicts = RecordConflicts(
-            self.sealer,
+            sealer=self.sealer,
             serves=lambda name: self.has_driver(name) or self.drivers.starting(name),
             fence=lambda: self.fence(),  # noqa: PLW0108
             monotonic=lambda: self.monotonic(),  # noqa: PLW0108
@@ -222,23 +221,9 @@ def finished(pod: Pod) -> bool:
     return pod.terminating and not running
 
 
-def scrubbed_volume(pod: Pod) -> str | None:
-    """Return the name of the volume that a scrubber pod names in its annotation."""
-    return pod.annotation(SCRUB_VOLUME)
-
-
 def asset_name(attacher: str, handle: str) -> str:
     """Return the key that all attachments of one asset share, whatever PersistentVolume they name."""
     return f"{attacher}^{handle}"
-
-
-def _asset_of_attachment(attachment: VolumeAttachment) -> list[str]:
-    record = attachment_intent_of(attachment)
-    return [asset_name(attachment.spec.attacher, record.handle)] if record is not None else []
-
-
-def _unbound(claim: Claim) -> bool:
-    return not claim.bound
 
 
 def _text(value: str | None) -> list[str]:
@@ -248,19 +233,23 @@ def _text(value: str | None) -> list[str]:
 ATTACHMENT_INDEXES: Mapping[str, IndexFunction[VolumeAttachment]] = {
     "volume": lambda attachment: _text(attachment.spec.source.persistent_volume_name),
     "node": lambda attachment: [attachment.spec.node_name],
-    "asset": _asset_of_attachment,
+    "asset": lambda attachment: (
+        [asset_name(attachment.spec.attacher, record.handle)]
+        if (record := attachment_intent_of(attachment)) is not None
+        else []
+    ),
 }
 """volume: by the volume, node: by the node that an attachment names; asset: by CSI driver and recorded handle."""
 POD_INDEXES: Mapping[str, IndexFunction[Pod]] = {
     "claim": claims_of_pod,
-    "scrubs": lambda pod: _text(scrubbed_volume(pod)),
+    "scrubs": lambda pod: _text(pod.annotation(SCRUB_VOLUME)),
 }
 """claim: by the claims a pod mounts; scrubs: by the volume that a scrubber pod names."""
 CLAIM_INDEXES: Mapping[str, IndexFunction[Claim]] = {
     "volume": lambda claim: _text(claim.spec.volume_name),
-    "unbound": lambda claim: [class_of_claim(claim) or ""] if _unbound(claim) else [],
-    "node": lambda claim: _text(claim.annotation(names.SELECTED_NODE)) if _unbound(claim) else [],
-    "own": lambda claim: [volume_name_of(claim)] if _unbound(claim) else [],
+    "unbound": lambda claim: [] if claim.bound else [class_of_claim(claim) or ""],
+    "node": lambda claim: [] if claim.bound else _text(claim.annotation(names.SELECTED_NODE)),
+    "own": lambda claim: [] if claim.bound else [volume_name_of(claim)],
 }
 """volume: by the volume a claim names. Of unbound claims, unbound: by class ("" = none); node: by the selected node;
 own: by the name of the volume that is made for them."""

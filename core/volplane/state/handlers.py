@@ -7,12 +7,13 @@ arrives while a key is in work.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from volplane.assets import VolumeSource
 from volplane.controller.actions import Queue
 from volplane.kube import names
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume, VolumeAttachment
-from volplane.state.cluster_state import ClusterState, claims_of_pod, finished, scrubbed_volume
+from volplane.state.cluster_state import SCRUB_VOLUME, ClusterState, claims_of_pod, finished
 from volplane.state.matching import class_of_claim
 from volplane.state.naming import shows_asset, volume_name_of
 from volplane.state.records import RecycleIntent, attachment_intent_of, read_intent
@@ -20,10 +21,6 @@ from volplane.state.records import RecycleIntent, attachment_intent_of, read_int
 __all__ = ["EventHandlers"]
 
 _HELD = names.PROVISIONING_FINALIZER
-
-
-def _record(item: Claim | Volume | VolumeAttachment) -> str | None:
-    return item.annotation(names.INTENT)
 
 
 def _volumes_concerned(old: Claim | None, new: Claim | None) -> list[str]:
@@ -43,7 +40,14 @@ def _only_deleted(old: Claim, new: Claim) -> bool:
     bound = old.bound and not new.has_finalizer(_HELD)
     began = old.uid == new.uid and new.terminating and not old.terminating
     same = old.metadata.annotations == new.metadata.annotations and old.metadata.labels == new.metadata.labels
-    return bound and began and same and _record(new) is None and old.spec == new.spec and old.status == new.status
+    return (
+        bound
+        and began
+        and same
+        and new.annotation(names.INTENT) is None
+        and old.spec == new.spec
+        and old.status == new.status
+    )
 
 
 def _new_phase(old: Volume, new: Volume) -> bool:
@@ -54,94 +58,89 @@ def _new_phase(old: Volume, new: Volume) -> bool:
     return same and living and before.annotations == after.annotations and old.spec == new.spec
 
 
+@dataclass(frozen=True, slots=True)
 class EventHandlers:
     """Listens to the caches: keeps the indexes, and queues what a change may concern."""
 
-    def __init__(
-        self,
-        cluster: ClusterState,
-        claims: Queue,
-        volumes: Queue,
-        forget: Callable[[str, str, str], None],
-        *,
-        writes_phase: bool,
-    ) -> None:
-        """forget: drops the back-off of an operation, named by verb, key and uid. writes_phase: whether we are the
-        binder; else the phase that another writes on a living volume concerns no claim.
-        """
-        self._writes_phase = writes_phase
-        self._cluster = cluster
-        self._claims = claims
-        self._volumes = volumes
-        self._forget = forget
+    cluster: ClusterState
+    claims: Queue
+    volumes: Queue
+    forget: Callable[[str, str, str], None]
+    """Drops the back-off of an operation, named by verb, key and uid."""
+    writes_phase: bool = field(kw_only=True)
+    """We are the binder; else the phase that another writes on a living volume concerns no claim."""
 
     def subscribe(self) -> None:
         """Follow the caches."""
-        self._cluster.claims.subscribe(self._cluster.record_conflicts.claim_changed)
-        self._cluster.volumes.subscribe(self._cluster.record_conflicts.volume_changed)
-        self._cluster.volumes.subscribe(self.volume_changed)
-        self._cluster.claims.subscribe(self.claim_changed)
-        self._cluster.classes.subscribe(self.class_changed)
-        self._cluster.pods.subscribe(self.pod_changed)
-        self._cluster.nodes.subscribe(self.node_changed)
-        self._cluster.attachments.subscribe(self.attachment_changed)
+        self.cluster.claims.subscribe(self.cluster.record_conflicts.claim_changed)
+        self.cluster.volumes.subscribe(self.cluster.record_conflicts.volume_changed)
+        self.cluster.volumes.subscribe(self.volume_changed)
+        self.cluster.claims.subscribe(self.claim_changed)
+        self.cluster.classes.subscribe(self.class_changed)
+        self.cluster.pods.subscribe(self.pod_changed)
+        self.cluster.nodes.subscribe(self.node_changed)
+        self.cluster.attachments.subscribe(self.attachment_changed)
 
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         present = new or old
         if present is None:
             return
         if old is None or new is None or not _only_deleted(old, new):
-            self._claims.enqueue(present.key)
+            self.claims.enqueue(present.key)
         volumes = _volumes_concerned(old, new)
-        if present.namespace == self._cluster.namespace and present.spec.volume_name:
+        if present.namespace == self.cluster.namespace and present.spec.volume_name:
             volumes.append(present.spec.volume_name)  # A scrub waits until its claim is bound.
         if (
             old is None
             or new is None
             or (old.terminating, old.spec.volume_name) != (new.terminating, new.spec.volume_name)
         ):
-            volumes += self._cluster.free.reserved_for(present.key)
+            volumes += self.cluster.free.reserved_for(present.key)
         for name in dict.fromkeys(volumes):
-            self._volumes.enqueue(name)
-        if new is not None and new.has_finalizer(_HELD) and (old is None or _record(old) != _record(new)):
+            self.volumes.enqueue(name)
+        if (
+            new is not None
+            and new.has_finalizer(_HELD)
+            and (old is None or old.annotation(names.INTENT) != new.annotation(names.INTENT))
+        ):
             self._intent_changed(new)
         if new is None:
-            self._cluster.waiting.discard(present.key)
-            self._cluster.progress.claims.forget(present.uid)
+            self.cluster.waiting.discard(present.key)
+            self.cluster.progress.claims.forget(present.uid)
         elif old is not None and old.has_finalizer(_HELD) and not new.has_finalizer(_HELD):
-            self._cluster.progress.claims.forget(new.uid)
+            self.cluster.progress.claims.forget(new.uid)
         elif new.annotation(names.SELECTED_NODE) is None:
-            self._cluster.progress.claims.get(new.uid).node_cleared()
+            self.cluster.progress.claims.get(new.uid).node_cleared()
 
     def _intent_changed(self, claim: Claim) -> None:
-        if (name := volume_name_of(claim)) in self._cluster.volumes:
-            self._volumes.enqueue(name)
-        if (intent := self._cluster.sealer.open(claim.uid, _record(claim))) is not None:
-            self._cluster.progress.claims.track(claim.uid).intent_seen(intent)
+        if (name := volume_name_of(claim)) in self.cluster.volumes:
+            self.volumes.enqueue(name)
+        if (intent := self.cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))) is not None:
+            self.cluster.progress.claims.track(claim.uid).intent_seen(intent)
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
-        newly_offered = self._cluster.free.changed(old, new)
-        self._cluster.overlaps.changed(old, new)
+        newly_offered = self.cluster.free.changed(old, new)
+        self.cluster.overlaps.changed(old, new)
         present = new or old
         if present is None:
             return
-        self._volumes.enqueue(present.key)
+        self.volumes.enqueue(present.key)
         for key in self._claims_concerned(old, new):
-            self._claims.enqueue(key)
+            self.claims.enqueue(key)
         if new is None:
-            for name in self._cluster.overlaps.freed_by(present):
-                self._volumes.enqueue(name)
+            for name in self.cluster.overlaps.freed_by(present):
+                self.volumes.enqueue(name)
         self._follow_progress(old, new)
-        if new is not None and newly_offered and (woken := self._cluster.waiting.wake_for(new)) is not None:
-            self._claims.enqueue(woken)
+        if new is not None and newly_offered and (woken := self.cluster.waiting.wake_for(new)) is not None:
+            self.claims.enqueue(woken)
 
     def _claims_concerned(self, old: Volume | None, new: Volume | None) -> Iterable[str]:
         """Return the keys of the cached claims that the volume refers to, that name it, or that it was made for.
 
         Beside another binder, the phase that this writes on a living volume concerns no claim.
         """
-        claims = self._cluster.claims
-        if not self._writes_phase and old is not None and new is not None and _new_phase(old, new):
+        claims = self.cluster.claims
+        if not self.writes_phase and old is not None and new is not None and _new_phase(old, new):
             return ()
         keys: dict[str, None] = {}
         for item in (old, new):
@@ -154,7 +153,7 @@ class EventHandlers:
 
     def _follow_progress(self, old: Volume | None, new: Volume | None) -> None:
         """Drop what the volume itself shows now, or what is not needed any more."""
-        progress = self._cluster.progress
+        progress = self.cluster.progress
         if new is None:
             if old is not None:
                 progress.volumes.forget(old.uid)
@@ -162,7 +161,11 @@ class EventHandlers:
         progress.volumes.get(new.uid).status_seen(new.status.message)
         if new.name.startswith("pvc-"):
             progress.claims.get(new.name.removeprefix("pvc-")).volume_seen(complete=shows_asset(new))
-        if old is None or (before := _record(old)) is None or before == (now := _record(new)):
+        if (
+            old is None
+            or (before := old.annotation(names.INTENT)) is None
+            or before == (now := new.annotation(names.INTENT))
+        ):
             return
         scrub = read_intent(RecycleIntent, before)
         if now is None or (scrub is not None and not scrub.same_scrub(read_intent(RecycleIntent, now))):
@@ -173,18 +176,18 @@ class EventHandlers:
         if present is None:
             return
         for class_name in (present.name, ""):
-            for claim in self._cluster.claims.by_index("unbound", class_name):
+            for claim in self.cluster.claims.by_index("unbound", class_name):
                 if class_name or class_of_claim(claim) is None:
-                    self._forget("provision", claim.key, claim.uid)
-                    self._claims.enqueue(claim.key)
+                    self.forget("provision", claim.key, claim.uid)
+                    self.claims.enqueue(claim.key)
 
     def attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> None:
         """Queue the volumes of the attachment's asset: a deletion waits until nothing of it is attached any more."""
         if new is not None or old is None:
             return
-        named, overlaps = old.spec.source.persistent_volume_name or "", self._cluster.overlaps
+        named, overlaps = old.spec.source.persistent_volume_name or "", self.cluster.overlaps
         concerned = {named}
-        if (volume := self._cluster.volumes.get(named)) is not None:
+        if (volume := self.cluster.volumes.get(named)) is not None:
             concerned.update(overlaps.same_asset(volume))
         if (record := attachment_intent_of(old)) is not None:
             # The volume may be gone, or another one may have its name.
@@ -194,11 +197,11 @@ class EventHandlers:
 
     def _volume_left(self, name: str) -> None:
         """Queue a volume that is used less now, unless a living claim is bound to it: only others wait for that."""
-        volume = self._cluster.volumes.get(name)
+        volume = self.cluster.volumes.get(name)
         if volume is None:
             return
         reference = volume.spec.claim_ref
-        claim = self._cluster.claims.get(reference.key) if reference is not None else None
+        claim = self.cluster.claims.get(reference.key) if reference is not None else None
         if (
             reference is None
             or claim is None
@@ -207,32 +210,32 @@ class EventHandlers:
             or volume.terminating
             or not claim.bound
         ):
-            self._volumes.enqueue(name)
+            self.volumes.enqueue(name)
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
         """Queue what the labels of a node place. Heartbeats change none of them."""
         if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
             return
         present = new or old or Node()
-        for claim in self._cluster.claims.by_index("node", present.name):
-            self._forget("provision", claim.key, claim.uid)
-            self._claims.enqueue(claim.key)
-        if present.name == self._cluster.node_name:
-            for volume in self._cluster.volumes.values():
-                self._volumes.enqueue(volume.key)
+        for claim in self.cluster.claims.by_index("node", present.name):
+            self.forget("provision", claim.key, claim.uid)
+            self.claims.enqueue(claim.key)
+        if present.name == self.cluster.node_name:
+            for volume in self.cluster.volumes.values():
+                self.volumes.enqueue(volume.key)
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         present = new or old
         if present is None:
             return
-        volume = scrubbed_volume(present)
+        volume = present.annotation(SCRUB_VOLUME)
         if volume is not None:
-            self._volumes.enqueue(volume)
+            self.volumes.enqueue(volume)
         left = new is None or finished(new)
         for key in claims_of_pod(present):
-            claim = self._cluster.claims.get(key)
+            claim = self.cluster.claims.get(key)
             if claim is not None and not claim.bound:
-                self._claims.enqueue(key)
+                self.claims.enqueue(key)
             if left:
-                for name in self._cluster.free.reserved_for(key):
+                for name in self.cluster.free.reserved_for(key):
                     self._volume_left(name)

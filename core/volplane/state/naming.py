@@ -19,7 +19,7 @@ from sortedcontainers import SortedDict
 
 from volplane.assets import VolumeSource
 from volplane.kube import names
-from volplane.kube.objects import Claim, NodeSelectorTerm, Volume
+from volplane.kube.objects import Claim, Volume
 
 __all__ = [
     "IN_TREE_PREFIX",
@@ -31,10 +31,8 @@ __all__ = [
     "handle_in",
     "is_in_tree",
     "node_hash",
-    "on_release",
     "reclaim_finalizer",
     "shows_asset",
-    "source_of",
     "volume_name_of",
     "volume_source",
 ]
@@ -100,11 +98,6 @@ def reclaim_finalizer(driver: str) -> str:
     return names.IN_TREE_FINALIZER if is_in_tree(driver) else names.RECLAIM_FINALIZER
 
 
-def on_release(volume: Volume) -> str:
-    """Return what happens with a dynamic volume when its claim is deleted: "recycle" offers it again, else ""."""
-    return volume.annotation(names.ON_RELEASE) or ""
-
-
 def shows_asset(volume: Volume) -> bool:
     """Return whether its annotations say what made it and which asset it holds: a webhook may have removed them."""
     maker = volume.annotation(names.PROVISIONED_BY)
@@ -131,18 +124,13 @@ def asset_key(volume: Volume) -> str:
 
 
 def volume_source(volume: Volume) -> VolumeSource:
-    """Return the volume's source; without any, which a real server refuses, one of an unknown kind."""
-    return source_of(volume) or VolumeSource(kind="", fields={})
-
-
-def source_of(volume: Volume) -> VolumeSource | None:
-    """Return the volume's source under the API's key, or None if it has none that we know."""
+    """Return the volume's source under the API's key; one of kind "" if it has none that we know."""
     spec = volume.spec
     for attribute, key in _SOURCES:
         fields = getattr(spec, attribute)
         if fields is not None:
             return VolumeSource(kind=key, fields=fields)
-    return None
+    return VolumeSource(kind="", fields={})
 
 
 _SOURCES = (
@@ -204,21 +192,19 @@ class Overlaps:
         """Follow the cache."""
         if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
             pinned = old.spec.node_affinity == new.spec.node_affinity
-            if old.spec == new.spec or (pinned and source_of(old) == source_of(new)):
+            if old.spec == new.spec or (pinned and volume_source(old) == volume_source(new)):
                 return
-        before = () if old is None else _places(old)
-        after = () if new is None else _places(new)
+        before, former_pins = ((), ()) if old is None else _places(old)
+        after, pins = ((), ()) if new is None else _places(new)
         if before == after:
             return
-        if old is not None:
-            self._pins.subtract(_pins_used(old))
-            for place in before:
-                self._drop(place, old.name)
-        if new is not None:
-            self._pins.update(_pins_used(new))
-            for place in after:
-                self._add(place, new.name)
+        self._pins.subtract(former_pins)
+        self._pins.update(pins)
         self._pins = +self._pins
+        for place in before:
+            self._drop(place, old.name if old is not None else "")
+        for place in after:
+            self._add(place, new.name if new is not None else "")
 
     def of(self, volume: Volume) -> Overlap | None:
         """Return another volume that shares the storage of this one; None if there is none."""
@@ -235,8 +221,8 @@ class Overlaps:
 
     def same_asset(self, volume: Volume) -> list[str]:
         """Return the names of the volumes that stand for the asset of this one, which is no path on nodes; sorted."""
-        source = source_of(volume)
-        if source is None or _node_path(source) is not None:
+        source = volume_source(volume)
+        if not source.kind or _node_path(source) is not None:
             return []
         return self._listed_at((*_elsewhere(source), *_disk_places(volume, sought=True)))
 
@@ -285,21 +271,21 @@ class Overlaps:
             del self._names[place]
 
 
-def _places(volume: Volume) -> tuple[str, ...]:
-    """Return where the volume is listed."""
-    source = source_of(volume)
-    if source is None:
-        return ()
+def _places(volume: Volume) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return where the volume is listed, and the node label by which it is pinned, if it is a path on nodes."""
+    source = volume_source(volume)
+    if not source.kind:
+        return (), ()
     if (path := _node_path(source)) is None:
-        return (*_elsewhere(source), *_disk_places(volume, sought=False))
+        return (*_elsewhere(source), *_disk_places(volume, sought=False)), ()
     label, values = _pinned(volume)
-    return (*(_on_nodes(label, value, path) for value in values), _on_nodes(label, "", path))
+    return (*(_on_nodes(label, value, path) for value in values), _on_nodes(label, "", path)), (label,)
 
 
 def _sought(volume: Volume, pins: Mapping[str, int]) -> Iterator[str]:
     """Yield the places at which volumes that share its storage are listed. pins: labels by which volumes are pinned."""
-    source = source_of(volume)
-    if source is None:
+    source = volume_source(volume)
+    if not source.kind:
         return
     if (path := _node_path(source)) is None:
         yield from _elsewhere(source)
@@ -310,11 +296,6 @@ def _sought(volume: Volume, pins: Mapping[str, int]) -> Iterator[str]:
         yield from (_on_nodes(label, value, path) for value in values)
     # Two different labels may select the same nodes.
     yield from (_on_nodes(other, "", path) for other in pins if other != label or label == _ANYWHERE)
-
-
-def _pins_used(volume: Volume) -> tuple[str, ...]:
-    source = source_of(volume)
-    return (_pinned(volume)[0],) if source is not None and _node_path(source) is not None else ()
 
 
 def _on_nodes(label: str, value: str, path: str) -> str:
@@ -375,20 +356,17 @@ def _export(server: Any, *paths: Any) -> tuple[str, ...]:
 def _pinned(volume: Volume) -> tuple[str, tuple[str, ...]]:
     """Return the node label that every term of the affinity demands, and its values; `_ANYWHERE` if there is none."""
     affinity = volume.spec.node_affinity
-    terms = (
-        affinity.required.node_selector_terms if affinity is not None and affinity.required is not None else None
-    ) or ()
-    choices = [_demanded(term) for term in terms]
-    if not choices:
-        return _ANYWHERE, ()
-    common = set.intersection(*(set(choice) for choice in choices))
+    terms = affinity.required.node_selector_terms if affinity is not None and affinity.required is not None else None
+    choices = [
+        {
+            each.key: each.values or []
+            for each in (*(term.match_expressions or ()), *(term.match_fields or ()))
+            if each.operator == "In"
+        }
+        for term in terms or ()
+    ]
+    common = set.intersection(*map(set, choices)) if choices else set()
     if not common:
         return _ANYWHERE, ()
     label = _HOSTNAME if _HOSTNAME in common else min(common)
     return label, tuple(sorted({value for choice in choices for value in choice[label]}))
-
-
-def _demanded(term: NodeSelectorTerm) -> dict[str, list[str]]:
-    """Return the values that a term allows of each label that it names."""
-    named = [*(term.match_expressions or ()), *(term.match_fields or ())]
-    return {each.key: each.values or [] for each in named if each.operator == "In"}

@@ -122,8 +122,9 @@ class ClaimProgress(msgspec.Struct):
         if self.intent is not None and intent.fence != self.intent.fence:
             # Another leader has worked on the claim since.
             self.step, self.attempted = None, None
-        if isinstance(self.step, Discarded) and not intent.same_asset(self.intent):
-            self.step = None
+        known = (self.intent.driver, self.intent.generation) if self.intent is not None else None
+        if isinstance(self.step, Discarded) and (intent.driver, intent.generation) != known:
+            self.step = None  # The record is about another asset than the one that was discarded.
         self.intent = intent
 
     def provision_began(self) -> None:

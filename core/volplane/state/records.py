@@ -17,6 +17,7 @@ import hmac
 import logging
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
@@ -50,7 +51,16 @@ INTENT_VERSION = 1
 
 Raise it when a field changes its meaning, not when one is added.
 """
+_READABLE = (INTENT_VERSION - 1, INTENT_VERSION)
 _INTENTS_KEPT_OPEN = 1024
+TAKEOVER_GRACE = 10.0
+"""Seconds for which no hook is called after our record has replaced another installation's.
+
+If that is at work, it writes its own record again meanwhile.
+"""
+_MOST_NAMED = 10
+"""Other installations that are named in the log; tenants may write their names on claims."""
+_LOG = logging.getLogger(__name__)
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
@@ -74,10 +84,6 @@ class ClaimIntent(Intent, frozen=True):
     """The asset is being deleted; what the last `InProgress` of `delete` returned. None = it is not being deleted."""
     fence: str = ""
     """The term (`volplane.Fence`) in which it is worked on; "" = without an election."""
-
-    def same_asset(self, other: ClaimIntent | None) -> bool:
-        """Return whether both lead to the same asset of the claim."""
-        return other is not None and (self.driver, self.generation) == (other.driver, other.generation)
 
 
 class _Sealed(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -141,7 +147,7 @@ class Sealer:
             intent = msgspec.json.decode(content, type=ClaimIntent)
         except (msgspec.MsgspecError, UnicodeError, TypeError):
             return None
-        return intent if _is_known(intent.v) else None
+        return intent if intent.v in _READABLE else None
 
 
 class NamedInRecord(msgspec.Struct, frozen=True):
@@ -161,10 +167,6 @@ def named_in_record(text: str | None) -> NamedInRecord:
         return msgspec.json.decode(text or "", type=_Unsealed).intent
     except (msgspec.MsgspecError, UnicodeError):
         return NamedInRecord()
-
-
-def _is_known(version: int) -> bool:
-    return INTENT_VERSION - 1 <= version <= INTENT_VERSION
 
 
 class RecycleIntent(Intent, frozen=True):
@@ -261,7 +263,7 @@ def read_intent(kind: type[_IntentT], text: str | None) -> _IntentT | None:
         intent = msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeError):
         return None
-    return intent if _is_known(intent.v) else None
+    return intent if intent.v in _READABLE else None
 
 
 def recycle_intent_of(volume: Volume) -> RecycleIntent | None:
@@ -277,17 +279,6 @@ def attachment_intent_of(attachment: VolumeAttachment) -> AttachmentIntent | Non
 def write_intent(intent: Intent) -> str:
     """Return the annotation value."""
     return msgspec.json.encode(intent, order="sorted").decode()
-
-
-TAKEOVER_GRACE = 10.0
-"""Seconds for which no hook is called after our record has replaced another installation's.
-
-If that is at work, it writes its own record again meanwhile.
-"""
-_MOST_NAMED = 10
-"""Other installations that are named in the log; tenants may write their names on claims."""
-
-_LOG = logging.getLogger(__name__)
 
 
 class RecordConflict(msgspec.Struct):
@@ -321,41 +312,29 @@ class RecordConflict(msgspec.Struct):
         self.since, self.taking_over = now, bool(self.other) and not self.was_ours
 
 
+@dataclass(slots=True, kw_only=True)
 class RecordConflicts:
-    """Follows the caches of claims and volumes, and keeps the conflicts by uid of the object."""
+    """Follows the caches of claims and volumes, and keeps the conflicts."""
 
-    def __init__(
-        self,
-        sealer: Sealer,
-        *,
-        serves: Callable[[str], bool],
-        fence: Callable[[], str],
-        monotonic: Callable[[], float],
-    ) -> None:
-        """serves: whether a driver of this name is configured here. fence: text of our term's `Fence`."""
-        self._sealer = sealer
-        self._serves = serves
-        self._fence = fence
-        self._monotonic = monotonic
-        self._known: dict[str, RecordConflict] = {}
-        self._named: set[str] = set()
+    sealer: Sealer
+    serves: Callable[[str], bool]
+    """Whether a driver of this name is configured here."""
+    fence: Callable[[], str]
+    """Text of our term's `Fence`."""
+    monotonic: Callable[[], float]
+    by_uid: dict[str, RecordConflict] = field(default_factory=dict)
+    """Of the objects over whose record there is a conflict."""
+    _named: set[str] = field(default_factory=set)
 
-    def about(self, uid: str) -> RecordConflict | None:
-        """Return the conflict over the object's record; None: no other has written it."""
-        return self._known.get(uid)
-
-    def is_ours(self, claim: Claim) -> bool:
-        """Return whether the record on the claim was sealed with our key, in our term."""
-        return self._ours(claim.uid, claim.annotation(names.INTENT))
-
-    def _ours(self, uid: str, text: str | None) -> bool:
-        intent = self._sealer.open(uid, text)
-        return intent is not None and intent.fence == self._fence()
+    def is_ours(self, uid: str, text: str | None) -> bool:
+        """Return whether the record on the claim of this uid was sealed with our key, in our term."""
+        intent = self.sealer.open(uid, text)
+        return intent is not None and intent.fence == self.fence()
 
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         """Follow the cache of claims."""
         if old is not None and (new is None or new.uid != old.uid):
-            self._known.pop(old.uid, None)
+            self.by_uid.pop(old.uid, None)
             old = None
         if new is None:
             return
@@ -363,52 +342,44 @@ class RecordConflicts:
         now = new.annotation(names.INTENT)
         if now == before:
             return
-        had, has = self._ours(new.uid, before), self._ours(new.uid, now)
+        had, has = self.is_ours(new.uid, before), self.is_ours(new.uid, now)
         bound = bool(new.spec.volume_name) or new.bound
         worked_on = had or new.has_finalizer(names.PROVISIONING_FINALIZER)
         if now is None and (new.terminating or bound or not worked_on):
-            self._known.pop(new.uid, None)  # The record has ended: nothing more is made for the claim.
+            self.by_uid.pop(new.uid, None)  # The record has ended: nothing more is made for the claim.
             return
         if had and not has:
-            self._known.setdefault(new.uid, RecordConflict()).overwritten(self._monotonic())
-        elif has and not had and (known := self._known.get(new.uid)) is not None:
-            known.written(self._monotonic())
-        if not has and (author := self._sealer.other_author(new.uid, now)):
+            self.by_uid.setdefault(new.uid, RecordConflict()).overwritten(self.monotonic())
+        elif has and not had and (known := self.by_uid.get(new.uid)) is not None:
+            known.written(self.monotonic())
+        if not has and (author := self.sealer.other_author(new.uid, now)):
             # The other installation is at work, so the delay starts again.
-            known = self._known.setdefault(new.uid, RecordConflict())
-            known.other, known.since = author, self._monotonic()
-            self._warn(new, author)
-
-    def _warn(self, claim: Claim, author: str) -> None:
-        """Name the other installation in the log, once, if it serves a driver that is served here."""
-        driver = named_in_record(claim.annotation(names.INTENT)).driver
-        if author in self._named or len(self._named) >= _MOST_NAMED or not self._serves(driver):
-            return
-        self._named.add(author)
-        _LOG.warning(
-            "the installation of volplane in namespace %s serves driver %s too: its record stands on claim %s; give "
-            "each installation driver names of its own, or stop one of them",
-            author,
-            driver,
-            claim.key,
-        )
+            known = self.by_uid.setdefault(new.uid, RecordConflict())
+            known.other, known.since = author, self.monotonic()
+            driver = named_in_record(now).driver
+            if author not in self._named and len(self._named) < _MOST_NAMED and self.serves(driver):
+                self._named.add(author)
+                _LOG.warning(
+                    "the installation of volplane in namespace %s serves driver %s too: its record stands on claim %s; "
+                    "give each installation driver names of its own, or stop one of them",
+                    author,
+                    driver,
+                    new.key,
+                )
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
         """Follow the cache of volumes. The record of a scrub is not sealed, and names its installation."""
         if new is None or old is None or new.uid != old.uid:
             if old is not None:
-                self._known.pop(old.uid, None)
+                self.by_uid.pop(old.uid, None)
             return
         before, now = old.annotation(names.INTENT), new.annotation(names.INTENT)
         if before == now:
             return
-        had, has = read_intent(RecycleIntent, before), read_intent(RecycleIntent, now)
+        had, has, fence = read_intent(RecycleIntent, before), read_intent(RecycleIntent, now), self.fence()
         if has is None:
-            self._known.pop(new.uid, None)
-        elif self._is_of_our_term(had) and not self._is_of_our_term(has) and has.same_scrub(had):
-            self._known.setdefault(new.uid, RecordConflict()).overwritten(self._monotonic())
-        elif self._is_of_our_term(has) and (known := self._known.get(new.uid)) is not None:
-            known.written(self._monotonic())
-
-    def _is_of_our_term(self, intent: RecycleIntent | None) -> bool:
-        return intent is not None and intent.fence == self._fence()
+            self.by_uid.pop(new.uid, None)
+        elif had is not None and had.fence == fence != has.fence and has.same_scrub(had):
+            self.by_uid.setdefault(new.uid, RecordConflict()).overwritten(self.monotonic())
+        elif has.fence == fence and (known := self.by_uid.get(new.uid)) is not None:
+            known.written(self.monotonic())
