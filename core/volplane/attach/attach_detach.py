@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 
 from volplane.attach.attacher import declared
 from volplane.attach.desired import (
-    CSI_PREFIX,
     Pair,
     csi_parts,
     elsewhere,
@@ -152,9 +151,8 @@ def _create(pair: Pair, volume: Volume, users: Sequence[Pod], state: AttachDetac
         metadata={"name": pair.attachment, **ours, "annotations": annotations},
         spec={"attacher": driver, "nodeName": pair.node, "source": {"persistentVolumeName": volume.name}},
     )
-    failure = EventRecord(
-        PODS, users[0], "Warning", "FailedAttachVolume", f'AttachVolume.Attach failed for volume "{volume.name}"'
-    )
+    text = f'AttachVolume.Attach failed for volume "{volume.name}"'
+    failure = EventRecord(PODS, users[0], "Warning", "FailedAttachVolume", text)
     why = f"pod {users[0].key} needs it on {pair.node}"
     return Decision(Create(kind=ATTACHMENTS, body=body, why=why, failure_event=failure))
 
@@ -191,21 +189,15 @@ def _holds(unique: str, attachment: VolumeAttachment, users: Sequence[Pod], stat
     return bool(users) or _mounted(other, state.cluster.nodes.get(other.node), state)
 
 
-def _multi_attach_text(volume: Volume, pod: Pod, others: Iterable[Pod]) -> str:
+def _multi_attach_text(volume: Volume, pod: Pod, others: Sequence[Pod]) -> str:
     """Return the message for a pod. It does not disclose names of pods in other namespaces."""
-    same, foreign = [], 0
-    for other in others:
-        if other.namespace == pod.namespace:
-            same.append(other.name)
-        else:
-            foreign += 1
-    text = f'Multi-Attach error for volume "{volume.name}" '
-    if not same and not foreign:
-        return f"{text}Volume is already exclusively attached to one node and can't be attached to another"
-    if not same:
-        return f"{text}Volume is already used by {foreign} pod(s) in different namespaces"
-    text = f"{text}Volume is already used by pod(s) {', '.join(same)}"
-    return f"{text} and {foreign} pod(s) in different namespaces" if foreign else text
+    same = [other.name for other in others if other.namespace == pod.namespace]
+    users = [f"pod(s) {', '.join(same)}"] if same else []
+    if foreign := len(others) - len(same):
+        users.append(f"{foreign} pod(s) in different namespaces")
+    exclusive = "exclusively attached to one node and can't be attached to another"
+    use = f"used by {' and '.join(users)}" if users else exclusive
+    return f'Multi-Attach error for volume "{volume.name}" Volume is already {use}'
 
 
 def _awaited(attachment: VolumeAttachment, volume: Volume, users: Sequence[Pod], cluster: ClusterState) -> Decision:
@@ -213,14 +205,12 @@ def _awaited(attachment: VolumeAttachment, volume: Volume, users: Sequence[Pod],
     error = attachment.status.attach_error
     if error is not None:
         return _attach_failed(volume, users, error.message, about=f"error {attachment.uid} {error.time}")
-    waited = cluster.seconds_since(attachment.metadata.creation_timestamp)
-    attacher = attachment.spec.attacher
+    waited, attacher = cluster.seconds_since(attachment.metadata.creation_timestamp), attachment.spec.attacher
     times = int(waited // ATTACH_TIMEOUT)
     left = (times + 1) * ATTACH_TIMEOUT - waited
-    reason = f"waiting for attacher {attacher}"
     if times == 0:
-        return Decision(Wait(reason=reason, seconds=left))
-    _, handle = csi_parts(f"{CSI_PREFIX}{attacher}^{(volume.spec.csi or {}).get('volumeHandle', '')}")
+        return Decision(Wait(reason=f"waiting for attacher {attacher}", seconds=left))
+    handle = (volume.spec.csi or {}).get("volumeHandle", "")
     text = f"timed out waiting for external-attacher of {attacher} CSI driver to attach volume {handle}"
     return _attach_failed(volume, users, text, about=f"timeout {attachment.uid} {times}", seconds=left)
 

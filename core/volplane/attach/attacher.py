@@ -48,7 +48,6 @@ __all__ = [
     "identity_of_record",
     "intent_of",
     "node_of_record",
-    "recorded_state",
     "unrecorded_attachment",
     "volume_to_attach",
 ]
@@ -105,13 +104,9 @@ def _moved(attachment: VolumeAttachment, cluster: ClusterState) -> str:
     """
     node, was = cluster.nodes.get(attachment.spec.node_name), attachment.annotation(names.NODE_ID)
     record = attachment_intent_of(attachment)
-    if (
-        node is None
-        or was is None
-        or node.spec.provider_id in ("", was)
-        or record is None
-        or record.node_uid == node.uid
-    ):
+    if node is None or record is None or record.node_uid == node.uid:
+        return ""
+    if was is None or node.spec.provider_id in ("", was):
         return ""
     return (
         f'node "{node.name}" was {was or "a machine without an id"} and is {node.spec.provider_id} now: this '
@@ -147,14 +142,6 @@ def _attach_step(attachment: VolumeAttachment, candidates: tuple[str, ...], clus
     # What is attached must be on record before the backend attaches it: else nothing could detach it.
     if (declare := _declare(attachment, volume, driver, node, cluster)) is not None:
         return declare
-    if (report := _unreported(attachment, "attach", cluster)) is not None:
-        return report
-    step = cluster.progress.attachments.get(attachment.uid).step
-    if isinstance(step, Attached):
-        gone = {key: None for key in attachment.status.attachment_metadata or {} if key not in step.metadata}
-        status = {"attached": True, "attachError": None, "attachmentMetadata": {**gone, **step.metadata} or None}
-        why = f"{attachment.spec.attacher} attached it"
-        return Patch(kind=ATTACHMENTS, target=attachment, body={"status": status}, subresource="status", why=why)
     record = attachment_intent_of(attachment)
     assert record is not None  # noqa: S101 -- _declare wrote it
     return _go_on("attach", attachment, record, cluster)
@@ -215,10 +202,8 @@ def declared(volume: Volume, node: Node, attacher: str, cluster: ClusterState) -
     driver = _driver_for(volume, candidates, cluster).driver if candidates else None
     if driver is None or not driver.info.attach_required or volume.terminating:
         return {}
-    return {
-        "finalizers": [attacher_finalizer(attacher)],
-        "annotations": declaration(volume, driver, node, cluster.cluster_id),
-    }
+    annotations = declaration(volume, driver, node, cluster.cluster_id)
+    return {"finalizers": [attacher_finalizer(attacher)], "annotations": annotations}
 
 
 # --- detaching ----------------------------------------------------------------------------------------------------
@@ -234,12 +219,8 @@ def _detach_step(attachment: VolumeAttachment, candidates: tuple[str, ...], clus
         return lookup.next or _cannot(attachment, "detach", f"{lookup.reason}; {by_hand}", cluster)
     if attachment_intent_of(attachment) != record:
         return _write_record(attachment, record, why="record what is detached")
-    if (report := _unreported(attachment, "detach", cluster)) is not None:
-        return report
     if not lookup.driver.info.attach_required:
-        return _detached(attachment, finalizer)
-    if isinstance(cluster.progress.attachments.get(attachment.uid).step, Detached):
-        return _detached(attachment, finalizer)
+        return _detached(attachment)
     return _go_on("detach", attachment, record, cluster)
 
 
@@ -263,9 +244,10 @@ def _recorded(
     return intent_of(volume, found.driver, node.uid if node is not None else "", cluster.cluster_id), found
 
 
-def _detached(attachment: VolumeAttachment, finalizer: str) -> Patch:
+def _detached(attachment: VolumeAttachment) -> Patch:
     """Remove the finalizer; write the status first if others still hold the object."""
-    rest = [held for held in attachment.metadata.finalizers or () if held != finalizer]
+    ours = attacher_finalizer(attachment.spec.attacher)
+    rest = [held for held in attachment.metadata.finalizers or () if held != ours]
     if rest and (attachment.status.attached or attachment.status.detach_error is not None):
         status = {"attached": False, "attachmentMetadata": None, "detachError": None}
         why = f"{attachment.spec.attacher} detached it"
@@ -278,13 +260,23 @@ def _detached(attachment: VolumeAttachment, finalizer: str) -> Patch:
 
 
 def _go_on(verb: str, attachment: VolumeAttachment, record: AttachmentIntent, cluster: ClusterState) -> Action:
-    """Call the hook, unless a long call goes on: then keep its state, or wait until it is due.
+    """Return what follows the last call: show its failure or result, keep the state of a long one, or call again.
 
     Operations on one asset exclude each other, unless it may be on several nodes at once.
     """
-    step, node = cluster.progress.attachments.get(attachment.uid).step, attachment.spec.node_name
+    progress, node = cluster.progress.attachments.get(attachment.uid), attachment.spec.node_name
+    step, failure = progress.step, progress.unreported
+    if failure is not None and failure.hook == verb and (report := _report(attachment, failure, cluster)) is not None:
+        return report
+    if isinstance(step, Attached) and verb == "attach":
+        gone = {key: None for key in attachment.status.attachment_metadata or {} if key not in step.metadata}
+        status = {"attached": True, "attachError": None, "attachmentMetadata": {**gone, **step.metadata} or None}
+        why = f"{attachment.spec.attacher} attached it"
+        return Patch(kind=ATTACHMENTS, target=attachment, body={"status": status}, subresource="status", why=why)
+    if isinstance(step, Detached) and verb == "detach":
+        return _detached(attachment)
     if isinstance(step, Attaching if verb == "attach" else Detaching):
-        resume = step.resume(recorded_state(record, verb), cluster.monotonic())
+        resume = step.resume(record.state if record.hook == verb else None, cluster.monotonic())
         if resume.write:
             kept = replace(record, hook=verb, state=dict(step.state))
             return _write_record(attachment, kept, why="keep the driver's state")
@@ -306,37 +298,25 @@ def _write_record(attachment: VolumeAttachment, record: AttachmentIntent, *, why
     return Patch(kind=ATTACHMENTS, target=attachment, body=body, why=why)
 
 
-def _unreported(attachment: VolumeAttachment, hook: str, cluster: ClusterState) -> Patch | None:
-    """Write the failure of the last call; None if there is none, or the status shows it already."""
-    failure = cluster.progress.attachments.get(attachment.uid).unreported
-    if failure is None or failure.hook != hook:
-        return None
-    shown = attachment.status.attach_error if hook == "attach" else attachment.status.detach_error
-    if shown is not None and (shown.message, shown.time) == (_text(failure), cluster.now().strftime(TIME_FORMAT)):
-        return None
-    return _report(attachment, failure, cluster)
-
-
 def _cannot(attachment: VolumeAttachment, hook: str, why: str, cluster: ClusterState) -> Action:
     """Write why nothing can be done now, once. A change of what it waits for queues the attachment."""
-    error = attachment.status.attach_error if hook == "attach" else attachment.status.detach_error
-    failure = AttachmentFailure(hook, why)
-    if error is not None and error.message == _text(failure) and not (hook == "attach" and attachment.status.attached):
-        return Wait(reason=why)
-    return _report(attachment, failure, cluster)
+    return _report(attachment, AttachmentFailure(hook, why), cluster, once=True) or Wait(reason=why)
 
 
-def _report(attachment: VolumeAttachment, failure: AttachmentFailure, cluster: ClusterState) -> Patch:
-    error = {"time": cluster.now().strftime(TIME_FORMAT), "message": _text(failure), "errorCode": failure.code}
-    status: dict[str, Any] = {"attachError" if failure.hook == "attach" else "detachError": error}
-    if failure.hook == "attach" and attachment.status.attached:
-        status["attached"] = False
+def _report(
+    attachment: VolumeAttachment, failure: AttachmentFailure, cluster: ClusterState, *, once: bool = False
+) -> Patch | None:
+    """Write a failure; None if the status shows it, at whatever time if it is to be written once."""
+    message, now = failure.message.encode()[:_MOST_BYTES].decode("utf-8", "ignore"), cluster.now().strftime(TIME_FORMAT)
+    attaches = failure.hook == "attach"
+    shown = attachment.status.attach_error if attaches else attachment.status.detach_error
+    wrong = attaches and attachment.status.attached
+    if shown is not None and shown.message == message and (not wrong if once else shown.time == now):
+        return None
+    error = {"time": now, "message": message, "errorCode": failure.code}
+    status = {"attachError" if attaches else "detachError": error, **({"attached": False} if wrong else {})}
     why = f"{failure.hook} failed: {failure.message}"
     return Patch(kind=ATTACHMENTS, target=attachment, body={"status": status}, subresource="status", why=why)
-
-
-def _text(failure: AttachmentFailure) -> str:
-    return failure.message.encode()[:_MOST_BYTES].decode("utf-8", "ignore")
 
 
 # --- attached without an attachment -------------------------------------------------------------------------------
@@ -377,14 +357,11 @@ def _recreate_for_detach(name: str, cluster: ClusterState, reads: LiveReads) -> 
     if driver is None:
         return Wait(reason=cluster.drivers.broken(seen.driver) or f"driver {seen.driver} is not usable")
     attacher = csi_parts(unique)[0]
-    known = declaration(volume, driver, node, cluster.cluster_id)
-    metadata: dict[str, Any] = {
-        "name": name,
-        "finalizers": [attacher_finalizer(attacher)],
-        "annotations": {names.NODE_UID: node.uid, names.LEFTOVER: "true", **known},
-    }
-    spec = {"attacher": attacher, "nodeName": node.name, "source": {"persistentVolumeName": volume.name}}
-    body = ATTACHMENTS.body(metadata=metadata, spec=spec)
+    known = {names.NODE_UID: node.uid, names.LEFTOVER: "true", **declaration(volume, driver, node, cluster.cluster_id)}
+    body = ATTACHMENTS.body(
+        metadata={"name": name, "finalizers": [attacher_finalizer(attacher)], "annotations": known},
+        spec={"attacher": attacher, "nodeName": node.name, "source": {"persistentVolumeName": volume.name}},
+    )
     return Create(kind=ATTACHMENTS, body=body, why=f"{volume.name} is attached to {node.name}, and nothing says so")
 
 
@@ -404,19 +381,11 @@ def true_record(attachment: VolumeAttachment, volume: Volume | None) -> Attachme
     return record if record.handle == handle else None
 
 
-def recorded_state(record: AttachmentIntent, hook: str) -> dict[str, Any] | None:
-    """Return the state that the last `InProgress` of this hook returned; None if there was none."""
-    return record.state if record.hook == hook else None
-
-
 def volume_to_attach(volume: Volume, driver: DriverView, cluster_id: str) -> VolumeIdentity:
     """Return the volume as hooks see it. Marks are expected only on what this driver made."""
     identity = volume_identity(volume, cluster_id)
-    return (
-        identity
-        if volume.annotation(names.PROVISIONED_BY) == driver.name
-        else dataclasses.replace(identity, owner=None)
-    )
+    ours = volume.annotation(names.PROVISIONED_BY) == driver.name
+    return identity if ours else dataclasses.replace(identity, owner=None)
 
 
 def intent_of(volume: Volume, driver: DriverView, node_uid: str, cluster_id: str) -> AttachmentIntent:

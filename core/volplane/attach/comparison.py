@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from volplane._delays import LEAK_CHECK_WITHOUT_DRIVER
 from volplane.assets import ListedAsset
@@ -42,18 +42,6 @@ _VERIFY: Final = "verify_volumes_are_attached_per_node"
 """The stock controller's name of this operation, in metrics."""
 
 log = logging.getLogger(__name__)
-
-
-class _Unaccounted(NamedTuple):
-    """An asset at a place that no attachment explains."""
-
-    handle: str
-    place: str
-    volume: Volume
-    node: Node | None
-    """The node at that place."""
-    marked: bool
-    """The asset carries the volume's marks."""
 
 
 @dataclass(slots=True)
@@ -149,40 +137,38 @@ class AttachmentComparison:
     def _find_unexpected(
         self, driver: str, listed: Mapping[str, ListedAsset], stood: Mapping[str, list[VolumeAttachment]]
     ) -> None:
-        """stood: by handle, the attachments from before the listing, which may be gone since."""
-        seen, found = self._unexpected.get(driver, set()), set()
-        unrecorded = self.deps.cluster.progress.unrecorded
-        for name in [name for name, each in unrecorded.items() if each.driver == driver]:
-            del unrecorded[name]
-        for each in self._unaccounted(driver, listed, stood):
-            about = (each.handle, each.place)
-            found.add(about)
-            if about not in seen:
-                place = each.node.name if each.node is not None else each.place
-                leaves = each.node is not None and each.marked
-                follows = "it is detached if that stays so" if leaves else "a person may want that, and it stays"
-                text = f"the backend shows it attached to {place}, for which there is no VolumeAttachment; {follows}"
-                self._warn(each.volume.name, "UnexpectedAttachment", text)
-            elif each.node is not None and each.marked:
-                self._left_over(each.volume, each.node, driver)
-        self._unexpected[driver] = found
+        """Find what is attached without an attachment, of volumes that have attachments or that the driver made.
 
-    def _unaccounted(
-        self, driver: str, listed: Mapping[str, ListedAsset], stood: Mapping[str, list[VolumeAttachment]]
-    ) -> Iterator[_Unaccounted]:
-        """Yield what is attached without an attachment, of volumes that have attachments or that the driver made."""
-        cluster, nodes = self.deps.cluster, dict[str, Node | None]()
+        stood: by handle, the attachments from before the listing, which may be gone since.
+        """
+        cluster, nodes = self.deps.cluster, _nodes_by_place(self.deps.cluster.nodes.values())
+        seen, found = self._unexpected.get(driver, set()), set()
+        for name in [name for name, each in cluster.progress.unrecorded.items() if each.driver == driver]:
+            del cluster.progress.unrecorded[name]
         by_handle = {record.handle: record.volume for _, record in self._of(driver)}
         for asset in listed.values():
             marked = self._marked_by(asset, driver) if asset.attached_to else None
             volume = marked or cluster.volumes.get(by_handle.get(asset.handle, ""))
             if volume is None:
                 continue  # It is attached to nothing, or the leak check reports it.
-            nodes = nodes or _nodes_by_place(cluster.nodes.values())
             attachments = [*cluster.attachments_of(volume), *stood.get(asset.handle, ())]
             for place in asset.attached_to:
-                if not any(_is_node(place, each, nodes.get(place)) for each in attachments):
-                    yield _Unaccounted(asset.handle, place, volume, nodes.get(place), marked is not None)
+                node = nodes.get(place)
+                if any(_is_node(place, each, node) for each in attachments):
+                    continue  # That is as it should be.
+                found.add((asset.handle, place))
+                # What lacks our marks, or is at a machine that is no node of ours, may be attached on purpose.
+                leaves = node is not None and marked is not None
+                if (asset.handle, place) not in seen:
+                    follows = "it is detached if that stays so" if leaves else "a person may want that, and it stays"
+                    where = node.name if node is not None else place
+                    text = (
+                        f"the backend shows it attached to {where}, for which there is no VolumeAttachment; {follows}"
+                    )
+                    self._warn(volume.name, "UnexpectedAttachment", text)
+                elif node is not None and leaves:
+                    self._left_over(volume, node, driver)
+        self._unexpected[driver] = found
 
     def _marked_by(self, asset: ListedAsset, driver: str) -> Volume | None:
         """Return the volume whose marks the asset carries, if the driver made that and it points at the asset."""
@@ -194,15 +180,12 @@ class AttachmentComparison:
         return volume if (identity.handle, identity.owner) == (asset.handle, asset.owner) else None
 
     def _left_over(self, volume: Volume, node: Node, driver: str) -> None:
-        if name := unrecorded_attachment(volume, node.name, driver, self.deps.cluster):
+        cluster = self.deps.cluster
+        if name := unrecorded_attachment(volume, node.name, driver, cluster):
             log.info("%s is attached to %s without a VolumeAttachment: creating that", volume.name, node.name)
-            self.deps.cluster.progress.unrecorded[name] = UnrecordedAttachment(
-                volume=volume.name,
-                uid=volume.uid,
-                driver=driver,
-                node=node.name,
-                node_uid=node.uid,
-                seen=self.deps.cluster.monotonic(),
+            now = cluster.monotonic()
+            cluster.progress.unrecorded[name] = UnrecordedAttachment(
+                volume=volume.name, uid=volume.uid, driver=driver, node=node.name, node_uid=node.uid, seen=now
             )
             self.wake(name)
 

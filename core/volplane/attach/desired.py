@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from volplane.kube import names
 from volplane.kube.objects import Claim, Node, Pod, Volume, VolumeAttachment
-from volplane.state.cluster_state import ClusterState, asset_name, claims_of_pod, finished
+from volplane.state.cluster_state import ClusterState, asset_name, claim_of_volume, claims_of_pod, finished
 from volplane.state.naming import csi_source, handle_in, volume_source
 
 __all__ = [
@@ -190,15 +190,9 @@ def _users(unique: str, cluster: ClusterState, node: str = "") -> Iterator[tuple
 
 def _mounts(pod: Pod, claim: Claim) -> bool:
     """Return whether the pod uses the claim. That of an ephemeral volume must have been made for this pod."""
-    for volume in pod.spec.volumes or ():
-        mounted = volume.persistent_volume_claim
-        if mounted is not None and mounted.claim_name == claim.name:
-            return True
-        if volume.ephemeral is not None and f"{pod.name}-{volume.name}" == claim.name:
-            owners = claim.metadata.owner_references or ()
-            if any(owner.controller and owner.uid == pod.uid for owner in owners):
-                return True
-    return False
+    owned = any(owner.controller and owner.uid == pod.uid for owner in claim.metadata.owner_references or ())
+    mounts = (each for each in pod.spec.volumes or () if claim_of_volume(pod, each) == claim.key)
+    return any(owned or each.ephemeral is None for each in mounts)
 
 
 def volume_of_claim(claim: Claim, cluster: ClusterState) -> Volume | None:
@@ -251,10 +245,8 @@ def elsewhere(pair: Pair, cluster: ClusterState) -> list[VolumeAttachment]:
 def wanted_or_attached(cluster: ClusterState) -> list[str]:
     """Return the keys of all pairs that there is something to decide about."""
     found = {pair.key for pod in cluster.pods.values() for pair in pairs_of_pod(pod, cluster)}
-    for attachment in cluster.attachments.values():
-        pair = pair_of_attachment(attachment, cluster)
-        if pair is not None:
-            found.add(pair.key)
+    attached = (pair_of_attachment(each, cluster) for each in cluster.attachments.values())
+    found.update(pair.key for pair in attached if pair is not None)
     for node in cluster.nodes.values():
         found.update(Pair(node.name, each).key for each in listed_volumes(node) if each.startswith(CSI_PREFIX))
     return sorted(found)

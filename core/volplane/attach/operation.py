@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from volplane.assets import InProgress
-from volplane.attach.attacher import identity_of_record, node_of_record, recorded_state, volume_to_attach
+from volplane.attach.attacher import identity_of_record, node_of_record, volume_to_attach
 from volplane.attach.desired import shares_nodes
 from volplane.controller.actions import Queue, Run
 from volplane.errors import ApiNotFound, AttachedElsewhere, BackendError, OperationError
@@ -80,7 +80,7 @@ class AttachOperation(_AttachmentOperation):
         progress = cluster.progress.attachments.track(run.uid)
         identity = volume_to_attach(volume, driver, cluster.cluster_id)
         read_only = bool((volume.spec.csi or {}).get("readOnly"))
-        given = recorded_state(record, self.hook)
+        given = record.state if record.hook == self.hook else None
 
         async def attach() -> None:
             now = cluster.attachments.get(run.key)
@@ -133,7 +133,7 @@ class DetachOperation(_AttachmentOperation):
         deps, cluster = self.deps, self.deps.cluster
         attachment, record = self._found(run)
         driver, progress = deps.driver(run), cluster.progress.attachments.track(run.uid)
-        given = recorded_state(record, self.hook)
+        given = record.state if record.hook == self.hook else None
 
         async def detach() -> None:
             try:

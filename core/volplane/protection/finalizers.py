@@ -22,7 +22,7 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES, Kind
 from volplane.kube.names import CLAIM_PROTECTION, VOLUME_PROTECTION
 from volplane.kube.objects import Claim, KubeObject, Pod, Volume
-from volplane.state.cluster_state import claims_of_pod
+from volplane.state.cluster_state import claim_of_volume, claims_of_pod
 from volplane.state.matching import refers_to
 
 __all__ = [
@@ -144,20 +144,15 @@ def _deadlocks(claim: Claim, users: Iterable[Pod]) -> tuple[EventRecord, ...]:
 def uses(pod: Pod, claim: Claim) -> bool:
     """Return whether a pod keeps the claim: it is on a node, in any phase, and mounts it."""
     # A pod that is not yet on a node would be refused by it: kubelets start no pod with a claim that is being deleted.
-    if not pod.spec.node_name or pod.namespace != claim.namespace:
+    if not pod.spec.node_name:
         return False
-    for volume in pod.spec.volumes or ():
-        mounted = volume.persistent_volume_claim
-        if mounted is not None and mounted.claim_name == claim.name:
-            return True
-        if volume.ephemeral is not None and f"{pod.name}-{volume.name}" == claim.name:
-            # A pod that only waits for its own finalizers no longer needs its ephemeral claim. Otherwise the pod would
-            # wait for the claim, and the claim for the pod.
-            dying = pod.terminating and pod.metadata.deletion_grace_period_seconds == 0
-            owners = claim.metadata.owner_references or ()
-            if not dying and any(owner.controller and owner.uid == pod.uid for owner in owners):
-                return True
-    return False
+    # A pod that only waits for its own finalizers no longer needs its ephemeral claim. Otherwise the pod would wait for
+    # the claim, and the claim for the pod.
+    dying = pod.terminating and pod.metadata.deletion_grace_period_seconds == 0
+    owners = () if dying else claim.metadata.owner_references or ()
+    owned = any(owner.controller and owner.uid == pod.uid for owner in owners)
+    mounts = (each for each in pod.spec.volumes or () if claim_of_volume(pod, each) == claim.key)
+    return any(owned or each.ephemeral is None for each in mounts)
 
 
 @dataclass(slots=True)
