@@ -48,7 +48,7 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
     "names": ("kube.names",),
     "parameters": ("drivers.parameters", "schemas", "secret"),
     "logs": ("controller.logs", "_messages"),
-    "clock": ("controller.clock",),
+    "clock": ("controller.workqueue.LoopTime",),
     "metrics": ("process.assembly", "controller.metrics"),
     "events": ("kube.events",),
     "transports": ("kube.answers", "kube.transport"),

@@ -97,10 +97,10 @@ async def test_a_process_of_a_node_sees_its_own_objects_alone() -> None:
         await cluster.settle()
         for node in ("a", "b"):
             plane = cluster.plane(node)
-            assert {claim.metadata.labels[names.NODE] for claim in plane.claims.values() if claim.metadata.labels} == {
-                node_hash(node)
-            }
-            assert len(plane.claims) == len(plane.volumes) == 3
+            assert {
+                claim.metadata.labels[names.NODE] for claim in plane.state.claims.values() if claim.metadata.labels
+            } == {node_hash(node)}
+            assert len(plane.state.claims) == len(plane.state.volumes) == 3
             assert plane.state.nodes.keys() == [node]
 
 

@@ -148,8 +148,8 @@ async def test_a_process_ends_at_once_while_a_backend_is_made(
 async def test_a_process_whose_drivers_all_hang_gives_its_lease_up_and_ends(
     tmp_path: Path, never: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("volplane.process.term.HUNG_SECONDS", 0.3)
-    monkeypatch.setattr("volplane.process.term.HUNG_INTERVAL", 0.05)
+    monkeypatch.setattr("volplane.process.control_plane.HUNG_SECONDS", 0.3)
+    monkeypatch.setattr("volplane.process.control_plane.HUNG_INTERVAL", 0.05)
     sites: list[Site] = []
 
     async def until_it_ends() -> None:
@@ -174,7 +174,7 @@ async def test_a_process_that_loses_its_lease_while_a_hook_hangs_ends_for_nothin
     tmp_path: Path, never: threading.Event, monkeypatch: pytest.MonkeyPatch, *, hangs: bool
 ) -> None:
     monkeypatch.setattr("volplane.process.process.RENEW_PERIOD", (0.05, 0.05))
-    monkeypatch.setattr("volplane.process.term.DRAIN_SECONDS", 0.2)
+    monkeypatch.setattr("volplane.process.control_plane.DRAIN_SECONDS", 0.2)
     ended: list[str] = []
     provisions = threading.Event()
 

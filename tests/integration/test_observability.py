@@ -189,11 +189,11 @@ async def test_ready_says_beside_ok_what_cannot_work(tmp_path: Path) -> None:
 async def test_it_is_not_ready_when_no_driver_can_work_and_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("volplane.process.term.HUNG_INTERVAL", 0.02)
-    caplog.set_level("INFO", logger="volplane.process.term")
+    monkeypatch.setattr("volplane.process.control_plane.HUNG_INTERVAL", 0.02)
+    caplog.set_level("INFO", logger="volplane.process.control_plane")
 
     def said(text: str) -> list[str]:
-        told = [record.getMessage() for record in caplog.records if record.name == "volplane.process.term"]
+        told = [record.getMessage() for record in caplog.records if record.name == "volplane.process.control_plane"]
         return [each for each in told if each.startswith(text)]
 
     async with observed(tmp_path, BROKEN) as site:

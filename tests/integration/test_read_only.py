@@ -12,8 +12,7 @@ from volplane.controller.config import Configuration
 from volplane.errors import ApiError
 from volplane.explain.explain import Explanation
 from volplane.kube.client import Client
-from volplane.process.process import Options
-from volplane.process.read_only import read_control_plane
+from volplane.process.process import Options, read_control_plane
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock

@@ -53,7 +53,7 @@ async def one_sync(harness: Harness, kind: str, name: str, *, before: Callable[[
         cache.replace([item for item in listing.items if item.key not in hidden], listing.version)
         cache.mark_synced()
     await before()
-    for volume in plane.volumes.values():
+    for volume in plane.state.volumes.values():
         await plane.drivers.identify(volume_source(volume))
     runner = {r.name: r for r in plane.runners}[kind]
     await runner._reconcile(name if kind == "volumes" else f"default/{name}")
@@ -78,7 +78,7 @@ async def outdate(harness: Harness, row: Mapping[str, Any]) -> None:
             claim = await Client(InProcessTransport(harness.server)).get(CLAIMS, f"default/{found[1]}")
             claim.metadata.uid = "00000000-0000-0000-0000-00000000dead"
             claim.metadata.resource_version = "1"
-            harness.plane.claims.observe(claim)
+            harness.plane.state.claims.observe(claim)
 
 
 async def act(harness: Harness, row: Mapping[str, Any], meaning: rows.Meaning, operation: str) -> None:
@@ -112,7 +112,7 @@ async def _do(harness: Harness, meaning: rows.Meaning, verb: str, what: str, row
             await harness.patch("volumes", name, {"status": {"phase": phase}}, subresource="status")
         case "cache-add":
             claim = await Client(InProcessTransport(harness.server)).get(CLAIMS, f"default/{what}")
-            harness.plane.claims.observe(claim)
+            harness.plane.state.claims.observe(claim)
         case "create" if what.startswith("PV "):
             await _create_provisioned(harness, meaning, row)
         case _:
@@ -125,8 +125,8 @@ async def _create_provisioned(harness: Harness, meaning: rows.Meaning, row: Mapp
     volume: Json = meaning(body)
     volume["spec"]["hostPath"] = {"path": "/made-elsewhere"}
     await harness.create("volumes", volume)
-    for item in (await Client(InProcessTransport(harness.server)).list(harness.plane.volumes.kind)).items:
-        harness.plane.volumes.observe(item)
+    for item in (await Client(InProcessTransport(harness.server)).list(harness.plane.state.volumes.kind)).items:
+        harness.plane.state.volumes.observe(item)
 
 
 async def foretell(harness: Harness, row: Mapping[str, Any], meaning: rows.Meaning) -> None:

@@ -112,7 +112,7 @@ async def test_a_discard_is_written_down_first_where_the_claim_may_get_another_a
     async with Harness(backend, SearchableBackend(OTHER), latency=slow_provisioning) as lab:
 
         def look(hook: str) -> None:
-            item = lab.plane.claims.get("default/c")
+            item = lab.plane.state.claims.get("default/c")
             record = None
             if hook == "delete" and item is not None:
                 record = lab.plane.state.sealer.open(item.uid, item.annotation(INTENT))
@@ -232,7 +232,7 @@ async def test_what_another_leader_took_over_is_deleted_only_once_it_is_taken_ba
         uid = await made_without_a_volume(lab)
 
         def term() -> str:
-            claim = lab.plane.claims.get("default/c")
+            claim = lab.plane.state.claims.get("default/c")
             record = lab.plane.state.sealer.open(uid, claim.annotation(INTENT)) if claim is not None else None
             return record.fence if record is not None else "none"
 

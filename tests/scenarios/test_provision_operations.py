@@ -140,7 +140,7 @@ async def test_nothing_is_made_under_a_record_that_is_not_ours(
     async with Harness(backend, SearchableBackend(OTHER)) as lab:
 
         def look(hook: str) -> None:
-            item = lab.plane.claims.get("default/c")
+            item = lab.plane.state.claims.get("default/c")
             if hook == "provision" and item is not None:
                 records.append(lab.plane.state.sealer.open(item.uid, item.annotation(INTENT)))
 

@@ -289,4 +289,4 @@ async def test_every_object_is_held_once() -> None:
         await harness.create("volumes", volume("v"))
         await harness.start()
         await harness.settle()
-        assert harness.plane.state.free.get("v") is harness.plane.volumes.get("v")
+        assert harness.plane.state.free.get("v") is harness.plane.state.volumes.get("v")

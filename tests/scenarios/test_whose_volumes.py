@@ -174,7 +174,7 @@ async def test_what_the_cache_knows_in_the_end_is_what_the_server_knows() -> Non
         await harness.settle()
         await harness.delete("claims", "a")
         await harness.settle()
-        for cache, kind in ((harness.plane.claims, "claims"), (harness.plane.volumes, "volumes")):
+        for cache, kind in ((harness.plane.state.claims, "claims"), (harness.plane.state.volumes, "volumes")):
             known = {item.uid: item.metadata.resource_version for item in cache.values()}
             stored = {
                 item["metadata"]["uid"]: item["metadata"]["resourceVersion"] for item in await harness.everything(kind)

@@ -17,8 +17,7 @@ from simulation.leader_plants import LEADER_PLANTS
 from simulation.need_plants import NEED_PLANTS
 from simulation.planting import Plant, by_name, replace
 from volplane.controller.actions import Create, Patch, Settled, Wait
-from volplane.controller.runner import Runner
-from volplane.controller.steps import Steps
+from volplane.controller.runner import Runner, Steps
 from volplane.errors import ApiError
 from volplane.intents import operation, record
 from volplane.intents.operation import OperationDeps
@@ -255,7 +254,7 @@ def drop_what_is_refused(stack: ExitStack) -> None:
     """Wait for a change after a refused write, because the server would answer the same."""
 
     def dropped(self: Runner, key: str, error: ApiError) -> None:
-        self._reasons[key] = str(error)
+        self.reasons[key] = str(error)
 
     replace(stack, Runner, "_refused", dropped)
 

@@ -95,7 +95,7 @@ class ClaimReconciler:
                 self._claims.enqueue(woken)
         if isinstance(action, Patch) and action.kind is CLAIMS and "storageClassName" in action.body.get("spec", ()):
             if self._metrics is not None and action.target.uid in self._given:
-                self._metrics.class_given_later(refused=True)
+                self._metrics.retroactive_errors[()].inc()
             self._given.add(action.target.uid)
         return action
 
@@ -107,7 +107,7 @@ class ClaimReconciler:
         if new is None or assigned:
             self._given.discard(present.uid)
         if assigned and self._metrics is not None:
-            self._metrics.class_given_later()
+            self._metrics.retroactive[()].inc()
 
 
 def is_delayed(storage_class: StorageClass) -> bool:

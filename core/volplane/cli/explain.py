@@ -29,8 +29,7 @@ from volplane.explain.read_pod import read_pod
 from volplane.kube.client import Client
 from volplane.kube.kinds import ATTACHMENTS
 from volplane.process.duties import DEFAULT_CONTROLLERS, parse_controllers
-from volplane.process.process import Options
-from volplane.process.read_only import read_control_plane
+from volplane.process.process import Options, read_control_plane
 
 __all__ = ["register"]
 

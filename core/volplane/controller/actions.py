@@ -172,10 +172,6 @@ class LiveReads:
         """Return the object as read in this pass, None if it was absent. KeyError if it was not read."""
         return self._read[kind.struct, key]
 
-    def forget(self) -> None:
-        """Drop all: what was read is outdated, since a conflict was met."""
-        self._read.clear()
-
 
 Flow = Callable[[str], str]
 """key -> the flow that it belongs to in its queue: flows are served in turns."""

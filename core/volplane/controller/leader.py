@@ -290,7 +290,7 @@ class Elector:
         else:
             _LOG.info("lease %s: leading as %s", self._lock.name, leadership.fence)
         if self._metrics is not None:
-            self._metrics.leading(self._lock.name, leadership is not None)
+            self._metrics.leading[(self._lock.name,)].set(leadership is not None)
 
 
 class _Holding:

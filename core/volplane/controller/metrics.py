@@ -2,8 +2,9 @@
 
 Metrics that client-go, the external provisioner or the controllers of Kubernetes have too carry their names here.
 
-There is one `Metrics` a process, in the registry that is passed in or one of its own, never the global one. Code that
-the simulation runs too uses the protocols `ApiMetrics` and `ControllerMetrics`.
+There is one `Metrics` a process, in the registry that is passed in or one of its own, never the global one. Its public
+attributes are metrics; `metrics.lost[labels]` is one series. Code that the simulation runs too uses the protocols
+`ApiMetrics` and `ControllerMetrics`.
 """
 
 from __future__ import annotations
@@ -11,19 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
 from volplane._cloud_metrics import COLLECTORS
+from volplane.controller.workqueue import QueueCounters
 
-__all__ = ["Description", "Metrics"]
+__all__ = ["Description", "Metrics", "Series"]
 
 _LATENCY: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _HOOK: Final = (*_LATENCY, 30.0, 120.0, 600.0)
@@ -50,8 +45,8 @@ class Description(NamedTuple):
     documentation: str
 
 
-class _Children(dict[tuple[str, ...], M]):
-    """The children of one metric by the values of its labels. `labels()` of prometheus-client takes 2 us every time."""
+class Series(dict[tuple[str, ...], M]):
+    """The series of one metric by the values of its labels. `labels()` of prometheus-client takes 2 us every time."""
 
     def __init__(self, metric: M) -> None:
         super().__init__()
@@ -62,23 +57,22 @@ class _Children(dict[tuple[str, ...], M]):
         return child
 
     def clear(self) -> None:
-        """Remove every child, also from the metric."""
+        """Remove every series, also from the metric."""
         self._metric.clear()
         super().clear()
 
-
-def _show_only(gauge: _Children[Gauge], values: Mapping[Any, float]) -> None:
-    """Set the gauge to these values by labels, and to no others."""
-    gauge.clear()
-    for labels, value in values.items():
-        gauge[labels if isinstance(labels, tuple) else (labels,)].set(value)
+    def show(self: Series[Gauge], values: Mapping[Any, float]) -> None:
+        """Set the gauge to these values, by its label or its labels, and remove every other series."""
+        self.clear()
+        for labels, value in values.items():
+            self[labels if isinstance(labels, tuple) else (labels,)].set(value)
 
 
 class Metrics:
     """The metrics of a process. Methods are named after the events that they count."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.registry = CollectorRegistry() if registry is None else registry
+        self.registry = registry or CollectorRegistry()
         self.descriptions: list[Description] = []
         """Every metric, for the documentation."""
         for collector, labels in COLLECTORS:
@@ -87,34 +81,27 @@ class Metrics:
             self.descriptions.append(Description(name, family.type, labels, family.documentation))
             self.registry.register(collector)
 
-        def make(kind: type[M], name: str, documentation: str, *labels: str, **options: Any) -> _Children[M]:
-            self.descriptions.append(Description(name, kind.__name__.lower(), labels, documentation))
-            return _Children(kind(name, documentation, labels, registry=self.registry, **options))
+        def make(kind: type[M], name: str, documentation: str, labels: str = "", **options: Any) -> Series[M]:
+            """Make a metric. labels: their names, with spaces between them."""
+            named = tuple(labels.split())
+            self.descriptions.append(Description(name, kind.__name__.lower(), named, documentation))
+            return Series(kind(name, documentation, named, registry=self.registry, **options))
 
-        self._leading = make(Gauge, "volplane_leading", "1: this process holds the lease and works", "lease")
+        self.leading = make(Gauge, "volplane_leading", "1: this process holds the lease and works", "lease")
 
         # Calls of the API server, under the names of client-go.
         self._requests = make(
-            Counter,
-            "rest_client_requests_total",
-            "Calls of the API server, by status code",
-            "method",
-            "resource",
-            "code",
+            Counter, "rest_client_requests_total", "Calls of the API server, by status code", "method resource code"
         )
         self._request_seconds = make(
             Histogram,
             "rest_client_request_duration_seconds",
             "How long calls of the API server took",
-            "method",
-            "resource",
+            "method resource",
             buckets=_LATENCY,
         )
         self._undecodable = make(
-            Counter,
-            "volplane_undecodable_objects_total",
-            "Objects skipped because they break the schema",
-            "resource",
+            Counter, "volplane_undecodable_objects_total", "Objects skipped because they break the schema", "resource"
         )
         self._lists = make(
             Counter,
@@ -123,7 +110,7 @@ class Metrics:
             "resource",
         )
         self._watch_ends = make(
-            Counter, "volplane_reflector_watch_ends_total", "Watches that ended, and why", "resource", "why"
+            Counter, "volplane_reflector_watch_ends_total", "Watches that ended, and why", "resource why"
         )
         self._events_dropped = make(Counter, "volplane_events_dropped_total", "Events not written, and why", "why")
 
@@ -138,15 +125,11 @@ class Metrics:
             buckets=_LATENCY,
         )
         self._worked = make(
-            Histogram,
-            "workqueue_work_duration_seconds",
-            "How long workers took for a key",
-            "name",
-            buckets=_LATENCY,
+            Histogram, "workqueue_work_duration_seconds", "How long workers took for a key", "name", buckets=_LATENCY
         )
         self._retried = make(Counter, "workqueue_retries_total", "Keys that came back after a failure", "name")
         self._passes = make(
-            Counter, "volplane_reconcile_total", "Passes over an object, by how they ended", "controller", "result"
+            Counter, "volplane_reconcile_total", "Passes over an object, by how they ended", "controller result"
         )
 
         # Hooks, and the operations that call them.
@@ -154,88 +137,87 @@ class Metrics:
             Histogram,
             "storage_operation_duration_seconds",
             "How long calls of hooks took that change storage",
-            "volume_plugin",
-            "operation_name",
-            "status",
-            "migrated",
+            "volume_plugin operation_name status migrated",
             buckets=_OPERATION,
         )
         self._hook_calls = make(
             Counter,
             "volplane_hook_calls_total",
             "Calls of hooks; result: ok, in_progress or the class of the error",
-            "driver",
-            "hook",
-            "result",
+            "driver hook result",
         )
         self._hook_seconds = make(
-            Histogram, "volplane_hook_seconds", "How long calls of hooks took", "driver", "hook", buckets=_HOOK
+            Histogram, "volplane_hook_seconds", "How long calls of hooks took", "driver hook", buckets=_HOOK
         )
         self._runs = make(
             Histogram,
             "volplane_operation_seconds",
             "How long runs of operations took, live checks included",
-            "driver",
-            "operation",
+            "driver operation",
             buckets=_OPERATION,
         )
-        self._operations = make(
+        self.operations = make(
             Gauge,
             "volplane_operations",
             "Operations now, by phase: queued, running, overrun, waiting",
-            "driver",
-            "operation",
-            "phase",
+            "driver operation phase",
         )
         self._operation_errors = make(
-            Counter, "volume_operation_errors_total", "Operations that failed", "plugin_name", "operation_name"
+            Counter, "volume_operation_errors_total", "Operations that failed", "plugin_name operation_name"
         )
-        self._drivers = make(Gauge, "volplane_driver_healthy", "1: the driver can be used now", "driver")
+        self.drivers = make(Gauge, "volplane_driver_healthy", "1: the driver can be used now", "driver")
 
         # Lives of claims and volumes, under the names of the external provisioner and the binder.
-        self._lives = make(
+        self.lives = make(
             Histogram,
             "volume_operation_total_seconds",
             "From the first attempt until the claim is bound or the volume gone",
-            "plugin_name",
-            "operation_name",
+            "plugin_name operation_name",
             buckets=_OPERATION,
         )
-        claim, volume = "controller_persistentvolumeclaim_provision", "controller_persistentvolume_delete"
         self._provisioned = make(
-            Counter, f"{claim}_total", "Calls of `provision` that made an asset", "class", "source"
+            Counter,
+            "controller_persistentvolumeclaim_provision_total",
+            "Calls of `provision` that made an asset",
+            "class source",
         )
         self._provision_failed = make(
-            Counter, f"{claim}_failed_total", "Calls of `provision` that failed", "class", "source"
+            Counter,
+            "controller_persistentvolumeclaim_provision_failed_total",
+            "Calls of `provision` that failed",
+            "class source",
         )
         self._provision_seconds = make(
             Histogram,
-            f"{claim}_duration_seconds",
+            "controller_persistentvolumeclaim_provision_duration_seconds",
             "How long calls of `provision` took that made an asset",
-            "class",
-            "source",
+            "class source",
             buckets=_ATTEMPT,
         )
-        self._deleted = make(Counter, f"{volume}_total", "Calls of `delete` that deleted an asset", "class")
-        self._delete_failed = make(Counter, f"{volume}_failed_total", "Calls of `delete` that failed", "class")
+        self._deleted = make(
+            Counter, "controller_persistentvolume_delete_total", "Calls of `delete` that deleted an asset", "class"
+        )
+        self._delete_failed = make(
+            Counter, "controller_persistentvolume_delete_failed_total", "Calls of `delete` that failed", "class"
+        )
         self._delete_seconds = make(
             Histogram,
-            f"{volume}_duration_seconds",
+            "controller_persistentvolume_delete_duration_seconds",
             "How long calls of `delete` took that deleted an asset",
             "class",
             buckets=_ATTEMPT,
         )
-        self._retroactive = make(Counter, "retroactive_storageclass_total", "Claims given the default class later")
-        self._retroactive_errors = make(
+        self.retroactive = make(Counter, "retroactive_storageclass_total", "Claims given the default class later")
+        self.retroactive_errors = make(
             Counter, "retroactive_storageclass_errors_total", "The same, refused by the server"
         )
-        of_claim = ("namespace", "storage_class", "volume_attributes_class")
-        self._inventory = {
-            "total_pv": make(Gauge, "pv_collector_total_pv_count", "Volumes", "plugin_name", "volume_mode"),
+        of_claim = "namespace storage_class volume_attributes_class"
+        self.inventory = {
+            "total_pv": make(Gauge, "pv_collector_total_pv_count", "Volumes", "plugin_name volume_mode"),
             "bound_pv": make(Gauge, "pv_collector_bound_pv_count", "Bound volumes", "storage_class"),
             "unbound_pv": make(Gauge, "pv_collector_unbound_pv_count", "Volumes that are not bound", "storage_class"),
-            "bound_pvc": make(Gauge, "pv_collector_bound_pvc_count", "Bound claims", *of_claim),
-            "unbound_pvc": make(Gauge, "pv_collector_unbound_pvc_count", "Claims that are not bound", *of_claim),
+            "bound_pvc": make(Gauge, "pv_collector_bound_pvc_count", "Bound claims", of_claim),
+            "unbound_pvc": make(Gauge, "pv_collector_unbound_pvc_count", "Claims that are not bound", of_claim),
         }
 
         # Attachments, under the names of the attach-detach controller.
@@ -251,27 +233,24 @@ class Metrics:
             Gauge,
             "attachdetach_controller_total_volumes",
             "Volumes on nodes, by what wants them (desired_state_of_world) and what has them (actual_state_of_world)",
-            "plugin_name",
-            "state",
+            "plugin_name state",
         )
         self._attachable_in_use = make(
             Gauge,
             "storage_count_attachable_volumes_in_use",
             "Volumes of pods that need attaching, by node",
-            "node",
-            "volume_plugin",
+            "node volume_plugin",
         )
 
         # Leaks, and volumes whose nodes are gone.
-        self._findings = make(
+        self.findings = make(
             Gauge,
             "volplane_leak_findings",
             "What the last leak check found: orphan, ghost, drifted, foreign",
-            "driver",
-            "verdict",
+            "driver verdict",
         )
         self._leak_checks = make(
-            Counter, "volplane_leak_checks_total", "Leak checks, complete or failed", "driver", "result"
+            Counter, "volplane_leak_checks_total", "Leak checks, complete or failed", "driver result"
         )
         self._leak_checked = make(
             Gauge,
@@ -279,14 +258,11 @@ class Metrics:
             "Unix time at which the last complete leak check ended",
             "driver",
         )
-        self._lost = make(Gauge, "volplane_lost_volumes", "Volumes of distributed drivers whose node is gone", "driver")
+        self.lost = make(Gauge, "volplane_lost_volumes", "Volumes of distributed drivers whose node is gone", "driver")
 
     def exposition(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
-
-    def leading(self, lease: str, leading: bool) -> None:
-        self._leading[(lease,)].set(leading)
 
     def api_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
         self._requests[verb, resource, str(code)].inc()
@@ -304,20 +280,14 @@ class Metrics:
     def event_dropped(self, why: str) -> None:
         self._events_dropped[(why,)].inc()
 
-    def queue_added(self, queue: str) -> None:
-        self._added[(queue,)].inc()
-
-    def queue_made(self, queue: str, depth: Callable[[], int]) -> None:
+    def queue_made(self, queue: str, depth: Callable[[], int]) -> QueueCounters:
         self._depth[(queue,)].set_function(depth)
-
-    def queue_waited(self, queue: str, seconds: float) -> None:
-        self._waited[(queue,)].observe(seconds)
-
-    def queue_worked(self, queue: str, seconds: float) -> None:
-        self._worked[(queue,)].observe(seconds)
-
-    def queue_retried(self, queue: str) -> None:
-        self._retried[(queue,)].inc()
+        return QueueCounters(
+            added=self._added[(queue,)].inc,
+            retried=self._retried[(queue,)].inc,
+            waited=self._waited[(queue,)].observe,
+            worked=self._worked[(queue,)].observe,
+        )
 
     def pass_ended(self, runner: str, result: str) -> None:
         self._passes[runner, result].inc()
@@ -344,46 +314,21 @@ class Metrics:
         if failed:
             self._operation_errors[driver, operation].inc()
 
-    def operations_running(self, counts: Mapping[tuple[str, str, str], int]) -> None:
-        """Show the number of all operations, by driver, verb and phase."""
-        _show_only(self._operations, counts)
+    def provision_ended(self, storage_class: str, source: str, seconds: float | None) -> None:
+        """Count a call of `provision`. source: kind of the claim's dataSource. seconds: None if it failed."""
+        if seconds is None:
+            self._provision_failed[storage_class, source].inc()
+        else:
+            self._provisioned[storage_class, source].inc()
+            self._provision_seconds[storage_class, source].observe(seconds)
 
-    def drivers_healthy(self, health: Mapping[str, bool]) -> None:
-        """Show the health of every driver of this process, by name."""
-        _show_only(self._drivers, health)
-
-    def provision_succeeded(self, storage_class: str, seconds: float, *, source: str = "") -> None:
-        """Count a call that made an asset. source: kind of the claim's dataSource."""
-        self._provisioned[storage_class, source].inc()
-        self._provision_seconds[storage_class, source].observe(seconds)
-
-    def provision_failed(self, storage_class: str, *, source: str = "") -> None:
-        self._provision_failed[storage_class, source].inc()
-
-    def delete_succeeded(self, storage_class: str, seconds: float) -> None:
-        """Count a call that deleted an asset."""
-        self._deleted[(storage_class,)].inc()
-        self._delete_seconds[(storage_class,)].observe(seconds)
-
-    def delete_failed(self, storage_class: str) -> None:
-        self._delete_failed[(storage_class,)].inc()
-
-    def operation_finished(self, plugin: str, operation: str, seconds: float) -> None:
-        """Count the time that a user waited: for a bound claim ("provision") or a deleted volume ("delete")."""
-        self._lives[plugin, operation].observe(seconds)
-
-    def class_given_later(self, *, refused: bool = False) -> None:
-        """Count a claim without a class that got the default one, or that the server refused."""
-        (self._retroactive_errors if refused else self._retroactive)[()].inc()
-
-    def counted(self, what: str, labels: tuple[str, ...], change: int) -> None:
-        """Change the number of claims or volumes. what: a key of the inventory, such as "bound_pv"."""
-        self._inventory[what][labels].inc(change)
-
-    def uncounted(self) -> None:
-        """Clear the numbers of claims and volumes."""
-        for gauge in self._inventory.values():
-            gauge.clear()
+    def delete_ended(self, storage_class: str, seconds: float | None) -> None:
+        """Count a call of `delete`. seconds: None if it failed."""
+        if seconds is None:
+            self._delete_failed[(storage_class,)].inc()
+        else:
+            self._deleted[(storage_class,)].inc()
+            self._delete_seconds[(storage_class,)].observe(seconds)
 
     def detach_forced(self, reason: str) -> None:
         """Count a volume that was detached though its node may use it. reason: "timeout" or "out-of-service"."""
@@ -391,18 +336,11 @@ class Metrics:
 
     def volumes_on_nodes(self, worlds: Mapping[tuple[str, str], int], in_use: Mapping[tuple[str, str], int]) -> None:
         """Show the numbers of volumes, by plugin and state, and by node and plugin."""
-        _show_only(self._attached_volumes, worlds)
-        _show_only(self._attachable_in_use, in_use)
+        self._attached_volumes.show(worlds)
+        self._attachable_in_use.show(in_use)
 
     def leak_checked(self, driver: str, at: float | None) -> None:
         """Count a leak check. at: Unix time of its end, None if it failed."""
         self._leak_checks[driver, "failed" if at is None else "complete"].inc()
         if at is not None:
             self._leak_checked[(driver,)].set(at)
-
-    def leak_findings(self, driver: str, verdict: str, count: int) -> None:
-        self._findings[driver, verdict].set(count)
-
-    def volumes_lost(self, counts: Mapping[str, int]) -> None:
-        """Show the numbers of volumes whose node is gone, by driver."""
-        _show_only(self._lost, counts)

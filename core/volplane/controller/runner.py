@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
 
 import msgspec
@@ -35,9 +35,7 @@ from volplane.controller.actions import (
     started,
     warning,
 )
-from volplane.controller.clock import LoopTime
 from volplane.controller.logs import new_span, trace_of
-from volplane.controller.steps import NothingChanged, Steps
 from volplane.controller.workqueue import AdaptiveConcurrency, ControllerMetrics, WorkQueue
 from volplane.errors import (
     ApiConflict,
@@ -47,13 +45,14 @@ from volplane.errors import (
     BackoffError,
     OperationError,
     OperationInProgress,
+    VolplaneError,
 )
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
 
-__all__ = ["Dispatcher", "Runner"]
+__all__ = ["Dispatcher", "NothingChanged", "Runner", "Steps"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -82,46 +81,41 @@ class Dispatcher(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class Runner:
     """Keeps the objects of one kind as they should be."""
 
-    def __init__(
-        self,
-        name: str,
-        decide: Decide,
-        *,
-        kind: Kind[Any],
-        caches: Mapping[str, Cache[Any]],
-        client: Client,
-        recorder: Recorder,
-        dispatcher: Dispatcher,
-        workers: int = 64,
-        flow: Flow | None = None,
-        predicate: Predicate | None = None,
-        may_begin: Callable[[], bool] = lambda: True,
-        metrics: ControllerMetrics | None = None,
-    ) -> None:
-        """name: for logs and metrics. kind: what keys are of; events about a refused call go there. caches: by plural;
-        what is written or read live goes into them. workers: keys in flight at once. flow: flows are served in turns,
-        and one has at most half of the workers, fewer while the loop is busy (see `AdaptiveConcurrency`).
-        predicate: asked when a key is added: no pass is spent on what it refuses.
-        may_begin: asked before each step; while it is false none is taken.
-        """
-        self.name = name
-        self._decide = decide
-        self._predicate = predicate
-        self._may_begin = may_begin
-        self._kind = kind
-        self._caches = caches
-        self._steps = Steps(client, caches)
-        self._recorder = recorder
-        self._dispatcher = dispatcher
-        self._workers = workers
-        self._metrics = metrics
-        concurrency = None if flow is None else AdaptiveConcurrency(maximum=max(1, workers // _SHARE), minimum=_FEWEST)
-        self._queue = WorkQueue(name, flow=flow or (lambda _key: ""), concurrency=concurrency, metrics=metrics)
-        self._now = LoopTime()
-        self._reasons: dict[str, str] = {}
+    name: str
+    """For logs and metrics."""
+    decide: Decide
+    _: KW_ONLY
+    kind: Kind[Any]
+    """What keys are of. Events about a refused call go there."""
+    caches: Mapping[str, Cache[Any]]
+    """By plural; what is written or read live goes into them."""
+    client: Client
+    recorder: Recorder
+    dispatcher: Dispatcher
+    workers: int = 64
+    """Keys in flight at once."""
+    flow: Flow | None = None
+    """Flows are served in turns, and one has at most half of the workers, fewer while the loop is busy (see
+    `AdaptiveConcurrency`).
+    """
+    predicate: Predicate | None = None
+    """Asked when a key is added: no pass is spent on what it refuses."""
+    may_begin: Callable[[], bool] = lambda: True
+    """Asked before each step; while it is false none is taken."""
+    metrics: ControllerMetrics | None = None
+    reasons: dict[str, str] = field(init=False, default_factory=dict)
+    """Why each key waits, or what failed, in plain words; keys that are as they should be are absent."""
+
+    def __post_init__(self) -> None:
+        most = max(1, self.workers // _SHARE)
+        concurrency = None if self.flow is None else AdaptiveConcurrency(maximum=most, minimum=_FEWEST)
+        flow = self.flow or (lambda _key: "")
+        self.queue = WorkQueue(self.name, flow=flow, concurrency=concurrency, metrics=self.metrics)
+        self._steps = Steps(self.client, self.caches)
         self._stopping = False
         self._passes = 0
         self._warned_at = float("-inf")
@@ -131,50 +125,35 @@ class Runner:
         """Decide about `key` soon, or after so many seconds, unless all is well by the predicate. May be called before
         `run`.
         """
-        if self._predicate is not None and not self._queue.in_work(key) and not self._predicate(key):
-            self._reasons.pop(key, None)
+        if self.predicate is not None and key not in self.queue.working and not self.predicate(key):
+            self.reasons.pop(key, None)
         elif after > 0:
-            self._queue.add_after(key, after)
+            self.queue.add_after(key, after)
         else:
-            self._queue.add(key)
-
-    @property
-    def reasons(self) -> Mapping[str, str]:
-        """Why each key waits, or what failed, in plain words; keys that are as they should be are absent."""
-        return MappingProxyType(self._reasons)
-
-    @property
-    def idle(self) -> bool:
-        """Whether no key is queued, in work or due now. Operations in flight are the registry's."""
-        return self._queue.idle
-
-    @property
-    def next_due(self) -> float | None:
-        """Loop time at which a key comes back by itself."""
-        return self._queue.next_due
+            self.queue.add(key)
 
     async def run(self) -> None:
         """Work until `stop` (returns once the steps being taken are finished) or until cancelled."""
-        for cache in self._caches.values():
+        for cache in self.caches.values():
             await cache.wait_synced()
         async with asyncio.TaskGroup() as workers:
-            for number in range(self._workers):
+            for number in range(self.workers):
                 workers.create_task(self._work(), name=f"{self.name}-{number}")
 
     def stop(self) -> None:
         """Let each worker finish its current step, and no more."""
         self._stopping = True
-        self._queue.close()
+        self.queue.close()
 
     async def _work(self) -> None:
         logs.bind(controller=self.name)
         ours = logs.fields()
-        while (key := await self._queue.get()) is not None:
-            logs.rebind(ours, object=key, trace=trace_of(self._about(key), self._caches), span=new_span())
+        while (key := await self.queue.get()) is not None:
+            logs.rebind(ours, object=key, trace=trace_of(self._about(key), self.caches), span=new_span())
             try:
                 await self._process(key)
             finally:
-                self._queue.done(key)
+                self.queue.done(key)
             self._passes += 1
             if self._passes >= _YIELD_EVERY:
                 # A pass without a call never waits: 100,000 of them (after a list) would delay leases and answers.
@@ -186,21 +165,15 @@ class Runner:
         self._failure_events.pop(key, None)
         try:
             result = await self._reconcile(key)
-            self._queue.forget(key)
+            self.queue.forget(key)
         except ApiConflict as error:
             result = "conflict"
             self._retry(key, error, backoff.RECONCILE_FAILED, level=logging.INFO)
-            self._report_lasting(key, "ApiCallRefused", f"The Kubernetes API reports conflicts without end: {error}")
+            text = f"The Kubernetes API reports conflicts without end: {error}"
+            self._report(key, "ApiCallRefused", text, lasting=True)
         except ApiUnavailable as error:
             result = "unavailable"
-            level = self._unavailable_level()
-            self._retry(key, error, backoff.API_UNAVAILABLE, asked=error.retry_after, level=level)
-            if error.status == 500 and "failed calling webhook" in error.message:
-                # It concerns this object, not the whole server, and each try may last as long as the webhook's timeout.
-                if not self._report_failure(key, str(error), "; trying again"):
-                    self._warn(key, "ApiCallFailed", f"The Kubernetes API failed a call: {error}", "; trying again")
-            elif error.status == 500 and self._queue.failures(key) >= _TRIES_UNREPORTED:
-                self._report_failure(key, str(error), "; trying again")
+            self._unavailable(key, error)
         except ApiError as error:
             result = "refused"
             self._refused(key, error)
@@ -208,42 +181,45 @@ class Runner:
             result = "unsettled"
             self._retry(key, error, backoff.RECONCILE_FAILED, level=logging.ERROR)
             advice = "does an admission webhook or another controller undo it?"
-            self._report_lasting(key, "ApiWriteUndone", f"What volplane writes does not stay: {error}; {advice}")
+            text = f"What volplane writes does not stay: {error}; {advice}"
+            self._report(key, "ApiWriteUndone", text, lasting=True)
         except Exception as error:  # noqa: BLE001 -- a decision that fails may not stop the other keys
             result = "error"
-            seconds = self._queue.retry(key, backoff.RECONCILE_FAILED)
-            self._reasons[key] = f"an internal error: {type(error).__name__}: {error}"
+            seconds = self.queue.retry(key, backoff.RECONCILE_FAILED)
+            self.reasons[key] = f"an internal error: {type(error).__name__}: {error}"
             _LOG.exception("deciding failed; trying again in %.3g s", seconds)
-        if self._metrics is not None:
-            self._metrics.pass_ended(self.name, result)
+        if self.metrics is not None:
+            self.metrics.pass_ended(self.name, result)
 
     async def _reconcile(self, key: str) -> str:
         """Decide and take steps until nothing is left to do for now; return how the pass ended, for metrics."""
         reads = LiveReads()
         conflicts = 0
         action: Action | None = None
-        written = False
+        written = False  # whether the last step was a write of this object, which the server answered
         for _ in range(_MOST_STEPS):
             if self._stopping:
                 return "stopped"
-            if not self._may_begin():
-                self._reasons[key] = "the lease is over, or nearly"
-                self._queue.add_after(key, backoff.LIVE_STATE_FORBIDS.delay())
+            if not self.may_begin():
+                # Another process may lead by now: what this one decides is no longer to be written.
+                self.reasons[key] = "the lease is over, or nearly"
+                self.queue.add_after(key, backoff.LIVE_STATE_FORBIDS.delay())
                 return "stopped"
             if not reads:
                 # This decision sees our own writes, which have added the key too; live reads may be older than they
                 # are.
-                self._queue.seen(key)
-            action = self._decide(key, reads)
+                self.queue.seen(key)
+            action = self.decide(key, reads)
             if isinstance(action, Wait | Settled | Run):
                 return self._end_pass(key, action, written=written)
             try:
                 await self._perform(key, action, reads)
-                written = isinstance(action, Patch | Delete) and action.kind is self._kind and action.target.key == key
+                written = isinstance(action, Patch | Delete) and action.kind is self.kind and action.target.key == key
             except _StaleCache as stale:
+                # The decision rests on objects that have changed: what was read live in this pass is outdated, too.
                 written = False
                 _LOG.debug("read again: %s", stale)
-                reads.forget()
+                reads = LiveReads()
                 conflicts += 1
                 if conflicts > _MOST_CONFLICTS:
                     raise ApiConflict(f"{conflicts} conflicts in a row, the last: {stale}", status=409) from stale
@@ -256,6 +232,7 @@ class Runner:
                 try:
                     await (self._steps.patch(action) if isinstance(action, Patch) else self._steps.delete(action))
                 except (ApiConflict, ApiNotFound) as error:
+                    # The object is another one than was decided upon: nothing is forced, the decision is made again.
                     await self._steps.refresh(action.kind, action.target.key)
                     raise _StaleCache(f"{_describe(action)}: {error}") from error
             case Create():
@@ -268,7 +245,8 @@ class Runner:
                 await self._steps.read(action.kind, action.key, reads)
                 return
         _LOG.debug("%s", action.why)
-        self._record(action.events)
+        for event in action.events:
+            self.recorder.record(event)
 
     def _end_pass(self, key: str, action: Wait | Settled | Run, *, written: bool) -> str:
         """Perform what ends a pass; return how it ended, for metrics.
@@ -276,38 +254,33 @@ class Runner:
         written: whether the last step was a write of this object, which the server answered.
         """
         if isinstance(action, Run):
-            self._start(key, msgspec.structs.replace(action, live=True) if written else action)
+            run = msgspec.structs.replace(action, live=True) if written else action
+            try:
+                self.dispatcher.start(run, lambda: self.queue.add(key))
+            except OperationInProgress:
+                self.reasons[key] = f"another operation holds {run.asset}"
+            except BackoffError as error:
+                self.reasons[key] = str(error)
+            except OperationError as error:
+                self.reasons[key] = str(error)
+                self.queue.retry(key, backoff.REGISTRY_CLOSED)
+            else:
+                self.reasons[key] = started(run.name)
             return "operation"
-        self._record(action.events)
+        for event in action.events:
+            self.recorder.record(event)
         if isinstance(action, Settled):
-            self._reasons.pop(key, None)
+            self.reasons.pop(key, None)
             return "done"
-        self._reasons[key] = action.reason
+        self.reasons[key] = action.reason
         if action.seconds is not None:
-            self._queue.add_after(key, action.seconds)
+            self.queue.add_after(key, action.seconds)
         return "wait"
-
-    def _start(self, key: str, action: Run) -> None:
-        try:
-            self._dispatcher.start(action, lambda: self._queue.add(key))
-        except OperationInProgress:
-            self._reasons[key] = f"another operation holds {action.asset}"
-        except BackoffError as error:
-            self._reasons[key] = str(error)
-        except OperationError as error:
-            self._reasons[key] = str(error)
-            self._queue.retry(key, backoff.REGISTRY_CLOSED)
-        else:
-            self._reasons[key] = started(action.name)
-
-    def _record(self, events: tuple[EventRecord, ...]) -> None:
-        for event in events:
-            self._recorder.record(event)
 
     def _retry(self, key: str, error: Exception, row: Backoff, *, asked: float | None = None, level: int) -> float:
         """Queue a key that failed again, log the error, keep it as the reason, and return the delay in seconds."""
-        seconds = self._queue.retry(key, row, asked=asked)
-        self._reasons[key] = str(error)
+        seconds = self.queue.retry(key, row, asked=asked)
+        self.reasons[key] = str(error)
         _LOG.log(level, "trying again in %.3g s: %s", seconds, error)
         return seconds
 
@@ -315,42 +288,138 @@ class Runner:
         """Record an event on the object: the server will answer the same until a user changes something."""
         seconds = self._retry(key, error, backoff.API_REFUSED, level=logging.ERROR)
         text = f"The Kubernetes API refused a call ({f'{error.status} {error.reason}'.strip()}): {error.message}"
-        if not self._report_failure(key, str(error), again := f"; trying again in {seconds:.3g} s"):
-            self._warn(key, "ApiCallRefused", text, again)
+        self._report(key, "ApiCallRefused", text, what=str(error), again=f"; trying again in {seconds:.3g} s")
 
-    def _report_lasting(self, key: str, reason: str, text: str) -> None:
-        """Record an event about a failure that usually ends by itself, once it has lasted."""
-        if self._queue.failures(key) >= _TRIES_UNREPORTED and not self._report_failure(key, text, ""):
-            self._warn(key, reason, text)
+    def _unavailable(self, key: str, error: ApiUnavailable) -> None:
+        """Try again soon. It concerns every key: one warning every few seconds, the rest at the level of debug."""
+        now, level = asyncio.get_running_loop().time(), logging.DEBUG
+        if now >= self._warned_at + _WARN_EVERY:
+            self._warned_at, level = now, logging.WARNING
+        self._retry(key, error, backoff.API_UNAVAILABLE, asked=error.retry_after, level=level)
+        if error.status == 500 and "failed calling webhook" in error.message:
+            # It concerns this object, not the whole server, and each try may last as long as the webhook's timeout.
+            text = f"The Kubernetes API failed a call: {error}"
+            self._report(key, "ApiCallFailed", text, what=str(error), again="; trying again")
+        elif error.status == 500:
+            self._report(key, "", "", what=str(error), again="; trying again", lasting=True)
 
-    def _warn(self, key: str, reason: str, text: str, again: str = "") -> None:
-        """Record an event on the object. again: when it is tried again, which makes no other event of it."""
-        if (about := self._about(key)) is not None:
-            self._record((warning(self._kind, about, reason, text + again, same_as=text),))
+    def _report(
+        self, key: str, reason: str, text: str, *, what: str = "", again: str = "", lasting: bool = False
+    ) -> None:
+        """Record the event that the failed step has for its failure, with `what` (or `text`) added. If it has none,
+        record a warning about the object, unless `reason` is empty.
+
+        again: when it is tried again, which makes no other event of it. lasting: the failure usually ends by itself,
+        and is reported once it has lasted.
+        """
+        if lasting and self.queue.failures.get(key, 0) < _TRIES_UNREPORTED:
+            return
+        if (event := self._failure_events.get(key)) is not None:
+            text = f"{event.message}: {what or text}"
+            self.recorder.record(msgspec.structs.replace(event, message=text + again, same_as=text))
+        elif reason and (about := self._about(key)) is not None:
+            self.recorder.record(warning(self.kind, about, reason, text + again, same_as=text))
 
     def _about(self, key: str) -> KubeObject | None:
-        cache = self._caches.get(self._kind.plural)
+        cache = self.caches.get(self.kind.plural)
         return None if cache is None else cache.get(key)
 
-    def _report_failure(self, key: str, what: str, again: str) -> bool:
-        """Record the event that the failed step has for its failure, with `what` and when it is tried `again` added.
 
-        Returns whether it has one.
-        """
-        event = self._failure_events.get(key)
-        if event is None:
+class Steps:
+    """Performs steps and puts the answers into `caches` (by plural). Kinds without a cache can be used too, and other
+    structs than a cache holds.
+    """
+
+    def __init__(self, client: Client, caches: Mapping[str, Cache[Any]]) -> None:
+        self._client = client
+        self._caches = caches
+
+    async def patch(self, step: Patch) -> None:
+        """Patch the object. Raises NothingChanged, or an Api error."""
+        target = step.target
+        metadata = {**step.body.get("metadata", {}), "resourceVersion": target.metadata.resource_version}
+        body = {**step.body, "metadata": metadata}
+        answer = await self._client.patch(step.kind, target.key, body, subresource=step.subresource)
+        gone = self._learn(step.kind, answer)
+        if answer.version == target.version and not gone:
+            raise NothingChanged(f"the patch of {step.kind.plural} {target.key} ({step.why}) changed nothing")
+
+    async def create(self, step: Create) -> bool:
+        """Create the object and return True; False if it existed already, and was read into the cache instead."""
+        try:
+            answer = await self._client.create(step.kind, step.body)
+        except ApiError as error:
+            if not error.already_exists:
+                raise
+            metadata = step.body.get("metadata", {})
+            name, namespace = metadata.get("name", ""), metadata.get("namespace", "")
+            await self.refresh(step.kind, f"{namespace}/{name}" if namespace and step.kind.namespaced else name)
             return False
-        text = f"{event.message}: {what}"
-        self._record((msgspec.structs.replace(event, message=text + again, same_as=text),))
+        self._learn(step.kind, answer)
         return True
 
-    def _unavailable_level(self) -> int:
-        """Return the log level of a failure that concerns every key: one warning every few seconds, the rest debug."""
-        now = self._now()
-        if now < self._warned_at + _WARN_EVERY:
-            return logging.DEBUG
-        self._warned_at = now
-        return logging.WARNING
+    async def delete(self, step: Delete) -> None:
+        """Delete the object. Raises ApiConflict if it is not the one that was decided upon."""
+        target = step.target
+        left = await self._client.delete(
+            step.kind,
+            target.key,
+            uid=target.uid,
+            resource_version=target.metadata.resource_version if step.exact else None,
+            grace_seconds=step.grace_seconds,
+        )
+        cache = self._cache_of(step.kind)
+        if cache is not None and left is None:
+            cache.observe_deleted(target.key, target.uid)
+        elif cache is not None and left is not None:
+            cache.observe(left)
+
+    async def read(self, kind: Kind[Any], key: str, reads: LiveReads) -> None:
+        """Read live into the cache and into `reads`: the newest of what the server and the cache know of this object.
+
+        Another object of that name in the cache does not count: after a restore from a backup it no longer exists.
+        """
+        live = await self.refresh(kind, key)
+        cache = self._cache_of(kind)
+        cached = cache.get(key) if cache is not None else None
+        if live is not None and cached is not None and cached.uid == live.uid and cached.version > live.version:
+            live = cached
+        reads.put(kind, key, live)
+
+    async def refresh(self, kind: Kind[Any], key: str) -> KubeObject | None:
+        """Read live into the cache; None if the object does not exist."""
+        cache = self._cache_of(kind)
+        before = None if cache is None else cache.get(key)
+        try:
+            live: KubeObject = await self._client.get(kind, key)
+        except ApiNotFound:
+            # What the cache held before the server answered is gone; what came into it meanwhile is newer than this.
+            if cache is not None and before is not None:
+                cache.observe_deleted(key, before.uid)
+            return None
+        if cache is not None:
+            cache.observe(live)
+        return live
+
+    def _cache_of(self, kind: Kind[Any]) -> Cache[Any] | None:
+        cache = self._caches.get(kind.plural)
+        return cache if cache is not None and cache.kind.struct is kind.struct else None
+
+    def _learn(self, kind: Kind[Any], answer: KubeObject) -> bool:
+        """Put an answer into the cache; return True if its last finalizer was removed, and the object with it."""
+        meta = answer.metadata
+        # The API server answers with the object as it was when the last finalizer was removed; a watch event follows.
+        gone = answer.terminating and not meta.finalizers and not meta.deletion_grace_period_seconds
+        cache = self._cache_of(kind)
+        if cache is not None and gone:
+            cache.observe_deleted(answer.key, answer.uid)
+        elif cache is not None:
+            cache.observe(answer)
+        return gone
+
+
+class NothingChanged(VolplaneError):
+    """A patch left the object as it was: the same decision would follow without end."""
 
 
 class _StaleCache(Exception):

@@ -10,17 +10,37 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import sys
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from volplane._delays import Backoff
-from volplane.controller.clock import LoopTime
 from volplane.kube.transport import ApiMetrics
 
-__all__ = ["AdaptiveConcurrency", "ControllerMetrics", "DelayingQueue", "Flows", "WorkQueue"]
+__all__ = [
+    "AdaptiveConcurrency",
+    "ControllerMetrics",
+    "DelayingQueue",
+    "Flows",
+    "LoopTime",
+    "QueueCounters",
+    "WorkQueue",
+]
+
+
+class LoopTime:
+    """Returns, when called, the time of the loop that first called it: for paths where looking up the loop costs."""
+
+    __slots__ = ("_time",)
+
+    def __init__(self) -> None:
+        self._time: Callable[[], float] | None = None
+
+    def __call__(self) -> float:
+        if self._time is None:
+            self._time = asyncio.get_running_loop().time
+        return self._time()
 
 
 class DelayingQueue:
@@ -100,20 +120,26 @@ _DECREASE: Final = 0.9
 _INCREASE: Final = 0.25
 
 
+class QueueCounters(NamedTuple):
+    """Where one queue counts: client-go's `workqueue_*` metrics."""
+
+    added: Callable[[], None]
+    retried: Callable[[], None]
+    waited: Callable[[float], None]
+    """Seconds until a worker took a key."""
+    worked: Callable[[float], None]
+    """Seconds until the worker was done with it."""
+
+
 class ControllerMetrics(ApiMetrics, Protocol):
-    """Where queues and runners count, beside what they call; `queue_*` are client-go's `workqueue_*` metrics."""
+    """Where queues and runners count, beside what they call."""
 
-    def queue_added(self, queue: str) -> None: ...
+    def queue_made(self, queue: str, depth: Callable[[], int]) -> QueueCounters:
+        """Return the counters of the queue. A queue that is made again under its name replaces the former one.
 
-    def queue_made(self, queue: str, depth: Callable[[], int]) -> None:
-        """depth: how many keys wait in it now. A queue that is made again under its name replaces the former one."""
+        depth: how many keys wait in it now.
+        """
         ...
-
-    def queue_waited(self, queue: str, seconds: float) -> None: ...
-
-    def queue_worked(self, queue: str, seconds: float) -> None: ...
-
-    def queue_retried(self, queue: str) -> None: ...
 
     def pass_ended(self, runner: str, result: str) -> None:
         """result: done, wait, operation, conflict, unavailable, refused, error, unsettled, stopped."""
@@ -138,33 +164,32 @@ class WorkQueue:
         """flow: the flow of a key, determined again each time it is queued. concurrency: how many keys of one flow may
         be in work at once; None: any number.
         """
-        self._name = name
         self._flow = flow
-        self._metrics = metrics
         self._now = LoopTime()
         self._flows = Flows(concurrency, self._now)
         self._waiters: deque[asyncio.Future[None]] = deque()
         """Of workers for which there is no key."""
         self._queued: dict[str, float] = {}
-        self._working: dict[str, tuple[float, str]] = {}
-        """Loop time at which the work began, and the flow."""
-        self._again: dict[str, None] = {}
-        self._failures: dict[str, int] = {}
+        self.working: dict[str, tuple[float, str]] = {}
+        """Keys in work, in the order they were taken: loop time at which the work began, and the flow."""
+        self._again: set[str] = set()
+        """Keys in work that were added meanwhile."""
+        self.failures: dict[str, int] = {}
+        """How often in a row `retry` was called for a key."""
         self._delays = DelayingQueue(self.add, self._now)
         self._closed = False
-        if metrics is not None:
-            metrics.queue_made(name, self.__len__)
+        self._counters = metrics.queue_made(name, self.__len__) if metrics is not None else None
 
     def add(self, key: str) -> None:
         """Queue a key now. Nothing happens if it is queued already, or after `close`."""
         if self._closed or key in self._queued or key in self._again:
             return
-        if self._metrics is not None:
-            self._metrics.queue_added(self._name)
-        if key in self._working:
-            self._again[key] = None
-            return
-        self._put(key)
+        if self._counters is not None:
+            self._counters.added()
+        if key in self.working:
+            self._again.add(key)
+        else:
+            self._put(key)
 
     def add_after(self, key: str, seconds: float) -> None:
         """Queue a key `seconds` from now. Of several delays of a key the earliest counts."""
@@ -180,25 +205,16 @@ class WorkQueue:
 
         The failures of a key are counted together, whatever their back-off. asked: what the other side asked for.
         """
-        failures = self._failures.get(key, 0) + 1
-        self._failures[key] = failures
+        failures = self.failures[key] = self.failures.get(key, 0) + 1
         seconds = backoff.delay(failures, asked=asked)
-        if self._metrics is not None:
-            self._metrics.queue_retried(self._name)
+        if self._counters is not None:
+            self._counters.retried()
         self.add_after(key, seconds)
         return seconds
 
     def forget(self, key: str) -> None:
         """Count the failures of the key from zero again: it did not fail."""
-        self._failures.pop(key, None)
-
-    def in_work(self, key: str) -> bool:
-        """Return whether a worker has the key."""
-        return key in self._working
-
-    def failures(self, key: str) -> int:
-        """Return how often in a row `retry` was called for the key."""
-        return self._failures.get(key, 0)
+        self.failures.pop(key, None)
 
     async def get(self) -> str | None:
         """Return the next key, once there is one; it is in work until `done`. None: the queue is closed."""
@@ -216,24 +232,24 @@ class WorkQueue:
         flow, key = taken
         now = self._now()
         waited = now - self._queued.pop(key)
-        self._working[key] = now, flow
-        if self._metrics is not None:
-            self._metrics.queue_waited(self._name, waited)
+        self.working[key] = now, flow
+        if self._counters is not None:
+            self._counters.waited(waited)
         return key
 
     def seen(self, key: str) -> None:
         """Drop additions of the key so far: its worker looks at the newest state from now on."""
-        self._again.pop(key, None)
+        self._again.discard(key)
 
     def done(self, key: str) -> None:
         """End the work on a key from `get`; queue the key if it was added meanwhile."""
-        began, flow = self._working.pop(key)
+        began, flow = self.working.pop(key)
         if self._flows.leave(flow):
             self._wake_one()
-        if self._metrics is not None:
-            self._metrics.queue_worked(self._name, self._now() - began)
+        if self._counters is not None:
+            self._counters.worked(self._now() - began)
         if key in self._again:
-            del self._again[key]
+            self._again.remove(key)
             self._put(key)
 
     def close(self) -> None:
@@ -248,15 +264,10 @@ class WorkQueue:
         return len(self._queued)
 
     @property
-    def working(self) -> list[str]:
-        """Keys in work, in the order they were taken."""
-        return list(self._working)
-
-    @property
     def idle(self) -> bool:
         """Whether nothing is queued, in work, or due now."""
         due = self.next_due
-        return not self._queued and not self._working and (due is None or due > self._now())
+        return not self._queued and not self.working and (due is None or due > self._now())
 
     @property
     def next_due(self) -> float | None:
@@ -369,15 +380,14 @@ class Flows:
 
     def _line_up(self, flow: str) -> bool:
         """Append the flow to the order if it has keys and is below its limit; return whether it is there."""
-        if flow not in self._waiting or self._working[flow] >= self._limit():
+        if flow not in self._waiting:
             return False
+        if (bound := self._concurrency) is not None:
+            limit = bound.limit if len(self._active) > 1 else bound.maximum
+            if self._working[flow] >= limit:
+                return False
         self._order.setdefault(flow)
         return True
-
-    def _limit(self) -> int:
-        if self._concurrency is None:
-            return sys.maxsize
-        return self._concurrency.limit if len(self._active) > 1 else self._concurrency.maximum
 
     def _touch(self, flow: str) -> float:
         """Mark the flow as active; return the time."""

@@ -9,11 +9,11 @@ import asyncio
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
 from volplane.attach.desired import NODE_INDEX, VOLUME_INDEXES
-from volplane.controller.clock import SystemClock
 from volplane.drivers.driver import LoadedDrivers
 from volplane.drivers.executor import HookCalls, ThreadExecutor
 from volplane.drivers.registry import DriverRegistry
@@ -80,7 +80,6 @@ async def _state_around(client: Client, pod: Pod, claims: Sequence[str]) -> Clus
 
     Other pods that use its claims are in its namespace.
     """
-    clock = SystemClock()
     cluster = ClusterState(
         cluster_id="",
         claims=Cache(CLAIMS, CLAIM_INDEXES),
@@ -90,8 +89,8 @@ async def _state_around(client: Client, pod: Pod, claims: Sequence[str]) -> Clus
         nodes=Cache(NODES),
         drivers=DriverRegistry(LoadedDrivers(), HookCalls(LoadedDrivers(), ThreadExecutor())),
         sealer=Sealer(secrets.token_bytes(32)),
-        now=clock.now,
-        monotonic=clock.monotonic,
+        now=lambda: datetime.now(UTC),
+        monotonic=asyncio.get_running_loop().time,
     )
     for claim in await asyncio.gather(*(client.find(CLAIMS, key) for key in claims)):
         if claim is None:

@@ -226,7 +226,7 @@ class LeakCheck:
     def _count(self, name: str) -> None:
         if self._metrics is not None:
             for verdict in Verdict:
-                self._metrics.leak_findings(name, verdict, self.observations.count(name, verdict))
+                self._metrics.findings[name, verdict].set(self.observations.count(name, verdict))
 
     def forget(self) -> None:
         """Reset findings and their metrics: another process checks from now on."""

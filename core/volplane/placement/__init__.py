@@ -39,7 +39,7 @@ def _assigner(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         resync=cluster.claims.keys,
         of_driver=handlers.claims_of_driver,
         flow=cluster.flow_of_claim,
-        measure=lambda metrics: metrics.volumes_lost(state.count_lost()),
+        measure=lambda metrics: metrics.lost.show(state.count_lost()),
     )
     yield Controller(
         queue="node-volumes",

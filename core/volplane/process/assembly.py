@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from random import Random
 from typing import Any
 
 from volplane.attach.comparison import AttachmentComparison
 from volplane.controller.actions import Recorder
-from volplane.controller.clock import Clock
 from volplane.controller.controller import Controller, LateQueue, Role, Watch
 from volplane.controller.metrics import Metrics
 from volplane.controller.runner import Runner
-from volplane.controller.workqueue import ControllerMetrics
+from volplane.controller.workqueue import ControllerMetrics, LoopTime
 from volplane.drivers.driver import Driver, LoadedDrivers
 from volplane.drivers.executor import CallHook, HookCalls, HookExecutor
 from volplane.drivers.registry import DriverRegistry
@@ -46,28 +46,29 @@ _WORKERS_OF_NODE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
-    """What a control plane is built from. All parts belong to one event loop.
-
-    executor: runs the hooks; the caller closes it. fence: returns the text of our term's `Fence`.
-    may_begin: whether the lease lasts long enough to begin something that changes cluster or storage; for any thread.
-    call_hook: calls a hook in a thread of the executor. fenced: gets the term of a later leader that a storage knows,
-    in that thread. metrics: of runners and reflectors. lifecycle_metrics: of claims, volumes, hooks and leaks. metrics
-    None: nothing is counted.
-    """
+    """What a control plane is built from. All parts belong to one event loop."""
 
     client: Client
     loaded: LoadedDrivers
     executor: HookExecutor
+    """Runs the hooks; the caller closes it."""
     recorder: Recorder
     sealer: Sealer
-    clock: Clock
+    now: Callable[[], datetime]
+    """The wall clock."""
     random: Random
     fence: Callable[[], str] = lambda: ""
+    """Returns the text of our term's `Fence`."""
     may_begin: Callable[[], bool] = lambda: True
+    """Whether the lease lasts long enough to begin something that changes cluster or storage; for any thread."""
     metrics: ControllerMetrics | None = None
+    """Of runners and reflectors; None = nothing is counted."""
     lifecycle_metrics: Metrics | None = None
+    """Of claims, volumes, hooks and leaks; None = nothing is counted."""
     call_hook: CallHook = Driver.call
+    """Calls a hook in a thread of the executor."""
     fenced: Callable[[str], None] = lambda _term: None
+    """Gets the term of a later leader that a storage knows, in a thread of the executor."""
 
 
 def build(role: Role, parts: Dependencies) -> ControlPlane:
@@ -110,8 +111,8 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
         nodes=Cache(NODES),
         drivers=drivers,
         sealer=parts.sealer,
-        now=parts.clock.now,
-        monotonic=parts.clock.monotonic,
+        now=parts.now,
+        monotonic=LoopTime(),
         fence=parts.fence,
     )
     measured = MeasuredHooks(calls, cluster.claims, cluster.volumes, metrics) if metrics is not None else None
@@ -185,7 +186,6 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
         controllers={each.queue: each for each in controllers},
         runners=tuple(runners.values()),
         reflectors=reflectors,
-        clock=parts.clock,
         leak_check=check,
         leak_repair=LeakRepair(check, deps, dispatcher),
         adoption=Adoption(deps, names, dispatcher),

@@ -1,4 +1,4 @@
-"""The control plane of one process: caches, drivers, operations and runners, and queries about their state.
+"""The control plane of one process, queries about its state, and one term of leadership that runs it.
 
 `volplane.process.assembly.build` makes it. Nothing here decides anything.
 """
@@ -8,21 +8,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from random import Random
+from typing import Any, Final
 
 from volplane.attach.comparison import AttachmentComparison
 from volplane.controller.actions import started
-from volplane.controller.clock import Clock
 from volplane.controller.controller import Controller, Role
-from volplane.controller.metrics import Metrics
 from volplane.controller.runner import Runner
 from volplane.drivers.executor import HookExecutor
 from volplane.drivers.registry import DriverRegistry
+from volplane.drivers.driver import problem, why_none_works
 from volplane.explain.explain import Explainer, Explanation, what_it_does
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
-from volplane.kube.objects import Claim, Volume
+from volplane.kube.events import EventRecorder
 from volplane.kube.reflector import Reflector
 from volplane.leaks.check import LeakCheck
 from volplane.leaks.repair import Adoption, LeakRepair
@@ -30,50 +31,52 @@ from volplane.operations import OperationRegistry
 from volplane.process.duties import CHANGES
 from volplane.state.cluster_state import ClusterState
 
-__all__ = ["ControlPlane"]
+__all__ = ["STOP_SECONDS", "ControlPlane", "Term"]
 
 _LOG = logging.getLogger(__name__)
 
 ENQUEUED_AT_ONCE = 500
 ENQUEUE_PAUSE = 0.1
 """Seconds between batches of a resync: 5,000 objects a second, about a seventh of a core."""
+STOP_SECONDS: Final = 9.0
+"""Less than the 10 s within which the process promises to end after SIGTERM."""
+STEP_SECONDS: Final = 1.5
+DRAIN_SECONDS: Final = 3.0
+HOOK_SECONDS: Final = 1.5
+EVENT_SECONDS: Final = 1.0
+HUNG_SECONDS = 60.0
+"""Seconds without a driver that could work after which the term ends, because only a restart frees its threads."""
+HUNG_INTERVAL = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ControlPlane:
-    """What one term of leadership runs. Belongs to one event loop.
-
-    caches: by the plural of their kind; controllers start once they are synced. reflectors: one per watch. controllers:
-    by their queues. leak_check, leak_repair, adoption, attachments: run only if the process runs them; attachments is
-    None where none are served. executor: of the hooks; the caller closes it. close: ends the metrics of the caches.
-    """
+    """What one term of leadership runs. Belongs to one event loop."""
 
     role: Role
     state: ClusterState
     caches: Mapping[str, Cache[Any]]
+    """By the plural of their kind. Controllers start once they are synced."""
     client: Client
     drivers: DriverRegistry
     executor: HookExecutor
+    """Of the hooks; the caller closes it."""
     operations: OperationRegistry
     controllers: Mapping[str, Controller]
+    """By their queues."""
     runners: Sequence[Runner]
     reflectors: Sequence[Reflector[Any]]
-    clock: Clock
+    """One per watch."""
     leak_check: LeakCheck
+    """Runs only if the process runs it, as the next three."""
     leak_repair: LeakRepair
     adoption: Adoption
     attachments: AttachmentComparison | None
+    """None where none are served."""
     close: Callable[[], None]
+    """Ends the metrics of the caches."""
     restored: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the API server turns out to be restored from a backup: what this process knows may never have been."""
-
-    @property
-    def claims(self) -> Cache[Claim]:
-        return self.state.claims
-
-    @property
-    def volumes(self) -> Cache[Volume]:
-        return self.state.volumes
 
     @property
     def synced(self) -> bool:
@@ -84,11 +87,6 @@ class ControlPlane:
         """Return once every cache is synced."""
         for cache in self.caches.values():
             await cache.wait_synced()
-
-    @property
-    def idle(self) -> bool:
-        """Whether no key is queued, in work or due now, and no operation runs."""
-        return all(runner.idle for runner in self.runners) and not self.operations.snapshot()
 
     def reason(self, queue: str, key: str) -> str:
         """Why the key was left waiting last; "" if it was not."""
@@ -108,15 +106,9 @@ class ControlPlane:
             for key in self.controllers[runner.name].of_driver(name):
                 runner.enqueue(key)
 
-    def measure(self, metrics: Metrics) -> None:
-        """Set the gauges that are computed when metrics are read."""
-        metrics.operations_running(self.operations.counts())
-        for controller in self.controllers.values():
-            controller.measure(metrics)
-
     def reasons(self) -> Mapping[str, Mapping[str, str]]:
         """Queue -> key -> why the key waits. Of an operation it is what that does now, not that it was started."""
-        now = self.clock.monotonic()
+        now = self.state.monotonic()
         present = {started(state.name): what_it_does(state, now) for state in self.operations.snapshot()}
         return {
             runner.name: {key: present.get(reason, reason) for key, reason in runner.reasons.items()}
@@ -132,19 +124,12 @@ class ControlPlane:
             controllers=self.controllers,
             reason=self.reason,
             operations=self.operations.snapshot(),
-            now=self.clock.monotonic(),
+            now=self.state.monotonic(),
             drivers=self.drivers.names(),
             binds=self.role.runs("binder"),
             expands=not self.controllers.keys().isdisjoint(CHANGES),
         )
         return about.explain(kind, key)
-
-    async def read_once(self) -> None:
-        """List every cache once without a watch. Raises ApiError."""
-        for cache in self.caches.values():
-            listing = await self.client.list(cache.kind)
-            cache.replace(listing.items, listing.version, keep=listing.unreadable)
-            cache.mark_synced()
 
     async def run(self) -> None:
         """Run reflectors and runners until `stop` or cancelled. The caller runs `drivers.keep`."""
@@ -175,3 +160,109 @@ class ControlPlane:
         """Let each worker finish its current step, then end `run`."""
         for runner in self.runners:
             runner.stop()
+
+
+@dataclass(slots=True, eq=False)
+class Term:
+    """Runs a control plane until it is told to stop or cannot go on."""
+
+    plane: ControlPlane
+    recorder: EventRecorder
+    resync: float
+    """Seconds between passes over all objects; 0 = never."""
+    random: Random
+    needs_driver: bool
+    """Whether the controllers do nothing without a driver."""
+    served_on_nodes: bool
+    """Whether processes of nodes serve a driver, whose claims are assigned here."""
+    stopping: bool = False
+    gave_up: str = ""
+    """Why it cannot go on."""
+
+    def no_driver_works(self) -> str:
+        """Why no driver can work; "" = one can, or the controllers can do without."""
+        if self.served_on_nodes:
+            return ""
+        return why_none_works(self.plane.drivers.status(), needed=self.needs_driver)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until `stop` is set, by the caller or because the term gave up; then stop all in order.
+
+        Cancelled, it stops in the same order.
+        """
+        plane = self.plane
+        async with asyncio.TaskGroup() as group:
+            events = group.create_task(self.recorder.run(), name="events")
+            controllers = group.create_task(plane.run(), name="controllers")
+            finding = [group.create_task(self._check_leaks(), name="leak check")]
+            if plane.attachments is not None:
+                finding.append(group.create_task(plane.attachments.run(), name="attachments"))
+            keeping = [
+                group.create_task(plane.drivers.keep(), name="drivers"),
+                group.create_task(self._resync(), name="resync"),
+                group.create_task(self._end_when_all_hang(stop), name="hanging drivers"),
+                group.create_task(self._say_when_no_driver_works(), name="useless drivers"),
+                group.create_task(self._end_when_restored(stop), name="restored server"),
+            ]
+            try:
+                await stop.wait()
+            finally:
+                self.stopping = True
+                for task in finding:
+                    task.cancel()
+                plane.leak_check.forget()
+                plane.stop()
+                await asyncio.wait({controllers}, timeout=STEP_SECONDS)
+                left = await plane.operations.drain(DRAIN_SECONDS)
+                if left:
+                    _LOG.warning("not waiting any longer for %s; the next start goes on with it", ", ".join(left))
+                for task in (*keeping, controllers):
+                    task.cancel()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(HOOK_SECONDS):
+                        await plane.drivers.stop_all()
+                plane.executor.close()
+                await self.recorder.close(EVENT_SECONDS)
+                events.cancel()
+
+    async def _check_leaks(self) -> None:
+        await self.plane.drivers.started.wait()
+        await self.plane.leak_check.run()
+
+    async def _end_when_all_hang(self, stop: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+        worked = loop.time()
+        while loop.time() < worked + HUNG_SECONDS:
+            await asyncio.sleep(HUNG_INTERVAL)
+            if not self.plane.drivers.all_hang:
+                worked = loop.time()
+        names = ", ".join(status.name for status in self.plane.drivers.status())
+        why = f"hooks hang in every driver ({names}) for {HUNG_SECONDS:g} s: ending, so that another can work"
+        _LOG.critical("%s", why)
+        self.gave_up = why
+        stop.set()
+
+    async def _say_when_no_driver_works(self) -> None:
+        """Log once that no driver can work, as long as that lasts, and once that one works again."""
+        await self.plane.drivers.started.wait()
+        said = ""
+        while True:
+            why = self.no_driver_works()
+            if why and not said:
+                problems = "; ".join(map(problem, self.plane.drivers.status()))
+                _LOG.error("%s: nothing is provisioned or deleted%s", why, f" ({problems})" if problems else "")
+            elif said and not why:
+                _LOG.info("a driver works again")
+            said = why
+            await asyncio.sleep(HUNG_INTERVAL)
+
+    async def _end_when_restored(self, stop: asyncio.Event) -> None:
+        await self.plane.restored.wait()
+        self.gave_up = "the API server was restored from a backup, or replaced: ending, to start with empty caches"
+        stop.set()
+
+    async def _resync(self) -> None:
+        """Queue all objects from time to time, in case an event was lost. Jitter: 10 %."""
+        while self.resync:
+            await asyncio.sleep(self.resync * self.random.uniform(0.9, 1.1))
+            await self.plane.resync()

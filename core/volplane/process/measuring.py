@@ -27,7 +27,6 @@ __all__ = ["MeasuredHooks", "count_inventory"]
 R = TypeVar("R")
 T = TypeVar("T", bound=KubeObject)
 Count = tuple[str, tuple[str, ...]]
-_End = Callable[[], None]
 
 _SOURCES = {
     "host_path": "kubernetes.io/host-path",
@@ -53,11 +52,8 @@ class MeasuredHooks:
         self._deleting: dict[str, tuple[str, float]] = {}
         claims.subscribe(self._claim_changed)
         volumes.subscribe(self._volume_changed)
-        self._stop_counting = count_inventory(volumes, claims, metrics)
-
-    def close(self) -> None:
-        """Take back the counts of the caches: another process counts from now on."""
-        self._stop_counting()
+        self.close = count_inventory(volumes, claims, metrics)
+        """Takes back the counts of the caches: another process counts from now on."""
 
     async def call(self, driver: DriverView, request: HookRequest[R]) -> R:
         attempt = self._attempt(driver, request)
@@ -67,9 +63,13 @@ class MeasuredHooks:
         try:
             result = await self._inner.call(driver, request)
         except (BackendError, PluginError):
-            self._failed(request, *attempt)
+            self._ended(request, *attempt, None)
             raise
-        self._ended(request, result, _now() - began, *attempt)
+        match request, result:
+            case ProvisionRequest(), Asset() if result.capacity_bytes < request.capacity_bytes:
+                self._ended(request, *attempt, None)
+            case _, Asset() | Done():
+                self._ended(request, *attempt, _now() - began)
         return result
 
     def _attempt(self, driver: DriverView, request: object) -> tuple[str, str] | None:
@@ -90,20 +90,11 @@ class MeasuredHooks:
                 return class_of_volume(volume), ""
         return None
 
-    def _failed(self, request: object, class_name: str, source: str) -> None:
+    def _ended(self, request: object, class_name: str, source: str, seconds: float | None) -> None:
         if isinstance(request, DeleteRequest):
-            self._metrics.delete_failed(class_name)
+            self._metrics.delete_ended(class_name, seconds)
         else:
-            self._metrics.provision_failed(class_name, source=source)
-
-    def _ended(self, request: object, result: object, seconds: float, class_name: str, source: str) -> None:
-        match request, result:
-            case ProvisionRequest(), Asset() if result.capacity_bytes < request.capacity_bytes:
-                self._failed(request, class_name, source)
-            case ProvisionRequest(), Asset():
-                self._metrics.provision_succeeded(class_name, seconds, source=source)
-            case DeleteRequest(), Done():
-                self._metrics.delete_succeeded(class_name, seconds)
+            self._metrics.provision_ended(class_name, source, seconds)
 
     def _claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         if not self._provisioning:
@@ -113,42 +104,40 @@ class MeasuredHooks:
                 self._provisioning.pop(old.uid, None)
         elif new.uid in self._provisioning and new.bound:
             plugin, began = self._provisioning.pop(new.uid)
-            self._metrics.operation_finished(plugin, "provision", _now() - began)
+            self._metrics.lives[plugin, "provision"].observe(_now() - began)
 
     def _volume_changed(self, old: Volume | None, new: Volume | None) -> None:
         if new is None and old is not None and old.uid in self._deleting:
             plugin, began = self._deleting.pop(old.uid)
-            self._metrics.operation_finished(plugin, "delete", _now() - began)
+            self._metrics.lives[plugin, "delete"].observe(_now() - began)
 
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def count_inventory(volumes: Cache[Volume], claims: Cache[Claim], metrics: Metrics) -> _End:
+def count_inventory(volumes: Cache[Volume], claims: Cache[Claim], metrics: Metrics) -> Callable[[], None]:
     """Count the objects in the caches and follow their changes, until the returned function is called."""
     leave = (_follow(volumes, _of_volume, metrics), _follow(claims, _of_claim, metrics))
 
     def end() -> None:
         for each in leave:
             each()
-        metrics.uncounted()
+        for gauge in metrics.inventory.values():
+            gauge.clear()
 
     return end
 
 
-def _follow(cache: Cache[T], counts: Callable[[T], tuple[Count, ...]], metrics: Metrics) -> _End:
+def _follow(cache: Cache[T], counts: Callable[[T], tuple[Count, ...]], metrics: Metrics) -> Callable[[], None]:
     def changed(old: T | None, new: T | None) -> None:
         before = counts(old) if old is not None else ()
         after = counts(new) if new is not None else ()
-        if before == after:
-            return
-        for count in before:
-            if count not in after:
-                metrics.counted(*count, -1)
-        for count in after:
-            if count not in before:
-                metrics.counted(*count, 1)
+        if before != after:
+            for what, labels in before:
+                metrics.inventory[what][labels].dec()
+            for what, labels in after:
+                metrics.inventory[what][labels].inc()
 
     leave = cache.subscribe(changed)
     for obj in cache.values():
@@ -157,23 +146,16 @@ def _follow(cache: Cache[T], counts: Callable[[T], tuple[Count, ...]], metrics: 
 
 
 def _of_volume(volume: Volume) -> tuple[Count, ...]:
+    """Count a volume under its plugin's name in the reference controller; CSI is one plugin there, here its drivers."""
     spec = volume.spec
-    total = "total_pv", (_plugin(volume), spec.volume_mode or "Filesystem")
-    bound = "bound_pv" if volume.status.phase == "Bound" else "unbound_pv", (spec.storage_class_name,)
-    return total, bound
+    plugin = next((name for field, name in _SOURCES.items() if getattr(spec, field) is not None), "N/A")
+    if spec.csi is not None:
+        plugin = str(spec.csi.get("driver", "N/A"))
+    bound = "bound_pv" if volume.status.phase == "Bound" else "unbound_pv"
+    return ("total_pv", (plugin, spec.volume_mode or "Filesystem")), (bound, (spec.storage_class_name,))
 
 
 def _of_claim(claim: Claim) -> tuple[Count, ...]:
     spec = claim.spec
     what = "bound_pvc" if claim.status.phase == "Bound" else "unbound_pvc"
     return ((what, (claim.namespace, spec.storage_class_name or "", spec.volume_attributes_class_name or "")),)
-
-
-def _plugin(volume: Volume) -> str:
-    """Return the plugin's name as in the reference controller; for CSI, which is one plugin there, the driver's."""
-    if volume.spec.csi is not None:
-        return str(volume.spec.csi.get("driver", "N/A"))
-    for field, name in _SOURCES.items():
-        if getattr(volume.spec, field) is not None:
-            return name
-    return "N/A"

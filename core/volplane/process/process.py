@@ -1,19 +1,25 @@
-"""One controller process from start to end: drivers, leader election, and the control plane while it leads."""
+"""One controller process from start to end: drivers, leader election, and the control plane while it leads.
+
+`read_control_plane` makes one that reads the cluster once and writes nothing, for a command that no controller answers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from http import HTTPStatus
 from importlib.metadata import version
 from random import Random
 
 from volplane.controller.actions import warning
-from volplane.controller.clock import Clock, SystemClock
 from volplane.controller.config import Configuration
 from volplane.controller.controller import FORCE_DETACH_AFTER, Role
 from volplane.controller.leader import RENEW_PERIOD, Elector, Leadership
@@ -23,20 +29,18 @@ from volplane.drivers.driver import BrokenDriver, Driver, DriverStatus, LoadedDr
 from volplane.drivers.executor import ThreadExecutor
 from volplane.drivers.loading import in_daemon_thread, load_drivers
 from volplane.errors import ApiError, VolplaneError
-from volplane.intents.bootstrap import Bootstrap
+from volplane.intents.bootstrap import Bootstrap, cluster_id_of, find_sealer
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.kinds import LEASES
 from volplane.kube.leases import LeaseLock, drivers_of
-from volplane.operations import OperationState
 from volplane.process.assembly import Dependencies, build
-from volplane.process.control_plane import ControlPlane
+from volplane.process.control_plane import STOP_SECONDS, ControlPlane, Term
 from volplane.process.duties import ALL_CONTROLLERS, namespace_labels
-from volplane.process.term import STOP_SECONDS, Term
 from volplane.state.naming import node_hash
 from volplane.state.records import Sealer
 
-__all__ = ["LEASE", "ControllerProcess", "Options"]
+__all__ = ["LEASE", "ControllerProcess", "Options", "read_control_plane"]
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +54,9 @@ RENEWED_WITHIN = 2 / 3
 """Part of the lease after which a leader that could not renew it stops its work."""
 LEASE = "volplane"
 """Name of the Lease, in our namespace."""
+NO_KEY = (
+    "the key that seals intents may not be read here, so a record on a claim of what was made for it is not believed"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,15 +109,15 @@ class ControllerProcess:
         *,
         metrics: Metrics,
         plugins: PluginSource | None = None,
-        clock: Clock | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """plugins: None = those that are installed. clock: None = the system's."""
+        """plugins: None = those that are installed. now: the wall clock."""
         self.metrics = metrics
         self._client = client
         self._configuration = configuration
         self._options = options
         self._plugins = plugins
-        self._clock = clock or SystemClock()
+        self._now = now
         self._random = Random()  # noqa: S311 - jitter, not secrets
         self._loaded = LoadedDrivers()
         self._term: Term | None = None
@@ -182,13 +189,12 @@ class ControllerProcess:
 
     def exposition(self) -> bytes:
         """The metrics in the text format of Prometheus, with the present state of drivers and operations."""
-        self.metrics.drivers_healthy({each.name: each.healthy for each in self.driver_status()})
+        self.metrics.drivers.show({each.name: each.healthy for each in self.driver_status()})
         if (plane := self.plane) is not None:
-            plane.measure(self.metrics)
+            self.metrics.operations.show(plane.operations.counts())
+            for controller in plane.controllers.values():
+                controller.measure(self.metrics)
         return self.metrics.exposition()
-
-    def operations(self) -> tuple[OperationState, ...]:
-        return plane.operations.snapshot() if (plane := self.plane) is not None else ()
 
     # --- running ------------------------------------------------------------------------------------------------
 
@@ -216,51 +222,40 @@ class ControllerProcess:
             raise VolplaneError(self._gave_up)
 
     async def _load_and_work(self, stop: asyncio.Event) -> None:
-        plugins = self._plugins or InstalledPlugins()
-        node_name = self._options.node_name
+        options, plugins = self._options, self._plugins or InstalledPlugins()
         loading = in_daemon_thread(
-            "loading drivers", load_drivers, self._configuration, plugins, node_name=node_name, grace=GRACE
+            "loading drivers", load_drivers, self._configuration, plugins, node_name=options.node_name, grace=GRACE
         )
         self._loaded = await asyncio.wrap_future(loading)
         for broken in self._loaded.broken:
             _say_broken(broken)
         for pending in self._loaded.pending:
             pending.made.add_done_callback(lambda made: _say_broken(made.result()))
-        await self._elect_and_work(stop)
-
-    async def _elect_and_work(self, stop: asyncio.Event) -> None:
         cluster_id, _ = await self._bootstrap.run()
         await self._introduce(cluster_id)
-
-        async def work(leadership: Leadership) -> None:
-            # In each term again: the namespace with the sealing key may have been deleted and created anew.
-            cluster_id, sealer = await self._bootstrap.run()
-            await self._lead(cluster_id, sealer, leadership, stop)
-
-        if not self._options.leader_elect:
-            self.metrics.leading(self._options.lease, leading=True)
-            await work(Leadership.alone())
+        if not options.leader_elect:
+            self.metrics.leading[(options.lease,)].set(1)
+            await self._lead(stop, Leadership(fence=None, until=math.inf))
             return
-        lock = LeaseLock(
+        self._lock = lock = LeaseLock(
             self._client,
-            namespace=self._options.namespace,
-            name=self._options.lease,
-            identity=self._options.identity,
-            now=self._clock.now,
-            duration=NODE_LEASE_SECONDS if self._options.node_name else LEASE_SECONDS,
+            namespace=options.namespace,
+            name=options.lease,
+            identity=options.identity,
+            now=self._now,
+            duration=NODE_LEASE_SECONDS if options.node_name else LEASE_SECONDS,
             drivers=self._loaded.names,
         )
-        self._lock = lock
         self._elector = Elector(
             lock,
             random=self._random,
             overrun=_exit_hard,
             renew_seconds=lock.duration * RENEWED_WITHIN,
-            period=NODE_RENEW_PERIOD if self._options.node_name else RENEW_PERIOD,
+            period=NODE_RENEW_PERIOD if options.node_name else RENEW_PERIOD,
             ensure_namespace=self._bootstrap.ensure_namespace,
             metrics=self.metrics,
         )
-        await self._elector.run(work)
+        await self._elector.run(partial(self._lead, stop))
 
     async def _introduce(self, cluster_id: str) -> None:
         """Say in one line what this process is, where it works, and whether it leads."""
@@ -308,41 +303,21 @@ class ControllerProcess:
         log.warning("lease %s: %s", lock.name, text)
         recorder.record(warning(LEASES, lock.taken, "DriversLeftOut", text))
 
-    async def _lead(self, cluster_id: str, sealer: Sealer, leadership: Leadership, stop: asyncio.Event) -> None:
+    async def _lead(self, stop: asyncio.Event, leadership: Leadership) -> None:
         """Run a control plane until `stop`, or until the Lease is over."""
+        # In each term again: the namespace with the sealing key may have been deleted and created again.
+        cluster_id, sealer = await self._bootstrap.run()
+        options = self._options
+        lease = f"{options.namespace}/{options.lease}"
         self._loaded = self._loaded.settled()
-        recorder = EventRecorder(
-            self._client, instance=self._options.identity, now=self._clock.now, metrics=self.metrics
-        )
-        self._term = term = Term(
-            self._build(cluster_id, sealer, leadership, recorder),
-            recorder,
-            resync=self._options.resync,
-            random=self._random,
-            needs_driver="binder" not in self._options.controllers,
-            served_on_nodes=bool(self._loaded.on_nodes),
-        )
-        self._leading.set()
-        self._say_who_is_left_out(recorder)
-        lease = f"{self._options.namespace}/{self._options.lease}"
-        log.info("leads%s", f" by lease {lease}" if self._options.leader_elect else "")
-        try:
-            await term.run(stop)
-        finally:
-            self._leading.clear()
-            self._term = None
-            self._gave_up = term.gave_up
-            if not stop.is_set() and (left := term.plane.executor.running()):
-                _exit_hard(f"the lease is lost, and hooks have not returned ({', '.join(each.what for each in left)})")
-
-    def _build(self, cluster_id: str, sealer: Sealer, leadership: Leadership, recorder: EventRecorder) -> ControlPlane:
+        recorder = EventRecorder(self._client, instance=options.identity, now=self._now, metrics=self.metrics)
         parts = Dependencies(
             client=self._client,
             loaded=self._loaded,
             executor=ThreadExecutor(self._loaded.limits),
             recorder=recorder,
             sealer=sealer,
-            clock=self._clock,
+            now=self._now,
             random=self._random,
             fence=lambda: str(leadership.fence or ""),
             may_begin=leadership.may_begin,
@@ -350,8 +325,66 @@ class ControllerProcess:
             lifecycle_metrics=self.metrics,
             fenced=leadership.fenced,
         )
-        lease = f"{self._options.namespace}/{self._options.lease}" if leadership.fence is not None else ""
-        return build(self._options.role(cluster_id, self._configuration, lease=lease), parts)
+        role = options.role(cluster_id, self._configuration, lease=lease if leadership.fence is not None else "")
+        self._term = term = Term(
+            build(role, parts),
+            recorder,
+            resync=options.resync,
+            random=self._random,
+            needs_driver="binder" not in options.controllers,
+            served_on_nodes=bool(self._loaded.on_nodes),
+        )
+        self._leading.set()
+        self._say_who_is_left_out(recorder)
+        log.info("leads%s", f" by lease {lease}" if options.leader_elect else "")
+        try:
+            await term.run(stop)
+        finally:
+            self._leading.clear()
+            self._term = None
+            self._gave_up = term.gave_up
+            # Another process may lead from now on: a hook that goes on in a thread would work beside its hooks.
+            if not stop.is_set() and (left := term.plane.executor.running()):
+                _exit_hard(f"the lease is lost, and hooks have not returned ({', '.join(each.what for each in left)})")
+
+
+async def read_control_plane(
+    client: Client, configuration: Configuration, options: Options, *, plugins: PluginSource | None = None
+) -> tuple[ControlPlane, tuple[str, ...]]:
+    """Fill the caches of a control plane once; return it, and sentences on what is not known. Its runners never run.
+
+    Calls no hook but `describe`, writes nothing. Raises ApiError, ConfigurationError.
+    """
+    loaded = await asyncio.to_thread(load_drivers, configuration, plugins or InstalledPlugins())
+    doubts = [f"driver {broken.name} is not usable here: {broken.error}" for broken in loaded.broken]
+    sealer = None
+    try:
+        sealer = await find_sealer(client, options.namespace)
+    except ApiError as error:
+        if error.status != HTTPStatus.FORBIDDEN:
+            raise
+        doubts.append(NO_KEY)
+    cluster_id = await cluster_id_of(client, configuration.cluster_id)
+    executor, now = ThreadExecutor(loaded.limits), partial(datetime.now, UTC)
+    parts = Dependencies(
+        client=client,
+        loaded=loaded,
+        executor=executor,
+        recorder=EventRecorder(client, instance=options.identity, now=now),
+        sealer=sealer or Sealer(secrets.token_bytes(32)),
+        now=now,
+        random=Random(),  # noqa: S311 - jitter, not secrets
+    )
+    plane = build(options.role(cluster_id, configuration), parts)
+    plane.drivers.presume_started()
+    try:
+        for cache in plane.caches.values():
+            listing = await client.list(cache.kind)
+            cache.replace(listing.items, listing.version, keep=listing.unreadable)
+            cache.mark_synced()
+    finally:
+        executor.close()
+    return plane, tuple(doubts)
 
 
 def _say_broken(made: Driver | BrokenDriver) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from types import MappingProxyType
 
-from volplane.controller.steps import Steps
+from volplane.controller.runner import Steps
 from volplane.errors import ApiError
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder

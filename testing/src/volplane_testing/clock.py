@@ -63,10 +63,6 @@ class LoopClock:
         """Wall time."""
         return now() + timedelta(seconds=self.offset)
 
-    def monotonic(self) -> float:
-        """Return the loop time in seconds."""
-        return asyncio.get_running_loop().time()
-
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An event loop whose `time()` starts at 0 and moves only by jumping to the next timer.

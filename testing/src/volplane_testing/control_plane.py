@@ -139,7 +139,7 @@ class Controllers:
             executor=self._executor,
             recorder=self.recorder,
             sealer=sealer,
-            clock=clock.LoopClock(),
+            now=clock.now,
             random=self._random,
         )
         self._process = VirtualProcess(role, parts, self._transport)
@@ -176,7 +176,7 @@ class Controllers:
 
         A hook that nobody waits for any more and that will never return counts as over.
         """
-        idle = all(runner.idle for runner in self.plane.runners) and self.recorder.idle
+        idle = all(runner.queue.idle for runner in self.plane.runners) and self.recorder.idle
         return idle and not self.running and not self.hooks_end
 
     @property

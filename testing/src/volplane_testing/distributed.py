@@ -249,7 +249,7 @@ class DistributedCluster:
             executor=InlineExecutor(),
             recorder=recorder,
             sealer=self._sealer,
-            clock=self.clocks.setdefault(name, clock.LoopClock()),
+            now=self.clocks.setdefault(name, clock.LoopClock()).now,
             random=self._random,
             call_hook=partial(self._call_hook, node),
         )
@@ -328,4 +328,4 @@ def _is_idle(running: tuple[VirtualProcess, EventRecorder]) -> bool:
     process, recorder = running
     plane = process.plane
     busy = [each for each in plane.operations.snapshot() if each.phase in ("queued", "running")]
-    return all(runner.idle for runner in plane.runners) and recorder.idle and not busy
+    return all(runner.queue.idle for runner in plane.runners) and recorder.idle and not busy

@@ -32,10 +32,10 @@ def claim(version: int, phase: str) -> Claim:
 
 def test_what_happened_is_counted_under_the_provisioners_names() -> None:
     metrics = Metrics()
-    metrics.provision_succeeded("fast", 0.2)
-    metrics.provision_failed("fast", source="VolumeSnapshot")
-    metrics.delete_succeeded("fast", 0.3)
-    metrics.delete_failed("fast")
+    metrics.provision_ended("fast", "", 0.2)
+    metrics.provision_ended("fast", "VolumeSnapshot", None)
+    metrics.delete_ended("fast", 0.3)
+    metrics.delete_ended("fast", None)
     prefix = "controller_persistentvolume"
     labels = {"class": "fast"}
     assert value(metrics, f"{prefix}claim_provision_total", source="", **labels) == 1
@@ -53,9 +53,9 @@ def test_operations_are_counted_under_the_binders_names() -> None:
     metrics.hook_ended("d", "provision", 0.1, "in_progress")
     metrics.hook_ended("d", "provision", 2.0, "ok")
     metrics.hook_ended("d", "probe", 0.5, "ok")
-    metrics.operation_finished("d", "provision", 3.5)
-    metrics.class_given_later()
-    metrics.class_given_later(refused=True)
+    metrics.lives["d", "provision"].observe(3.5)
+    metrics.retroactive[()].inc()
+    metrics.retroactive_errors[()].inc()
     labels = {"volume_plugin": "d", "operation_name": "volume_provision", "migrated": "false"}
     assert value(metrics, "storage_operation_duration_seconds_sum", status="fail-unknown", **labels) == 1.5
     assert value(metrics, "storage_operation_duration_seconds_sum", status="success", **labels) == 2.0
@@ -72,13 +72,13 @@ def test_operations_are_counted_under_the_binders_names() -> None:
 
 def test_what_is_now_replaces_what_was() -> None:
     metrics = Metrics()
-    metrics.drivers_healthy({"a": True, "b": False})
-    metrics.drivers_healthy({"b": True})
-    metrics.operations_running({("b", "attach", "running"): 3})
-    metrics.operations_running({("b", "detach", "queued"): 2})
+    metrics.drivers.show({"a": True, "b": False})
+    metrics.drivers.show({"b": True})
+    metrics.operations.show({("b", "attach", "running"): 3})
+    metrics.operations.show({("b", "detach", "queued"): 2})
     metrics.leak_checked("b", 1000.0)
     metrics.leak_checked("b", None)
-    metrics.leak_findings("b", "orphan", 4)
+    metrics.findings["b", "orphan"].set(4)
     text = metrics.exposition().decode()
     assert 'volplane_driver_healthy{driver="b"} 1.0' in text
     assert 'driver="a"' not in text
@@ -92,8 +92,8 @@ def test_what_is_now_replaces_what_was() -> None:
 def test_the_registry_is_the_one_that_is_passed_in_and_two_processes_do_not_share_one() -> None:
     registry = CollectorRegistry()
     metrics = Metrics(registry)
-    Metrics().leading("volplane", leading=True)
-    metrics.leading("volplane", leading=False)
+    Metrics().leading[("volplane",)].set(1)
+    metrics.leading[("volplane",)].set(0)
     assert registry.get_sample_value("volplane_leading", {"lease": "volplane"}) == 0
     assert b'volplane_leading{lease="volplane"} 0.0' in metrics.exposition()
 
@@ -101,9 +101,9 @@ def test_the_registry_is_the_one_that_is_passed_in_and_two_processes_do_not_shar
 def test_calls_queues_and_passes_are_counted() -> None:
     metrics = Metrics()
     metrics.api_request("patch", "persistentvolumes", 409, 0.02)
-    metrics.queue_added("claims")
-    metrics.queue_made("claims", lambda: 7)
-    metrics.queue_retried("claims")
+    counters = metrics.queue_made("claims", lambda: 7)
+    counters.added()
+    counters.retried()
     metrics.pass_ended("claims", "wait")
     labels = {"method": "patch", "resource": "persistentvolumes"}
     assert value(metrics, "rest_client_requests_total", code="409", **labels) == 1
@@ -151,7 +151,8 @@ def test_csi_volumes_are_counted_by_driver() -> None:
 
 def test_no_series_says_only_when_another_was_made() -> None:
     metrics = Metrics()
-    metrics.queue_added("claims")
-    metrics.queue_waited("claims", 0.2)
+    counters = metrics.queue_made("claims", lambda: 0)
+    counters.added()
+    counters.waited(0.2)
     assert b"workqueue_adds_total" in metrics.exposition()
     assert b"_created" not in metrics.exposition()

@@ -197,7 +197,7 @@ async def test_conflicts_without_end_come_back_later(wire: Callable[[], Any]) ->
         await world.quiet()
         assert len(world.decided) == 6
         assert "6 conflicts in a row" in world.runner.reasons["a"]
-        assert world.runner.next_due == pytest.approx(0.005)
+        assert world.runner.queue.next_due == pytest.approx(0.005)
 
 
 async def test_an_answer_that_was_lost_is_found_by_the_conflict_it_causes(wire: Callable[[], Any]) -> None:

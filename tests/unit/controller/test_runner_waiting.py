@@ -185,7 +185,7 @@ async def test_the_server_may_ask_for_a_longer_pause(wire: Callable[[], Any]) ->
         world.wire.before = lambda _method, _path: Response(429, {"retry-after": "7"}, b"")
         world.runner.enqueue("a")
         await world.quiet()
-        assert world.runner.next_due == pytest.approx(7)
+        assert world.runner.queue.next_due == pytest.approx(7)
 
 
 async def test_many_keys_are_in_flight_and_each_is_worked_by_one_worker(wire: Callable[[], Any]) -> None:
@@ -279,7 +279,7 @@ async def test_many_passes_without_a_call_let_others_have_their_turn(wire: Calla
         for number in range(1000):
             world.runner.enqueue(f"volume-{number}")
         longest = before = 0
-        while not world.runner.idle:
+        while not world.runner.queue.idle:
             await asyncio.sleep(0)
             longest, before = max(longest, len(world.decided) - before), len(world.decided)
         assert len(world.decided) == 1000

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from volplane import _delays as backoff
-from volplane.controller.workqueue import AdaptiveConcurrency, WorkQueue
+from volplane.controller.workqueue import AdaptiveConcurrency, QueueCounters, WorkQueue
 
 
 async def _take(queue: WorkQueue) -> str:
@@ -78,7 +78,7 @@ async def test_a_key_in_work_is_worked_again_afterwards_and_never_twice_at_once(
     queue.add("a")
     queue.add("b")
     assert len(queue) == 1
-    assert queue.working == ["a"]
+    assert list(queue.working) == ["a"]
     queue.done("a")
     assert [await _take(queue), await _take(queue)] == ["b", "a"]
     assert queue.idle
@@ -130,7 +130,7 @@ async def test_failures_double_the_pause_up_to_its_bound_until_they_are_forgotte
     pauses = [queue.retry("a", backoff.RECONCILE_FAILED) for _ in range(25)]
     assert pauses[:4] == pytest.approx([0.005, 0.01, 0.02, 0.04])
     assert pauses[-1] == 1000
-    assert queue.failures("a") == 25
+    assert queue.failures["a"] == 25
     assert queue.retry("a", backoff.API_UNAVAILABLE) == 30
     assert queue.retry("b", backoff.API_REFUSED) == 0.1
     queue.forget("a")
@@ -168,20 +168,12 @@ class _Counts:
         self.seen: list[tuple[object, ...]] = []
         self.depth: Callable[[], int] = lambda: -1
 
-    def queue_added(self, queue: str) -> None:
-        self.seen.append(("added", queue))
+    def queue_made(self, queue: str, depth: Callable[[], int]) -> QueueCounters:
+        def seen(what: str) -> Callable[..., None]:
+            return lambda *seconds: self.seen.append((what, queue, *seconds))
 
-    def queue_made(self, queue: str, depth: Callable[[], int]) -> None:
         self.depth = depth
-
-    def queue_waited(self, queue: str, seconds: float) -> None:
-        self.seen.append(("waited", queue, seconds))
-
-    def queue_worked(self, queue: str, seconds: float) -> None:
-        self.seen.append(("worked", queue, seconds))
-
-    def queue_retried(self, queue: str) -> None:
-        self.seen.append(("retried", queue))
+        return QueueCounters(added=seen("added"), retried=seen("retried"), waited=seen("waited"), worked=seen("worked"))
 
 
 async def test_depth_waiting_work_and_retries_are_counted() -> None:

@@ -54,7 +54,7 @@ class Cluster:
             executor=InlineExecutor(),
             recorder=self,
             sealer=Sealer(b"k" * 32),
-            clock=clock.LoopClock(),
+            now=clock.now,
             random=Random(5),
             fence=lambda: "1/test",
             metrics=self.metrics,

@@ -154,7 +154,7 @@ async def test_what_others_made_is_foreign_and_no_reason_to_read_the_cluster(clu
 async def test_a_volume_that_only_the_server_knows_explains_its_asset(cluster: Any, shelf: Any) -> None:
     shelf.put("u1", cluster="here")
     # The cache is told late: what counts is what the server has.
-    cluster.plane.volumes.observe = lambda _volume: False
+    cluster.plane.state.volumes.observe = lambda _volume: False
     await cluster.volume("restored", "/shelves/pvc-u1/")
     await cluster.check.check(cluster.plane.drivers.get("shelf.example.com"))
     assert cluster.found() == []

@@ -67,7 +67,7 @@ class _Answers:
         plane = self._process.plane
         return {
             "drivers": self._process.driver_status(),
-            "operations": self._process.operations(),
+            "operations": plane.operations.snapshot() if plane is not None else (),
             "leads": plane is not None,
             "reasons": plane.reasons() if plane is not None else {},
         }
@@ -154,7 +154,7 @@ def _finding(finding: Finding, plane: ControlPlane) -> dict[str, Any]:
 def _measured(finding: Finding, plane: ControlPlane) -> dict[str, Any]:
     """Return size and age of the asset, of a ghost those of its volume; None = not known."""
     size, created = None, None
-    volume = plane.volumes.get(finding.volume)
+    volume = plane.state.volumes.get(finding.volume)
     if finding.asset is not None:
         size = finding.asset.capacity_bytes
         if finding.asset.created_at is not None:

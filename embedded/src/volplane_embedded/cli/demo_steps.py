@@ -49,8 +49,8 @@ class Demo:
         """Run all steps. Raises DemoFailed."""
         plane = await self._started()
         listed: tuple[tuple[Cache[Any], str], ...] = (
-            (plane.claims, "claim"),
-            (plane.volumes, "volume"),
+            (plane.state.claims, "claim"),
+            (plane.state.volumes, "volume"),
             (plane.state.pods, "pod"),
             (plane.state.attachments, "attach"),
         )
@@ -84,7 +84,7 @@ class Demo:
 
         self._console.heading("2. Delete: the claim goes, then its volume and the directory")
         await self._delete_claim(plane, "data")
-        await self._gone(plane.volumes, claim.spec.volume_name, "volume")
+        await self._gone(plane.state.volumes, claim.spec.volume_name, "volume")
         self._check(not directory.exists(), "the directory is gone", f"{directory} is still there")
 
     async def _first_consumer(self, plane: ControlPlane) -> None:
@@ -98,7 +98,7 @@ class Demo:
         self._check(bool(node), f"it was provisioned for {node}", "no node was selected")
         await self._delete_pod(plane, "user")
         await self._delete_claim(plane, "cache")
-        await self._gone(plane.volumes, claim.spec.volume_name, "volume")
+        await self._gone(plane.state.volumes, claim.spec.volume_name, "volume")
 
     async def _recycle(self, plane: ControlPlane) -> None:
         self._console.heading(
@@ -116,7 +116,7 @@ class Demo:
         left = sorted(path.name for path in directory.iterdir())
         self._check(not left, "the directory is there, and empty", f"{directory} still holds {', '.join(left)}")
         await self._client.delete(VOLUMES, "static-1")
-        await self._gone(plane.volumes, "static-1", "volume")
+        await self._gone(plane.state.volumes, "static-1", "volume")
 
     async def _attach(self, plane: ControlPlane, cloud: DemoCloud) -> None:
         self._console.heading("5. Attach: a pod moves to another node, and its EBS volume of a mocked EC2 follows it")
@@ -137,7 +137,7 @@ class Demo:
         await self._delete_pod(plane, "app")
         claim = await self._client.get(CLAIMS, f"{NAMESPACE}/records")
         await self._delete_claim(plane, "records")
-        await self._gone(plane.volumes, claim.spec.volume_name, "volume")
+        await self._gone(plane.state.volumes, claim.spec.volume_name, "volume")
         left = [*plane.state.attachments.keys(), *cloud.attached()]
         self._check(not left, "it is detached and deleted", f"left over: {', '.join(left)}")
 
@@ -160,7 +160,7 @@ class Demo:
         self._check(instances == (machines[node],), f"{text}, which is {node}", text)
 
     def _quiet(self, plane: ControlPlane) -> None:
-        left = [*plane.claims.keys(), *plane.volumes.keys()]
+        left = [*plane.state.claims.keys(), *plane.state.volumes.keys()]
         self._check(not left, "no claim and no volume is left", f"left over: {', '.join(left)}")
 
     # --- objects ------------------------------------------------------------------------------------------------
@@ -214,10 +214,10 @@ class Demo:
 
     async def _delete_claim(self, plane: ControlPlane, name: str) -> None:
         await self._client.delete(CLAIMS, f"{NAMESPACE}/{name}")
-        await self._gone(plane.claims, f"{NAMESPACE}/{name}", "claim")
+        await self._gone(plane.state.claims, f"{NAMESPACE}/{name}", "claim")
 
     def _directory(self, plane: ControlPlane, claim: Claim) -> Path:
-        volume = plane.volumes.get(claim.spec.volume_name)
+        volume = plane.state.volumes.get(claim.spec.volume_name)
         directory = self._storage.directory_of(volume) if volume is not None else None
         if directory is None:
             raise DemoFailed(f"volume {claim.spec.volume_name} points at no directory")
@@ -254,10 +254,10 @@ class Demo:
         key = f"{NAMESPACE}/{name}"
         await self._until(
             f"claim {name} to be {what}",
-            lambda: (claim := plane.claims.get(key)) is not None and good(claim),
+            lambda: (claim := plane.state.claims.get(key)) is not None and good(claim),
             lambda: plane.reasons().get("claims", {}).get(key, ""),
         )
-        claim = plane.claims.get(key)
+        claim = plane.state.claims.get(key)
         if claim is None:
             raise DemoFailed(f"claim {name} vanished")
         return claim
@@ -265,7 +265,7 @@ class Demo:
     async def _volume(self, plane: ControlPlane, name: str, good: Callable[[Volume], bool], what: str) -> None:
         await self._until(
             f"volume {name} to be {what}",
-            lambda: (volume := plane.volumes.get(name)) is not None and good(volume),
+            lambda: (volume := plane.state.volumes.get(name)) is not None and good(volume),
             lambda: plane.reasons().get("volumes", {}).get(name, ""),
         )
 

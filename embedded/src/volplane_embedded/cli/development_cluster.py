@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
 
-from volplane.controller.clock import SystemClock
 from volplane.controller.config import Configuration, DriverSettings
 from volplane.controller.metrics import Metrics
 from volplane.drivers.discovery import InstalledPlugins
@@ -120,14 +120,13 @@ async def development_cluster(
         # The server has made the data directory, or refused it: nothing may lie in it before.
         make_directory(directories.pods, "the directory of the pods")
         client = Client(InProcessTransport(embedded.server))
-        clock = SystemClock()
         # No pod may read the token, the kubeconfig or the database.
         hidden = [settings.kubeconfig.absolute(), *([] if settings.data is None else [settings.data.absolute()])]
         local = LocalNodes(
             client,
             count=nodes,
             state_dir=directories.pods,
-            now=clock.now,
+            now=lambda: datetime.now(UTC),
             random=Random(),  # noqa: S311 - jitter
             hidden=hidden,
             disks=directories.disks,
@@ -137,14 +136,13 @@ async def development_cluster(
         embedded.server.log_source = local.log_source
         options = Options(leader_elect=False)
         configured = with_default_driver(configuration, directories, nodes, distributed=distributed)
-        process = ControllerProcess(client, configured, options, metrics=Metrics(), clock=clock)
+        process = ControllerProcess(client, configured, options, metrics=Metrics())
         instances = [
             ControllerProcess(
                 client,
                 _of_node(configured, directories.volumes / name),
                 Options(leader_elect=False, controllers=frozenset(NODE_CONTROLLERS), node_name=name),
                 metrics=Metrics(),
-                clock=clock,
             )
             for name in (local.names if distributed else ())
         ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from volplane.controller.actions import EventRecord, Recorder
-from volplane.controller.steps import Steps
+from volplane.controller.runner import Steps
 from volplane.errors import ApiError
 from volplane.kube.client import Client
 from volplane_embedded.informers import Informers

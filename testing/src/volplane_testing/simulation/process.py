@@ -14,6 +14,7 @@ from volplane.controller.actions import EventRecord
 from volplane.controller.config import ScrubberSettings
 from volplane.controller.controller import Role
 from volplane.controller.leader import Leadership
+from volplane.controller.workqueue import QueueCounters
 from volplane.drivers.driver import Driver, LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.kinds import VOLUMES, Kind
@@ -56,6 +57,9 @@ class Installation:
 FIRST: Final = Installation(namespace=NAMESPACE, key=SEALING_KEY)
 
 
+def _ignore(_seconds: float = 0.0) -> None: ...
+
+
 class Meter:
     """Counts passes. A pass that ends with an error, too many passes, or a watch that fails long after the last fault
     breaks an invariant.
@@ -76,15 +80,8 @@ class Meter:
         if result in ("error", "unsettled"):
             self._failed(runner, result)
 
-    def queue_added(self, queue: str) -> None: ...
-
-    def queue_made(self, queue: str, depth: Callable[[], int]) -> None: ...
-
-    def queue_waited(self, queue: str, seconds: float) -> None: ...
-
-    def queue_worked(self, queue: str, seconds: float) -> None: ...
-
-    def queue_retried(self, queue: str) -> None: ...
+    def queue_made(self, queue: str, depth: Callable[[], int]) -> QueueCounters:
+        return QueueCounters(added=_ignore, retried=_ignore, waited=_ignore, worked=_ignore)
 
     def api_request(self, verb: str, resource: str, code: int, seconds: float) -> None: ...
 
@@ -200,7 +197,7 @@ class Process:
             return False
         if any(each.uid not in unending or each.phase is not Phase.WAITING for each in plane.operations.snapshot()):
             return False
-        return all(runner.idle and runner.next_due is None for runner in plane.runners)
+        return all(runner.queue.idle and runner.queue.next_due is None for runner in plane.runners)
 
     def reasons(self) -> dict[str, str]:
         """Return why keys wait, by runner and key."""
@@ -238,7 +235,7 @@ class Process:
                 executor=self._executor,
                 recorder=self,
                 sealer=Sealer(parts.installation.key, parts.installation.namespace),
-                clock=parts.wall,
+                now=parts.wall.now,
                 random=Random(parts.seed),  # noqa: S311 -- jitter
                 fence=lambda: str(self.leadership.fence),
                 may_begin=self._may_begin,
@@ -251,7 +248,7 @@ class Process:
         def started() -> None:
             self.plane = plane
             self._watching = asyncio.get_running_loop().create_task(self._end_when_restored(plane))
-            self._safety.promises.believed[self.name] = plane.volumes.get
+            self._safety.promises.believed[self.name] = plane.state.volumes.get
 
         async with asyncio.TaskGroup() as group:
             group.create_task(run_plane(plane, started), name="plane")
@@ -261,7 +258,7 @@ class Process:
             group.create_task(self.network.credentials.keep(), name="credentials")
 
     def _saves(self, volume: Mapping[str, Any]) -> None:
-        self._safety.saving(volume, self.plane.claims.get if self.plane is not None else lambda _key: None)
+        self._safety.saving(volume, self.plane.state.claims.get if self.plane is not None else lambda _key: None)
 
     async def _end_when_restored(self, plane: ControlPlane) -> None:
         await plane.restored.wait()
