@@ -141,7 +141,7 @@ class Harness:
             executor=InlineExecutor(self._latency),
             recorder=self,
             sealer=await ensure_sealer(bootstrap, self._role.namespace),
-            clock=clock.LoopClock(),
+            now=clock.now,
             random=random.Random(11),
             metrics=self.metrics,
             lifecycle_metrics=self.metrics,

@@ -18,6 +18,11 @@ The file is checked in full when it is read:
     scrubber: {image: …, command: […], resources: {…}, tolerations: […], template: {…}, attempts: 3}
 
 What stands in `options` is checked later, by the schema of the backend or extension.
+
+The scrubber's template is what an operator may change of the scrubber pod. It has the shape of a pod:
+`metadata.labels`, `metadata.annotations`, `spec` and in it at most one container. Each field is harmless, weakens the
+sandbox, or is refused. A field that is not known here counts as weakening: what Kubernetes adds later is refused until
+it is listed here.
 """
 
 from __future__ import annotations
@@ -31,32 +36,82 @@ from typing import Any, Final
 import yaml
 
 from volplane._messages import nearest, why_unusable
-from volplane.controller.scrub_template import template_flaws
 from volplane.errors import ConfigurationError
 
 __all__ = [
+    "ADDED_CAPABILITIES",
+    "CONTAINER",
+    "VOLUME",
     "Configuration",
     "DriverSettings",
     "ExtensionSettings",
     "ScrubberSettings",
     "parse_configuration",
     "read_configuration",
+    "template_flaws",
 ]
 
 _KEYS: Final = ("clusterId", "drivers", "extensions", "scrubber")
 _DRIVER_KEYS: Final = ("name", "backend", "options", "concurrency", "rate", "timeout", "distributed", "storageCapacity")
 _EXTENSION_KEYS: Final = ("name", "options")
 _SCRUBBER_KEYS: Final = (
-    "image",
-    "command",
-    "resources",
-    "tolerations",
-    "template",
-    "attempts",
-    "baseDeadline",
-    "deadlinePerGiB",
-    "allowUnsafe",
+    *("image", "command", "resources", "tolerations", "template"),
+    *("attempts", "baseDeadline", "deadlinePerGiB", "allowUnsafe"),
 )
+
+CONTAINER: Final = "scrub"
+VOLUME: Final = "volume"
+"""Name of the volume that is erased, in the pod."""
+ADDED_CAPABILITIES: Final = ("DAC_OVERRIDE", "FOWNER")
+"""Without these two, uid 0 in the pod cannot remove what belongs to other users."""
+
+_ELSEWHERE: Final = {
+    "spec.tolerations": "scrubber.tolerations",
+    "container.image": "scrubber.image",
+    "container.command": "scrubber.command",
+    "container.resources": "scrubber.resources",
+}
+_OURS: Final = {
+    "spec": ("activeDeadlineSeconds", "affinity", "nodeName", "restartPolicy", "schedulingGates"),
+    "container": ("livenessProbe", "name", "readinessProbe", "restartPolicy", "startupProbe", "stdin", "tty"),
+}
+"""With others than ours, a scrub cannot be trusted to be the right one, or to end."""
+_HARMLESS: Final = {
+    "spec": (
+        "dnsConfig",
+        "dnsPolicy",
+        "enableServiceLinks",
+        "imagePullSecrets",
+        "nodeSelector",
+        "preemptionPolicy",
+        "priorityClassName",
+        "runtimeClassName",
+        "schedulerName",
+        "terminationGracePeriodSeconds",
+    ),
+    "container": ("args", "imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy", "workingDir"),
+    "securityContext": (
+        "fsGroup",
+        "fsGroupChangePolicy",
+        "runAsGroup",
+        "runAsNonRoot",
+        "runAsUser",
+        "seLinuxOptions",
+        "supplementalGroups",
+    ),
+}
+_SAFE_VALUES: Final[Mapping[str, object]] = {
+    "spec.automountServiceAccountToken": False,
+    "spec.hostIPC": False,
+    "spec.hostNetwork": False,
+    "spec.hostPID": False,
+    "spec.hostUsers": False,
+    "spec.shareProcessNamespace": False,
+    "securityContext.allowPrivilegeEscalation": False,
+    "securityContext.privileged": False,
+    "securityContext.procMount": "Default",
+    "securityContext.readOnlyRootFilesystem": True,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +157,7 @@ class ScrubberSettings:
     tolerations: tuple[Mapping[str, Any], ...] = ()
     """As in a pod."""
     template: Mapping[str, Any] = field(default_factory=dict)
-    """A pod to lay over ours (`volplane.controller.scrub_template`)."""
+    """A pod to lay over ours (`volplane.reclaim.scrub_pod`), without flaws."""
     attempts: int = 3
     """Failed ones until the volume is Failed."""
     base_deadline: float = 300.0
@@ -145,169 +200,246 @@ def parse_configuration(text: str, file: str) -> Configuration:
         raise ConfigurationError(f"{place}: is no valid YAML: {error.problem or error.context}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{file}: is no valid YAML: {' '.join(str(error).split())}") from None
-    section = _Section({} if content is None else content, "", file, _KEYS)
+    section = _Section({} if content is None else content, file, _KEYS, ends=": ")
+    scrubber = section.content.get("scrubber")
     return Configuration(
-        drivers=_drivers(section),
+        drivers=None if section.content.get("drivers") is None else _drivers(section),
         extensions=tuple(
-            ExtensionSettings(name=s.required_text("name"), options=s.mapping("options"), where=s.place)
-            for s in section.sections("extensions", _EXTENSION_KEYS)
+            ExtensionSettings(name=each.text("name", required=True), options=each.mapping("options"), where=each.place)
+            for each in section.sections("extensions", _EXTENSION_KEYS)
         ),
-        scrubber=_scrubber(section.section("scrubber", _SCRUBBER_KEYS)),
-        cluster_id=section.text("clusterId"),
+        scrubber=_scrubber(_Section({} if scrubber is None else scrubber, section.at("scrubber"), _SCRUBBER_KEYS)),
+        cluster_id=section.text("clusterId") or None,
     )
 
 
-def _drivers(section: _Section) -> tuple[DriverSettings, ...] | None:
-    if section.get("drivers") is None:
-        return None
-    drivers = tuple(_driver(s) for s in section.sections("drivers", _DRIVER_KEYS))
-    first: dict[str, str] = {}
-    for driver in drivers:
-        if driver.name in first:
-            raise ConfigurationError(
-                f"{driver.where}.name: driver {driver.name!r} stands at {first[driver.name]} already"
-            )
-        first[driver.name] = driver.where
+def _drivers(section: _Section) -> tuple[DriverSettings, ...]:
+    drivers = tuple(
+        DriverSettings(
+            name=each.text("name", required=True),
+            backend=each.text("backend", required=True),
+            options=each.mapping("options"),
+            concurrency=each.integer("concurrency"),
+            rate=each.number("rate"),
+            timeout=each.number("timeout"),
+            distributed=each.boolean("distributed"),
+            storage_capacity=each.boolean("storageCapacity"),
+            where=each.place,
+        )
+        for each in section.sections("drivers", _DRIVER_KEYS)
+    )
+    by_name: dict[str, DriverSettings] = {}
+    for each in drivers:
+        if (first := by_name.setdefault(each.name, each)) is not each:
+            raise ConfigurationError(f"{each.where}.name: driver {each.name!r} stands at {first.where} already")
     return drivers
-
-
-def _driver(section: _Section) -> DriverSettings:
-    return DriverSettings(
-        name=section.required_text("name"),
-        backend=section.required_text("backend"),
-        options=section.mapping("options"),
-        concurrency=section.integer("concurrency", minimum=1),
-        rate=section.number("rate", above=0.0),
-        timeout=section.number("timeout", above=0.0),
-        distributed=section.boolean("distributed"),
-        storage_capacity=section.boolean("storageCapacity"),
-        where=section.place,
-    )
 
 
 def _scrubber(section: _Section) -> ScrubberSettings:
     defaults = ScrubberSettings()
-    attempts = section.integer("attempts", minimum=1)
-    base, per_gib = section.number("baseDeadline", above=0.0), section.number("deadlinePerGiB", above=0.0)
     template, allow_unsafe = section.mapping("template"), section.boolean("allowUnsafe")
-    flaws = [f"{section.place}.template.{flaw}" for flaw in template_flaws(template, allow_unsafe=allow_unsafe)]
+    flaws = [f"{section.at('template')}.{flaw}" for flaw in template_flaws(template, allow_unsafe=allow_unsafe)]
     if flaws:
         raise ConfigurationError("; ".join(flaws))
     return ScrubberSettings(
-        image=section.text("image"),
+        image=section.text("image") or None,
         command=section.texts("command"),
         resources=section.mapping("resources"),
         tolerations=section.mappings("tolerations"),
         template=template,
-        attempts=defaults.attempts if attempts is None else attempts,
-        base_deadline=defaults.base_deadline if base is None else base,
-        deadline_per_gib=defaults.deadline_per_gib if per_gib is None else per_gib,
+        attempts=section.integer("attempts") or defaults.attempts,
+        base_deadline=section.number("baseDeadline") or defaults.base_deadline,
+        deadline_per_gib=section.number("deadlinePerGiB") or defaults.deadline_per_gib,
         allow_unsafe=allow_unsafe,
     )
+
+
+def template_flaws(template: Mapping[str, Any], *, allow_unsafe: bool) -> Iterator[str]:
+    """Yield the reasons for which the template cannot be used, each as `path: reason`."""
+    for key in template:
+        if key not in ("metadata", "spec"):
+            yield f"{key}: unknown key{nearest(key, ('metadata', 'spec'))}"
+    yield from _metadata_flaws(_mapping(template, "metadata"))
+    spec = _mapping(template, "spec")
+    containers = spec.get("containers", [])
+    if not isinstance(containers, list) or len(containers) > 1 or not all(isinstance(c, Mapping) for c in containers):
+        yield "spec.containers: expected a list with at most one container, which is laid over ours"
+        return
+    yield from _shape_flaws(template, spec)
+    for where, path, part in _parts(spec):
+        for key in part:
+            if other := _ELSEWHERE.get(f"{where}.{key}"):
+                yield f"{path}.{key}: has a key of its own, {other}"
+            elif key in _OURS.get(where, ()) and not (where == "container" and part[key] == CONTAINER):
+                yield f"{path}.{key}: is volplane's own; a scrub could not be trusted with another"
+    yield from _list_flaws(spec)
+    if not allow_unsafe:
+        yield from (f"{weak}; refused unless scrubber.allowUnsafe is true" for weak in _weakenings(spec))
+
+
+def _shape_flaws(template: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[str]:
+    """Report what is no mapping where one is needed: null or anything else would replace all of ours."""
+    places: list[tuple[str, Mapping[str, Any], str]] = [("", template, "metadata"), ("", template, "spec")]
+    for where, path, part in _parts(spec):
+        places.append((f"{path}.", part, "capabilities" if where == "securityContext" else "securityContext"))
+    for path, parent, key in places:
+        if key in parent and not isinstance(parent[key], Mapping):
+            yield f"{path}{key}: is {parent[key]!r}, expected a mapping"
+
+
+def _metadata_flaws(metadata: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in metadata.items():
+        if key not in ("labels", "annotations"):
+            yield f"metadata.{key}: only labels and annotations can be added"
+        elif not isinstance(value, Mapping) or not all(isinstance(text, str) for text in value.values()):
+            yield f"metadata.{key}: expected a mapping of texts; quote them"
+        else:
+            yield from (f"metadata.{key}.{name}: is volplane's own" for name in value if "volplane" in str(name))
+
+
+def _list_flaws(spec: Mapping[str, Any]) -> Iterator[str]:
+    mounts = next((container.get("volumeMounts") for container in spec.get("containers", [])), None)
+    for path, items in (("spec.volumes", spec.get("volumes")), ("spec.containers[0].volumeMounts", mounts)):
+        if items is None:
+            continue
+        if not isinstance(items, list) or not all(isinstance(item, Mapping) and item.get("name") for item in items):
+            yield f"{path}: expected a list of mappings, each with a name"
+        elif any(item["name"] == VOLUME for item in items):
+            yield f"{path}: {VOLUME!r} is the volume that is erased; choose another name"
+
+
+def _weakenings(spec: Mapping[str, Any]) -> Iterator[str]:
+    """Report every field that gives the scrubber more than it has without the template."""
+    for where, path, part in _parts(spec):
+        for key, value in part.items():
+            full = f"{where}.{key}"
+            ours = key in _OURS.get(where, ()) or full in _ELSEWHERE
+            if ours or key in _HARMLESS[where] or key in ("containers", "securityContext"):
+                continue
+            if full not in _SAFE_VALUES:
+                yield from _risks(full, f"{path}.{key}", value)
+            elif value != _SAFE_VALUES[full]:
+                yield f"{path}.{key}: is {value!r}, which weakens the sandbox"
+
+
+def _risks(field: str, path: str, value: Any) -> Iterator[str]:
+    """Report what a field of many values, or one that is not known here, gives the scrubber."""
+    given = value if isinstance(value, Mapping) else {}
+    if field == "securityContext.capabilities":
+        if extra := sorted({*map(str, given.get("add") or ())} - {*ADDED_CAPABILITIES}):
+            yield f"{path}.add: {', '.join(extra)} weakens the sandbox"
+        if "drop" in given and given["drop"] != ["ALL"]:
+            yield f"{path}.drop: is {given['drop']!r}, which weakens the sandbox; ALL are dropped"
+    elif field == "securityContext.seccompProfile":
+        if given.get("type") not in ("RuntimeDefault", "Localhost"):
+            yield f"{path}: is {value!r}, which weakens the sandbox"
+    elif field == "container.env":
+        for index, item in enumerate(value if isinstance(value, list) else ()):
+            if not isinstance(item, Mapping) or "valueFrom" in item:
+                yield f"{path}[{index}]: takes its value from elsewhere, which may be a secret"
+    else:
+        yield f"{path}: reaches beyond the sandbox"
+
+
+def _parts(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield (kind, path, fields) of the spec, its container and the security contexts of both."""
+    yield "spec", "spec", spec
+    yield "securityContext", "spec.securityContext", _mapping(spec, "securityContext")
+    for container in spec.get("containers") or ():
+        yield "container", "spec.containers[0]", container
+        yield "securityContext", "spec.containers[0].securityContext", _mapping(container, "securityContext")
+
+
+def _mapping(parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = parent.get(key)
+    return value if isinstance(value, Mapping) else {}
 
 
 class _Section:
     """A mapping of the file that has no other keys than `known`."""
 
-    def __init__(self, content: object, path: str, file: str, known: Iterable[str]) -> None:
-        self._path = path
-        self._file = file
+    def __init__(self, content: object, place: str, known: Iterable[str], *, ends: str = ".") -> None:
+        """place: where it is in the file, for messages. ends: what stands between place and key."""
+        self.place = place
+        self._ends = ends
+        self.content: Mapping[str, Any] = content if isinstance(content, Mapping) else {}
         if not isinstance(content, Mapping):
-            raise self._wrong("", content, "a mapping (key: value)")
+            raise _wrong(place, content, "a mapping (key: value)")
         for key in content:
             if key not in known:
-                raise ConfigurationError(f"{self._at(str(key))}: unknown key{nearest(str(key), known)}")
-        self._content = content
+                raise ConfigurationError(f"{self.at(str(key))}: unknown key{nearest(str(key), known)}")
 
-    @property
-    def place(self) -> str:
-        return f"{self._file}: {self._path}" if self._path else self._file
+    def at(self, key: str) -> str:
+        """Return the place of the key."""
+        return f"{self.place}{self._ends}{key}"
 
-    def get(self, key: str) -> Any:
-        return self._content.get(key)
-
-    def text(self, key: str) -> str | None:
-        value = self.get(key)
+    def text(self, key: str, *, required: bool = False) -> str:
+        """Return the text; "" for none."""
+        value = self.content.get(key)
+        if value is None and required:
+            raise ConfigurationError(f"{self.at(key)}: is required")
         if value is None or (isinstance(value, str) and value):
+            return value or ""
+        raise _wrong(self.at(key), value, "text" if value == "" else "text; quote it")
+
+    def integer(self, key: str) -> int | None:
+        value = self.content.get(key)
+        if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
             return value
-        raise self._wrong(key, value, "text" if value == "" else "text; quote it")
+        raise _wrong(self.at(key), value, "a whole number, at least 1")
 
-    def required_text(self, key: str) -> str:
-        value = self.text(key)
-        if value is None:
-            raise ConfigurationError(f"{self._at(key)}: is required")
-        return value
-
-    def integer(self, key: str, *, minimum: int) -> int | None:
-        value = self.get(key)
-        if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= minimum):
-            return value
-        raise self._wrong(key, value, f"a whole number, at least {minimum}")
-
-    def number(self, key: str, *, above: float) -> float | None:
-        value = self.get(key)
+    def number(self, key: str) -> float | None:
+        value = self.content.get(key)
         if value is None:
             return None
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > above:
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0:
             return float(value)
-        raise self._wrong(key, value, f"a number above {above:g}")
+        raise _wrong(self.at(key), value, "a number above 0")
 
     def boolean(self, key: str) -> bool:
-        value = self.get(key)
+        value = self.content.get(key)
         if value is None or isinstance(value, bool):
             return bool(value)
-        raise self._wrong(key, value, "true or false")
+        raise _wrong(self.at(key), value, "true or false")
 
     def mapping(self, key: str) -> Mapping[str, Any]:
-        value = self.get(key)
-        return {} if value is None else self._texts_as_keys(key, value)
+        value = self.content.get(key)
+        return {} if value is None else _texts_as_keys(self.at(key), value)
 
     def mappings(self, key: str) -> tuple[Mapping[str, Any], ...]:
-        return tuple(self._texts_as_keys(f"{key}[{i}]", item) for i, item in enumerate(self._items(key)))
+        return tuple(_texts_as_keys(place, item) for place, item in self._items(key))
 
     def texts(self, key: str) -> tuple[str, ...]:
-        items = tuple(self._items(key))
-        for index, item in enumerate(items):
+        for place, item in self._items(key):
             if not isinstance(item, str):
-                raise self._wrong(f"{key}[{index}]", item, "text; quote it")
-        return items
-
-    def section(self, key: str, known: Iterable[str]) -> _Section:
-        value = self.get(key)
-        return _Section({} if value is None else value, self._join(key), self._file, known)
+                raise _wrong(place, item, "text; quote it")
+        return tuple(item for _, item in self._items(key))
 
     def sections(self, key: str, known: Iterable[str]) -> Iterator[_Section]:
-        for index, item in enumerate(self._items(key)):
-            yield _Section(item, self._join(f"{key}[{index}]"), self._file, known)
+        return (_Section(item, place, known) for place, item in self._items(key))
 
-    def _items(self, key: str) -> Iterable[Any]:
-        value = self.get(key)
-        if value is None:
-            return ()
-        if not isinstance(value, list):
-            raise self._wrong(key, value, "a list (- item)")
-        return value
+    def _items(self, key: str) -> list[tuple[str, Any]]:
+        """Return the items of a list, with their places."""
+        value = self.content.get(key)
+        if value is not None and not isinstance(value, list):
+            raise _wrong(self.at(key), value, "a list (- item)")
+        return [(self.at(f"{key}[{index}]"), item) for index, item in enumerate(value or ())]
 
-    def _texts_as_keys(self, key: str, value: object) -> Mapping[str, Any]:
-        if not isinstance(value, Mapping):
-            raise self._wrong(key, value, "a mapping (key: value)")
-        for name in value:
-            if not isinstance(name, str):
-                raise self._wrong(f"{key}.{name}", name, "text as a key; quote it")
-        return value
 
-    def _join(self, key: str) -> str:
-        return f"{self._path}.{key}" if self._path and key else self._path or key
+def _texts_as_keys(place: str, value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise _wrong(place, value, "a mapping (key: value)")
+    for name in value:
+        if not isinstance(name, str):
+            raise _wrong(f"{place}.{name}", name, "text as a key; quote it")
+    return value
 
-    def _at(self, key: str) -> str:
-        path = self._join(key)
-        return f"{self._file}: {path}" if path else self._file
 
-    def _wrong(self, key: str, value: object, expected: str) -> ConfigurationError:
-        # Options may hold a secret.
-        shown = type(value).__name__ if key == "options" else repr(value)
-        shown = shown if len(shown) <= 60 else f"{shown[:60]}…"
-        return ConfigurationError(f"{self._at(key)}: is {shown}, expected {expected}")
+def _wrong(place: str, value: object, expected: str) -> ConfigurationError:
+    # Options may hold a secret.
+    shown = type(value).__name__ if place.endswith(".options") else repr(value)
+    shown = shown if len(shown) <= 60 else f"{shown[:60]}…"
+    return ConfigurationError(f"{place}: is {shown}, expected {expected}")
 
 
 class _Loader(yaml.SafeLoader):

@@ -36,6 +36,7 @@ from volplane.errors import ConfigurationError, VolplaneError
 __all__ = ["DIRECTORY_VARIABLE", "ActionToken", "HttpAddress", "Pages", "read_token", "serve_pages"]
 
 DIRECTORY_VARIABLE: Final = "VOLPLANE_RUNTIME_DIR"
+_FILE: Final = "http-{}.token"
 _LONGEST: Final = 256
 """Bytes of a token file that are read."""
 
@@ -91,9 +92,9 @@ async def serve_pages(address: HttpAddress, pages: Pages) -> AsyncIterator[str]:
     app.router.add_get("/metrics", partial(_metrics, pages))
     tokens: list[ActionToken] = []
     for path, answer in pages.answers.items():
-        app.router.add_get(path, partial(_answer, answer))
+        app.router.add_get(path, partial(_answer, answer, None))
     for path, action in pages.actions.items():
-        app.router.add_post(path, partial(_act, action, tokens))
+        app.router.add_post(path, partial(_answer, action, tokens))
     # No body is read, so none is unpacked: a small one could keep the process busy.
     runner = web.AppRunner(
         app, access_log=None, handle_signals=False, shutdown_timeout=1.0, logger=_REQUESTS, auto_decompress=False
@@ -104,17 +105,14 @@ async def serve_pages(address: HttpAddress, pages: Pages) -> AsyncIterator[str]:
         try:
             await site.start()
         except OSError as error:
-            raise ConfigurationError(
-                f"--http {address.host}:{address.port} cannot be used: {error.strerror or error}; choose "
-                "another address"
-            ) from error
+            why = f"cannot be used: {error.strerror or error}; choose another address"
+            raise ConfigurationError(f"--http {address.host}:{address.port} {why}") from error
         host, port = runner.addresses[0][:2]
         if pages.actions:
             tokens.append(token := ActionToken(port))
             if token.path is None:
-                _LOG.warning(
-                    "commands cannot change anything here: no file can be made for their token (%s)", token.why
-                )
+                text = "commands cannot change anything here: no file can be made for their token (%s)"
+                _LOG.warning(text, token.why)
         yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
     finally:
         with contextlib.suppress(TimeoutError):
@@ -137,27 +135,25 @@ async def _metrics(pages: Pages, _: web.Request) -> web.Response:
     return web.Response(body=pages.metrics(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
 
-async def _answer(answer: Answer, request: web.Request) -> web.Response:
-    """Answer clients on this machine, and refuse others; in a pod, those who may exec or port-forward are on it."""
+async def _answer(answer: Answer, tokens: Sequence[ActionToken] | None, request: web.Request) -> web.Response:
+    """Answer clients on this machine, and refuse others; in a pod, those who may exec or port-forward are on it.
+
+    tokens: the one of this address, once it listens, where clients need it; None where they do not.
+    """
+    sent = request.headers.get("Authorization", "")
+    if tokens is not None and not any(token.allows(sent) for token in tokens):
+        return _refused(
+            401, "this changes something: it needs the token that the controller keeps in a file of its user"
+        )
     # The name counts too: a web page in a browser can have this address under a name of its own.
     if not _is_loopback(request.remote) or not _is_loopback(request.url.host):
-        return _refused(
-            403, "only processes on the machine of the controller may ask for this, by its loopback address"
-        )
+        why = "only processes on the machine of the controller may ask for this, by its loopback address"
+        return _refused(403, why)
     try:
         content = await answer(request.query)
     except VolplaneError as error:
         return _refused(400, str(error))
     return web.Response(body=msgspec.json.encode(content), content_type="application/json")
-
-
-async def _act(action: Answer, tokens: Sequence[ActionToken], request: web.Request) -> web.Response:
-    """Answer clients that also have the token. tokens: the one of this address, once it listens."""
-    if not any(token.allows(request.headers.get("Authorization", "")) for token in tokens):
-        return _refused(
-            401, "this changes something: it needs the token that the controller keeps in a file of its user"
-        )
-    return await _answer(action, request)
 
 
 def _is_loopback(host: str | None) -> bool:
@@ -182,12 +178,21 @@ class ActionToken:
         self.why = ""
         """Why none could be made in the last directory that was tried."""
         for directory in _directories():
+            path = directory / _FILE.format(port)
+            fresh = path.with_suffix(".new")
             try:
-                self.path = _write(directory, port, self._token)
+                directory.mkdir(mode=0o700, exist_ok=True)
+                _check(directory)
+                fresh.unlink(missing_ok=True)
+                # O_EXCL, O_NOFOLLOW: a file or link that another user put there is not written through.
+                fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                with os.fdopen(fd, "w") as file:
+                    file.write(self._token)
+                self.path = fresh.replace(path)
             except OSError as error:
                 self.why = f"{directory}: {error.strerror or error}"
-                continue
-            break
+            else:
+                return
 
     def allows(self, authorization: str) -> bool:
         """Return whether this value of the header Authorization is the token."""
@@ -206,13 +211,13 @@ def read_token(port: int) -> str:
     """Return the token for the endpoints on this port of this machine. Raises VolplaneError with what to do."""
     tried = []
     for directory in _directories():
+        path = directory / _FILE.format(port)
         try:
             _check(directory)
-            fd = os.open(_file(directory, port), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            with os.fdopen(fd) as file:
+            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)) as file:
                 return file.read(_LONGEST).strip()
         except OSError as error:
-            tried.append(f"{_file(directory, port)}: {error.strerror or error}")
+            tried.append(f"{path}: {error.strerror or error}")
     raise VolplaneError(
         f"the controller's token cannot be read ({'; '.join(tried)}): run the command on the machine (or in the pod) "
         f"of the controller, as the user that it runs as, with the same {DIRECTORY_VARIABLE}"
@@ -228,25 +233,8 @@ def _directories() -> Iterator[Path]:
     yield Path(f"/tmp/volplane-{os.geteuid()}")  # noqa: S108 -- `_check` refuses one that another user made
 
 
-def _file(directory: Path, port: int) -> Path:
-    return directory / f"http-{port}.token"
-
-
 def _check(directory: Path) -> None:
     """Raise PermissionError for a directory that others own or can write."""
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise PermissionError(f"{directory} is not a directory that this user owns and nobody else can write")
-
-
-def _write(directory: Path, port: int, token: str) -> Path:
-    directory.mkdir(mode=0o700, exist_ok=True)
-    _check(directory)
-    path = _file(directory, port)
-    fresh = path.with_suffix(".new")
-    fresh.unlink(missing_ok=True)
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w") as file:
-        file.write(token)
-    fresh.replace(path)
-    return path

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeVar
 
@@ -31,25 +32,20 @@ RENEW_PERIOD = (2.0, 2.4)
 T = TypeVar("T")
 
 
+@dataclass(kw_only=True, eq=False)
 class Leadership:
-    """The right to work, for as long as it lasts."""
+    """The right to work, for as long as it lasts. Made in the loop."""
 
-    def __init__(self, *, fence: Fence | None, until: float, margin: float = 0.0) -> None:
-        """margin: seconds before `until` from which nothing new is started. Call it in the loop."""
-        self.fence = fence
-        """The term; a conditional write of it keeps a former leader out. None = there is no election."""
-        self.until = until
-        """Loop time at which the right ends; each renewal moves it."""
-        self.lost = False
-        self.behind: Fence | None = None
-        """A later term of our Lease, of which a storage knows and the Lease does not: the server was restored."""
-        self._margin = margin
-        self._clock = asyncio.get_running_loop().time
-
-    @classmethod
-    def alone(cls) -> Leadership:
-        """Return the right of a process that runs without election: it has no end."""
-        return cls(fence=None, until=math.inf)
+    fence: Fence | None
+    """The term; a conditional write of it keeps a former leader out. None = there is no election."""
+    until: float
+    """Loop time at which the right ends; each renewal moves it."""
+    margin: float = 0.0
+    """Seconds before `until` from which nothing new is started."""
+    lost: bool = False
+    behind: Fence | None = None
+    """A later term of our Lease, of which a storage knows and the Lease does not: the server was restored."""
+    _clock: Callable[[], float] = field(init=False, default_factory=lambda: asyncio.get_running_loop().time)
 
     def fenced(self, term: str) -> None:
         """Note the term, as the text of a `Fence`, by which a storage refused a call. May be called in any thread."""
@@ -63,9 +59,10 @@ class Leadership:
         The loop's clock goes on while the process is stopped: one that is continued after its lease was over starts
         nothing, though no timer of it has fired yet.
         """
-        return not self.lost and self._clock() < self.until - self._margin
+        return not self.lost and self._clock() < self.until - self.margin
 
 
+@dataclass(eq=False)
 class Elector:
     """Runs work while this process holds the Lease.
 
@@ -73,37 +70,29 @@ class Elector:
     to end. If it does not, `overrun` is called, which should end the process: another leader may start any moment.
     """
 
-    def __init__(
-        self,
-        lock: LeaseLock,
-        *,
-        random: Random,
-        overrun: Callable[[], None],
-        renew_seconds: float = 10.0,
-        period: tuple[float, float] = RENEW_PERIOD,
-        ensure_namespace: Callable[[], Awaitable[None]] | None = None,
-        metrics: Metrics | None = None,
-    ) -> None:
-        """period: shortest and longest seconds between renewals. ensure_namespace: creates the namespace of the lease
-        if it is missing.
-        """
-        longest = period[1]
-        if not longest < renew_seconds < lock.duration:
+    lock: LeaseLock
+    random: Random
+    overrun: Callable[[], None]
+    renew_seconds: float = 10.0
+    period: tuple[float, float] = RENEW_PERIOD
+    """Shortest and longest seconds between renewals."""
+    ensure_namespace: Callable[[], Awaitable[None]] | None = None
+    """Creates the namespace of the lease if it is missing."""
+    metrics: Metrics | None = None
+    failing: str = field(init=False, default="")
+    """Why the lease can be neither read nor taken; empty while it can."""
+    leadership: Leadership | None = field(init=False, default=None)
+    """What this process holds now."""
+    _lease: Lease = field(init=False, default_factory=Lease)
+    """The Lease as this process saw it last while it held it."""
+
+    def __post_init__(self) -> None:
+        longest = self.period[1]
+        if not longest < self.renew_seconds < self.lock.duration:
             raise ConfigurationError(
-                f"leader election of {lock.name}: the period of renewals ({longest:g} s) must be less than renew "
-                f"({renew_seconds:g} s), and that less than the lease ({lock.duration} s)"
+                f"leader election of {self.lock.name}: the period of renewals ({longest:g} s) must be less than renew "
+                f"({self.renew_seconds:g} s), and that less than the lease ({self.lock.duration} s)"
             )
-        self._lock = lock
-        self._random = random
-        self._overrun = overrun
-        self._renew = renew_seconds
-        self._renewals = period
-        self._ensure_namespace = ensure_namespace
-        self._metrics = metrics
-        self.failing = ""
-        """Why the lease can be neither read nor taken; empty while it can."""
-        self.leadership: Leadership | None = None
-        """What this process holds now."""
 
     async def run(self, work: Callable[[Leadership], Awaitable[None]]) -> None:
         """Campaign, work while leading, campaign again after a loss; return (or raise) when `work` does.
@@ -111,125 +100,118 @@ class Elector:
         When cancelled, ends the work first and then releases the Lease.
         """
         while True:
-            lease, leadership = await self._campaign()
-            if await self._lead(lease, leadership, work):
+            leadership = await self._campaign()
+            self._announce(leadership)
+            task = asyncio.ensure_future(work(leadership))
+            try:
+                await self._keep(leadership, task)
+            finally:
+                ended, lost = task.done(), leadership.lost
+                await self._end(task, leadership)
+                self._announce(None)
+                # Only a Lease that is still ours is released.
+                if not lost:
+                    await self._release(leadership)
+            if ended:
+                task.result()
                 return
 
-    async def _campaign(self) -> tuple[Lease, Leadership]:
+    async def _campaign(self) -> Leadership:
         seen: tuple[Any, ...] | None = None
         since = _now()
         while True:
             over = math.inf
             try:
-                lease = await self._bounded(self._lock.read(seconds=self._renew), self._renew)
-                if (record := _record(lease)) != seen:
+                lease = await self._ask(self.lock.read, self.renew_seconds)
+                spec = (found := lease or Lease()).spec
+                # These fields change while the holder is alive.
+                record = spec.holder_identity, spec.renew_time, spec.acquire_time, spec.lease_transitions, found.uid
+                if record != seen:
                     seen, since = record, _now()
-                if lease is None or lease.spec.holder_identity in {None, "", self._lock.identity}:
-                    return await self._take(lease)  # released; or taken by us with an answer that was lost
-                ends = since + (lease.spec.lease_duration_seconds or self._lock.duration)
-                if _now() >= ends:
-                    return await self._take(lease)
+                # One that is missing or released, or that we took with an answer that was lost, can be had at once.
+                ends = -math.inf
+                if spec.holder_identity not in {None, "", self.lock.identity}:
+                    ends = since + (spec.lease_duration_seconds or self.lock.duration)
+                if (began := _now()) >= ends:
+                    self._lease = await self._ask(self.lock.take, self.renew_seconds, lease)
+                    self.failing, duration = "", self.lock.duration
+                    fence, margin = fence_of(self._lease), duration - self.renew_seconds
+                    return Leadership(fence=fence, until=began + duration, margin=margin)
                 over, self.failing = ends, ""
             except ApiConflict as error:
-                _LOG.info("lease %s: %s", self._lock.name, error)
+                _LOG.info("lease %s: %s", self.lock.name, error)
             except ApiError as error:
                 await self._cannot(error)
-            await asyncio.sleep(min(LEASE_NOT_HELD.delay(random=self._random), over - _now()))
+            await asyncio.sleep(min(LEASE_NOT_HELD.delay(random=self.random), over - _now()))
 
     async def _cannot(self, error: ApiError) -> None:
         """Log once for each reason why there is no election. A missing namespace is created."""
         level = logging.DEBUG if self.failing == str(error) else logging.WARNING
         self.failing = str(error)
-        _LOG.log(level, "lease %s can be neither read nor taken, trying on: %s", self._lock.name, error)
-        if isinstance(error, ApiNotFound) and self._ensure_namespace is not None:
+        _LOG.log(level, "lease %s can be neither read nor taken, trying on: %s", self.lock.name, error)
+        if isinstance(error, ApiNotFound) and self.ensure_namespace is not None:
             try:
-                async with asyncio.timeout(self._renew):
-                    await self._ensure_namespace()
+                async with asyncio.timeout(self.renew_seconds):
+                    await self.ensure_namespace()
             except (ApiError, TimeoutError) as failure:
-                _LOG.debug("the namespace of lease %s was not made: %s", self._lock.name, failure)
+                _LOG.debug("the namespace of lease %s was not made: %s", self.lock.name, failure)
 
-    async def _take(self, lease: Lease | None) -> tuple[Lease, Leadership]:
-        began = _now()
-        taken = await self._bounded(self._lock.take(lease, seconds=self._renew), self._renew)
-        self.failing = ""
-        margin = self._lock.duration - self._renew
-        return taken, Leadership(fence=fence_of(taken), until=began + self._lock.duration, margin=margin)
-
-    async def _lead(self, lease: Lease, leadership: Leadership, work: Callable[[Leadership], Awaitable[None]]) -> bool:
-        """Work until it ends (True) or the lease is lost (False)."""
-        self._announce(leadership)
-        task = asyncio.ensure_future(work(leadership))
-        holding = _Holding(lease, leadership)
-        try:
-            await self._keep(holding, task)
-        finally:
-            ended = task.done()
-            await self._end(task, leadership)
-            self._announce(None)
-            # Only a Lease that is still ours is released.
-            if not holding.lost:
-                await self._release(holding)
-        if ended:
-            task.result()
-        return ended
-
-    async def _keep(self, holding: _Holding, task: asyncio.Future[None]) -> None:
+    async def _keep(self, leadership: Leadership, task: asyncio.Future[None]) -> None:
         """Renew until the work ends or renewing has failed for too long."""
-        pause = self._random.uniform(*self._renewals)
-        while True:
+        pause = self.random.uniform(*self.period)
+        while not leadership.lost:
             await asyncio.wait({task}, timeout=pause)
             if task.done():
                 return
             # The work gets the rest of the Lease's duration to end, before another process may start.
-            last = holding.leadership.until - self._lock.duration + self._renew
+            last = leadership.until - self.lock.duration + self.renew_seconds
             if _now() >= last:
-                holding.lost = True
-                _LOG.error("lease %s: not renewed for %g s, stopping the work", self._lock.name, self._renew)
+                leadership.lost = True
+                _LOG.error("lease %s: not renewed for %g s, stopping the work", self.lock.name, self.renew_seconds)
                 return
-            pause = min(await self._renew_once(holding, last), max(0.0, last - _now()))
-            if holding.lost:
-                return
+            pause = min(await self._renew(leadership, last), max(0.0, last - _now()))
 
-    async def _renew_once(self, holding: _Holding, last: float) -> float:
+    async def _renew(self, leadership: Leadership, last: float) -> float:
         """Try once to renew; return the seconds until the next try."""
         began = _now()
         # Half of what is left: one call that hangs leaves time for another.
         seconds = max(0.1, (last - began) / 2)
         try:
-            if (newer := holding.leadership.behind) is not None:
-                await self._bounded(self._lock.count_on(holding.lease, newer.transitions, seconds=seconds), seconds)
-                holding.lost = True
-                _LOG.error("lease %s: storage knows of term %s; a new one begins", self._lock.name, newer.transitions)
+            if (newer := leadership.behind) is not None:
+                # The storage would refuse us as a former leader: the count has to pass the term that it knows.
+                await self._ask(self.lock.count_on, seconds, self._lease, newer.transitions)
+                leadership.lost = True
+                _LOG.error("lease %s: storage knows of term %s; a new one begins", self.lock.name, newer.transitions)
                 return 0.0
-            holding.lease = await self._bounded(self._lock.renew(holding.lease, seconds=seconds), seconds)
+            self._lease = await self._ask(self.lock.renew, seconds, self._lease)
         except ApiConflict:
-            await self._look(holding, seconds)
+            await self._look(leadership, seconds)
             return 0.0
         except ApiNotFound:
-            holding.lost = True
-            _LOG.error("lease %s was deleted, stopping the work", self._lock.name)
+            leadership.lost = True
+            _LOG.error("lease %s was deleted, stopping the work", self.lock.name)
             return 0.0
         except ApiError as error:
-            _LOG.warning("lease %s was not renewed: %s", self._lock.name, error)
+            _LOG.warning("lease %s was not renewed: %s", self.lock.name, error)
             return LEASE_NOT_RENEWED.delay()
-        holding.leadership.until = began + self._lock.duration
-        return self._random.uniform(*self._renewals)
+        leadership.until = began + self.lock.duration
+        return self.random.uniform(*self.period)
 
-    async def _look(self, holding: _Holding, seconds: float) -> None:
+    async def _look(self, leadership: Leadership, seconds: float) -> None:
         """Read the Lease after a conflict: another holder, a label, or a renewal of ours whose answer was lost."""
         try:
-            lease = await self._bounded(self._lock.read(seconds=seconds), seconds)
+            lease = await self._ask(self.lock.read, seconds)
         except ApiError as error:
-            _LOG.warning("lease %s could not be read: %s", self._lock.name, error)
+            _LOG.warning("lease %s could not be read: %s", self.lock.name, error)
             return
-        if lease is None or fence_of(lease) != holding.leadership.fence:
-            holding.lost = True
-            holder = lease.spec.holder_identity if lease is not None else None
-            _LOG.error("lease %s is held by %s now, stopping the work", self._lock.name, holder or "nobody")
-            if lease is not None:
-                await self._count_on(lease, holding.leadership, seconds)
-        else:
-            holding.lease = lease
+        if lease is not None and fence_of(lease) == leadership.fence:
+            self._lease = lease
+            return
+        leadership.lost = True
+        holder = lease.spec.holder_identity if lease is not None else None
+        _LOG.error("lease %s is held by %s now, stopping the work", self.lock.name, holder or "nobody")
+        if lease is not None:
+            await self._count_on(lease, leadership, seconds)
 
     async def _count_on(self, lease: Lease, leadership: Leadership, seconds: float) -> Lease:
         """Raise the count of terms where a server that was restored from a backup has fallen behind ours.
@@ -240,74 +222,57 @@ class Elector:
         if ours is None or found.lease != ours.lease or found.transitions >= ours.transitions:
             return lease
         try:
-            return await self._bounded(self._lock.count_on(lease, ours.transitions, seconds=seconds), seconds)
+            return await self._ask(self.lock.count_on, seconds, lease, ours.transitions)
         except ApiError as error:
-            _LOG.warning("lease %s counts from %d again: %s", self._lock.name, found.transitions, error)
+            _LOG.warning("lease %s counts from %d again: %s", self.lock.name, found.transitions, error)
             return lease
 
     async def _end(self, task: asyncio.Future[None], leadership: Leadership) -> None:
         """Stop the work before the lease is over; call `overrun` if it does not stop."""
+        # From now on nothing new is started, also in threads that a cancellation does not reach.
+        leadership.lost = True
         if task.done():
-            leadership.lost = True
             return
         task.cancel()
-        # From now on nothing new is started, also in threads that the cancellation does not reach.
-        leadership.lost = True
         await asyncio.wait({task}, timeout=max(0.0, leadership.until - _now()))
         if not task.done():
-            _LOG.critical("lease %s is over and the work has not stopped", self._lock.name)
-            self._overrun()
+            # Another process may start any moment, and this work would go on beside its work.
+            _LOG.critical("lease %s is over and the work has not stopped", self.lock.name)
+            self.overrun()
             await asyncio.wait({task})
         if not task.cancelled() and (error := task.exception()) is not None:
-            _LOG.error("the work under lease %s failed while stopping: %s", self._lock.name, error)
+            _LOG.error("the work under lease %s failed while stopping: %s", self.lock.name, error)
 
-    async def _release(self, holding: _Holding) -> None:
+    async def _release(self, leadership: Leadership) -> None:
         try:
             try:
-                await self._bounded(self._lock.release(holding.lease, seconds=_RELEASE_SECONDS), _RELEASE_SECONDS)
+                await self._ask(self.lock.release, _RELEASE_SECONDS, self._lease)
             except ApiConflict:
                 # Another process wrote, or a renewal of ours was cut off when the work ended: the holder decides.
-                newest = await self._bounded(self._lock.read(seconds=_RELEASE_SECONDS), _RELEASE_SECONDS)
+                newest = await self._ask(self.lock.read, _RELEASE_SECONDS)
                 if newest is not None:
-                    newest = await self._count_on(newest, holding.leadership, _RELEASE_SECONDS)
-                if newest is not None and newest.spec.holder_identity == self._lock.identity:
-                    await self._bounded(self._lock.release(newest, seconds=_RELEASE_SECONDS), _RELEASE_SECONDS)
+                    newest = await self._count_on(newest, leadership, _RELEASE_SECONDS)
+                if newest is not None and newest.spec.holder_identity == self.lock.identity:
+                    await self._ask(self.lock.release, _RELEASE_SECONDS, newest)
         except ApiError as error:
-            _LOG.info("lease %s was not released: %s", self._lock.name, error)
+            _LOG.info("lease %s was not released: %s", self.lock.name, error)
 
-    async def _bounded(self, call: Awaitable[T], seconds: float) -> T:
-        """Await one call, bounded in time whatever the transport does."""
+    async def _ask(self, call: Callable[..., Awaitable[T]], seconds: float, *arguments: Any) -> T:
+        """Make one call of the lock, bounded in time whatever the transport does."""
         try:
             async with asyncio.timeout(seconds):
-                return await call
+                return await call(*arguments, seconds=seconds)
         except TimeoutError:
             raise ApiUnavailable(f"no answer within {seconds:.3g} s", status=0) from None
 
     def _announce(self, leadership: Leadership | None) -> None:
         self.leadership = leadership
         if leadership is None:
-            _LOG.info("lease %s: no longer leading", self._lock.name)
+            _LOG.info("lease %s: no longer leading", self.lock.name)
         else:
-            _LOG.info("lease %s: leading as %s", self._lock.name, leadership.fence)
-        if self._metrics is not None:
-            self._metrics.leading[(self._lock.name,)].set(leadership is not None)
-
-
-class _Holding:
-    """The Lease as its holder last saw it."""
-
-    def __init__(self, lease: Lease, leadership: Leadership) -> None:
-        self.lease = lease
-        self.leadership = leadership
-        self.lost = False
-
-
-def _record(lease: Lease | None) -> tuple[Any, ...]:
-    """Return the fields that change while the holder is alive."""
-    if lease is None:
-        return ()
-    spec = lease.spec
-    return spec.holder_identity, spec.renew_time, spec.acquire_time, spec.lease_transitions, lease.uid
+            _LOG.info("lease %s: leading as %s", self.lock.name, leadership.fence)
+        if self.metrics is not None:
+            self.metrics.leading[(self.lock.name,)].set(leadership is not None)
 
 
 def _now() -> float:

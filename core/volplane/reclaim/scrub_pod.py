@@ -6,6 +6,7 @@ that it was made with, sealed with our key.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
@@ -13,8 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from volplane.controller.config import ScrubberSettings
-from volplane.controller.scrub_template import ADDED_CAPABILITIES, CONTAINER, VOLUME, overlaid
+from volplane.controller.config import ADDED_CAPABILITIES, CONTAINER, VOLUME, ScrubberSettings
 from volplane.kube import names
 from volplane.kube.kinds import PODS
 from volplane.kube.objects import Pod, Volume
@@ -34,6 +34,7 @@ __all__ = [
     "Unmountable",
     "belongs",
     "last_lines",
+    "overlaid",
     "pod_body",
     "pod_name",
     "scrub_deadline",
@@ -41,6 +42,9 @@ __all__ = [
     "source_digest",
     "spec_difference",
 ]
+
+_APPENDED: Final = ("volumes", "volumeMounts")
+"""Lists of a template that are appended to ours; everything else replaces ours."""
 
 SCRUB_GATE = "volplane.dev/scrub"
 """Scheduling gate, removed only after the pod's uid is on the volume: a late or foreign pod never starts."""
@@ -372,3 +376,26 @@ def _plain(value: Any) -> Any:
 
 def _is_default(key: str, value: Any) -> bool:
     return value is None or value in ({}, [], "") or (key in _DEFAULTS and value == _DEFAULTS[key])
+
+
+def overlaid(body: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the pod with a template without flaws laid over it."""
+    spec = dict(template.get("spec") or {})
+    container: Mapping[str, Any] = next(iter(spec.pop("containers", ())), {})
+    [ours] = body["spec"]["containers"]
+    merged = _merged(body, {"metadata": template.get("metadata") or {}, "spec": spec})
+    merged["spec"]["containers"] = [_merged(ours, container)]
+    return merged
+
+
+def _merged(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    result = copy.deepcopy(dict(ours))
+    for key, value in theirs.items():
+        mine = result.get(key)
+        if isinstance(mine, Mapping) and isinstance(value, Mapping):
+            result[key] = _merged(mine, value)
+        elif key in _APPENDED and isinstance(mine, list):
+            result[key] = [*mine, *value]
+        else:
+            result[key] = copy.deepcopy(value)
+    return result

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from volplane.controller.config import Configuration, parse_configuration
-from volplane.controller.scrub_template import overlaid, template_flaws
+from volplane.controller.config import Configuration, parse_configuration, template_flaws
 from volplane.errors import ConfigurationError
+from volplane.reclaim.scrub_pod import overlaid
 
 POD: dict[str, Any] = {
     "metadata": {"name": "volplane-scrub-1", "labels": {"ours": "1"}, "annotations": {"volplane.dev/a": "b"}},
