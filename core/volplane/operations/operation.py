@@ -16,8 +16,8 @@ from typing import Any, Final
 from volplane._delays import HOOK_FAILED, HOOK_FAILED_SLOW, RETRY_BUDGET
 from volplane._token_bucket import TokenBucket
 from volplane.controller.actions import Run
-from volplane.controller.workqueue import LoopTime
 from volplane.controller.controller import Work
+from volplane.controller.workqueue import LoopTime
 from volplane.errors import ApiError, BackendError, BackoffError, OperationError, RetryPolicy
 
 __all__ = [
