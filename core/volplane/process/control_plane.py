@@ -17,9 +17,9 @@ from volplane.attach.comparison import AttachmentComparison
 from volplane.controller.actions import started
 from volplane.controller.controller import Controller, Role
 from volplane.controller.runner import Runner
+from volplane.drivers.driver import problem, why_none_works
 from volplane.drivers.executor import HookExecutor
 from volplane.drivers.registry import DriverRegistry
-from volplane.drivers.driver import problem, why_none_works
 from volplane.explain.explain import Explainer, Explanation, what_it_does
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
