@@ -17,7 +17,7 @@ import pytest
 from integration.certificates import Authority, guarded, verify_strictly
 from integration.test_credentials import kubeconfig, trusting
 from volplane.errors import ApiUnavailable, ConfigurationError
-from volplane.kube.http import pool as http_pool
+from volplane.kube.http import connection as http_connection
 from volplane.kube.http.route import Address, Route
 from volplane.kube.http.transport import HttpTransport
 from volplane.kube.transport import Request, Response
@@ -175,7 +175,7 @@ async def test_one_connection_serves_one_request_after_the_other(tmp_path: Path)
 
 
 async def test_a_burst_of_requests_makes_few_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_pool, "_OPEN_MORE_AFTER", 60.0)
+    monkeypatch.setattr(http_connection, "_OPEN_MORE_AFTER", 60.0)
     server = Server()
     async with listening(server) as url, transport_to(tmp_path, url) as transport:
         await asyncio.gather(*(ask(transport) for _ in range(200)))
@@ -226,7 +226,7 @@ async def test_a_read_is_sent_again_if_the_server_closed_the_kept_connection_mea
 
 
 async def test_a_connection_that_lay_idle_for_long_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_pool, "_LONGEST_IDLE", 0.0)
+    monkeypatch.setattr(http_connection, "_LONGEST_IDLE", 0.0)
     server = Server()
     async with listening(server) as url, transport_to(tmp_path, url) as transport:
         await ask(transport)
@@ -252,9 +252,9 @@ async def test_a_request_that_is_given_up_leaves_nothing_for_the_next(tmp_path: 
 
 
 async def test_who_gave_up_waiting_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_pool, "_AT_ONCE", 1)
+    monkeypatch.setattr(http_connection, "_AT_ONCE", 1)
     async with listening(Server()) as url:
-        pool = http_pool.ConnectionPool(Route(server=Address.parse(url, what="the server")).connect)
+        pool = http_connection.ConnectionPool(Route(server=Address.parse(url, what="the server")).connect)
         lent = await pool.take(True)
         gives_up, waits = (asyncio.create_task(pool.take(True)) for _ in range(2))
         await asyncio.sleep(0)

@@ -16,8 +16,8 @@ from volplane._messages import nearest
 from volplane.controller.http import HttpAddress, read_token
 from volplane.errors import ApiError, ConfigurationError, VolplaneError
 from volplane.kube.client import Client
+from volplane.kube.http.route import refused
 from volplane.kube.http.transport import HttpTransport
-from volplane.kube.http.unreachable import refused
 from volplane.kube.kinds import LEASES
 from volplane.process.process import LEASE
 

@@ -15,7 +15,7 @@ from typing import Any
 from volplane._delays import PREPARE_FAILED
 from volplane.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
 from volplane.kube.client import Client
-from volplane.kube.http.unreachable import refused
+from volplane.kube.http.route import refused
 from volplane.kube.kinds import NAMESPACES, SECRETS, Kind
 from volplane.kube.objects import Secret
 from volplane.state.records import Sealer

@@ -1,24 +1,38 @@
-"""One connection to a server that speaks HTTP/1.1: exchanges, one after the other (RFC 9112).
+"""Connections to a server that speaks HTTP/1.1 (RFC 9112): exchanges on each, one after the other, and their pool.
 
 llhttp, the parser of Node.js, parses the answers (package `httptools`). This module keeps the state of the exchange:
-whether its answer is complete, and whether the connection can be used again.
+whether its answer is complete, and whether the connection can be used again; and of the pool: which are in use, which
+are idle, and when another one is opened.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar, cast
 
 import httptools
 
-__all__ = ["Answer", "BrokenOff", "Connection", "NotHttp", "until"]
+__all__ = ["Answer", "BrokenOff", "Connection", "ConnectionPool", "NotHttp", "Tls"]
 
 T = TypeVar("T")
 
+Tls = ssl.SSLContext | bool
+"""How to speak TLS, for https; a truth value for http, which has none."""
+
 _MOST_BUFFERED: Final = 2**20
 """Bytes of a streamed answer that nobody has read yet, above which no more are taken from the socket."""
+_FRAMED: Final = frozenset({"content-length", "transfer-encoding"})
+"""Headers one of which says where a body ends; without either it ends with the connection."""
+_MAX_OPEN: Final = 200
+_AT_ONCE: Final = 8
+"""So many are opened at once, and without waiting for others to be given back. A handshake costs as much as ten
+requests."""
+_OPEN_MORE_AFTER: Final = 0.1
+"""Seconds for which a request waits until a connection is given back, where so many are open; then more are opened."""
+_LONGEST_IDLE: Final = 60.0
+"""Seconds after which a connection is not used again; kube-apiserver closes its end after 90."""
 
 
 class BrokenOff(ConnectionError):
@@ -29,30 +43,8 @@ class NotHttp(ConnectionError):
     """What came is no answer of HTTP/1.1."""
 
 
-async def until(ends: float | None, waiter: asyncio.Future[T]) -> T:
-    """Wait for the result of `waiter`. Raises TimeoutError at the loop time `ends`; None: never.
-
-    It costs a sixth of `asyncio.timeout`.
-    """
-    if ends is None:
-        return await waiter
-    timer = waiter.get_loop().call_at(ends, _expire, waiter)
-    try:
-        return await waiter
-    finally:
-        timer.cancel()
-
-
-def _expire(waiter: asyncio.Future[Any]) -> None:
-    if not waiter.done():
-        waiter.set_exception(TimeoutError())
-        waiter.exception()  # Whoever waits may be cancelled in this very turn: then nobody asks for it.
-
-
 class Answer:
-    """What a server answers to one request. One task waits for it.
-
-    What waits raises TimeoutError at the loop time `ends`; None: never.
+    """What a server answers to one request. One task waits for it; at the loop time `ends` that raises TimeoutError.
 
     headers: found under their names in lower case. begun: status and headers are here. whole: nothing is missing.
     """
@@ -62,12 +54,12 @@ class Answer:
         self.headers: dict[str, str] = {}
         self.begun = False
         self.whole = False
+        self.chunks: list[bytes] = []
         self.unread = 0
-        """Bytes of the body that nobody has asked for yet."""
+        """Parts and bytes of the body that nobody has asked for yet."""
         self.taken: Callable[[], None] | None = None
         """Called once when they have been asked for."""
         self._loop = loop
-        self._chunks: list[bytes] = []
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
 
@@ -78,21 +70,22 @@ class Answer:
 
     async def body(self, ends: float | None = None) -> bytes:
         """Return the body, or the rest of it. Raises OSError if the connection ends before."""
+        parts = [await self.chunk(ends)]
         while not self.whole:
-            self._on_taken()
-            await self._progress(ends)
-        return self._take()
+            parts.append(await self.chunk(ends))
+        return b"".join(parts)
 
     async def chunk(self, ends: float | None = None) -> bytes:
         """Return the part of the body since the last call; b"" at its end. Raises OSError as `body`."""
-        while not self._chunks and not self.whole:
+        while not self.chunks and not self.whole:
             await self._progress(ends)
-        return self._take()
-
-    def add(self, data: bytes) -> None:
-        """Add a part of the body."""
-        self._chunks.append(data)
-        self.unread += len(data)
+        data = b"".join(self.chunks)
+        self.chunks.clear()
+        self.unread = 0
+        if self.taken is not None:
+            taken, self.taken = self.taken, None
+            taken()
+        return data
 
     def wake(self) -> None:
         """Let whoever waits look again."""
@@ -108,19 +101,7 @@ class Answer:
         if self._error is not None:
             raise self._error
         self._waiter = self._loop.create_future()
-        await until(ends, self._waiter)
-
-    def _take(self) -> bytes:
-        body = b"".join(self._chunks)
-        self._chunks.clear()
-        self._on_taken()
-        return body
-
-    def _on_taken(self) -> None:
-        self.unread = 0
-        if self.taken is not None:
-            taken, self.taken = self.taken, None
-            taken()
+        await _until(ends, self._waiter)
 
 
 class Connection(asyncio.Protocol):
@@ -162,21 +143,21 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    async def into_tunnel(self, tls: ssl.SSLContext | None, server_name: str) -> Connection:
+    async def into_tunnel(self, tls: ssl.SSLContext | None, server_name: str) -> None:
         """Speak to the server behind the proxy, which has just answered CONNECT; by TLS, unless `tls` is None.
 
         Raises OSError if TLS fails.
         """
         self._parser = httptools.HttpResponseParser(self)
         self._answer = None
-        if tls is not None and self._transport is not None:
-            try:
-                secured = await self._loop.start_tls(self._transport, self, tls, server_hostname=server_name)
-            except BaseException:
-                self.close()
-                raise
-            self._transport = cast("asyncio.Transport", secured)
-        return self
+        if tls is None or self._transport is None:
+            return
+        try:
+            secured = await self._loop.start_tls(self._transport, self, tls, server_hostname=server_name)
+        except BaseException:
+            self.close()
+            raise
+        self._transport = cast("asyncio.Transport", secured)
 
     # --- of the transport
 
@@ -234,7 +215,8 @@ class Connection(asyncio.Protocol):
     def on_body(self, data: bytes) -> None:
         if (answer := self._answer) is None:
             return
-        answer.add(data)
+        answer.chunks.append(data)
+        answer.unread += len(data)
         if self._streamed and answer.unread > _MOST_BUFFERED and answer.taken is None and self._transport is not None:
             self._transport.pause_reading()
             answer.taken = self._transport.resume_reading
@@ -249,5 +231,150 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
 
-_FRAMED: Final = frozenset({"content-length", "transfer-encoding"})
-"""Headers one of which says where a body ends; without either it ends with the connection."""
+Connect = Callable[[Tls, Callable[[Connection], None]], Awaitable[Connection]]
+
+
+class ConnectionPool:
+    """Each connection has one user at a time. Those of a former TLS context, so of a former certificate, are closed.
+
+    A waiter gets the first connection that is free, given back or new, so that a burst of requests opens few.
+    Belongs to one event loop.
+    """
+
+    def __init__(self, connect: Connect) -> None:
+        """connect: see `Route.connect`."""
+        self._connect = connect
+        self._tls: Tls = True
+        self._open: dict[Connection, Tls] = {}
+        self._idle: list[Connection] = []
+        self._waiters: dict[asyncio.Future[Connection], float] = {}
+        """First in, first out, with the loop time since which they wait."""
+        self._making: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        """Calls `_check_waiters`."""
+        self._closed = False
+
+    async def take(self, tls: Tls, ends: float | None = None) -> Connection:
+        """Return a connection of the caller's own, until `give_back`.
+
+        Raises what `connect` raises, and TimeoutError at the loop time `ends` (None: never).
+        """
+        if tls is not self._tls:
+            self._tls = tls
+            idle, self._idle = self._idle, []
+            for connection in idle:
+                connection.close()
+        loop = asyncio.get_running_loop()
+        while self._idle:
+            connection = self._idle.pop()
+            if loop.time() - connection.idle_since < _LONGEST_IDLE:
+                return connection
+            connection.close()
+        waiter: asyncio.Future[Connection] = loop.create_future()
+        self._waiters[waiter] = loop.time()
+        self._make_more()
+        try:
+            return await _until(ends, waiter)
+        except TimeoutError:
+            self._waiters.pop(waiter, None)
+            raise
+        except asyncio.CancelledError:
+            self._waiters.pop(waiter, None)
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.give_back(waiter.result())
+            raise
+
+    def give_back(self, connection: Connection) -> None:
+        """End the use of a connection. It is closed if its last answer is not whole."""
+        if not connection.usable or self._open.get(connection) is not self._tls:
+            connection.close()
+        elif (waiter := self._next_waiter()) is not None:
+            waiter.set_result(connection)
+        else:
+            connection.idle_since = asyncio.get_running_loop().time()
+            self._idle.append(connection)
+
+    async def close(self) -> None:
+        """Close all connections, those too that are being made. Requests in flight fail."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._making:
+            task.cancel()
+        self._fail_waiters(BrokenOff("the transport is closed"))
+        for connection in tuple(self._open):
+            connection.close()
+        await asyncio.gather(*self._making, return_exceptions=True)
+        await asyncio.sleep(0)  # what was closed tells so in the next turn
+
+    def _make_more(self, most: int = _AT_ONCE) -> None:
+        """Open connections until there are `most`, but no more than there are waiters, and only a few at once."""
+        if not self._waiters or self._closed:
+            return
+        wanted = min(most - len(self._open), len(self._waiters), _AT_ONCE)
+        for _ in range(wanted - len(self._making)):
+            task = asyncio.create_task(self._make(self._tls), name="connection to the API server")
+            self._making.add(task)
+            task.add_done_callback(self._made)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_OPEN_MORE_AFTER, self._check_waiters)
+
+    def _check_waiters(self) -> None:
+        """Open some more if the first in the queue has waited for long. All at once would burden a slow server."""
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        late = self._waiters and now - next(iter(self._waiters.values())) >= _OPEN_MORE_AFTER
+        self._make_more(_MAX_OPEN if late else _AT_ONCE)
+
+    async def _make(self, tls: Tls) -> None:
+        try:
+            connection = await self._connect(tls, self._lost)
+        except Exception as error:  # noqa: BLE001 -- whoever waits raises it
+            # All at once: the next attempt would fail the same way, perhaps after ten seconds more.
+            self._fail_waiters(error)
+        else:
+            self._open[connection] = tls
+            self.give_back(connection)
+
+    def _made(self, task: asyncio.Task[None]) -> None:
+        self._making.discard(task)
+        self._make_more()
+
+    def _lost(self, connection: Connection) -> None:
+        self._open.pop(connection, None)
+        if connection in self._idle:
+            self._idle.remove(connection)
+        self._make_more()
+
+    def _next_waiter(self) -> asyncio.Future[Connection] | None:
+        """Return the first in the queue. One that was cancelled is still there until its task runs."""
+        while self._waiters:
+            waiter = next(iter(self._waiters))
+            del self._waiters[waiter]
+            if not waiter.done():
+                return waiter
+        return None
+
+    def _fail_waiters(self, error: Exception) -> None:
+        while (waiter := self._next_waiter()) is not None:
+            waiter.set_exception(error)
+
+
+async def _until(ends: float | None, waiter: asyncio.Future[T]) -> T:
+    """Wait for the result of `waiter`. Raises TimeoutError at the loop time `ends`; None: never.
+
+    It costs a sixth of `asyncio.timeout`.
+    """
+    if ends is None:
+        return await waiter
+    timer = waiter.get_loop().call_at(ends, _expire, waiter)
+    try:
+        return await waiter
+    finally:
+        timer.cancel()
+
+
+def _expire(waiter: asyncio.Future[Any]) -> None:
+    if not waiter.done():
+        waiter.set_exception(TimeoutError())
+        waiter.exception()  # Whoever waits may be cancelled in this very turn: then nobody asks for it.

@@ -1,9 +1,14 @@
-"""How to reach a server: its address, a proxy before it, and the way from there to an open connection."""
+"""How to reach a server: its address, a proxy before it, and the way from there to an open connection.
+
+Where that fails, or the server refuses our credentials, `unreachable` and `refused` say which server, and what to
+check.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import socket
 import ssl
 from collections.abc import Callable
@@ -13,19 +18,26 @@ from urllib.parse import unquote, urlsplit
 
 import aiohappyeyeballs
 
-from volplane.errors import ConfigurationError
-from volplane.kube.http.connection import Connection
+from volplane.errors import ApiError, ApiUnavailable, ConfigurationError
+from volplane.kube.http.connection import BrokenOff, Connection, NotHttp, Tls
 
-__all__ = ["CONNECT_SECONDS", "Address", "ConnectTimeoutError", "ProxyError", "Route", "Tls", "client_context"]
+__all__ = [
+    "CONNECT_SECONDS",
+    "Address",
+    "ConnectTimeoutError",
+    "ProxyError",
+    "Route",
+    "client_context",
+    "refused",
+    "silent",
+    "unreachable",
+    "why_unreachable",
+]
 
 CONNECT_SECONDS: Final = 10.0
 _NEXT_ADDRESS_SECONDS: Final = 0.25
 """After this without a connection the next address of a name is tried beside it (RFC 8305)."""
 _PORTS: Final = {"http": 80, "https": 443}
-
-
-Tls = ssl.SSLContext | bool
-"""How to speak TLS, for https; a truth value for http, which has none."""
 
 
 def client_context(authority: str | None = None) -> ssl.SSLContext:
@@ -96,25 +108,26 @@ class Route:
         tls: for https. lost: see `Connection`. Raises OSError (ProxyError, ssl.SSLError, socket.gaierror among them)
         and ConnectTimeoutError.
         """
+        expected = self.server_name or self.server.host
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                return await (self._direct(tls, lost) if self.proxy is None else self._tunnelled(self.proxy, tls, lost))
+                if self.proxy is not None:
+                    return await self._tunnelled(self.proxy, tls, expected, lost)
+                return await _opened(self.server, tls, expected, lost)
         except TimeoutError:
             raise ConnectTimeoutError from None
 
-    async def _direct(self, tls: Tls, lost: Callable[[Connection], None]) -> Connection:
-        secured = {"ssl": tls, "server_hostname": self._expected} if self.server.scheme == "https" else {}
-        return await _opened(self.server, secured, lost)
-
-    async def _tunnelled(self, proxy: Address, tls: Tls, lost: Callable[[Connection], None]) -> Connection:
+    async def _tunnelled(
+        self, proxy: Address, tls: Tls, expected: str, lost: Callable[[Connection], None]
+    ) -> Connection:
         """Return a tunnel (RFC 9110, 9.3.6) with TLS in it, if the server has TLS."""
-        secured = {"ssl": client_context(), "server_hostname": proxy.host} if proxy.scheme == "https" else {}
         target = f"{self.server.authority.removesuffix(f':{self.server.port}')}:{self.server.port}"
         lines = [f"CONNECT {target} HTTP/1.1", f"host: {target}"]
         if proxy.user:
             lines.append(f"proxy-authorization: Basic {base64.b64encode(proxy.user.encode()).decode()}")
         try:
-            connection = await _opened(proxy, secured, lost)
+            to_proxy = client_context() if proxy.scheme == "https" else True
+            connection = await _opened(proxy, to_proxy, proxy.host, lost)
             answer = connection.send("\r\n".join((*lines, "", "")).encode())
             try:
                 await answer.head()
@@ -126,14 +139,13 @@ class Route:
         if not 200 <= answer.status < 300:
             connection.close()
             raise ProxyError(f"{proxy.authority} answered {answer.status} to CONNECT {target}")
-        return await connection.into_tunnel(tls if isinstance(tls, ssl.SSLContext) else None, self._expected)
-
-    @property
-    def _expected(self) -> str:
-        return self.server_name or self.server.host
+        await connection.into_tunnel(tls if isinstance(tls, ssl.SSLContext) else None, expected)
+        return connection
 
 
-async def _opened(to: Address, secured: dict[str, Any], lost: Callable[[Connection], None]) -> Connection:
+async def _opened(to: Address, tls: Tls, expected: str, lost: Callable[[Connection], None]) -> Connection:
+    """Connect. expected: the name that the certificate must have."""
+    secured: dict[str, Any] = {"ssl": tls, "server_hostname": expected} if to.scheme == "https" else {}
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(to.host, to.port, type=socket.SOCK_STREAM)
     made = await aiohappyeyeballs.start_connection(
@@ -156,3 +168,66 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
         if hasattr(socket, name):
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return made
+
+
+def unreachable(server: str, call: str, error: BaseException) -> ApiUnavailable:
+    """Return the error for a call (method and path) that had no answer."""
+    why = why_unreachable(error)
+    return ApiUnavailable(f"the API server {server} cannot be reached: {why} ({call} failed)", status=0)
+
+
+def refused(server: str, error: ApiError) -> ApiError:
+    """Return the error with the server's address and what to check, for a 401 or 403."""
+    match error.status:
+        case 401:
+            advice = (
+                "check the user of the kubeconfig (token, client certificate, exec plugin), whether it is of this "
+                "cluster, and whether it has expired"
+            )
+            text = f"the API server {server} does not accept these credentials (401): {error}; {advice}"
+        case 403:
+            advice = "grant it that right, or take another user in the kubeconfig; `volplane manifests` has the rights"
+            text = f"the API server {server} forbids it (403): {error}; {advice}"
+        case _:
+            return error
+    return ApiError(text, status=error.status, reason=error.reason)
+
+
+def why_unreachable(error: BaseException) -> str:
+    """Explain why there was no answer, and what to check."""
+    told = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        told = error.strerror
+    match error:
+        case ProxyError():
+            return f"the proxy gives no way to it ({told}); check proxy-url in the kubeconfig"
+        case socket.gaierror():
+            return f"its name is not known ({told}); check the name in the kubeconfig, and the DNS of this machine"
+        case BrokenOff():
+            return "it broke the connection off before it answered; check whether it is starting or overloaded"
+        case NotHttp():
+            return f"what it answers is not HTTP ({told}); check that this is its port"
+        case ssl.SSLCertVerificationError():
+            advice = "check certificate-authority-data and the name in the kubeconfig"
+            return f"its certificate is not trusted ({getattr(error, 'verify_message', '') or told}); {advice}"
+        case ssl.SSLError():
+            return f"TLS fails ({told}); check that this is its https port, and the client certificate"
+    number = error.errno if isinstance(error, OSError) else None
+    return _BY_NUMBER.get(number or 0, "{}; check its address in the kubeconfig").format(told)
+
+
+def silent(within: str) -> str:
+    """Explain why there was no answer within some time."""
+    return f"it had no answer within {within}; check its address, firewalls, VPN or proxy, and whether it is overloaded"
+
+
+_NO_WAY: Final = "no way leads there ({}); check its address, the network, VPN or proxy"
+_BROKEN_OFF: Final = "it broke the connection off ({}); check that this is its port, and TLS on both sides"
+_BY_NUMBER: Final = {
+    errno.ECONNREFUSED: "nothing listens there (connection refused); check that it runs, and its port",
+    errno.EHOSTUNREACH: _NO_WAY,
+    errno.ENETUNREACH: _NO_WAY,
+    errno.ETIMEDOUT: silent("the time that the network allows"),
+    errno.ECONNRESET: _BROKEN_OFF,
+    errno.EPIPE: _BROKEN_OFF,
+}

@@ -16,10 +16,8 @@ from urllib.parse import quote, urlencode
 
 from volplane.errors import ApiUnavailable
 from volplane.kube.credentials import Credentials, Identity
-from volplane.kube.http.connection import Answer, BrokenOff
-from volplane.kube.http.pool import ConnectionPool
-from volplane.kube.http.route import CONNECT_SECONDS, Address, ConnectTimeoutError, Route
-from volplane.kube.http.unreachable import silent, unreachable
+from volplane.kube.http.connection import Answer, BrokenOff, ConnectionPool
+from volplane.kube.http.route import CONNECT_SECONDS, Address, ConnectTimeoutError, Route, silent, unreachable
 from volplane.kube.transport import LineStream, Request, Response
 
 if TYPE_CHECKING:
@@ -155,24 +153,20 @@ class _Stream:
 
     def __init__(self, answer: Answer, request: Request, clock: Callable[[], float]) -> None:
         """clock: the loop's."""
+        self.status = answer.status
+        self.headers: Mapping[str, str] = answer.headers
         self._answer = answer
         self._clock = clock
         self._path = request.path
         self._quiet = request.seconds
 
-    @property
-    def status(self) -> int:
-        return self._answer.status
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return self._answer.headers
-
     async def read(self) -> bytes:
         try:
             return await self._answer.body(self._clock() + self._quiet)
         except OSError as error:
-            raise ApiUnavailable(f"the answer of {self._path} broke off: {_plain(error)}", status=0) from error
+            raise ApiUnavailable(
+                f"the answer of {self._path} broke off: {str(error) or type(error).__name__}", status=0
+            ) from error
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         rest = b""
@@ -185,10 +179,8 @@ class _Stream:
         except TimeoutError:
             raise ApiUnavailable(f"GET {self._path} fell silent", status=0) from None
         except OSError as error:
-            raise ApiUnavailable(f"GET {self._path} broke off: {_plain(error)}", status=0) from error
+            raise ApiUnavailable(
+                f"GET {self._path} broke off: {str(error) or type(error).__name__}", status=0
+            ) from error
         if rest:
             yield rest
-
-
-def _plain(error: BaseException) -> str:
-    return str(error) or type(error).__name__

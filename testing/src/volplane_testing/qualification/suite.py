@@ -17,8 +17,8 @@ import yaml
 from volplane.errors import ApiError, ConfigurationError, VolplaneError
 from volplane.intents.bootstrap import cluster_id_of
 from volplane.kube.client import Client
+from volplane.kube.http.route import refused
 from volplane.kube.http.transport import HttpTransport
-from volplane.kube.http.unreachable import refused
 from volplane.process.duties import parse_controllers
 from volplane_testing.qualification import preflight
 from volplane_testing.qualification.assets import Assets

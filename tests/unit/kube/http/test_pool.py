@@ -5,9 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from volplane.kube.http.connection import Connection
-from volplane.kube.http.pool import ConnectionPool
-from volplane.kube.http.route import Tls
+from volplane.kube.http.connection import Connection, ConnectionPool, Tls
 
 
 class Wire(asyncio.Transport):

@@ -13,7 +13,7 @@ import yaml
 
 from volplane.cli.main import main
 from volplane.errors import ApiError
-from volplane.kube.http.unreachable import refused, why_unreachable
+from volplane.kube.http.route import refused, why_unreachable
 from volplane_embedded.apiserver.certificates import ensure_certificate, server_context
 
 
