@@ -238,7 +238,7 @@ async def test_the_token_of_a_pod_that_vanishes_is_used_until_there_is_another(
 
 
 async def test_a_plugin_that_hangs_is_killed_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("volplane.kube.exec_plugin.SECONDS", 0.3)
+    monkeypatch.setattr("volplane.kube.credentials._PLUGIN_SECONDS", 0.3)
     told = await refusal(kubeconfig(tmp_path, program(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 1000")))
     assert f"exec plugin {tmp_path}/plugin did not end within 0.3 s and was killed" in told
     assert "run it by hand" in told

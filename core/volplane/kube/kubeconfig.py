@@ -1,7 +1,6 @@
 """The address of the API server and our credentials, from a kubeconfig file or from the service account of our pod.
 
-The `kubernetes` package reads the files; a program of the user (exec plugin) is run by `volplane.kube.exec_plugin`.
-Import this module only where it is needed: the package takes 0.8 s.
+The `kubernetes` package reads the files. Import this module only where it is needed: the package takes 0.8 s.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import os
 import ssl
 import tempfile
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,8 +22,7 @@ from kubernetes.aio.config.kube_config import KubeConfigLoader, KubeConfigMerger
 
 from volplane._messages import why_unusable
 from volplane.errors import ConfigurationError
-from volplane.kube.credentials import Identity
-from volplane.kube.exec_plugin import ExecCredential, run_plugin
+from volplane.kube.credentials import ExecCredential, Identity, run_plugin
 from volplane.kube.http.route import client_context
 
 __all__ = ["ServerSettings", "connection_settings"]
@@ -59,18 +58,19 @@ async def connection_settings(
 def _chosen(kubeconfig: Path | None) -> tuple[str | None, str]:
     """Return (path or paths of kubeconfig files; None for in-cluster), and what to call it in a message."""
     if kubeconfig is not None:
+        named = f"--kubeconfig {kubeconfig}"
         try:
             kubeconfig.stat()
         except FileNotFoundError:
-            raise ConfigurationError(f"--kubeconfig {kubeconfig}: no such file; check its spelling") from None
+            raise ConfigurationError(f"{named}: no such file; check its spelling") from None
         except OSError as error:
-            raise ConfigurationError(f"--kubeconfig {kubeconfig} cannot be read: {why_unusable(error)}") from None
-        return str(kubeconfig), f"--kubeconfig {kubeconfig}"
+            raise ConfigurationError(f"{named} cannot be read: {why_unusable(error)}") from None
+        return str(kubeconfig), named
     if value := os.environ.get("KUBECONFIG"):
         return value, f"KUBECONFIG={value}"
     if (_IN_CLUSTER / "token").exists():
         return None, "the service account of this pod"
-    home = Path.home() / ".kube" / "config"
+    home = Path.home() / ".kube" / "config"  # not looked for before: in a container there may be none
     if not home.exists():
         raise ConfigurationError(f"no API server to talk to: give --kubeconfig, set KUBECONFIG, or create {home}")
     return str(home), str(home)
@@ -92,17 +92,17 @@ class _Reader:
         )
         given = configuration.api_key.get("BearerToken") or ""
         authorization = self._header(f"Bearer {plugin.token}" if plugin is not None and plugin.token else given)
-        pair = (plugin.certificate.encode(), plugin.key.encode()) if plugin is not None else _pair(configuration)
+        if plugin is not None:
+            pair, expires = (plugin.certificate.encode(), plugin.key.encode()), plugin.expires
+        else:
+            pair, expires = (_content(configuration.cert_file), _content(configuration.key_file)), None
+        expires_in = (expires - datetime.now(UTC)).total_seconds() if expires is not None else None
         authority = _content(configuration.ssl_ca_cert)
-        verify = b"verify" if configuration.verify_ssl else b""
-        expires = str(plugin.expires).encode() if plugin is not None else b""
-        parts = (authorization.encode(), authority, *pair, verify, expires)
+        verify = bool(configuration.verify_ssl)
+        parts = (authorization.encode(), authority, *pair, str(verify).encode(), str(expires).encode())
         mark = hashlib.sha256(b"\0".join(parts)).digest()
-        expires_in = plugin.expires_in() if plugin is not None else None
         if self._identity is None or self._identity.mark != mark:
-            tls: ssl.SSLContext | bool = True
-            if url.startswith("https"):
-                tls = self._context(authority, pair, verify=bool(configuration.verify_ssl))
+            tls = self._context(authority, pair, verify=verify) if url.startswith("https") else True
             self._identity = Identity(
                 authorization=authorization, tls=tls, certificate=bool(pair[0]), mark=mark, expires_in=expires_in
             )
@@ -128,7 +128,11 @@ class _Reader:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
             if pair[0]:
-                _load(context, pair)
+                with tempfile.TemporaryDirectory(prefix="volplane-") as directory:  # `ssl` reads them from files alone
+                    certificate, key = Path(directory) / "tls.crt", Path(directory) / "tls.key"
+                    certificate.write_bytes(pair[0])
+                    key.write_bytes(pair[1])
+                    context.load_cert_chain(certificate, key, password=lambda: "")  # never asks at the terminal
         except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
             raise ConfigurationError(
                 f"{self._named}: the certificates for {self.server.url} cannot be used: {_plain(error)};"
@@ -140,20 +144,14 @@ class _Reader:
 class _Loader(KubeConfigLoader):  # type: ignore[misc]  # the package has no types
     """The package's loader, which leaves exec plugins to us: its own wait for ever and hide errors."""
 
-    def plugin(self) -> dict[str, Any] | None:
-        """Return the `exec` of the user, if it counts."""
-        user = self._user.value if self._user is not None else {}
-        return user.get("exec") if self.provider is None else None
+    def user(self) -> dict[str, Any]:
+        """Return the user of the context."""
+        return self._user.value if self._user is not None else {}
 
     def cluster(self) -> dict[str, Any]:
         """Return what a plugin may know of the cluster."""
-        told = ("server", "tls-server-name", "insecure-skip-tls-verify", "certificate-authority-data", "proxy-url")
-        return {name: value for name, value in self._cluster.value.items() if name in told}
-
-    def token_file(self) -> str:
-        """Return the file that the user's token comes from."""
-        user = self._user.value if self._user is not None else {}
-        return "" if "token" in user else str(user.get("tokenFile") or "")
+        known = ("server", "tls-server-name", "insecure-skip-tls-verify", "certificate-authority-data", "proxy-url")
+        return {name: value for name, value in self._cluster.value.items() if name in known}
 
     async def load_from_exec_plugin(self) -> bool:
         return True
@@ -176,12 +174,15 @@ class _File(_Reader):
                 merged = KubeConfigMerger(self._path).config
                 self._loader = _Loader(merged, active_context=self._context_name, config_base_path=None)
             # Else the loader keeps what an identity provider gave; the file does not have it.
-            if (plugin := self._loader.plugin()) is None:
+            user = self._loader.user()
+            plugin = user.get("exec") if self._loader.provider is None else None
+            if plugin is None:
                 self._plugin = None
             elif self._plugin is None or refused:
                 self._plugin = await run_plugin(plugin, self._loader.cluster(), where=self._named)
             await self._loader.load_and_set(configuration)
-            if (file := self._loader.token_file()) and plugin is None and not configuration.api_key.get("BearerToken"):
+            file = "" if plugin is not None or "token" in user else str(user.get("tokenFile") or "")
+            if file and not configuration.api_key.get("BearerToken"):
                 raise ConfigurationError(f"{self._named}: tokenFile {file} is empty; it may not be written yet")
             return self._taken(configuration, self._plugin)
         except OSError as error:
@@ -210,22 +211,8 @@ _BROKEN = (ConfigException, OSError, yaml.YAMLError, ValueError, KeyError, TypeE
 """What the package raises for files that are absent, unreadable or of another shape."""
 
 
-def _pair(configuration: Any) -> tuple[bytes, bytes]:
-    """Client certificate and key, both empty if there are none."""
-    return _content(configuration.cert_file), _content(configuration.key_file)
-
-
 def _content(path: str | None) -> bytes:
     return Path(path).read_bytes() if path else b""
-
-
-def _load(context: ssl.SSLContext, pair: tuple[bytes, bytes]) -> None:
-    """Give the context its client certificate; `ssl` reads them from files alone."""
-    with tempfile.TemporaryDirectory(prefix="volplane-") as directory:
-        certificate, key = Path(directory) / "tls.crt", Path(directory) / "tls.key"
-        certificate.write_bytes(pair[0])
-        key.write_bytes(pair[1])
-        context.load_cert_chain(certificate, key, password=lambda: "")  # never asks at the terminal
 
 
 def _plain(error: BaseException) -> str:
