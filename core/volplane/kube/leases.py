@@ -5,7 +5,8 @@ Source: coordination.k8s.io/v1 Lease, and client-go's tools/leaderelection for t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -30,68 +31,54 @@ def drivers_of(lease: Lease | None) -> frozenset[str]:
     return frozenset((noted or "").split(",")) - {""}
 
 
+@dataclass(slots=True)
 class LeaseLock:
-    """One Lease, as one candidate sees it.
+    """One Lease, as one candidate sees it."""
 
-    identity: unique per process; a restarted process needs another one. duration: whole seconds that others
-    wait after the last renewal they saw. `now` only fills the times that people read; nothing is decided by them.
-    """
-
-    def __init__(
-        self,
-        client: Client,
-        *,
-        namespace: str,
-        name: str,
-        identity: str,
-        now: Callable[[], datetime],
-        duration: int = 15,
-        drivers: Collection[str] = (),
-    ) -> None:
-        """drivers: names that this candidate notes on the Lease when it takes it."""
-        self.name = name
-        self.identity = identity
-        self.duration = duration
-        self._client = client
-        self._namespace = namespace
-        self._key = f"{namespace}/{name}"
-        self._now = now
-        self._noted = {names.DRIVERS: ",".join(sorted(drivers))}
-        self.former: Lease | None = None
-        """What `take` found the last time, None if there was no Lease."""
-        self.taken: Lease | None = None
-        """What it made of that."""
+    client: Client
+    _: KW_ONLY
+    namespace: str
+    name: str
+    identity: str
+    """Unique per process; a restarted process needs another one."""
+    now: Callable[[], datetime]
+    """Fills the times that people read; nothing is decided by them."""
+    duration: int = 15
+    """Whole seconds that others wait after the last renewal they saw."""
+    drivers: Collection[str] = ()
+    """Names that this candidate notes on the Lease when it takes it."""
+    former: Lease | None = field(default=None, init=False)
+    """What `take` found the last time, None if there was no Lease."""
+    taken: Lease | None = field(default=None, init=False)
+    """What it made of that."""
 
     async def read(self, *, seconds: float) -> Lease | None:
         """Return the Lease as it is; None if nobody ever made it."""
-        return await self._client.find(LEASES, self._key, seconds=seconds)
+        return await self.client.find(LEASES, f"{self.namespace}/{self.name}", seconds=seconds)
 
     async def take(self, lease: Lease | None, *, seconds: float) -> Lease:
         """Become the holder of what `read` answered. Raises ApiConflict if somebody else was faster."""
-        self.taken = await self._take(lease, seconds=seconds)
-        self.former = lease
-        return self.taken
-
-    async def _take(self, lease: Lease | None, *, seconds: float) -> Lease:
         when = self._timestamp()
         spec: dict[str, Any] = {
             "holderIdentity": self.identity,
             "leaseDurationSeconds": self.duration,
             "acquireTime": when,
             "renewTime": when,
+            "leaseTransitions": 0 if lease is None else (lease.spec.lease_transitions or 0) + 1,
         }
+        metadata: dict[str, Any] = {"annotations": {names.DRIVERS: ",".join(sorted(self.drivers))}}
         if lease is not None:
-            spec["leaseTransitions"] = (lease.spec.lease_transitions or 0) + 1
-            return await self._patch(lease, spec, seconds=seconds, annotations=self._noted)
-        spec["leaseTransitions"] = 0
-        metadata = {"name": self.name, "namespace": self._namespace, "annotations": self._noted}
-        body = LEASES.body(metadata=metadata, spec=spec)
-        try:
-            return await self._client.create(LEASES, body, seconds=seconds)
-        except ApiError as error:
-            if error.already_exists:
-                raise ApiConflict(error.message, status=error.status, reason=error.reason) from error
-            raise
+            taken = await self._patch(lease, spec, metadata, seconds=seconds)
+        else:
+            body = LEASES.body(metadata={"name": self.name, "namespace": self.namespace, **metadata}, spec=spec)
+            try:
+                taken = await self.client.create(LEASES, body, seconds=seconds)
+            except ApiError as error:
+                if error.already_exists:
+                    raise ApiConflict(error.message, status=error.status, reason=error.reason) from error
+                raise
+        self.former, self.taken = lease, taken
+        return taken
 
     async def renew(self, lease: Lease, *, seconds: float) -> Lease:
         """Stay the holder. Raises ApiConflict if anybody wrote the Lease since, ApiNotFound if it was deleted."""
@@ -111,13 +98,12 @@ class LeaseLock:
         return await self._patch(lease, {"leaseTransitions": transitions}, seconds=seconds)
 
     async def _patch(
-        self, lease: Lease, spec: dict[str, Any], *, seconds: float, annotations: dict[str, str] | None = None
+        self, lease: Lease, spec: dict[str, Any], metadata: Mapping[str, Any] | None = None, *, seconds: float
     ) -> Lease:
-        metadata: dict[str, Any] = {"resourceVersion": lease.metadata.resource_version}
-        if annotations is not None:
-            metadata["annotations"] = annotations
-        body = {"metadata": metadata, "spec": spec}
-        return await self._client.patch(LEASES, self._key, body, seconds=seconds)
+        # The version makes it conditional: two candidates cannot both take or renew what they read.
+        held = {"resourceVersion": lease.metadata.resource_version, **(metadata or {})}
+        key = f"{self.namespace}/{self.name}"
+        return await self.client.patch(LEASES, key, {"metadata": held, "spec": spec}, seconds=seconds)
 
     def _timestamp(self, *, later: timedelta = timedelta(0)) -> str:
-        return (self._now() + later).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return (self.now() + later).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,8 +1,8 @@
 """The fields of Kubernetes objects that volplane reads, as msgspec structs.
 
-Field names are the API's in snake case (`claim_ref` is `claimRef`). Structs are never sent: writes are patches of
-dicts, so that fields which are not listed here survive. `gc=False`: no struct takes part in a reference cycle.
-Source: Kubernetes API 1.36, core/v1, storage.k8s.io/v1, coordination.k8s.io/v1.
+Field names are the API's in snake case (`claim_ref` is `claimRef`); `volplane.kube.kinds` says of which kind a struct
+is. Structs are never sent: writes are patches of dicts, so that fields which are not listed here survive. `gc=False`: no
+struct takes part in a reference cycle. Source: Kubernetes API 1.36.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from volplane.kube.names import BIND_COMPLETED
 from volplane.kube.quantity import parse
 
 __all__ = [
-    "Affinity",
-    "AttachedVolume",
     "Claim",
     "ClaimSpec",
     "ClaimStatus",
@@ -24,7 +22,6 @@ __all__ = [
     "CsiDriverSpec",
     "CsiNode",
     "CsiNodeDriver",
-    "CsiNodeSpec",
     "CsiStorageCapacity",
     "Fields",
     "KubeObject",
@@ -54,7 +51,6 @@ __all__ = [
     "VolumeAttachmentStatus",
     "VolumeAttributesClass",
     "VolumeError",
-    "VolumeNodeAffinity",
     "VolumeSpec",
     "VolumeStatus",
     "WholePod",
@@ -73,8 +69,6 @@ class OwnerReference(Fields):
 
 
 class Metadata(Fields):
-    """ObjectMeta."""
-
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -186,7 +180,7 @@ def _check_quantities(quantities: dict[str, str] | None) -> None:
 
 
 class VolumeSpec(Fields):
-    """PersistentVolumeSpec; exactly one of the sources is set."""
+    """Exactly one of the sources is set."""
 
     capacity: dict[str, str] | None = None
     access_modes: list[str] | None = None
@@ -232,8 +226,6 @@ class VolumeStatus(Fields):
 
 
 class Volume(KubeObject):
-    """core/v1 PersistentVolume."""
-
     spec: VolumeSpec = msgspec.field(default_factory=VolumeSpec)
     status: VolumeStatus = msgspec.field(default_factory=VolumeStatus)
 
@@ -252,8 +244,6 @@ class TypedReference(Fields):
 
 
 class ClaimSpec(Fields):
-    """PersistentVolumeClaimSpec."""
-
     access_modes: list[str] | None = None
     selector: LabelSelector | None = None
     resources: ResourceRequests | None = None
@@ -290,8 +280,6 @@ class ClaimStatus(Fields):
 
 
 class Claim(KubeObject):
-    """core/v1 PersistentVolumeClaim."""
-
     spec: ClaimSpec = msgspec.field(default_factory=ClaimSpec)
     status: ClaimStatus = msgspec.field(default_factory=ClaimStatus)
 
@@ -311,8 +299,6 @@ class TopologyTerm(Fields):
 
 
 class StorageClass(KubeObject):
-    """storage.k8s.io/v1 StorageClass."""
-
     provisioner: str = ""
     parameters: dict[str, str] | None = None
     reclaim_policy: str = "Delete"
@@ -322,8 +308,6 @@ class StorageClass(KubeObject):
 
 
 class VolumeAttributesClass(KubeObject):
-    """storage.k8s.io/v1 VolumeAttributesClass."""
-
     driver_name: str = ""
     parameters: dict[str, str] | None = None
 
@@ -339,10 +323,6 @@ class PodVolume(Fields):
     name: str = ""
     persistent_volume_claim: ClaimVolumeSource | None = None
     ephemeral: dict[str, Any] | None = None
-
-
-class Affinity(Fields):
-    node_affinity: dict[str, Any] | None = None
 
 
 class SchedulingGate(Fields):
@@ -416,8 +396,6 @@ class NodeStatus(Fields):
 
 
 class Node(KubeObject):
-    """core/v1 Node."""
-
     spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
 
@@ -435,7 +413,6 @@ class Secret(KubeObject):
 
 class AttachmentSource(Fields):
     persistent_volume_name: str | None = None
-    inline_volume_spec: dict[str, Any] | None = None
 
 
 class VolumeAttachmentSpec(Fields):
@@ -458,8 +435,6 @@ class VolumeAttachmentStatus(Fields):
 
 
 class VolumeAttachment(KubeObject):
-    """storage.k8s.io/v1 VolumeAttachment."""
-
     spec: VolumeAttachmentSpec = msgspec.field(default_factory=VolumeAttachmentSpec)
     status: VolumeAttachmentStatus = msgspec.field(default_factory=VolumeAttachmentStatus)
 
@@ -473,8 +448,6 @@ class LeaseSpec(Fields):
 
 
 class Lease(KubeObject):
-    """coordination.k8s.io/v1 Lease."""
-
     spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
 
 
@@ -490,8 +463,6 @@ class CsiNodeSpec(Fields):
 
 
 class CsiNode(KubeObject):
-    """storage.k8s.io/v1 CSINode."""
-
     spec: CsiNodeSpec = msgspec.field(default_factory=CsiNodeSpec)
 
 
@@ -502,8 +473,6 @@ class CsiDriverSpec(Fields):
 
 
 class CsiDriver(KubeObject):
-    """storage.k8s.io/v1 CSIDriver."""
-
     spec: CsiDriverSpec = msgspec.field(default_factory=CsiDriverSpec)
 
 

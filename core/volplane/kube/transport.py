@@ -42,18 +42,15 @@ class LineStream(Protocol):
     @property
     def headers(self) -> Mapping[str, str]:
         """Found under their names in lower case."""
-        ...
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         """Return the lines, without their newlines, until the server ends the answer.
 
         Raises ApiUnavailable if the connection breaks or falls silent.
         """
-        ...
 
     async def read(self) -> bytes:
         """Return the rest of the answer as a whole: the Status of a refusal."""
-        ...
 
 
 class Transport(Protocol):
@@ -65,15 +62,12 @@ class Transport(Protocol):
 
     async def send(self, request: Request) -> Response:
         """Make one exchange within the request's `seconds`."""
-        ...
 
     def stream(self, request: Request) -> AbstractAsyncContextManager[LineStream]:
         """Make a GET whose answer is read as it comes. After `seconds` without a byte the connection is dead."""
-        ...
 
     async def close(self) -> None:
         """Close all connections. Requests in flight fail."""
-        ...
 
 
 class ApiMetrics(Protocol):
@@ -81,20 +75,15 @@ class ApiMetrics(Protocol):
 
     def api_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
         """Count an exchange that ended with this HTTP code; 0: no answer."""
-        ...
 
     def undecodable(self, resource: str) -> None:
         """Count an object that could not be read and was skipped."""
-        ...
 
     def listed(self, resource: str) -> None:
         """Count a whole list that was taken into a cache."""
-        ...
 
     def watch_ended(self, resource: str, why: str) -> None:
         """why: "end", "gone" or "error"."""
-        ...
 
     def event_dropped(self, why: str) -> None:
         """why: "queue" (full), "refused", or "unavailable" (when the process ended)."""
-        ...
