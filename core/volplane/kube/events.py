@@ -173,7 +173,7 @@ class EventRecorder:
                 await self._attempt(series)
             except Exception:  # noqa: BLE001 -- no event is worth the end of the writer, and with it of the process
                 self._give_up(series, "refused")
-                _LOG.exception("an event on %s could not be written", series.about.key)
+                _LOG.exception("an event on %s could not be written", series.event.about.key)
             finally:
                 self._writing -= 1
                 if self.idle:
@@ -183,7 +183,7 @@ class EventRecorder:
         """Try to write it. A failure puts it behind the others, which may succeed."""
         clock = asyncio.get_running_loop().time
         if not series.tries and not self._closing:
-            about = series.about
+            about = series.event.about
             if pause := self._correlator.pause(about.uid or about.key, clock()):
                 self._schedule(series, pause)
                 return
@@ -204,7 +204,7 @@ class EventRecorder:
                 self._schedule(series, EVENT_REFUSED.delay(series.tries))
             else:
                 self._give_up(series, "refused")
-                _LOG.info("an event on %s was refused: %s", series.about.key, error)
+                _LOG.info("an event on %s was refused: %s", series.event.about.key, error)
         else:
             pause = min(_LAST_REWRITE, _FIRST_REWRITE * 2.0 ** min(series.writes, 10))
             series.written, series.tries = count, 0
@@ -221,7 +221,7 @@ class EventRecorder:
         self._drop(why)
 
     async def _write(self, series: _Series) -> None:
-        about = series.about
+        about = series.event.about
         # A digest of what is equal, so that another process continues the count.
         digest = hashlib.sha256("\0".join((self._component, *series.key)).encode()).hexdigest()[:16]
         name = f"{about.name[: _LONGEST_NAME - 17].rstrip('-.')}.{digest}"
@@ -235,8 +235,8 @@ class EventRecorder:
             else:
                 return
         involved = {
-            "apiVersion": series.kind.api_version,
-            "kind": series.kind.kind,
+            "apiVersion": series.event.kind.api_version,
+            "kind": series.event.kind.kind,
             "name": about.name,
             "namespace": about.namespace,
             "uid": about.uid,
@@ -245,8 +245,8 @@ class EventRecorder:
         body = EVENTS.body(
             metadata={"name": name, "namespace": namespace},
             involvedObject={each: value for each, value in involved.items() if value},
-            type=series.type,
-            reason=series.reason,
+            type=series.event.type,
+            reason=series.event.reason,
             message=series.message,
             count=series.count,
             firstTimestamp=series.first,
@@ -278,10 +278,8 @@ class _Series:
     """Equal events about one object: one Event. Times are the server's texts; `due_at` is loop time."""
 
     key: _Key
-    kind: Kind[Any]
-    about: KubeObject
-    type: str
-    reason: str
+    event: EventRecord
+    """The first of them."""
     message: str
     first: str
     last: str
@@ -327,7 +325,7 @@ class _Correlator:
         key = (*group, _shortened(same))
         series = self.waiting.get(key) or self.settled.get(key)
         if series is None:
-            series = _Series(key, event.kind, about, event.type, event.reason, "", stamp, stamp)
+            series = _Series(key, event, "", stamp, stamp)
         series.message = _shortened(text)
         series.count += 1
         series.last = stamp

@@ -9,12 +9,10 @@ import hashlib
 import os
 import ssl
 import tempfile
-from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-import msgspec
 import yaml
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config
@@ -22,37 +20,31 @@ from kubernetes.aio.config.kube_config import KubeConfigLoader, KubeConfigMerger
 
 from volplane._messages import why_unusable
 from volplane.errors import ConfigurationError
-from volplane.kube.credentials import ExecCredential, Identity, run_plugin
-from volplane.kube.http.route import client_context
+from volplane.kube.credentials import Credentials, ExecCredential, Identity, run_plugin
+from volplane.kube.http.route import Address, Route, client_context
 
-__all__ = ["ServerSettings", "connection_settings"]
+__all__ = ["route_and_credentials"]
 
+V = TypeVar("V")
 
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What stays as it was read first. url: without a slash at its end. Empty: not given."""
-
-    url: str
-    proxy: str = ""
-    server_name: str = ""
-
-
-async def connection_settings(
+async def route_and_credentials(
     kubeconfig: Path | None = None, *, context: str | None = None
-) -> tuple[ServerSettings, Identity, _File | _Pod]:
-    """Return the server, our identity, and the source to read that again from.
+) -> tuple[Route, Credentials]:
+    """Return the way to the server, and our credentials, which are read again from the same source.
 
     From `kubeconfig`, else $KUBECONFIG, else the pod's own account, else ~/.kube/config. Raises ConfigurationError.
     """
     path, named = _chosen(kubeconfig)
-    source: _File | _Pod = _Pod(named) if path is None else _File(path, context, named)
+    source = _Pod(named) if path is None else _File(path, context, named)
     identity = await source.read(refused=False)
-    settings = source.server
-    if settings.proxy and not settings.proxy.startswith(("http://", "https://")):
-        raise ConfigurationError(f"{named}: proxy-url is {settings.proxy!r}; only http:// and https:// are supported")
-    return settings, identity, source
+    if source.proxy and not source.proxy.startswith(("http://", "https://")):
+        raise ConfigurationError(f"{named}: proxy-url is {source.proxy!r}; only http:// and https:// are supported")
+    server = Address.parse(source.url, what="the server of the kubeconfig")
+    proxy = Address.parse(source.proxy, what="the proxy-url of the kubeconfig") if source.proxy else None
+    return Route(server=server, server_name=source.server_name, proxy=proxy), Credentials(source, identity)
 
 
 def _chosen(kubeconfig: Path | None) -> tuple[str | None, str]:
@@ -80,16 +72,17 @@ class _Reader:
     """What the two sources share: from a configuration of the kubernetes package to an identity."""
 
     def __init__(self, named: str) -> None:
-        self.server = ServerSettings(url="")
+        self.url = ""
+        """Without a slash at its end."""
+        self.proxy = ""
+        self.server_name = ""
         self._named = named
         self._identity: Identity | None = None
 
     def _taken(self, configuration: Any, plugin: ExecCredential | None = None) -> Identity:
         """Return the identity, the former one if nothing changed. Raises ConfigurationError."""
-        url = str(configuration.host).rstrip("/")
-        self.server = ServerSettings(
-            url=url, proxy=configuration.proxy or "", server_name=configuration.tls_server_name or ""
-        )
+        self.url = str(configuration.host).rstrip("/")
+        self.proxy, self.server_name = configuration.proxy or "", configuration.tls_server_name or ""
         given = configuration.api_key.get("BearerToken") or ""
         authorization = self._header(f"Bearer {plugin.token}" if plugin is not None and plugin.token else given)
         if plugin is not None:
@@ -102,7 +95,7 @@ class _Reader:
         parts = (authorization.encode(), authority, *pair, str(verify).encode(), str(expires).encode())
         mark = hashlib.sha256(b"\0".join(parts)).digest()
         if self._identity is None or self._identity.mark != mark:
-            tls = self._context(authority, pair, verify=verify) if url.startswith("https") else True
+            tls = self._context(authority, pair, verify=verify) if self.url.startswith("https") else True
             self._identity = Identity(
                 authorization=authorization, tls=tls, certificate=bool(pair[0]), mark=mark, expires_in=expires_in
             )
@@ -135,7 +128,7 @@ class _Reader:
                     context.load_cert_chain(certificate, key, password=lambda: "")  # never asks at the terminal
         except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
             raise ConfigurationError(
-                f"{self._named}: the certificates for {self.server.url} cannot be used: {_plain(error)};"
+                f"{self._named}: the certificates for {self.url} cannot be used: {_plain(error)};"
                 " certificate and key must belong together, both in PEM"
             ) from None
         return context
@@ -219,15 +212,20 @@ def _plain(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
+# --- the shape of kubeconfig files (client-go clientcmd/api/v1 Config) ------------------------------------------------
+
+
 _LISTS: Final = {"clusters": "cluster", "contexts": "context", "users": "user"}
 _TEXTS: Final = {
     "cluster": ("server", "certificate-authority", "certificate-authority-data", "tls-server-name", "proxy-url"),
     "context": ("cluster", "user", "namespace"),
     "user": ("token", "tokenFile", "client-certificate", "client-key", "client-certificate-data", "client-key-data"),
 }
+_KINDS: Final = {dict: "a mapping", list: "a list", str: "text", bool: "a boolean", type(None): "nothing"}
 
 
-# --- the shape of kubeconfig files (client-go clientcmd/api/v1 Config) ------------------------------------------------
+class _Flaw(Exception):
+    """The first part of a file that has another shape."""
 
 
 def _shape_flaw(paths: str) -> str:
@@ -237,67 +235,51 @@ def _shape_flaw(paths: str) -> str:
     """
     for path in filter(None, paths.split(os.pathsep)):
         try:
-            found = next(_flaws(yaml.safe_load(Path(path).read_text("utf-8"))), "")
+            _check_shape(yaml.safe_load(Path(path).read_text("utf-8")))
+        except _Flaw as flaw:
+            return f"{path} is no kubeconfig: {flaw}"
         except (OSError, ValueError, yaml.YAMLError):
             continue  # said by the package, with the place
-        if found:
-            return f"{path} is no kubeconfig: {found}"
     return ""
 
 
-def _flaws(config: object) -> Iterator[str]:
+def _check_shape(config: object) -> None:
     if config is None:
-        yield "it is empty"
-    elif not isinstance(config, Mapping):
-        yield f"it holds {_kind(config)}, expected a mapping with clusters, contexts, users and current-context"
-    else:
-        for key, part in _LISTS.items():
-            yield from _entries(key, part, config.get(key))
-        if not isinstance(config.get("current-context", ""), str):
-            yield f"current-context is {config['current-context']!r}, expected the name of a context"
+        raise _Flaw("it is empty")
+    if not isinstance(config, dict):
+        raise _Flaw(f"it holds {_kind(config)}, expected a mapping with clusters, contexts, users and current-context")
+    for key, part in _LISTS.items():
+        for number, entry in enumerate(_expect(list, config.get(key), key) or ()):
+            where = f"{key}[{number}]"
+            if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+                raise _Flaw(f"{where} has no name that is text")
+            if (holder := _expect(dict, entry.get(part), f"{where}.{part}")) is None:
+                raise _Flaw(f"{where}.{part} is nothing, expected a mapping")
+            for name in _TEXTS[part]:
+                _expect(str, holder.get(name), f"{where}.{part}.{name}")
+            if part == "user":
+                _check_plugin(holder.get("exec"), f"{where}.user.exec")
+    if not isinstance(config.get("current-context", ""), str):
+        raise _Flaw(f"current-context is {config['current-context']!r}, expected the name of a context")
 
 
-def _entries(key: str, part: str, entries: object) -> Iterator[str]:
-    if entries is None:
-        return
-    if not isinstance(entries, list):
-        yield f"{key} is {_kind(entries)}, expected a list"
-        return
-    for number, entry in enumerate(entries):
-        where = f"{key}[{number}]"
-        if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
-            yield f"{where} has no name that is text"
-            continue
-        inner = entry.get(part)
-        if not isinstance(inner, Mapping):
-            yield f"{where}.{part} is {_kind(inner)}, expected a mapping"
-            continue
-        yield from _texts(f"{where}.{part}", inner, _TEXTS[part])
-        if part == "user":
-            yield from _plugin(f"{where}.{part}.exec", inner.get("exec"))
+def _check_plugin(found: object, where: str) -> None:
+    plugin = _expect(dict, found, where) or {}
+    for name in ("command", "apiVersion"):
+        _expect(str, plugin.get(name), f"{where}.{name}")
+    _expect(list, plugin.get("args") or None, f"{where}.args")
+    env = plugin.get("env") or []
+    if not isinstance(env, list) or not all(isinstance(each, dict) and {"name", "value"} <= {*each} for each in env):
+        raise _Flaw(f"{where}.env is not a list of mappings with name and value")
 
 
-def _plugin(where: str, plugin: Any) -> Iterator[str]:
-    if plugin is None:
-        return
-    if not isinstance(plugin, Mapping):
-        yield f"{where} is {_kind(plugin)}, expected a mapping"
-        return
-    yield from _texts(where, plugin, ("command", "apiVersion"))
-    args, env = plugin.get("args") or [], plugin.get("env") or []
-    if not isinstance(args, list):
-        yield f"{where}.args is {_kind(args)}, expected a list"
-    if not isinstance(env, list) or not all(isinstance(each, Mapping) and {"name", "value"} <= {*each} for each in env):
-        yield f"{where}.env is not a list of mappings with name and value"
-
-
-def _texts(where: str, holder: Mapping[str, Any], keys: tuple[str, ...]) -> Iterator[str]:
-    for key in keys:
-        if holder.get(key) is not None and not isinstance(holder[key], str):
-            yield f"{where}.{key} is {_kind(holder[key])}, expected text"
+def _expect(kind: type[V], value: object, where: str) -> V | None:
+    """Return the value, None if it is absent. Raises _Flaw if it is of another kind."""
+    if value is None or isinstance(value, kind):
+        return value
+    raise _Flaw(f"{where} is {_kind(value)}, expected {_KINDS[kind]}")
 
 
 def _kind(value: object) -> str:
     """Name the kind of a value in the words of YAML. The value itself may be a secret."""
-    kinds = {dict: "a mapping", list: "a list", str: "text", bool: "a boolean", type(None): "nothing"}
-    return kinds.get(type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}")
+    return _KINDS.get(type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}")

@@ -1,8 +1,8 @@
 """The fields of Kubernetes objects that volplane reads, as msgspec structs.
 
 Field names are the API's in snake case (`claim_ref` is `claimRef`); `volplane.kube.kinds` says of which kind a struct
-is. Structs are never sent: writes are patches of dicts, so that fields which are not listed here survive. `gc=False`: no
-struct takes part in a reference cycle. Source: Kubernetes API 1.36.
+is. Structs are never sent: writes are patches of dicts, so that fields which are not listed here survive. `gc=False`:
+no struct takes part in a reference cycle. Source: Kubernetes API 1.36.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
 
 import httptools
@@ -43,25 +44,24 @@ class NotHttp(ConnectionError):
     """What came is no answer of HTTP/1.1."""
 
 
+@dataclass(slots=True, eq=False)
 class Answer:
-    """What a server answers to one request. One task waits for it; at the loop time `ends` that raises TimeoutError.
+    """What a server answers to one request. One task waits for it; at the loop time `ends` that raises TimeoutError."""
 
-    headers: found under their names in lower case. begun: status and headers are here. whole: nothing is missing.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.status = 0
-        self.headers: dict[str, str] = {}
-        self.begun = False
-        self.whole = False
-        self.chunks: list[bytes] = []
-        self.unread = 0
-        """Parts and bytes of the body that nobody has asked for yet."""
-        self.taken: Callable[[], None] | None = None
-        """Called once when they have been asked for."""
-        self._loop = loop
-        self._error: BaseException | None = None
-        self._waiter: asyncio.Future[None] | None = None
+    loop: asyncio.AbstractEventLoop
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    """Found under their names in lower case."""
+    begun: bool = False
+    """Whether status and headers are here."""
+    whole: bool = False
+    chunks: list[bytes] = field(default_factory=list)
+    unread: int = 0
+    """Parts and bytes of the body that nobody has asked for yet."""
+    taken: Callable[[], None] | None = None
+    """Called once when they have been asked for."""
+    error: BaseException | None = None
+    waiter: asyncio.Future[None] | None = None
 
     async def head(self, ends: float | None = None) -> None:
         """Wait for status and headers. Raises OSError if the connection ends before."""
@@ -89,19 +89,19 @@ class Answer:
 
     def wake(self) -> None:
         """Let whoever waits look again."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
 
     def fail(self, error: BaseException) -> None:
         """End the answer: nothing more will come."""
-        self._error = error
+        self.error = error
         self.wake()
 
     async def _progress(self, ends: float | None) -> None:
-        if self._error is not None:
-            raise self._error
-        self._waiter = self._loop.create_future()
-        await _until(ends, self._waiter)
+        if self.error is not None:
+            raise self.error
+        self.waiter = self.loop.create_future()
+        await _until(ends, self.waiter)
 
 
 class Connection(asyncio.Protocol):

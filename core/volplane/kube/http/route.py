@@ -63,6 +63,7 @@ class ConnectTimeoutError(TimeoutError):
 class Address:
     """Where a server listens. authority: host and port as URLs have them. user: of the URL, `name:password`."""
 
+    url: str
     scheme: str
     host: str
     port: int
@@ -85,6 +86,7 @@ class Address:
             )
         shown = f"[{host}]" if ":" in host else host
         return cls(
+            url=url,
             scheme=parts.scheme,
             host=host,
             port=port,

@@ -11,17 +11,13 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 from volplane.errors import ApiUnavailable
 from volplane.kube.credentials import Credentials, Identity
 from volplane.kube.http.connection import Answer, BrokenOff, ConnectionPool
-from volplane.kube.http.route import CONNECT_SECONDS, Address, ConnectTimeoutError, Route, silent, unreachable
+from volplane.kube.http.route import CONNECT_SECONDS, ConnectTimeoutError, Route, silent, unreachable
 from volplane.kube.transport import LineStream, Request, Response
-
-if TYPE_CHECKING:
-    from volplane.kube.kubeconfig import ServerSettings
 
 __all__ = ["HttpTransport"]
 
@@ -32,15 +28,11 @@ _LOOK_SECONDS = 30.0
 class HttpTransport:
     """Talks to the API server that a kubeconfig, or the pod it runs in, names. Make it with `connect`."""
 
-    def __init__(self, settings: ServerSettings, credentials: Credentials) -> None:
-        """Raises ConfigurationError for an address that is none."""
-        self.server = settings.url
+    def __init__(self, route: Route, credentials: Credentials) -> None:
+        self.server = route.server.url
         """The server's address, for people."""
-        server = Address.parse(settings.url, what="the server of the kubeconfig")
-        proxy = Address.parse(settings.proxy, what="the proxy-url of the kubeconfig") if settings.proxy else None
-        route = Route(server=server, server_name=settings.server_name, proxy=proxy)
-        self._prefix = server.path
-        self._host = f"host: {server.authority}\r\naccept-encoding: identity\r\n"
+        self._prefix = route.server.path
+        self._host = f"host: {route.server.authority}\r\naccept-encoding: identity\r\n"
         self._pool = ConnectionPool(route.connect)
         self._credentials = credentials
         self._keeping = asyncio.create_task(credentials.keep(), name="credentials")
@@ -51,10 +43,9 @@ class HttpTransport:
 
         Raises ConfigurationError. Nothing is sent yet.
         """
-        from volplane.kube.kubeconfig import connection_settings  # noqa: PLC0415 -- 0.8 s, only where it is needed
+        from volplane.kube.kubeconfig import route_and_credentials  # noqa: PLC0415 -- 0.8 s, only where it is needed
 
-        settings, identity, source = await connection_settings(kubeconfig, context=context)
-        return cls(settings, Credentials(source, identity))
+        return cls(*await route_and_credentials(kubeconfig, context=context))
 
     async def send(self, request: Request) -> Response:
         ends = asyncio.get_running_loop().time() + request.seconds
