@@ -9,7 +9,7 @@ from scenarios.attaching import ORDER
 from scenarios.faults import refusing
 from scenarios.harness import Harness, Json
 from scenarios.references import resolved
-from volplane.explain.read_pod import PodExplanation, read_pod
+from volplane.explain.explain_pod import PodExplanation, read_pod
 from volplane.kube.client import Client
 from volplane_testing.transport import FaultTransport
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,17 +21,7 @@ from volplane.kube.http.transport import HttpTransport
 from volplane.kube.kinds import LEASES
 from volplane.process.process import LEASE
 
-__all__ = [
-    "ControllerAddress",
-    "cluster_client",
-    "get_answer",
-    "get_text",
-    "lease_holder",
-    "post_action",
-    "require_answer",
-    "require_driver",
-]
-
+__all__ = ["ControllerAddress", "ask", "cluster_client", "get_text", "lease_holder", "require_answer", "require_driver"]
 
 ControllerAddress = Annotated[
     str,
@@ -40,20 +30,57 @@ ControllerAddress = Annotated[
     ),
 ]
 
-GET_SECONDS = 5.0
+SECONDS = {"GET": 5.0, "POST": 60.0}
+"""How long an answer may take. Before that to a POST the controller may call its backends."""
 TEXT_SECONDS = 10.0
-POST_SECONDS = 60.0
-"""Longer, because the controller may call its backends before it answers."""
 RENEWED_WITHIN = 5.0
 """Seconds; a leader renews its Lease every two."""
 
 
-async def get_answer(address: str, path: str, query: Mapping[str, str] | None = None) -> Any | None:
-    """GET the path; return the JSON answer, or None if nothing listens at the address.
+async def ask(address: str, path: str, query: Mapping[str, str] | None = None, *, method: str = "GET") -> Any | None:
+    """Return the JSON answer of the controller at the address, or None if nothing listens there.
 
-    Raises VolplaneError with the controller's reason if it answers with an error.
+    A POST starts something, and takes the controller's token along. Raises VolplaneError with the controller's reason
+    if it answers with an error.
     """
-    return await _exchange("GET", address, path, query or {}, GET_SECONDS)
+    url = f"http://{address}{path}"
+    port = HttpAddress.parse("--http", address).port
+    timeout = aiohttp.ClientTimeout(total=SECONDS[method])
+    headers: dict[str, str] = {}
+    without = ""
+    """Why there is no token."""
+    if method == "POST":
+        try:
+            headers = {"Authorization": f"Bearer {read_token(port)}"}
+        except VolplaneError as error:
+            without = str(error)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
+            session.request(method, url, params=dict(query or {}), headers=headers) as response,
+        ):
+            content = await response.json(content_type=None)
+    except (aiohttp.ClientConnectionError, TimeoutError):
+        return None
+    except (aiohttp.ClientError, ValueError) as error:
+        raise VolplaneError(f"{url} is no controller of volplane: {error}") from error
+    if response.status != 200:
+        reason = content.get("error") if isinstance(content, dict) else None
+        raise VolplaneError(without or reason or f"{url} answered {response.status}")
+    return content
+
+
+async def require_answer(
+    address: str, path: str, query: Mapping[str, str] | None = None, *, method: str = "GET"
+) -> Any:
+    """Return what `ask` does. Raises VolplaneError also if nothing listens at the address."""
+    answer = await ask(address, path, query, method=method)
+    if answer is None:
+        raise VolplaneError(
+            f"no controller answers at {address}: start `volplane run` or `volplane dev`, or name its --http address; "
+            "in a pod, ask there: kubectl -n NAMESPACE exec deploy/volplane -- volplane …"
+        )
+    return answer
 
 
 async def get_text(address: str, path: str) -> str:
@@ -67,21 +94,6 @@ async def get_text(address: str, path: str) -> str:
             return await response.text()
     except (aiohttp.ClientError, TimeoutError) as error:
         raise VolplaneError(f"{type(error).__name__} {error}") from error
-
-
-async def post_action(address: str, path: str, query: Mapping[str, str] | None = None) -> Any | None:
-    """POST to the path, which starts something, with the controller's token; return and raise as `get_answer`."""
-    return await _exchange("POST", address, path, query or {}, POST_SECONDS)
-
-
-def require_answer(answer: Any | None, address: str) -> Any:
-    """Return the answer. Raises VolplaneError if there is none."""
-    if answer is None:
-        raise VolplaneError(
-            f"no controller answers at {address}: start `volplane run` or `volplane dev`, or name its --http address; "
-            "in a pod, ask there: kubectl -n NAMESPACE exec deploy/volplane -- volplane …"
-        )
-    return answer
 
 
 def require_driver(name: str, known: Iterable[str]) -> None:
@@ -99,47 +111,15 @@ async def lease_holder(client: Client, namespace: str) -> str:
     key = f"{namespace}/{LEASE}"
     first = await client.find(LEASES, key)
     holder = "" if first is None else first.spec.holder_identity or ""
-    if first is None or not holder or _is_fresh(first.spec.renew_time, first.spec.lease_duration_seconds or 0):
-        return holder
+    if first is None or not holder:
+        return ""
+    with suppress(ValueError):
+        age = datetime.now(UTC) - datetime.fromisoformat(first.spec.renew_time or "")
+        if abs(age) < timedelta(seconds=first.spec.lease_duration_seconds or 0):
+            return holder
     await asyncio.sleep(RENEWED_WITHIN)
     second = await client.get(LEASES, key)
     return (second.spec.holder_identity or "") if second.version != first.version else ""
-
-
-def _is_fresh(renewed: str | None, seconds: int) -> bool:
-    try:
-        when = datetime.fromisoformat(renewed or "")
-    except ValueError:
-        return False
-    return abs(datetime.now(UTC) - when) < timedelta(seconds=seconds)
-
-
-async def _exchange(method: str, address: str, path: str, query: Mapping[str, str], seconds: float) -> Any | None:
-    port = HttpAddress.parse("--http", address).port
-    url = f"http://{address}{path}"
-    timeout = aiohttp.ClientTimeout(total=seconds)
-    headers: dict[str, str] = {}
-    without = ""
-    """Why there is no token."""
-    if method == "POST":
-        try:
-            headers = {"Authorization": f"Bearer {read_token(port)}"}
-        except VolplaneError as error:
-            without = str(error)
-    try:
-        async with (
-            aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
-            session.request(method, url, params=dict(query), headers=headers) as response,
-        ):
-            content = await response.json(content_type=None)
-    except (aiohttp.ClientConnectionError, TimeoutError):
-        return None
-    except (aiohttp.ClientError, ValueError) as error:
-        raise VolplaneError(f"{url} is no controller of volplane: {error}") from error
-    if response.status != 200:
-        reason = content.get("error") if isinstance(content, dict) else None
-        raise VolplaneError(without or reason or f"{url} answered {response.status}")
-    return content
 
 
 @asynccontextmanager

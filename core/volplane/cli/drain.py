@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from volplane.cli.controller_client import ControllerAddress, cluster_client, get_answer, lease_holder, require_driver
+from volplane.cli.controller_client import ControllerAddress, ask, cluster_client, lease_holder, require_driver
 from volplane.cli.framework.console import Console, Output
 from volplane.cli.framework.options import DEFAULT_NAMESPACE, Kubeconfig, OurNamespace, OutputFormat, duration_option
 from volplane.controller.actions import EventRecord, Patch
@@ -38,7 +38,7 @@ from volplane.reclaim.scrub_pod import SCRUB_LABEL
 from volplane.state.cluster_state import SCRUB_VOLUME, claims_of_pod
 from volplane.state.naming import node_hash
 
-__all__ = ["Drain", "Leftover", "register"]
+__all__ = ["Drain", "Leftover", "drain"]
 
 POLL_SECONDS = 1.0
 CONFLICTS = 10
@@ -50,6 +50,9 @@ ADVICE = {
     "": "--release releases them and keeps the assets, --delete deletes them",
 }
 """By mode: what to do after a command that only showed what is held."""
+
+KINDS: Mapping[str, Kind[Any]] = {"attachment": ATTACHMENTS, "volume": VOLUMES, "claim": CLAIMS}
+"""By `Held.kind`."""
 
 Target = Claim | Volume | VolumeAttachment
 
@@ -93,46 +96,37 @@ class Drain:
             )
         return False
 
-    async def find(self, client: Client) -> list[Held]:
+    async def find(self, client: Client) -> list[tuple[Target, Held]]:
         """Return all attachments, volumes and claims that our finalizers or intents hold."""
-        return [held for _, held in await self._held(client)]
-
-    async def _held(self, client: Client) -> list[tuple[Target, Held]]:
         selector = f"{NODE}={node_hash(self.node)}" if self.node else ""
         attachments = [] if self.node else held_attachments((await client.list(ATTACHMENTS)).items, self.driver)
         claims = held_claims((await client.list(CLAIMS, label_selector=selector)).items, self.driver)
         volumes = held_volumes((await client.list(VOLUMES, label_selector=selector)).items, self.driver)
         return [*attachments, *volumes, *claims]
 
-    # --- keeping the assets -------------------------------------------------------------------------------------
-
     async def release(self, console: Console, client: Client, recorder: EventRecorder) -> None:
-        """Remove our finalizers and intents from everything, and delete scrubber pods."""
-        found = await self._held(client)
+        """Remove our finalizers and intents from everything, and delete scrubber pods. The assets stay."""
+        found = await self.find(client)
         with console.progress("releasing", total=len(found)) as bar:
             for target, held in found:
-                driver = held.driver or "?"
+                driver, level = held.driver or "?", "Normal"
+                change: Callable[[Any], Patch]
                 if isinstance(target, VolumeAttachment):
-                    done = await _write(client, release_attachment, target)
-                    node = target.spec.node_name
-                    level, left = "Normal", f"; asset {held.asset} of driver {driver} stays attached to node {node}"
+                    change, node = release_attachment, target.spec.node_name
+                    left = f"; asset {held.asset} of driver {driver} stays attached to node {node}"
                 elif isinstance(target, Volume):
-                    done = await _write(client, release_volume, target)
-                    level, left = "Normal", f" and keeps asset {held.asset or '?'} of driver {driver}"
+                    change, left = release_volume, f" and keeps asset {held.asset or '?'} of driver {driver}"
                 else:
-                    done = await _write(client, release_claim, target)
-                    level, left = "Warning", f"; an asset {held.asset} may be left on driver {driver}"
-                if done:
+                    change, level = release_claim, "Warning"
+                    left = f"; an asset {held.asset} may be left on driver {driver}"
+                if await _write(client, change, target):
                     text = f"volplane drain released it{left}"
-                    recorder.record(EventRecord(_kind(target), target, level, "Released", text))
+                    recorder.record(EventRecord(KINDS[held.kind], target, level, "Released", text))
                 bar.advance(detail=held.key)
         scrubbed = {target.name for target, _ in found if isinstance(target, Volume)}
-        pods = await client.list(PODS, namespace=self.namespace, label_selector=SCRUB_LABEL)
-        for pod in pods.items:
+        for pod in (await client.list(PODS, namespace=self.namespace, label_selector=SCRUB_LABEL)).items:
             if pod.annotation(SCRUB_VOLUME) in scrubbed:
                 await _delete(client, PODS, pod, grace_seconds=0)
-
-    # --- deleting -----------------------------------------------------------------------------------------------
 
     async def delete(
         self, console: Console, client: Client, recorder: EventRecorder, address: str, *, gone: bool = False
@@ -143,14 +137,14 @@ class Drain:
         needs them. gone: the node is gone, so that volumes without a claim are released, and their assets stay on its
         disks. Raises ApiUnavailable if the API server cannot be reached at the end of the time.
         """
-        known = {held.key for _, held in await self._held(client)}
+        known = {held.key for _, held in await self.find(client)}
         loop = asyncio.get_running_loop()
         until = loop.time() + self.timeout
         with console.progress("deleting", total=len(known)) as bar:
             left = len(known)
             while True:
                 try:
-                    ours = [target for target, held in await self._held(client) if _keys(target, held) & known]
+                    ours = [target for target, held in await self.find(client) if _keys(target, held) & known]
                     bar.advance(max(0, left - len(ours)))
                     left = min(left, len(ours))
                     if not ours or loop.time() > until:
@@ -161,11 +155,12 @@ class Drain:
                     if loop.time() > until:
                         raise
                 await asyncio.sleep(POLL_SECONDS)
-        return await self._left(client, recorder, address, await self._held(client))
+        return await self._left(client, recorder, address, await self.find(client))
 
     async def _request_deletion(self, client: Client, target: Target, *, gone: bool) -> None:
         """Delete a claim, the claim that a volume is bound to, or an available volume; never what a pod may use."""
         if isinstance(target, VolumeAttachment):
+            # The controllers detach it once no pod needs it; deleted here, it would be taken from under the pod.
             return
         if isinstance(target, Claim):
             await _delete(client, CLAIMS, target)
@@ -190,20 +185,18 @@ class Drain:
     ) -> list[Leftover]:
         if not ours:
             return []
-        reasons: Mapping[str, Mapping[str, str]] = (await get_answer(address, "/status") or {}).get("reasons", {})
+        reasons: Mapping[str, Mapping[str, str]] = (await ask(address, "/status") or {}).get("reasons", {})
         users: dict[str, list[str]] = {}
         for pod in (await client.list(PODS)).items:
             for key in claims_of_pod(pod):
                 users.setdefault(key, []).append(pod.key)
         left: list[Leftover] = []
         for target, held in ours:
-            holders = await _holders(client, target, users)
             why = reasons.get(f"{held.kind}s", {}).get(target.key)
             finalizers = (f"finalizer {name}" for name in target.metadata.finalizers or ())
-            by = (*finalizers, *holders, *([why] if why else ()))
-            recorder.record(
-                EventRecord(_kind(target), target, "Warning", "DrainWaits", f"still held by {'; '.join(by)}")
-            )
+            by = (*finalizers, *await _holders(client, target, users), *([why] if why else ()))
+            waits = f"still held by {'; '.join(by)}"
+            recorder.record(EventRecord(KINDS[held.kind], target, "Warning", "DrainWaits", waits))
             left.append(Leftover(held=held, by=by))
         return left
 
@@ -214,20 +207,22 @@ def _keys(target: Target, held: Held) -> set[str]:
     return {held.key, reference.key} if reference is not None else {held.key}
 
 
-def _kind(target: Target) -> Kind[Any]:
-    if isinstance(target, VolumeAttachment):
-        return ATTACHMENTS
-    return VOLUMES if isinstance(target, Volume) else CLAIMS
-
-
-async def _holders(client: Client, target: Target, users: Mapping[str, list[str]]) -> tuple[str, ...]:
-    """Return the claim and the pods for which it is held, as texts for people."""
-    if isinstance(target, Claim):
-        return _pods(users, target.key)
-    if isinstance(target, Volume):
-        return _claim_of(target, users)
-    volume = await client.find(VOLUMES, target.spec.source.persistent_volume_name or "")
-    return (f"node {target.spec.node_name}", *(_claim_of(volume, users) if volume is not None else ()))
+async def _holders(client: Client, target: Target, users: Mapping[str, list[str]]) -> list[str]:
+    """Return node, claim and pods for which it is held, as texts for people. users: key of a claim -> its pods."""
+    key, holders = target.key, []
+    if not isinstance(target, Claim):
+        volume: Volume | None
+        if isinstance(target, Volume):
+            volume = target
+        else:
+            holders.append(f"node {target.spec.node_name}")
+            volume = await client.find(VOLUMES, target.spec.source.persistent_volume_name or "")
+        reference = volume.spec.claim_ref if volume is not None else None
+        if reference is None or not reference.name:
+            return holders
+        key = reference.key
+        holders.append(f"claim {key}")
+    return [*holders, *(f"pod {pod}" for pod in users.get(key, ()))]
 
 
 async def _write(client: Client, change: Any, target: Any) -> bool:
@@ -256,23 +251,6 @@ async def _delete(client: Client, kind: Any, target: Any, *, grace_seconds: int 
         await client.delete(kind, target.key, uid=target.uid, grace_seconds=grace_seconds)
     except (ApiNotFound, ApiConflict):
         return  # gone, or replaced by an object with another uid, which the next list shows
-
-
-def _claim_of(volume: Volume, users: Mapping[str, list[str]]) -> tuple[str, ...]:
-    reference = volume.spec.claim_ref
-    if reference is None or not reference.name:
-        return ()
-    key = reference.key
-    return (f"claim {key}", *_pods(users, key))
-
-
-def _pods(users: Mapping[str, list[str]], claim: str) -> tuple[str, ...]:
-    return tuple(f"pod {pod}" for pod in users.get(claim, ()))
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("drain")(drain)
 
 
 def drain(
@@ -328,11 +306,11 @@ async def _drain(
 ) -> tuple[Sequence[Held], Sequence[Leftover]]:
     """Return what was held, and what is still held after the release or deletion."""
     async with cluster_client(kubeconfig) as client:
-        held = await work.find(client)
+        held = [each for _, each in await work.find(client)]
         _table(console, held)
         if not held:
             # A misspelt driver holds nothing either: a controller that answers knows the right names.
-            status = await get_answer(address, "/status") if work.driver else None
+            status = await ask(address, "/status") if work.driver else None
             if status is not None:
                 require_driver(work.driver, (each["name"] for each in status["drivers"]))
             return (), ()
@@ -345,7 +323,7 @@ async def _drain(
         async with _recorder(client) as recorder:
             if mode == "release":
                 await work.release(console, client, recorder)
-                left: Sequence[Leftover] = [Leftover(held=each, by=(each.why,)) for each in await work.find(client)]
+                left: Sequence[Leftover] = [Leftover(held=each, by=(each.why,)) for _, each in await work.find(client)]
             else:
                 left = await work.delete(console, client, recorder, address, gone=gone)
         if gone:
@@ -369,7 +347,7 @@ async def _check_controllers(client: Client, namespace: str, address: str, mode:
     """Raise VolplaneError if a running controller would undo a release, or none runs that could delete."""
     holder = await lease_holder(client, namespace)
     if not holder:
-        answer = await get_answer(address, "/status")
+        answer = await ask(address, "/status")
         holder = address if answer is not None and answer.get("leads") else ""
     if mode == "release" and holder:
         raise VolplaneError(

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from volplane._messages import nearest
-from volplane.cli.controller_client import ControllerAddress, cluster_client, get_answer, lease_holder
+from volplane.cli.controller_client import ControllerAddress, ask, cluster_client, lease_holder
 from volplane.cli.framework.console import Console, Output
 from volplane.cli.framework.options import (
     DEFAULT_NAMESPACE,
@@ -25,13 +25,13 @@ from volplane.cli.framework.options import (
 from volplane.controller.config import Configuration, read_configuration
 from volplane.errors import ApiError, ConfigurationError
 from volplane.explain.explain import Explanation, explain_attachment
-from volplane.explain.read_pod import read_pod
+from volplane.explain.explain_pod import read_pod
 from volplane.kube.client import Client
 from volplane.kube.kinds import ATTACHMENTS
 from volplane.process.duties import DEFAULT_CONTROLLERS, parse_controllers
 from volplane.process.process import Options, read_control_plane
 
-__all__ = ["register"]
+__all__ = ["explain"]
 
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "claim": ("pvc", "pvcs", "claim", "claims", "persistentvolumeclaim", "persistentvolumeclaims"),
@@ -44,11 +44,6 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
 WORDS: Final = ("class", "pod", "pv", "pvc", "volumeattachment")
 NAMESPACED: Final = frozenset({"claim", "pod"})
 PARTS: Final = (("Where it stands", "situation"), ("What was tried", "tried"), ("What happens next", "next"))
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("explain")(explain)
 
 
 def explain(
@@ -136,7 +131,7 @@ class _Asker:
         return await self._decided(subject, [key])
 
     async def _decided(self, subject: str, keys: Sequence[str]) -> tuple[list[Mapping[str, Any]], Sequence[str]]:
-        answers = [await get_answer(self.address, "/explain", {subject: key}) for key in keys]
+        answers = [await ask(self.address, "/explain", {subject: key}) for key in keys]
         given: list[Mapping[str, Any]] = [answer for answer in answers if answer is not None]
         if len(given) == len(keys):
             return given, ()

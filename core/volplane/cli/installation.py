@@ -16,14 +16,16 @@ from volplane.process.duties import NODE_CONTROLLERS, namespace_labels
 
 __all__ = ["Installation", "documents"]
 
+Json = dict[str, Any]
+
 NAME = "volplane"
 NODE_NAME = "volplane-node"
 SCRUBBER = "volplane-scrub"
 """The label of scrubber pods (see `volplane.reclaim.scrub_pod`)."""
 PORT = 9809
 USER = 65532
-LABELS = {"app.kubernetes.io/name": NAME}
-NODE_LABELS = {"app.kubernetes.io/name": NODE_NAME}
+LABELS: Json = {"app.kubernetes.io/name": NAME}
+NODE_LABELS: Json = {"app.kubernetes.io/name": NODE_NAME}
 CHECKSUM = "checksum/config"
 CENTRAL_PRIORITY = "system-cluster-critical"
 NODE_PRIORITY = "system-node-critical"
@@ -32,8 +34,6 @@ that users may give; the kubelet also evicts and shuts down these two classes la
 """
 ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
 """What root needs to give directories to users, and to remove what pods of any user have written there."""
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,6 @@ def documents(wanted: Installation) -> Iterator[Json]:
         yield disruption_budget(namespace)
     # The process reads the file when it starts: pods are replaced when it changes.
     checksum = hashlib.sha256(wanted.configuration.encode()).hexdigest()
-    storage = Storage(wanted.mounts, as_root=wanted.as_root)
     arguments = (
         f"--namespace={namespace}",
         "--config=/etc/volplane/volplane.yaml",
@@ -85,17 +84,16 @@ def documents(wanted: Installation) -> Iterator[Json]:
         "--log-format=json",
     )
     container = _container(wanted.image, f"--controllers={wanted.option}", *arguments)
-    yield deployment(namespace, container, checksum, wanted.replicas, None if distributed else storage)
+    yield deployment(wanted, container, checksum, () if distributed else wanted.mounts)
     if distributed:
         # The process of a node runs the default controllers of such a process.
         agent = _container(wanted.image, *arguments, "--node-name=$(NODE_NAME)")
         agent["env"] = [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
-        yield daemon_set(namespace, agent, checksum, storage)
+        yield daemon_set(wanted, agent, checksum)
     if wanted.monitoring:
         yield pod_monitor(namespace)
     if wanted.storage_classes:
-        names = [driver.name for driver in parsed.drivers or ()]
-        yield from (storage_class(class_name(name, names), name) for name in names)
+        yield from storage_classes([driver.name for driver in parsed.drivers or ()])
 
 
 def _accounts(wanted: Installation, parsed: Configuration, *, distributed: bool) -> Iterator[Json]:
@@ -114,8 +112,7 @@ def account(
     name: str, namespace: str, everywhere: list[Rule], here: list[Rule], secrets: Mapping[str, Collection[str]]
 ) -> Iterator[Json]:
     """Yield a service account with its roles. secrets: namespace -> names, of those that it may read."""
-    metadata = {"name": name, "namespace": namespace, "labels": {"app.kubernetes.io/name": name}}
-    yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
+    yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(namespace, name)}
     yield from role("ClusterRole", name, "", [rule.body() for rule in everywhere], namespace)
     yield from role("Role", name, namespace, [rule.body() for rule in here], namespace)
     for other, names in sorted(secrets.items()):
@@ -126,8 +123,7 @@ def account(
 def role(kind: str, name: str, place: str, rules: Any, namespace: str) -> Iterator[Json]:
     """Return a Role in namespace `place`, or a ClusterRole, and its binding to our account `name` in `namespace`."""
     group = "rbac.authorization.k8s.io"
-    labels = {"app.kubernetes.io/name": name}
-    metadata = {"name": name, **({"namespace": place} if place else {}), "labels": labels}
+    metadata = {key: value for key, value in _metadata(place, name).items() if value}
     subjects = [{"kind": "ServiceAccount", "name": name, "namespace": namespace}]
     yield {"apiVersion": f"{group}/v1", "kind": kind, "metadata": metadata, "rules": rules}
     binding = {"apiVersion": f"{group}/v1", "kind": f"{kind}Binding", "metadata": metadata}
@@ -135,48 +131,28 @@ def role(kind: str, name: str, place: str, rules: Any, namespace: str) -> Iterat
 
 
 def quota(namespace: str) -> Json:
-    """Allows the priority classes of our pods.
+    """Allow the priority classes of our pods.
 
     A cluster may keep them to namespaces that have a quota for them (ResourceQuota admission, `limitedResources`), as
     GKE does. kube-system always has one, other namespaces bring their own. The number never binds.
     """
-    return {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": _metadata(namespace, "volplane-critical"),
-        "spec": {
-            "hard": {"pods": "1G"},
-            "scopeSelector": {
-                "matchExpressions": [
-                    {"scopeName": "PriorityClass", "operator": "In", "values": [CENTRAL_PRIORITY, NODE_PRIORITY]}
-                ]
-            },
-        },
-    }
+    classes = {"scopeName": "PriorityClass", "operator": "In", "values": [CENTRAL_PRIORITY, NODE_PRIORITY]}
+    spec = {"hard": {"pods": "1G"}, "scopeSelector": {"matchExpressions": [classes]}}
+    return _object("v1", "ResourceQuota", namespace, spec, "volplane-critical")
 
 
 def disruption_budget(namespace: str) -> Json:
     """Let one replica be evicted at a time, and always one that is not ready, which must not block a drain."""
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": _metadata(namespace),
-        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": LABELS}, "unhealthyPodEvictionPolicy": "AlwaysAllow"},
-    }
+    spec = {"maxUnavailable": 1, "selector": {"matchLabels": LABELS}, "unhealthyPodEvictionPolicy": "AlwaysAllow"}
+    return _object("policy/v1", "PodDisruptionBudget", namespace, spec)
 
 
 def pod_monitor(namespace: str) -> Json:
     """Let Prometheus scrape all processes. The kind comes with the Prometheus operator."""
-    names = [NAME, NODE_NAME]
-    return {
-        "apiVersion": "monitoring.coreos.com/v1",
-        "kind": "PodMonitor",
-        "metadata": _metadata(namespace),
-        "spec": {
-            "selector": {"matchExpressions": [{"key": "app.kubernetes.io/name", "operator": "In", "values": names}]},
-            "podMetricsEndpoints": [{"port": "http", "path": "/metrics"}],
-        },
-    }
+    ours = {"key": "app.kubernetes.io/name", "operator": "In", "values": [NAME, NODE_NAME]}
+    endpoints = [{"port": "http", "path": "/metrics"}]
+    spec = {"selector": {"matchExpressions": [ours]}, "podMetricsEndpoints": endpoints}
+    return _object("monitoring.coreos.com/v1", "PodMonitor", namespace, spec)
 
 
 def network_policies(namespace: str) -> Iterator[Json]:
@@ -184,132 +160,88 @@ def network_policies(namespace: str) -> Iterator[Json]:
 
     Where the controllers go to (API server, storage systems) depends on the cluster and the backends.
     """
-    head = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy"}
-    yield {
-        **head,
-        "metadata": _metadata(namespace),
-        "spec": {
-            "podSelector": {"matchLabels": LABELS},
-            "policyTypes": ["Ingress"],
-            "ingress": [{"ports": [{"protocol": "TCP", "port": PORT}]}],
-        },
-    }
-    yield {
-        **head,
-        "metadata": _metadata(namespace, SCRUBBER),
-        "spec": {
-            "podSelector": {"matchLabels": {"app.kubernetes.io/name": SCRUBBER}},
-            "policyTypes": ["Ingress", "Egress"],
-        },
-    }
+    ingress = [{"ports": [{"protocol": "TCP", "port": PORT}]}]
+    ours = {"podSelector": {"matchLabels": LABELS}, "policyTypes": ["Ingress"], "ingress": ingress}
+    yield _object("networking.k8s.io/v1", "NetworkPolicy", namespace, ours)
+    scrubbers = {"matchLabels": {"app.kubernetes.io/name": SCRUBBER}}
+    nothing = {"podSelector": scrubbers, "policyTypes": ["Ingress", "Egress"]}
+    yield _object("networking.k8s.io/v1", "NetworkPolicy", namespace, nothing, SCRUBBER)
 
 
-def storage_class(name: str, driver: str) -> Json:
-    """Return a class of a driver. It binds late, which suits every backend: the scheduler considers the pod's node."""
-    return {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "StorageClass",
-        "metadata": {"name": name, "labels": LABELS},
-        "provisioner": driver,
-        "reclaimPolicy": "Delete",
-        "volumeBindingMode": "WaitForFirstConsumer",
-        "allowVolumeExpansion": True,
-    }
+def storage_classes(drivers: Sequence[str]) -> Iterator[Json]:
+    """Yield a class of each driver. It binds late, which suits every backend: the scheduler considers the pod's node.
+
+    Its name is the first label of the driver's (fast of fast.example.com), or the whole where several begin so.
+    """
+    firsts = [driver.partition(".")[0] for driver in drivers]
+    for driver, first in zip(drivers, firsts, strict=True):
+        yield {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": first if firsts.count(first) == 1 else driver, "labels": LABELS},
+            "provisioner": driver,
+            "reclaimPolicy": "Delete",
+            "volumeBindingMode": "WaitForFirstConsumer",
+            "allowVolumeExpansion": True,
+        }
 
 
-def class_name(driver: str, drivers: Collection[str]) -> str:
-    """Return the first label of the driver's name (fast of fast.example.com), or the name where several begin so."""
-    first = driver.partition(".")[0]
-    return first if sum(other.partition(".")[0] == first for other in drivers) == 1 else driver
-
-
-@dataclass(frozen=True, slots=True)
-class Storage:
-    """Directories of the node for a pod, as `Installation` describes them."""
-
-    mounts: Sequence[str] = ()
-    as_root: bool = False
-
-    def volumes(self) -> list[Json]:
-        """Return the pod's volumes. A directory must exist: one made by the kubelet may hide that a disk is missing."""
-        named = enumerate(self.mounts)
-        return [{"name": f"mount-{n}", "hostPath": {"path": path, "type": "Directory"}} for n, path in named]
-
-    def volume_mounts(self) -> list[Json]:
-        """Return the container's mounts. Later mounts on the node are visible too."""
-        return [
-            {"name": f"mount-{n}", "mountPath": path, "mountPropagation": "HostToContainer"}
-            for n, path in enumerate(self.mounts)
-        ]
-
-
-def deployment(namespace: str, container: Json, checksum: str, replicas: int, storage: Storage | None) -> Json:
-    """Run the processes of the whole cluster, one of which works. storage: None = no directory of the node."""
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": _metadata(namespace),
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": LABELS},
-            # A drain and an upgrade take one away at a time, and another is ready before.
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
-            "template": {
-                "metadata": {"labels": LABELS, "annotations": {CHECKSUM: checksum}},
-                "spec": {
-                    "priorityClassName": CENTRAL_PRIORITY,
-                    "affinity": _apart(),
-                    **_pod(NAME, container, storage or Storage()),
-                },
-            },
-        },
-    }
-
-
-def _apart() -> Json:
-    """Prefer different nodes, and then different zones, for the replicas."""
-    terms = [
+def deployment(wanted: Installation, container: Json, checksum: str, mounts: Sequence[str]) -> Json:
+    """Run the processes of the whole cluster, one of which works."""
+    # Different nodes, and then different zones, are preferred for the replicas.
+    apart = [
         {"weight": weight, "podAffinityTerm": {"labelSelector": {"matchLabels": LABELS}, "topologyKey": key}}
         for key, weight in (("kubernetes.io/hostname", 100), ("topology.kubernetes.io/zone", 50))
     ]
-    return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
-
-
-def daemon_set(namespace: str, container: Json, checksum: str, storage: Storage) -> Json:
-    """Run a process on every node, also on cordoned ones, whose volumes must still be deleted."""
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "DaemonSet",
-        "metadata": {"name": NODE_NAME, "namespace": namespace, "labels": NODE_LABELS},
-        "spec": {
-            "selector": {"matchLabels": NODE_LABELS},
-            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
-            "template": {
-                "metadata": {"labels": NODE_LABELS, "annotations": {CHECKSUM: checksum}},
-                "spec": {"priorityClassName": NODE_PRIORITY, **_pod(NODE_NAME, container, storage)},
-            },
+    affinity = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": apart}}
+    pod = _pod(NAME, container, mounts, as_root=wanted.as_root)
+    spec = {
+        "replicas": wanted.replicas,
+        "selector": {"matchLabels": LABELS},
+        # A drain and an upgrade take one away at a time, and another is ready before.
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+        "template": {
+            "metadata": {"labels": LABELS, "annotations": {CHECKSUM: checksum}},
+            "spec": {"priorityClassName": CENTRAL_PRIORITY, "affinity": affinity, **pod},
         },
     }
+    return _object("apps/v1", "Deployment", wanted.namespace, spec)
 
 
-def _pod(service_account: str, container: Json, storage: Storage) -> Json:
-    root = storage.as_root and bool(storage.mounts)
+def daemon_set(wanted: Installation, container: Json, checksum: str) -> Json:
+    """Run a process on every node, also on cordoned ones, whose volumes must still be deleted."""
+    pod = _pod(NODE_NAME, container, wanted.mounts, as_root=wanted.as_root)
+    spec = {
+        "selector": {"matchLabels": NODE_LABELS},
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
+        "template": {
+            "metadata": {"labels": NODE_LABELS, "annotations": {CHECKSUM: checksum}},
+            "spec": {"priorityClassName": NODE_PRIORITY, **pod},
+        },
+    }
+    return _object("apps/v1", "DaemonSet", wanted.namespace, spec, NODE_NAME)
+
+
+def _pod(service_account: str, container: Json, mounts: Sequence[str], *, as_root: bool) -> Json:
+    root = as_root and bool(mounts)
     security = container["securityContext"]
     if root:
         security = {**security, "capabilities": {"drop": ["ALL"], "add": list(ROOT_CAPABILITIES)}}
-    mounts = [*container["volumeMounts"], *storage.volume_mounts()]
     user = {"runAsUser": 0, "runAsGroup": 0} if root else {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
+    volumes = [{"name": "configuration", "configMap": {"name": NAME}}, {"name": "temporary", "emptyDir": {}}]
+    inside = list(container["volumeMounts"])
+    for n, path in enumerate(mounts):
+        # The directory must exist: one made by the kubelet may hide that a disk is missing. Later mounts on the node
+        # are visible too.
+        volumes.append({"name": f"mount-{n}", "hostPath": {"path": path, "type": "Directory"}})
+        inside.append({"name": f"mount-{n}", "mountPath": path, "mountPropagation": "HostToContainer"})
     return {
         "serviceAccountName": service_account,
         # The process ends at most 10 s after SIGTERM.
         "terminationGracePeriodSeconds": 30,
         "securityContext": {"runAsNonRoot": not root, **user, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [{**container, "securityContext": security, "volumeMounts": mounts}],
-        "volumes": [
-            {"name": "configuration", "configMap": {"name": NAME}},
-            {"name": "temporary", "emptyDir": {}},
-            *storage.volumes(),
-        ],
+        "containers": [{**container, "securityContext": security, "volumeMounts": inside}],
+        "volumes": volumes,
     }
 
 
@@ -335,5 +267,9 @@ def _container(image: str, *arguments: str) -> Json:
     }
 
 
+def _object(version: str, kind: str, namespace: str, spec: Json, name: str = NAME) -> Json:
+    return {"apiVersion": version, "kind": kind, "metadata": _metadata(namespace, name), "spec": spec}
+
+
 def _metadata(namespace: str, name: str = NAME) -> Json:
-    return {"name": name, "namespace": namespace, "labels": LABELS}
+    return {"name": name, "namespace": namespace, "labels": NODE_LABELS if name == NODE_NAME else LABELS}

@@ -1,19 +1,22 @@
-"""`volplane leaks`: shows assets that no volume needs, and volumes whose asset is gone."""
+"""`volplane leaks`: shows assets that no volume needs, and volumes whose asset is gone.
+
+`volplane adopt`: after a restore, marks the assets of the former cluster as this cluster's.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import Annotated, Any
 
 import typer
 
 from volplane._messages import age_text, size_text
-from volplane.cli.controller_client import ControllerAddress, get_answer, post_action, require_answer, require_driver
+from volplane.cli.controller_client import ControllerAddress, require_answer, require_driver
 from volplane.cli.framework.console import Console, Output
 from volplane.cli.framework.options import OutputFormat
 
-__all__ = ["register"]
+__all__ = ["adopt", "leaks"]
 
 ORDER = ("orphan", "ghost", "drifted", "foreign")
 BAD = frozenset({"orphan", "ghost"})
@@ -23,11 +26,7 @@ FIX_SECONDS = 120.0
 CHECK_SECONDS = 120.0
 
 Report = Mapping[str, Any]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("leaks")(leaks)
+Rows = list[Mapping[str, Any]]
 
 
 def leaks(
@@ -61,63 +60,65 @@ def leaks(
 
 async def _report(console: Console, address: str, only: Mapping[str, str], *, check: bool, fix: bool) -> Report:
     chosen = {name: value for name, value in only.items() if value}
-    report = require_answer(await get_answer(address, "/leaks"), address)
+    report: Report = await require_answer(address, "/leaks")
     drivers = [each["driver"] for each in report["drivers"]]
     require_driver(only["driver"], [*drivers, *(each["driver"] for each in report["findings"])])
     if check:
-        await _check(console, address, only["driver"])
-        report = require_answer(await get_answer(address, "/leaks"), address)
+        report = await _check(console, address, only["driver"])
     if fix:
-        report = require_answer(await post_action(address, "/leaks/fix", chosen), address)
-        report = await _finished(console, address, report)
+        report = await require_answer(address, "/leaks/fix", chosen, method="POST")
+        report = await _poll(
+            console,
+            address,
+            report,
+            "deleting orphans",
+            running=lambda now: [each for each in now["repairs"] if each["state"] == "running"],
+            seconds=FIX_SECONDS,
+        )
     else:
         report = {**report, "repairs": []}
+    wanted = {
+        part: [each for each in report[part] if all(each.get(name, value) == value for name, value in chosen.items())]
+        for part in ("drivers", "findings", "repairs")
+    }
+    return {**report, **wanted}
 
-    def wanted(each: Mapping[str, Any]) -> bool:
-        return all(each.get(name, value) == value for name, value in chosen.items())
 
-    return {**report, **{part: list(filter(wanted, report[part])) for part in ("drivers", "findings", "repairs")}}
-
-
-async def _check(console: Console, address: str, driver: str) -> None:
-    """Start a check of all drivers, or of one, and wait at most CHECK_SECONDS for it."""
+async def _check(console: Console, address: str, driver: str) -> Report:
+    """Start a check of all drivers, or of one, and wait for it; return what is known then."""
     query = {"driver": driver} if driver else {}
-    targets: Mapping[str, int] = require_answer(await post_action(address, "/leaks/check", query), address)
+    targets: Mapping[str, int] = await require_answer(address, "/leaks/check", query, method="POST")
+    report: Report = await require_answer(address, "/leaks")
     if not targets:
         console.warning("no driver can be checked now; the reasons stand below")
-        return
-    left = set(targets)
-    with console.progress("checking", total=len(targets)) as bar:
-        until = asyncio.get_running_loop().time() + CHECK_SECONDS
-        while left and asyncio.get_running_loop().time() < until:
-            await asyncio.sleep(POLL_SECONDS)
-            report = require_answer(await get_answer(address, "/leaks"), address)
-            attempts = {each["driver"]: each["attempts"] for each in report["drivers"]}
-            running = {name for name in left if attempts.get(name, targets[name]) < targets[name]}
-            bar.advance(len(left) - len(running))
-            left = running
-    if left:
-        console.warning(
-            f"still being checked after {CHECK_SECONDS:.0f} s: {', '.join(sorted(left))}; what follows is from before"
-        )
-
-
-async def _finished(console: Console, address: str, report: Report) -> Report:
-    """Wait at most FIX_SECONDS for the repairs; the controller goes on with those that take longer."""
-    running = _running(report)
-    if not running:
         return report
-    with console.progress("deleting orphans", total=running) as bar:
-        until = asyncio.get_running_loop().time() + FIX_SECONDS
-        while (left := _running(report)) and asyncio.get_running_loop().time() < until:
-            await asyncio.sleep(POLL_SECONDS)
-            report = require_answer(await get_answer(address, "/leaks"), address)
-            bar.advance(left - _running(report))
+
+    def unchecked(now: Report) -> list[str]:
+        attempts = {each["driver"]: each["attempts"] for each in now["drivers"]}
+        return sorted(name for name, target in targets.items() if attempts.get(name, target) < target)
+
+    report = await _poll(console, address, report, "checking", running=unchecked, seconds=CHECK_SECONDS)
+    if left := unchecked(report):
+        late = f"still being checked after {CHECK_SECONDS:.0f} s: {', '.join(left)}"
+        console.warning(f"{late}; what follows is from before")
     return report
 
 
-def _running(report: Report) -> int:
-    return sum(repair["state"] == "running" for repair in report["repairs"])
+async def _poll(
+    console: Console, address: str, report: Report, what: str, *, running: Callable[[Report], Sized], seconds: float
+) -> Report:
+    """Ask until nothing runs, for so many seconds at most; the controller goes on with what takes longer."""
+    left = len(running(report))
+    if not left:
+        return report
+    with console.progress(what, total=left) as bar:
+        until = asyncio.get_running_loop().time() + seconds
+        while left and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(POLL_SECONDS)
+            report = await require_answer(address, "/leaks")
+            before, left = left, len(running(report))
+            bar.advance(before - left)
+    return report
 
 
 def _show(console: Console, report: Report, *, fixed: bool) -> None:
@@ -182,3 +183,67 @@ def _checks(console: Console, drivers: Iterable[Mapping[str, Any]]) -> None:
             console.note(f"driver {name} has not been checked yet")
         else:
             console.note(f"driver {name} was checked at {each['checked_at']}")
+
+
+def adopt(
+    *,
+    former: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="CLUSTER_ID", help="Whose marks the assets carry now; `volplane leaks` shows it."
+        ),
+    ],
+    driver: Annotated[str, typer.Option("--driver", metavar="NAME", help="Of this driver only.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; otherwise only show what would be done.")] = False,
+    output: OutputFormat = Output.TEXT,
+    http: ControllerAddress = "127.0.0.1:9809",
+) -> None:
+    """After a restore into a new cluster: put this cluster's marks on the assets that its volumes point at.
+
+    The running controller does it. Assets that no volume of this cluster refers to stay as they are. Make sure that the
+    former cluster is gone: two clusters with the same assets would delete each other's.
+    """
+    console = Console()
+    plan, outcomes = asyncio.run(_adopt(console, http, former, driver, yes=yes))
+    if output is Output.TEXT:
+        _show_adoption(console, former, plan, outcomes)
+    else:
+        console.data({"plan": plan, "outcomes": outcomes}, output)
+    if not all(each["state"] == "done" for each in outcomes or ()):
+        raise typer.Exit(1)
+
+
+async def _adopt(console: Console, address: str, former: str, driver: str, *, yes: bool) -> tuple[Rows, Rows | None]:
+    """Return the plan and the outcome of each entry; None = nothing was done."""
+    if driver:
+        status = await require_answer(address, "/status")
+        require_driver(driver, (each["name"] for each in status["drivers"]))
+    query = {"from": former, **({"driver": driver} if driver else {})}
+    plan: Rows = await require_answer(address, "/adopt" if yes else "/adopt/plan", query, method="POST")
+    if not plan or not yes:
+        return plan, None
+    outcomes: Rows = await require_answer(address, "/adopt")
+    with console.progress("taking over", total=len(outcomes)):
+        # Adopting only writes marks, so it is short.
+        while any(each["state"] == "running" for each in outcomes):
+            await asyncio.sleep(POLL_SECONDS)
+            outcomes = await require_answer(address, "/adopt")
+    return plan, outcomes
+
+
+def _show_adoption(console: Console, former: str, plan: Rows, outcomes: Rows | None) -> None:
+    if not plan:
+        console.line(f"no asset carries the marks of cluster {former}")
+        return
+    for each in outcomes or ():
+        what = f"{each['handle']} of volume {each['volume']}"
+        if each["state"] == "done":
+            console.done(f"{what} {each['detail']}")
+        else:
+            console.failed(f"{what}: {each['detail']}")
+    shown = [each for each in plan if outcomes is None or each["obstacle"]]
+    if shown:
+        rows = [(each["driver"], each["handle"], each["volume"], each["obstacle"] or "-") for each in shown]
+        console.table(("DRIVER", "HANDLE", "VOLUME", "PROBLEM"), rows)
+    if outcomes is None:
+        console.note("nothing was changed; --yes takes over what has no problem")

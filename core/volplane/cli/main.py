@@ -1,9 +1,9 @@
 """The entry point of the command line: the list of commands, and their exit codes.
 
-A command is one module with a function `register(app: typer.Typer) -> None` that adds it under its name
-(`@app.command("status")`), and an entry in `COMMANDS`. Commands of the core are modules of `volplane.cli`; those of
-`volplane-embedded` and `volplane-testing` are entry points of the group `volplane.commands`. A module is imported only
-when its command is called; `volplane --help` imports none.
+A command is a module and an entry in `COMMANDS`. A command of the core is the function of its name in a module of
+`volplane.cli`, or a `typer.Typer` if it has subcommands. Those of `volplane-embedded` and `volplane-testing` are entry
+points of the group `volplane.commands`: functions `register(app: typer.Typer) -> None` that add the command. A module
+is imported only when its command is called; `volplane --help` imports none.
 
 Exit codes:
 - 0: the command returns or raises `typer.Exit(0)`. 1: it has reported a problem and raises `typer.Exit(1)`.
@@ -27,7 +27,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -53,6 +53,8 @@ class Command:
     """Its line in the help."""
     extra: str = ""
     """The extra of `volplane` that installs the command; "" = it is in the core."""
+    module: str = ""
+    """The module of `volplane.cli` that has it; "" = that of its name."""
 
 
 COMMANDS: Mapping[str, Command] = MappingProxyType(
@@ -63,7 +65,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "status": Command("Show drivers, volumes and claims, and what waits for what"),
         "leaks": Command("Show what is left on the backends, or missing there, and delete orphans"),
         "drain": Command("Show what volplane holds, and release it before leaving a cluster"),
-        "adopt": Command("After a restore: take over the former cluster's assets"),
+        "adopt": Command("After a restore: take over the former cluster's assets", module="leaks"),
         "support-bundle": Command("Write an archive for support, without secrets"),
         "manifests": Command("Print what a cluster needs to run the controllers"),
         "demo": Command("Watch volumes live through their whole life, in half a minute", "dev"),
@@ -80,22 +82,10 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
 SERVICES = frozenset({"run", "dev", "apiserver", "fake"})
 """Commands that run until SIGTERM; for them SIGTERM is success."""
 
-OF_FILES: Final = frozenset(
-    {
-        errno.EACCES,
-        errno.EDQUOT,
-        errno.EFBIG,
-        errno.EISDIR,
-        errno.ELOOP,
-        errno.EMFILE,
-        errno.ENOENT,
-        errno.ENAMETOOLONG,
-        errno.ENFILE,
-        errno.ENOSPC,
-        errno.ENOTDIR,
-        errno.EPERM,
-        errno.EROFS,
-    }
+OF_FILES: Final = (
+    {errno.EACCES, errno.EPERM, errno.EROFS}
+    | {errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOSPC}
+    | {errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR}
 )
 """Errors that the user can mend: rights, space or names on this machine."""
 
@@ -110,7 +100,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - until the process ends
     main_thread = threading.current_thread() is threading.main_thread()
     if main_thread:
-        _exit_on_sigterm(0 if SERVICES.intersection(arguments) else 128 + signal.SIGTERM)
+        # Until the command installs a handler of its own.
+        code = 0 if SERVICES.intersection(arguments) else 128 + signal.SIGTERM
+        signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(code))
     try:
         app = application(arguments)
         if main_thread:
@@ -125,15 +117,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.debug("the command failed", exc_info=failure)
         return _report(Console(), list(_leaves(failure)))
     return 0
-
-
-def _exit_on_sigterm(code: int) -> None:
-    """Exit with this code on SIGTERM, until the command installs a handler of its own."""
-
-    def end(_number: int, _frame: object) -> None:
-        raise SystemExit(code)
-
-    signal.signal(signal.SIGTERM, end)
 
 
 def application(arguments: Sequence[str]) -> typer.Typer:
@@ -151,39 +134,34 @@ def application(arguments: Sequence[str]) -> typer.Typer:
         if name in arguments:
             _register(app, name, command)
         else:
-            app.command(name, short_help=command.summary)(_named_only)
+            # A place in the help of a command whose module is not imported.
+            app.command(name, short_help=command.summary)(lambda: None)
     return app
 
 
 def _register(app: typer.Typer, name: str, command: Command) -> None:
     if not command.extra:
-        importlib.import_module(f"volplane.cli.{name.replace('-', '_')}").register(app)
+        function = name.replace("-", "_")
+        found = getattr(importlib.import_module(f"volplane.cli.{command.module or function}"), function)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command(name)(found)
         return
     from importlib.metadata import entry_points  # noqa: PLC0415 - a fifth of the start-up time
 
-    found = next(iter(entry_points(group=GROUP, name=name)), None)
-    if found is not None:
-        found.load()(app)
+    entry = next(iter(entry_points(group=GROUP, name=name)), None)
+    if entry is not None:
+        entry.load()(app)
         return
-    any_arguments = {"allow_extra_args": True, "ignore_unknown_options": True}
-    app.command(name, short_help=command.summary, context_settings=any_arguments, add_help_option=False)(
-        _absent(name, command)
-    )
-
-
-def _absent(name: str, command: Command) -> Callable[[], None]:
-    """Return a command that reports that its distribution is not installed."""
 
     def absent() -> None:
         raise ConfigurationError(
             f'`volplane {name}` is not installed; it comes with: pip install "volplane[{command.extra}]"'
         )
 
-    return absent
-
-
-def _named_only() -> None:
-    """Represents in the help a command whose module is not imported."""
+    any_arguments = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command(name, short_help=command.summary, context_settings=any_arguments, add_help_option=False)(absent)
 
 
 def _version(asked: bool) -> None:
@@ -213,9 +191,11 @@ def _report(console: Console, failures: Sequence[BaseException]) -> int:
         # The interpreter writes what is left when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    messages = messages or [
-        _about_file(each) for each in failures if isinstance(each, OSError) and each.errno in OF_FILES
-    ]
+    for each in failures if not messages else ():
+        if isinstance(each, OSError) and each.errno in OF_FILES:
+            where = each.filename2 or each.filename
+            what = os.fsdecode(where) if isinstance(where, str | bytes) else "a file or the output"
+            messages.append(f"{what} cannot be used: {why_unusable(each)}")
     messages = messages or [
         f"unexpected {type(each).__name__}: {each} (this is a bug; `volplane --debug` shows where it happened)"
         for each in failures
@@ -223,12 +203,6 @@ def _report(console: Console, failures: Sequence[BaseException]) -> int:
     for message in dict.fromkeys(messages):
         console.error(message)
     return 1
-
-
-def _about_file(failure: OSError) -> str:
-    where = failure.filename2 or failure.filename
-    what = os.fsdecode(where) if isinstance(where, str | bytes) else "a file or the output"
-    return f"{what} cannot be used: {why_unusable(failure)}"
 
 
 def _leaves(failure: BaseException) -> Iterator[BaseException]:

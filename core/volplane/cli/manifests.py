@@ -11,6 +11,7 @@ import typer
 import yaml
 
 from volplane._messages import nearest, why_unusable
+from volplane.cli.framework.options import path_option
 from volplane.cli.installation import NAME, Installation, documents
 from volplane.controller.config import parse_configuration
 from volplane.drivers.discovery import InstalledPlugins
@@ -19,7 +20,7 @@ from volplane.drivers.parameters import driver_options
 from volplane.errors import ConfigurationError
 from volplane.process.duties import ALL_CONTROLLERS, DEFAULT_CONTROLLERS, parse_controllers
 
-__all__ = ["register"]
+__all__ = ["manifests"]
 
 MOST_REPLICAS = 10
 MOUNT = r"(/[A-Za-z0-9._-]+)+"
@@ -37,11 +38,6 @@ drivers: []
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("manifests")(manifests)
-
-
 def manifests(
     *,
     namespace: Annotated[str, typer.Option(metavar="NAME", help="Where it runs.")] = "volplane-system",
@@ -52,8 +48,7 @@ def manifests(
         str, typer.Option(metavar="IMAGE", help="Image with volplane and the backends; default volplane:VERSION.")
     ] = "",
     config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="Configuration file to put into the ConfigMap.", readable=False),
+        Path | None, path_option("--config", "FILE", "Configuration file to put into the ConfigMap.")
     ] = None,
     replicas: Annotated[
         int, typer.Option(metavar="N", help="Of the Deployment: one works, the others wait for its lease.")

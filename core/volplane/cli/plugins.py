@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from volplane.cli.framework.console import Console, Output
-from volplane.cli.framework.options import OutputFormat
+from volplane.cli.framework.options import OutputFormat, path_option
 from volplane.controller.config import Configuration, DriverSettings, read_configuration
 from volplane.drivers import loading
 from volplane.drivers.contract import HOOKS, Plugin, backend_flaws, extension_flaws, marks
@@ -20,9 +19,9 @@ from volplane.drivers.driver import Driver, LoadedDrivers
 from volplane.drivers.loading import build_driver, default_drivers, load_drivers, newer_flaw, options_schema, within
 from volplane.drivers.parameters import check, entries, type_text
 from volplane.errors import ConfigurationError, PluginError, VolplaneError
-from volplane.schemas import DriverInfo, Parameter, ParameterSchema
+from volplane.schemas import ParameterSchema
 
-__all__ = ["register"]
+__all__ = ["plugins"]
 
 _EXAMPLES: Final = (
     "example",
@@ -36,22 +35,16 @@ _EXAMPLES: Final = (
     "key=value",
     "env:EXAMPLE",
 )
+"""Values that options may take."""
 
-Config = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="Configuration file whose drivers to show.", readable=False),
-]
+Config = Annotated[Path | None, path_option("--config", "FILE", "Configuration file whose drivers to show.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command and its subcommand."""
-    group = typer.Typer(invoke_without_command=True)
-    group.callback()(plugins)
-    group.command("show", short_help="Show one plugin, its options and class parameters")(show)
-    app.add_typer(group, name="plugins")
+plugins = typer.Typer(invoke_without_command=True)
 
 
-def plugins(context: typer.Context, config: Config = None, output: OutputFormat = Output.TEXT) -> None:
+@plugins.callback()
+def listing(context: typer.Context, config: Config = None, output: OutputFormat = Output.TEXT) -> None:
     """Show the backends and extensions that are installed, and the drivers they make.
 
     Each is imported, in a child process first. Exit code 1 if one cannot be used.
@@ -70,22 +63,28 @@ def plugins(context: typer.Context, config: Config = None, output: OutputFormat 
             for name in installed.names(kind)
         ]
         rows = [each.result() for each in loads]
-    errors = _errors(rows, drivers)
     if output is not Output.TEXT:
-        console.data([row.data() for row in rows], output)
+        console.data(rows, output)
     elif rows:
-        console.table(
-            ("KIND", "NAME", "DISTRIBUTION", "STATE", "DRIVERS", "HOOKS"),
-            [(r.kind, r.name, r.distribution, r.state, r.drivers, r.hooks) for r in rows],
-        )
+        columns = ("kind", "name", "distribution", "state", "drivers", "hooks")
+        cells = [
+            [row[key] if isinstance(row[key], str) else ", ".join(row[key]) or "-" for key in columns] for row in rows
+        ]
+        console.table([key.upper() for key in columns], cells)
     else:
         console.note("no backend is installed; try: pip install volplane-hostpath")
+    errors = dict.fromkeys(row["error"] for row in rows if row["error"])
+    for broken in drivers.broken:
+        # A driver repeats the error of its broken plugin.
+        if not any(error in broken.error for error in errors):
+            errors[broken.error if broken.name in broken.error else f"driver {broken.name}: {broken.error}"] = None
     for error in errors:
         console.error(error)
     if errors:
         raise typer.Exit(1)
 
 
+@plugins.command("show", short_help="Show one plugin, its options and class parameters")
 def show(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Backend or extension.", show_default=False)],
@@ -104,31 +103,8 @@ def show(
         _show_backend(console, plugin, configuration, installed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    kind: str
-    name: str
-    distribution: str
-    drivers: str
-    hooks: str
-    error: str
-
-    @property
-    def state(self) -> str:
-        return "broken" if self.error else "ok"
-
-    def data(self) -> dict[str, object]:
-        """Return the row for programs: lists are lists, and a missing value is empty."""
-        lists = {
-            key: [] if text == "-" else text.split(", ")
-            for key, text in (("drivers", self.drivers), ("hooks", self.hooks))
-        }
-        return {**asdict(self), "state": self.state, **lists}
-
-
-def _row(installed: InstalledPlugins, kind: str, name: str, drivers: LoadedDrivers) -> _Row:
+def _row(installed: InstalledPlugins, kind: str, name: str, drivers: LoadedDrivers) -> dict[str, Any]:
     found = installed.found(kind, name)
-    distribution = found.distribution if found is not None else ""
     mine: list[str] = []
     hooks: frozenset[str] = frozenset()
     error = ""
@@ -145,21 +121,22 @@ def _row(installed: InstalledPlugins, kind: str, name: str, drivers: LoadedDrive
         error = str(refused)
     if kind == "backend":
         made = [d for d in drivers.drivers if d.view.backend == name]
-        if not made and not error:
-            error = _newer(installed, name)
         mine = [d.name for d in made] + [f"{b.name} (broken)" for b in drivers.broken if name == b.backend != b.name]
         hooks = made[0].view.hooks if made else hooks
-    return _Row(kind, name, distribution, ", ".join(mine) or "-", ", ".join(sorted(hooks)) or "-", error)
-
-
-def _newer(installed: InstalledPlugins, name: str) -> str:
-    """Return why a backend that no driver uses could not be used, as far as can be known; "" = it could."""
-    plugin = installed.load("backend", name)
-    try:
-        flaw = newer_flaw(plugin, _example_options(plugin))
-    except ConfigurationError:
-        return ""
-    return f"{plugin}: {flaw}" if flaw else ""
+        if not made and not error:
+            # No driver uses it: say why none could, as far as examples of its required options show.
+            with suppress(ConfigurationError):
+                flaw = newer_flaw(plugin, _example_options(plugin))
+                error = f"{plugin}: {flaw}" if flaw else ""
+    return {
+        "kind": kind,
+        "name": name,
+        "distribution": found.distribution if found is not None else "",
+        "drivers": mine,
+        "hooks": sorted(hooks),
+        "error": error,
+        "state": "broken" if error else "ok",
+    }
 
 
 def _hooks(plugin: Plugin) -> frozenset[str]:
@@ -167,15 +144,6 @@ def _hooks(plugin: Plugin) -> frozenset[str]:
     if not inspect.isclass(plugin.factory):
         return frozenset()
     return HOOKS.intersection(mark.hook for mark in marks(plugin.factory))
-
-
-def _errors(rows: Iterable[_Row], drivers: LoadedDrivers) -> list[str]:
-    """List every reason once: a driver repeats the error of its broken plugin."""
-    errors = [row.error for row in rows if row.error]
-    for broken in drivers.broken:
-        if not any(error in broken.error for error in errors):
-            errors.append(broken.error if broken.name in broken.error else f"driver {broken.name}: {broken.error}")
-    return list(dict.fromkeys(errors))
 
 
 def _show_backend(console: Console, plugin: Plugin, configuration: Configuration, installed: InstalledPlugins) -> None:
@@ -189,11 +157,21 @@ def _show_backend(console: Console, plugin: Plugin, configuration: Configuration
         console.heading("Class parameters")
         console.note(f"  not known: {error}")
         return
-    _show_schema(
-        console, f"Class parameters (schema version {driver.view.info.parameters.version})", driver.view.info.parameters
-    )
+    info = driver.view.info
+    _show_schema(console, f"Class parameters (schema version {info.parameters.version})", info.parameters)
     console.heading("Driver")
-    for label, value in _facts(driver.view.info):
+    facts = [
+        ("version", info.version),
+        ("hookspec version", str(info.hookspec_version)),
+        ("access modes", ", ".join(sorted(info.access_modes))),
+        ("volume modes", ", ".join(sorted(info.volume_modes))),
+        ("topology keys", ", ".join(info.topology_keys) or "none: reachable from everywhere"),
+        ("CSI driver name", info.csi_driver_name or "none"),
+        ("attach", "served" if info.attach_required else "not needed"),
+        ("mount options", "taken" if info.supports_mount_options else "refused"),
+        *((f"waives {rule}", reason) for rule, reason in sorted(info.waived_rules.items())),
+    ]
+    for label, value in facts:
         console.line(f"  {label:<18} {value}")
 
 
@@ -206,32 +184,22 @@ def _made(plugin: Plugin, settings: list[DriverSettings]) -> Driver:
 
 
 def _example_options(plugin: Plugin) -> dict[str, object]:
-    """Return example values of required options. Raises ConfigurationError if no example fits an option."""
-    return {p.name: _example(p) for p in options_schema(plugin).parameters if p.required}
+    """Return values of required options that the schema allows: creating a backend and `describe` touch no storage.
 
-
-def _example(parameter: Parameter) -> str:
-    """Return a value that the schema allows. It is safe: creating a backend and `describe` touch no storage."""
-    low = "1" if parameter.minimum is None else f"{parameter.minimum:.0f}"
-    for text in (*parameter.choices, *_EXAMPLES, low, f"{low}s"):
-        _, flaws = check(ParameterSchema(parameters=(parameter,)), {parameter.name: text}, "option")
-        if not flaws:
-            return text
-    raise ConfigurationError(f"option {parameter.name!r} must be configured: {type_text(parameter)}")
-
-
-def _facts(info: DriverInfo) -> list[tuple[str, str]]:
-    return [
-        ("version", info.version),
-        ("hookspec version", str(info.hookspec_version)),
-        ("access modes", ", ".join(sorted(info.access_modes))),
-        ("volume modes", ", ".join(sorted(info.volume_modes))),
-        ("topology keys", ", ".join(info.topology_keys) or "none: reachable from everywhere"),
-        ("CSI driver name", info.csi_driver_name or "none"),
-        ("attach", "served" if info.attach_required else "not needed"),
-        ("mount options", "taken" if info.supports_mount_options else "refused"),
-        *((f"waives {rule}", reason) for rule, reason in sorted(info.waived_rules.items())),
-    ]
+    Raises ConfigurationError if no example fits an option.
+    """
+    options: dict[str, object] = {}
+    for parameter in options_schema(plugin).parameters:
+        if not parameter.required:
+            continue
+        schema = ParameterSchema(parameters=(parameter,))
+        low = "1" if parameter.minimum is None else f"{parameter.minimum:.0f}"
+        texts = (*parameter.choices, *_EXAMPLES, low, f"{low}s")
+        fitting = [text for text in texts if not check(schema, {parameter.name: text}, "option")[1]]
+        if not fitting:
+            raise ConfigurationError(f"option {parameter.name!r} must be configured: {type_text(parameter)}")
+        options[parameter.name] = fitting[0]
+    return options
 
 
 def _show_schema(console: Console, title: str, schema: ParameterSchema) -> None:

@@ -31,7 +31,7 @@ from volplane.kube.http.transport import HttpTransport
 from volplane.process.duties import DEFAULT_CONTROLLERS, PLACER, controllers_of_node, parse_controllers
 from volplane.process.process import ControllerProcess, Options
 
-__all__ = ["register"]
+__all__ = ["run"]
 
 
 class LogFormat(StrEnum):
@@ -50,11 +50,6 @@ class Immediate(StrEnum):
 
 
 _SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("run")(run)
 
 
 def run(

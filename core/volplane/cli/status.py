@@ -10,21 +10,16 @@ from typing import Any
 
 import typer
 
-from volplane.cli.controller_client import ControllerAddress, cluster_client, get_answer
+from volplane.cli.controller_client import ControllerAddress, ask, cluster_client
 from volplane.cli.framework.console import Console, Output
 from volplane.cli.framework.options import Kubeconfig, OutputFormat
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
 from volplane.process.duties import CHANGES
 
-__all__ = ["register"]
+__all__ = ["status"]
 
 MOST_ROWS = 50
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("status")(status)
 
 
 def status(
@@ -65,7 +60,7 @@ def status(
 
 async def _read(kubeconfig: Path | None, address: str) -> tuple[Mapping[str, Any] | None, list[Volume], list[Claim]]:
     """Return the answer of the controller, if there is one, and the cluster's volumes and claims."""
-    answer = await get_answer(address, "/status")
+    answer = await ask(address, "/status")
     async with cluster_client(kubeconfig) as client:
         claims = (await client.list(CLAIMS)).items
         return answer, list((await client.list(VOLUMES)).items), list(claims)

@@ -15,19 +15,19 @@ import re
 import sys
 import tarfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final
 
-import typer
 import yaml
 
-from volplane.cli.controller_client import ControllerAddress, cluster_client, get_answer, get_text
+from volplane.cli.controller_client import ControllerAddress, ask, cluster_client, get_text
 from volplane.cli.framework.console import Console
-from volplane.cli.framework.options import DEFAULT_NAMESPACE, ConfigFile, Kubeconfig, OurNamespace
+from volplane.cli.framework.options import DEFAULT_NAMESPACE, ConfigFile, Kubeconfig, OurNamespace, path_option
 from volplane.errors import ApiError, ConfigurationError, VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.events import EVENTS
@@ -45,19 +45,12 @@ from volplane.kube.kinds import (
 )
 from volplane.secret import HIDDEN, redacted
 
-__all__ = ["register", "without_secrets"]
+__all__ = ["support_bundle", "without_secrets"]
 
 
-KINDS: Final[Sequence[Kind[Any]]] = (
-    VOLUMES,
-    CLAIMS,
-    STORAGE_CLASSES,
-    VOLUME_ATTRIBUTES_CLASSES,
-    ATTACHMENTS,
-    CSI_DRIVERS,
-    CSI_NODES,
-)
-OF_OUR_NAMESPACE: Final[Sequence[Kind[Any]]] = (PODS, LEASES)
+KINDS: Final = (VOLUMES, CLAIMS, STORAGE_CLASSES, VOLUME_ATTRIBUTES_CLASSES, ATTACHMENTS, CSI_DRIVERS, CSI_NODES)
+OF_STORAGE: Final = frozenset({"PersistentVolume", "PersistentVolumeClaim", "StorageClass"})
+"""Kinds of objects whose events are read."""
 PAGE: Final = 500
 MOST_OBJECTS: Final = 20_000
 """Maximum objects per kind; the bundle lists what was omitted."""
@@ -68,16 +61,10 @@ OF_NOTHING: Final = frozenset({"about.json", "configuration.json", "cluster/vers
 
 BundleFile = Annotated[
     Path | None,
-    typer.Option(
-        "--output", "-o", metavar="FILE", help="Where to write; - is stdout. Default: volplane-TIME.tar.gz here.",
-        readable=False, allow_dash=True,
+    path_option(
+        "--output", "FILE", "Where to write; - is stdout. Default: volplane-TIME.tar.gz here.", "-o", allow_dash=True
     ),
-]  # fmt: skip
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("support-bundle")(support_bundle)
+]
 
 
 def support_bundle(
@@ -96,7 +83,14 @@ def support_bundle(
     """
     began = datetime.now(UTC)
     bundle = Bundle()
-    bundle.add_json("about.json", _about(began))
+    about = {
+        "time": began.isoformat(timespec="seconds"),
+        "python": sys.version,
+        "platform": platform.platform(),
+        "uptime_of_machine_seconds": round(time.clock_gettime(time.CLOCK_BOOTTIME)),
+        "installed": {each.metadata["Name"]: each.version for each in distributions()},
+    }
+    bundle.add_json("about.json", about)
     if config is not None:
         try:
             content = yaml.safe_load(config.read_text("utf-8"))
@@ -104,9 +98,14 @@ def support_bundle(
             raise ConfigurationError(f"{config} is no YAML: {error}") from error
         bundle.add_json("configuration.json", without_secrets(content))
     asyncio.run(_collect(bundle, kubeconfig, namespace, http))
+    if bundle.errors:
+        bundle.add_text(ERRORS, "".join(f"{each}\n" for each in bundle.errors))
     path = output or Path(f"volplane-{began:%Y%m%dT%H%M%SZ}.tar.gz")
-    with _target(path) as file:
-        bundle.write(file, began.timestamp())
+    with _target(path) as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+        for name, data in sorted(bundle.files.items()):
+            member = tarfile.TarInfo(f"volplane/{name}")
+            member.size, member.mode, member.mtime = len(data), 0o600, int(began.timestamp())
+            archive.addfile(member, io.BytesIO(data))
     if not bundle.files.keys() - OF_NOTHING:
         raise VolplaneError(f"the bundle says nothing of the cluster: {'; '.join(bundle.errors)}")
     if str(path) != "-":
@@ -116,12 +115,12 @@ def support_bundle(
             console.note(f"not in it: {each}")
 
 
+@dataclass(frozen=True, slots=True)
 class Bundle:
     """The files of an archive, and what could not be collected."""
 
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-        self.errors: list[str] = []
+    files: dict[str, bytes] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
 
     def add_json(self, name: str, content: Any) -> None:
         """Add data as JSON with sorted keys."""
@@ -131,39 +130,14 @@ class Bundle:
         """Add a text."""
         self.files[name] = redacted(text).encode("utf-8", "replace")
 
-    def write(self, file: BinaryIO, when: float) -> None:
-        """Write the archive. when: Unix time of its files."""
-        if self.errors:
-            self.add_text(ERRORS, "".join(f"{each}\n" for each in self.errors))
-        with tarfile.open(fileobj=file, mode="w:gz") as archive:
-            for name, content in sorted(self.files.items()):
-                member = tarfile.TarInfo(f"volplane/{name}")
-                member.size, member.mode, member.mtime = len(content), 0o600, int(when)
-                archive.addfile(member, io.BytesIO(content))
 
-
-@contextmanager
-def _target(path: Path) -> Iterator[BinaryIO]:
+def _target(path: Path) -> AbstractContextManager[BinaryIO]:
     if str(path) == "-":
-        yield sys.stdout.buffer
-        return
+        return nullcontext(sys.stdout.buffer)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
     except FileExistsError:
         raise ConfigurationError(f"{path} exists already; name another file with --output") from None
-    with os.fdopen(descriptor, "wb") as file:
-        yield file
-
-
-def _about(now: datetime) -> Mapping[str, Any]:
-    installed = {each.metadata["Name"]: each.version for each in distributions()}
-    return {
-        "time": now.isoformat(timespec="seconds"),
-        "python": sys.version,
-        "platform": platform.platform(),
-        "uptime_of_machine_seconds": round(time.clock_gettime(time.CLOCK_BOOTTIME)),
-        "installed": installed,
-    }
 
 
 async def _collect(bundle: Bundle, kubeconfig: Path | None, namespace: str, address: str) -> None:
@@ -176,9 +150,12 @@ async def _collect(bundle: Bundle, kubeconfig: Path | None, namespace: str, addr
 
 
 async def _ask_controller(bundle: Bundle, address: str) -> None:
-    for path in ("/status", "/leaks", "/adopt"):
+    for path in ("/status", "/leaks", "/adopt", "/metrics", "/readyz"):
         try:
-            answer = await get_answer(address, path)
+            if path in ("/metrics", "/readyz"):
+                bundle.add_text(f"controller{path}.txt", await get_text(address, path))
+                continue
+            answer = await ask(address, path)
         except VolplaneError as error:
             bundle.errors.append(f"controller{path}: {error}")
             continue
@@ -186,25 +163,27 @@ async def _ask_controller(bundle: Bundle, address: str) -> None:
             bundle.errors.append(f"controller: none answers at {address}; --http names another address")
             return
         bundle.add_json(f"controller{path}.json", without_secrets(answer))
-    for path in ("/metrics", "/readyz"):
-        try:
-            bundle.add_text(f"controller{path}.txt", await get_text(address, path))
-        except VolplaneError as error:
-            bundle.errors.append(f"controller{path}: {error}")
 
 
 async def _read_cluster(bundle: Bundle, client: Client, namespace: str) -> None:
     bundle.add_json("cluster/version.json", json.loads(await client.raw("/version")))
     wanted: list[tuple[Kind[Any], str]] = [(kind, "") for kind in KINDS]
-    wanted += [(kind, namespace) for kind in OF_OUR_NAMESPACE]
+    wanted += [(PODS, namespace), (LEASES, namespace), (EVENTS, "")]
     pods: Sequence[Any] = ()
     for kind, place in wanted:
         items = await _items(bundle, client, kind, place)
         if items is None:
             continue
-        pods = items if kind is PODS else pods
+        if kind is PODS:
+            pods = items
+        if kind is EVENTS:
+            items = [
+                each
+                for each in items
+                if each.get("involvedObject", {}).get("kind") in OF_STORAGE
+                or each["metadata"].get("namespace") == namespace
+            ]
         bundle.add_json(f"cluster/{kind.plural}.json", without_secrets(items))
-    await _read_events(bundle, client, namespace)
     for pod in pods:
         name = pod["metadata"]["name"]
         try:
@@ -213,20 +192,6 @@ async def _read_cluster(bundle: Bundle, client: Client, namespace: str) -> None:
             bundle.errors.append(f"log of pod {name}: {error}")
             continue
         bundle.add_text(f"logs/{name}.log", log.decode("utf-8", "replace"))
-
-
-async def _read_events(bundle: Bundle, client: Client, namespace: str) -> None:
-    """Read the events about storage, and those of our namespace."""
-    items = await _items(bundle, client, EVENTS, "")
-    if items is None:
-        return
-    about = {"PersistentVolume", "PersistentVolumeClaim", "StorageClass"}
-    events = [
-        each
-        for each in items
-        if each.get("involvedObject", {}).get("kind") in about or each["metadata"].get("namespace") == namespace
-    ]
-    bundle.add_json("cluster/events.json", without_secrets(events))
 
 
 async def _items(bundle: Bundle, client: Client, kind: Kind[Any], namespace: str) -> list[Any] | None:
@@ -260,10 +225,15 @@ _REFERENCES: Final = frozenset({"secretRef", "secretKeyRef", "imagePullSecrets"}
 """Fields of Kubernetes objects that name a Secret and hold none."""
 
 
-def without_secrets(value: Any, name: str = "") -> Any:
-    """Return a copy of JSON data without possible secrets. name: the key of the value."""
+def without_secrets(value: Any, name: str = "", parent: str = "") -> Any:
+    """Return a copy of JSON data without possible secrets. name: the key of the value. parent: the key around it."""
+    # Annotations of others, and variables of containers, may hold anything.
+    if (parent == "annotations" and not _OUR_ANNOTATION.match(name)) or (parent, name) == ("env", "value"):
+        return HIDDEN
+    if name in _REFERENCES:
+        return value
     if isinstance(value, Mapping):
-        return {key: _member(name, key, each) for key, each in value.items() if key not in _LEFT_OUT}
+        return {key: without_secrets(each, key, name) for key, each in value.items() if key not in _LEFT_OUT}
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [without_secrets(each, name) for each in value]
     if not isinstance(value, str):
@@ -271,13 +241,3 @@ def without_secrets(value: Any, name: str = "") -> Any:
     if _SECRET_NAME.search(name) and not _REFERENCE.fullmatch(value):
         return HIDDEN
     return _MOUNT_OPTION.sub(rf"\1={HIDDEN}", value)
-
-
-def _member(parent: str, key: str, value: Any) -> Any:
-    if parent == "annotations" and not _OUR_ANNOTATION.match(key):
-        return HIDDEN
-    if parent == "env" and key == "value":
-        return HIDDEN
-    if key in _REFERENCES:
-        return value
-    return without_secrets(value, key)

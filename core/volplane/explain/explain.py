@@ -5,23 +5,24 @@ Nothing is performed: the decision is made as for the runner, and its action is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from volplane._messages import near
-from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Read, Run, Settled, Wait
+from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Read, Run, Wait
 from volplane.controller.controller import Controller
 from volplane.controller.logs import trace_of
 from volplane.expand.modify import stages
 from volplane.kube import names
-from volplane.kube.objects import Claim, StorageClass, Volume, VolumeAttachment
+from volplane.kube.cache import Cache
+from volplane.kube.objects import Claim, KubeObject, StorageClass, Volume, VolumeAttachment
 from volplane.operations import OperationState, Phase
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim, refers_to
 from volplane.state.naming import volume_name_of
 
 __all__ = ["Explainer", "Explanation", "attachment_sentence", "explain_attachment", "what_it_does"]
-
 
 _MOST_NAMES = 10
 _REFUSED_CLAIM = (
@@ -40,15 +41,15 @@ class Explanation:
     """Whether the object exists."""
     situation: tuple[str, ...]
     """Where it stands."""
-    tried: tuple[str, ...]
+    tried: tuple[str, ...] = ()
     """Its operations, with their last errors."""
-    next: tuple[str, ...]
+    next: tuple[str, ...] = ()
     """What happens next, and when."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explainer:
-    """What explanations are made of. Nothing is performed: decisions are made as for the runners, and described."""
+    """What explanations are made of."""
 
     cluster: ClusterState
     controllers: Mapping[str, Controller]
@@ -70,52 +71,42 @@ class Explainer:
 
         Raises ValueError for another kind.
         """
-        cluster = self.cluster
-        match kind:
-            case "claim":
-                claim = cluster.claims.get(key)
-                return self._claim(claim) if claim is not None else _absent(kind, key)
-            case "volume":
-                volume = cluster.volumes.get(key)
-                return self._volume(volume) if volume is not None else _absent(kind, key)
-            case "class":
-                storage_class = cluster.classes.get(key)
-                return self._class(storage_class) if storage_class is not None else _absent(kind, key)
-        raise ValueError(f"kind {kind!r} is none of claim, volume, class")
+        caches: Mapping[str, Cache[Any]] = {
+            "claim": self.cluster.claims,
+            "volume": self.cluster.volumes,
+            "class": self.cluster.classes,
+        }
+        if kind not in caches:
+            raise ValueError(f"kind {kind!r} is none of claim, volume, class")
+        item = caches[kind].get(key)
+        if item is None:
+            then = ("nothing, until somebody creates it", *((_REFUSED_CLAIM,) if kind == "claim" else ()))
+            return Explanation(kind=kind, name=key, found=False, situation=(f"there is no {kind} {key}",), next=then)
+        return self._class(item) if isinstance(item, StorageClass) else self._decided(item)
 
-    def _claim(self, claim: Claim) -> Explanation:
-        situation = (*self._situation(claim), *stages(claim, expands=self.expands))
-        attachments = _attachments(claim.spec.volume_name, self.cluster)
-        return self._explained(claim, attachments, situation, self._nothing(claim))
-
-    def _volume(self, volume: Volume) -> Explanation:
-        situation, attachments = _volume_situation(volume, self.cluster), self.cluster.attachments_of(volume)
+    def _decided(self, item: Claim | Volume) -> Explanation:
+        """Explain an object by what all controllers decide whose keys name it, and by its operations."""
         nothing = "nothing until something changes"
-        return self._explained(volume, attachments, situation, nothing)
-
-    def _explained(
-        self, item: Claim | Volume, attachments: Iterable[VolumeAttachment], situation: Iterable[str], nothing: str
-    ) -> Explanation:
-        """Add to the situation what all controllers say whose keys name the object, and its operations.
-
-        nothing: what it means that the first of the controllers has nothing to do.
-        """
-        kind, queue = ("claim", "claims") if isinstance(item, Claim) else ("volume", "volumes")
-        mine = self.controllers[queue]
+        if isinstance(item, Claim):
+            kind, mine = "claim", self.controllers["claims"]
+            situation = [*self._claim(item), *stages(item, expands=self.expands)]
+            attachments = _attachments(item.spec.volume_name, self.cluster)
+            nothing = self._idle(item, attachments) or nothing
+        else:
+            kind, mine = "volume", self.controllers["volumes"]
+            situation = list(_volume(item, self.cluster))
+            attachments = self.cluster.attachments_of(item)
+        then: list[str] = []
+        for each in self.controllers.values():
+            if each.cache is mine.cache and each.explained == "reason" and (why := self.reason(each.queue, item.key)):
+                situation.append(f"{each.topic}{why}")
+            elif each.cache is mine.cache and each.explained == "decided":
+                decided = list(_next((each.explain or each.decide)(item.key, LiveReads())))
+                then = [*decided, *then] if each is mine else [*then, *decided]
+        trace = trace_of(item, {self.cluster.volumes.kind.plural: self.cluster.volumes})
+        situation.append(f"in logs as JSON all lines about it have the trace {trace}")
         uids = {item.uid, *(each.uid for each in attachments)}
         running = [state for state in self.operations if state.uid in uids]
-        reasons: list[str] = []
-        others: list[str] = []
-        for each in self.controllers.values():
-            if each.cache is not mine.cache or each is mine:
-                continue
-            if each.explained == "reason" and (why := self.reason(each.queue, item.key)):
-                reasons.append(f"{each.topic}{why}")
-            elif each.explained == "decided" and not isinstance(decided := _decided(each, item.key), Settled):
-                others += _next(decided, "")
-        action = _decided(mine, item.key)
-        first = () if others and isinstance(action, Settled) else _next(action, nothing)
-        trace = trace_of(item, {self.cluster.volumes.kind.plural: self.cluster.volumes})
         waits = [
             f"{state.name} ends, then this is decided anew"
             if state.next_try is None
@@ -125,9 +116,9 @@ class Explainer:
         return Explanation(
             kind=kind,
             name=item.key,
-            situation=(*situation, *reasons, f"in logs as JSON all lines about it have the trace {trace}"),
-            tried=tuple(_describe(state, self.now) for state in running),
-            next=tuple(waits or (*first, *others)),
+            situation=tuple(situation),
+            tried=tuple(what_it_does(state, self.now, tries=False) for state in running),
+            next=tuple(waits or then or (nothing,)),
         )
 
     def _class(self, storage_class: StorageClass) -> Explanation:
@@ -138,28 +129,40 @@ class Explainer:
             if class_of_claim(claim) == name and claim.status.phase != "Bound" and not claim.terminating
         ]
         shown = ", ".join(sorted(waiting)[:_MOST_NAMES]) + (", …" if len(waiting) > _MOST_NAMES else "")
+        policy = f"volumes made for it have policy {storage_class.reclaim_policy}"
         return Explanation(
             kind="class",
             name=name,
-            situation=(
-                f"class {name} {self._served(storage_class)}",
-                f"volumes made for it have policy {storage_class.reclaim_policy}",
-            ),
-            tried=(),
+            situation=(f"class {name} {self._served(storage_class)}", policy),
             next=(f"claims that are not bound yet: {shown}" if waiting else "no claim waits for it",),
         )
 
-    def _situation(self, claim: Claim) -> Iterable[str]:
+    def _claim(self, claim: Claim) -> Iterator[str]:
+        """Yield where the claim stands: its phase, class, volume and node."""
         cluster = self.cluster
-        phase = claim.status.phase or "Pending"
-        yield f"claim {claim.key} is {phase}" + (", and is being deleted" if claim.terminating else "")
+        yield f"claim {claim.key} is {claim.status.phase or 'Pending'}" + _going(claim)
         if claim.terminating:
-            holders = ", ".join(claim.metadata.finalizers or ()) or "nobody"
-            yield f"its deletion waits for: {holders}"
-        yield self._class_sentence(claim)
-        if claim.spec.volume_name:
-            yield _volume_sentence(claim, cluster)
-            yield from map(attachment_sentence, _attachments(claim.spec.volume_name, cluster))
+            yield f"its deletion waits for: {_holders(claim)}"
+        named = class_of_claim(claim)
+        if named is None:
+            default = cluster.default_class()
+            yield "it names no class; " + (f"the default class is {default.name}" if default else "none is default")
+        elif not named:
+            yield "it asks for a volume without a class, so nothing is provisioned for it"
+        else:
+            storage_class = cluster.classes.get(named)
+            yield f"its class {named} {self._served(storage_class) if storage_class is not None else 'does not exist'}"
+        if name := claim.spec.volume_name:
+            volume = cluster.volumes.get(name)
+            if volume is None:
+                yield f"it points at volume {name}, which does not exist"
+            elif refers_to(volume, claim):
+                yield f"it and volume {name} ({volume.status.phase}) point at each other"
+            else:
+                reference = volume.spec.claim_ref
+                other = f"at {reference.key}" if reference is not None else "at no claim"
+                yield f"it points at volume {name} ({volume.status.phase}), which points {other}"
+            yield from map(attachment_sentence, _attachments(name, cluster))
             yield from self._awaited(claim)
         elif volume := cluster.volumes.get(volume_name_of(claim)):
             yield f"volume {volume.name} was made for it and is {volume.status.phase}"
@@ -167,18 +170,6 @@ class Explainer:
             yield f"the scheduler selected node {node}"
         if claim.has_finalizer(names.PROVISIONING_FINALIZER):
             yield "an asset may be in the making: an intent is recorded on the claim"
-
-    def _class_sentence(self, claim: Claim) -> str:
-        named = class_of_claim(claim)
-        if named is None:
-            default = self.cluster.default_class()
-            return "it names no class; " + (f"the default class is {default.name}" if default else "none is default")
-        if not named:
-            return "it asks for a volume without a class, so nothing is provisioned for it"
-        storage_class = self.cluster.classes.get(named)
-        if storage_class is None:
-            return f"its class {named} does not exist"
-        return f"its class {named} {self._served(storage_class)}"
 
     def _served(self, storage_class: StorageClass) -> str:
         cluster = self.cluster
@@ -191,33 +182,22 @@ class Explainer:
         mode = storage_class.volume_binding_mode or "Immediate"
         return f"binds {mode} and is provisioned by {storage_class.provisioner}, which is {served}"
 
-    def _awaited(self, claim: Claim) -> Iterable[str]:
+    def _awaited(self, claim: Claim) -> Iterator[str]:
         return (sentence for each in self.controllers.values() for sentence in each.awaited(claim))
 
-    def _nothing(self, claim: Claim) -> str:
-        """Return what it means that there is nothing to do."""
-        cluster = self.cluster
+    def _idle(self, claim: Claim, attachments: Iterable[VolumeAttachment]) -> str:
+        """Return what it means that nothing is to do for the claim; "" = something may change."""
         if claim.status.phase == "Bound" and not claim.terminating:
-            pending = [
-                _attachment_next(each)
-                for each in _attachments(claim.spec.volume_name, cluster)
-                if each.terminating or not each.status.attached
-            ]
-            idle = "nothing until something changes" if any(self._awaited(claim)) else ""
-            return "; ".join(pending) or idle or "nothing: everything is as it should be"
+            pending = [_attachment_next(each) for each in attachments if each.terminating or not each.status.attached]
+            idle = "" if any(self._awaited(claim)) else "nothing: everything is as it should be"
+            return "; ".join(pending) or idle
         if self.binds:
-            return "nothing until something changes"
-        storage_class = cluster.classes.get(class_of_claim(claim) or "")
+            return ""
+        storage_class = self.cluster.classes.get(class_of_claim(claim) or "")
         maker = storage_class.provisioner if storage_class is not None else ""
-        if maker and cluster.drivers.get(maker) is None:
-            return (
-                f"nothing here: a volume for it is {maker}'s to make, and the stock kube-controller-manager's to bind"
-            )
-        return "nothing here: binding is the stock kube-controller-manager's work"
-
-
-def _decided(controller: Controller, key: str) -> Action:
-    return (controller.explain or controller.decide)(key, LiveReads())
+        if not maker or self.cluster.drivers.get(maker) is not None:
+            return "nothing here: binding is the stock kube-controller-manager's work"
+        return f"nothing here: a volume for it is {maker}'s to make, and the stock kube-controller-manager's to bind"
 
 
 def explain_attachment(attachment: VolumeAttachment) -> Explanation:
@@ -227,7 +207,6 @@ def explain_attachment(attachment: VolumeAttachment) -> Explanation:
         kind="attachment",
         name=attachment.name,
         situation=(f"volume {volume} is for node {attachment.spec.node_name}", attachment_sentence(attachment)),
-        tried=(),
         next=(_attachment_next(attachment),),
     )
 
@@ -235,30 +214,26 @@ def explain_attachment(attachment: VolumeAttachment) -> Explanation:
 def _attachment_next(attachment: VolumeAttachment) -> str:
     attacher = attachment.spec.attacher
     if attachment.terminating:
-        holders = ", ".join(attachment.metadata.finalizers or ()) or "nobody"
-        return f"attacher {attacher} detaches it from node {attachment.spec.node_name}; it is held by {holders}"
+        node = attachment.spec.node_name
+        return f"attacher {attacher} detaches it from node {node}; it is held by {_holders(attachment)}"
     if attachment.status.attached:
         return "nothing: it is attached"
     return f"attacher {attacher} attaches it to node {attachment.spec.node_name}"
 
 
-def _absent(kind: str, name: str) -> Explanation:
-    return Explanation(
-        kind=kind,
-        name=name,
-        found=False,
-        situation=(f"there is no {kind} {name}",),
-        tried=(),
-        next=("nothing, until somebody creates it", *((_REFUSED_CLAIM,) if kind == "claim" else ())),
-    )
+def _going(item: KubeObject) -> str:
+    return ", and is being deleted" if item.terminating else ""
 
 
-def _volume_situation(volume: Volume, cluster: ClusterState) -> Iterable[str]:
-    yield f"volume {volume.name} is {volume.status.phase or 'Pending'}" + (
-        ", and is being deleted" if volume.terminating else ""
-    )
+def _holders(item: KubeObject) -> str:
+    return ", ".join(item.metadata.finalizers or ()) or "nobody"
+
+
+def _volume(volume: Volume, cluster: ClusterState) -> Iterator[str]:
+    """Yield where the volume stands: its phase, maker, claim and attachments."""
+    yield f"volume {volume.name} is {volume.status.phase or 'Pending'}" + _going(volume)
     if volume.terminating:
-        yield f"its deletion waits for: {', '.join(volume.metadata.finalizers or ()) or 'nobody'}"
+        yield f"its deletion waits for: {_holders(volume)}"
     if volume.status.message:
         yield f"its status says: {volume.status.message}"
     maker = volume.annotation(names.PROVISIONED_BY)
@@ -271,24 +246,11 @@ def _volume_situation(volume: Volume, cluster: ClusterState) -> Iterable[str]:
     if reference is None:
         yield "no claim is named by it"
     else:
-        key = reference.key
-        claim = cluster.claims.get(key)
+        claim = cluster.claims.get(reference.key)
         state = "does not exist" if claim is None else f"is {claim.status.phase or 'Pending'}"
-        yield f"it names claim {key}, which {state}"
+        yield f"it names claim {reference.key}, which {state}"
     yield f"its policy is {volume.spec.persistent_volume_reclaim_policy or 'Retain'}"
     yield from map(attachment_sentence, _attachments(volume.name, cluster))
-
-
-def _volume_sentence(claim: Claim, cluster: ClusterState) -> str:
-    name = claim.spec.volume_name
-    volume = cluster.volumes.get(name)
-    if volume is None:
-        return f"it points at volume {name}, which does not exist"
-    if refers_to(volume, claim):
-        return f"it and volume {name} ({volume.status.phase}) point at each other"
-    reference = volume.spec.claim_ref
-    other = f"at {reference.key}" if reference is not None else "at no claim"
-    return f"it points at volume {name} ({volume.status.phase}), which points {other}"
 
 
 def _attachments(volume: str, cluster: ClusterState) -> list[VolumeAttachment]:
@@ -308,15 +270,8 @@ def attachment_sentence(attachment: VolumeAttachment) -> str:
     return f"attachment {attachment.name} to node {attachment.spec.node_name} {state}{failed}"
 
 
-def what_it_does(state: OperationState, now: float) -> str:
-    """Return what an operation does now, with the time of the next try if it waits for that."""
-    text = _describe(state, now)
-    if state.phase is Phase.WAITING and state.next_try is not None:
-        return f"{text}; it is tried again in {max(0.0, state.next_try - now):.1f} s"
-    return text
-
-
-def _describe(state: OperationState, now: float) -> str:
+def what_it_does(state: OperationState, now: float, *, tries: bool = True) -> str:
+    """Return what an operation does now. tries: with the time of the next try if it waits for that."""
     seconds = f"{max(0.0, now - state.since):.1f} s"
     match state.phase:
         case Phase.QUEUED:
@@ -324,15 +279,16 @@ def _describe(state: OperationState, now: float) -> str:
         case Phase.OVERRUN:
             return f"{state.name} waits for {seconds} for a hook of driver {state.driver} that does not return"
         case Phase.WAITING:
-            return f"{state.name} failed {state.failures} times, the last with: {state.error}"
+            failed = f"{state.name} failed {state.failures} times, the last with: {state.error}"
+            if not tries or state.next_try is None:
+                return failed
+            return f"{failed}; it is tried again in {max(0.0, state.next_try - now):.1f} s"
     return f"{state.name} is running for {seconds} on driver {state.driver}"
 
 
-def _next(action: Action, nothing: str) -> Iterable[str]:
-    """Describe the action. nothing: what it means that there is nothing to do."""
+def _next(action: Action) -> Iterator[str]:
+    """Describe the action; nothing where there is nothing to do."""
     match action:
-        case Settled():
-            yield nothing
         case Wait(reason=reason, seconds=seconds, events=events):
             when = "nothing until something changes" if seconds is None else f"in {seconds:.1f} s again"
             yield f"{when}: {reason}"

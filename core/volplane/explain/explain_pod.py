@@ -1,12 +1,23 @@
-"""Explains why a pod with claims does not run: the state of each of its volumes, by the decisions that attach them."""
+"""Explains one pod with claims: the state of each of its volumes, by the decisions that attach them.
+
+A process that neither binds nor attaches has no pods, nodes and attachments in its caches, so that everything is read
+live: the pod, its claims, volumes, node and attachments, and the warnings about it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+import asyncio
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any
 
 from volplane.attach.attach_detach import AttachDetachState, decide_pair
 from volplane.attach.desired import (
+    NODE_INDEX,
+    VOLUME_INDEXES,
     Pair,
     is_ready,
     listed_volumes,
@@ -16,70 +27,180 @@ from volplane.attach.desired import (
     volume_of_claim,
     volumes_in_use,
 )
-from volplane.controller.actions import Action, Create, Delete, LiveReads, Wait
+from volplane.controller.actions import Create, Delete, LiveReads, Wait
+from volplane.drivers.driver import LoadedDrivers
+from volplane.drivers.executor import HookCalls, ThreadExecutor
+from volplane.drivers.registry import DriverRegistry
+from volplane.errors import ApiError
 from volplane.explain.explain import Explanation, attachment_sentence
-from volplane.kube.objects import Claim, Node, Pod, PodVolume, Volume, VolumeAttachment
-from volplane.state.cluster_state import ClusterState, claim_of_volume, finished
+from volplane.kube.cache import Cache
+from volplane.kube.client import Client
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, CSI_DRIVERS, NODES, PODS, STORAGE_CLASSES, VOLUMES, Kind
+from volplane.kube.objects import Claim, KubeObject, Pod, PodVolume, Volume
+from volplane.state.cluster_state import (
+    CLAIM_INDEXES,
+    POD_INDEXES,
+    ClusterState,
+    claim_of_volume,
+    claims_of_pod,
+    finished,
+)
+from volplane.state.records import Sealer
 
-__all__ = ["explain_pod"]
+__all__ = ["PodExplanation", "explain_pod", "read_pod"]
 
 
-class _Attaching(NamedTuple):
-    """A volume that a pod needs on its node."""
+class PodEvent(KubeObject):
+    """core/v1 Event about a pod."""
 
-    pair: Pair
-    attachment: VolumeAttachment | None
-    """The one of the pair; None = there is none."""
-    action: Action
-    """What attach-detach decides."""
+    type: str = "Normal"
+    reason: str = ""
+    message: str = ""
+    count: int | None = None
+    last_timestamp: str | None = None
+    event_time: str | None = None
+    series: dict[str, Any] | None = None
+
+
+_EVENTS: Kind[PodEvent] = Kind("v1", "Event", "events", True, PodEvent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodExplanation:
+    """The explanation of a pod, and the claims to explain after it."""
+
+    explanation: Explanation | None
+    """None if a read that it needs is forbidden."""
+    claims: Sequence[str] = ()
+    """Keys of the pod's claims."""
+    doubts: Sequence[str] = ()
+    """Why there is no explanation."""
+
+
+async def read_pod(client: Client, key: str) -> PodExplanation:
+    """Explain the pod `namespace/name`. Raises ApiError."""
+    pod = await client.find(PODS, key)
+    claims = claims_of_pod(pod) if pod is not None else []
+    if pod is None or not claims:
+        why = f"there is no pod {key}" if pod is None else f"pod {key} uses no claim"
+        missing = Explanation(kind="pod", name=key, found=pod is not None, situation=(why,))
+        return PodExplanation(explanation=missing)
+    try:
+        cluster, warnings = await _state_around(client, pod, claims), await _warnings(client, pod)
+    except ApiError as error:
+        if error.status != HTTPStatus.FORBIDDEN:
+            raise
+        doubt = f"what keeps the pod itself from running is not told: {error.message}"
+        return PodExplanation(explanation=None, claims=claims, doubts=(doubt,))
+    return PodExplanation(explanation=explain_pod(pod, cluster, warnings), claims=claims)
+
+
+async def _state_around(client: Client, pod: Pod, claims: Sequence[str]) -> ClusterState:
+    """Read the objects that the pod's volumes depend on, without drivers: no hook tells where a volume is attached.
+
+    Other pods that use its claims are in its namespace.
+    """
+    cluster = ClusterState(
+        cluster_id="",
+        claims=Cache(CLAIMS, CLAIM_INDEXES),
+        volumes=Cache(VOLUMES, VOLUME_INDEXES),
+        classes=Cache(STORAGE_CLASSES),
+        pods=Cache(PODS, {**POD_INDEXES, **NODE_INDEX}),
+        nodes=Cache(NODES),
+        drivers=DriverRegistry(LoadedDrivers(), HookCalls(LoadedDrivers(), ThreadExecutor())),
+        sealer=Sealer(secrets.token_bytes(32)),
+        now=lambda: datetime.now(UTC),
+        monotonic=asyncio.get_running_loop().time,
+    )
+    for claim in filter(None, await asyncio.gather(*(client.find(CLAIMS, key) for key in claims))):
+        cluster.claims.observe(claim)
+        volume = await client.find(VOLUMES, claim.spec.volume_name) if claim.spec.volume_name else None
+        if volume is not None:
+            cluster.volumes.observe(volume)
+    node = await client.find(NODES, pod.spec.node_name) if pod.spec.node_name else None
+    if node is not None:
+        cluster.nodes.observe(node)
+    for other in (await client.list(PODS, namespace=pod.namespace)).items:
+        cluster.pods.observe(other)
+    for attachment in (await client.list(ATTACHMENTS)).items:
+        cluster.attachments.observe(attachment)
+    for driver in (await client.list(CSI_DRIVERS)).items:
+        cluster.csi_drivers.observe(driver)
+    # Other PersistentVolumes of the same disks, through which these are attached, and their claims.
+    attachments = [each for volume in cluster.volumes.values() for each in cluster.attachments_of(volume)]
+    through = {each.spec.source.persistent_volume_name or "" for each in attachments}
+    for name in sorted(through - {"", *(volume.name for volume in cluster.volumes.values())}):
+        volume = await client.find(VOLUMES, name)
+        if volume is None:
+            continue
+        cluster.volumes.observe(volume)
+        reference = volume.spec.claim_ref
+        its_claim = await client.find(CLAIMS, reference.key) if reference is not None else None
+        if its_claim is not None:
+            cluster.claims.observe(its_claim)
+    return cluster
+
+
+async def _warnings(client: Client, pod: Pod) -> list[str]:
+    """Return the last warning of each reason about a pod that does not run, the newest last."""
+    if pod.status.phase == "Running" and not pod.terminating:
+        return []
+    selector = f"involvedObject.uid={pod.uid}"
+    events = (await client.list(_EVENTS, namespace=pod.namespace, field_selector=selector)).items
+    newest = {each.reason: each for each in sorted(events, key=_when) if each.type == "Warning"}
+    sentences = []
+    for each in sorted(newest.values(), key=_when):
+        count = (each.series or {}).get("count") or each.count or 1
+        times = f" ({count} times, last at {_when(each)})" if count > 1 else f" at {_when(each)}"
+        sentences.append(f"warning {each.reason}{times}: {each.message}")
+    return sentences
+
+
+def _when(event: PodEvent) -> str:
+    seen = (event.series or {}).get("lastObservedTime") or event.last_timestamp or event.event_time
+    return str(seen or event.metadata.creation_timestamp or "")
 
 
 def explain_pod(pod: Pod, cluster: ClusterState, warnings: Sequence[str] = ()) -> Explanation:
-    """Explain the pod. warnings: sentences about its last warning events."""
-    place = f"on node {pod.spec.node_name}" if pod.spec.node_name else "on no node"
+    """Explain the pod. warnings: sentences about its last warning events. Pure."""
+    name = pod.spec.node_name
+    node = cluster.nodes.get(name)
+    place = f"on node {name}" if name else "on no node"
     going = ", and is being deleted" if pod.terminating else ""
     situation = [f"pod {pod.key} is {pod.status.phase or 'Pending'} {place}{going}"]
     if finished(pod):
-        after: tuple[str, ...] = ("nothing: it has ended, and keeps no volume attached",)
-    else:
-        situation += _of_node(pod, cluster)
-        after = tuple(_volumes(pod, situation, cluster))
-    return Explanation(kind="pod", name=pod.key, situation=(*situation, *warnings), tried=(), next=after)
+        after = ("nothing: it has ended, and keeps no volume attached",)
+        return Explanation(kind="pod", name=pod.key, situation=(*situation, *warnings), next=after)
+    if name and node is None:
+        situation.append(f"node {name} does not exist: nothing can be attached or mounted there")
+    if node is not None and not is_ready(node):
+        doubt = "its kubelet does not say that it works, and may mount and unmount nothing"
+        situation.append(f"node {name} is not Ready: {doubt}")
+    if node is not None and out_of_service(node):
+        situation.append(f"node {name} is declared to be out of service")
+    then: list[str] = []
+    for each in pod.spec.volumes or ():
+        if key := claim_of_volume(pod, each):
+            stands, follows = _of_volume(pod, each, key, cluster)
+            situation += stands
+            then += follows
+    return Explanation(kind="pod", name=pod.key, situation=(*situation, *warnings), next=tuple(then))
 
 
-def _of_node(pod: Pod, cluster: ClusterState) -> Iterator[str]:
-    name = pod.spec.node_name
-    if not name:
-        return
-    node = cluster.nodes.get(name)
-    if node is None:
-        yield f"node {name} does not exist: nothing can be attached or mounted there"
-        return
-    if not is_ready(node):
-        yield f"node {name} is not Ready: its kubelet does not say that it works, and may mount and unmount nothing"
-    if out_of_service(node):
-        yield f"node {name} is declared to be out of service"
-
-
-def _volumes(pod: Pod, situation: list[str], cluster: ClusterState) -> Iterator[str]:
-    """Yield what comes next for each of its volumes that is a claim; append to `situation` where that stands."""
-    claims = [(volume, key) for volume in pod.spec.volumes or () if (key := claim_of_volume(pod, volume))]
-    for volume, key in claims:
-        claim = cluster.claims.get(key)
-        flaw = _unusable(pod, volume, key, claim, cluster)
-        found = volume_of_claim(claim, cluster) if claim is not None and not flaw else None
-        if found is None:
-            situation.append(flaw)
-            yield f"volume {volume.name} waits for claim {key}"
-            continue
-        if claim is not None and claim.terminating:
-            situation.append(f"claim {key} is being deleted: a kubelet starts no pod on it that does not run yet")
-        if not pod.spec.node_name:
-            yield f"volume {volume.name} is attached and mounted once the scheduler has given the pod a node"
-            continue
-        attaching = _attaching(pod, found, cluster)
-        situation += _attached(pod, found, attaching)
-        yield from _next(pod, volume.name, attaching, cluster)
+def _of_volume(pod: Pod, used: PodVolume, key: str, cluster: ClusterState) -> tuple[list[str], list[str]]:
+    """Return where the volume of the claim `key` stands, and what comes next for it."""
+    claim = cluster.claims.get(key)
+    flaw = _unusable(pod, used, key, claim, cluster)
+    volume = volume_of_claim(claim, cluster) if claim is not None and not flaw else None
+    if claim is None or volume is None:
+        return [flaw], [f"volume {used.name} waits for claim {key}"]
+    situation: list[str] = []
+    then = [f"volume {used.name} is attached and mounted once the scheduler has given the pod a node"]
+    if pod.spec.node_name:
+        situation, then = _on_node(pod, used.name, volume, cluster)
+    if claim.terminating:
+        situation.insert(0, f"claim {key} is being deleted: a kubelet starts no pod on it that does not run yet")
+    return situation, then
 
 
 def _unusable(pod: Pod, volume: PodVolume, key: str, claim: Claim | None, cluster: ClusterState) -> str:
@@ -98,55 +219,46 @@ def _unusable(pod: Pod, volume: PodVolume, key: str, claim: Claim | None, cluste
     return ""
 
 
-def _attaching(pod: Pod, volume: Volume, cluster: ClusterState) -> _Attaching | None:
-    """Return what attaches the volume to the pod's node; None if it needs no attaching."""
-    pair = Pair(pod.spec.node_name, unique_name(volume))
+def _on_node(pod: Pod, name: str, volume: Volume, cluster: ClusterState) -> tuple[list[str], list[str]]:
+    """Return whether the volume is attached to the pod's node and what prevents it, and what happens next.
+
+    name: of the volume in the pod.
+    """
+    node = pod.spec.node_name
+    pair = Pair(node, unique_name(volume))
     if not pair.volume or not needs_attaching(pair.volume, cluster):
-        return None
+        mounts = [] if pod.status.phase == "Running" else [f"the kubelet of node {node} mounts volume {name}"]
+        return [f"volume {volume.name} needs no attaching"], mounts
     action = decide_pair(pair, AttachDetachState(cluster), LiveReads()).action
-    return _Attaching(pair, cluster.attachments.get(pair.attachment), action)
-
-
-def _attached(pod: Pod, volume: Volume, attaching: _Attaching | None) -> Iterator[str]:
-    """Yield whether the volume is attached to the pod's node, and what prevents it."""
-    if attaching is None:
-        yield f"volume {volume.name} needs no attaching"
-        return
-    pair, attachment, action = attaching
-    if attachment is not None:
-        yield attachment_sentence(attachment)
-    if not isinstance(action, Wait) or (attachment is not None and attachment.status.attached):
-        return
-    if attachment is None:
-        yield f"volume {volume.name} is not attached to node {pair.node}: {action.reason}"
-    yield from (event.message for event in action.events if event.about.name == pod.name and event.message)
-
-
-def _next(pod: Pod, name: str, attaching: _Attaching | None, cluster: ClusterState) -> Iterable[str]:
-    """Return what happens next. name: of the volume in the pod."""
-    if attaching is None:
-        mounts = f"the kubelet of node {pod.spec.node_name} mounts volume {name}"
-        return () if pod.status.phase == "Running" else (mounts,)
-    pair, attachment, action = attaching
+    attachment = cluster.attachments.get(pair.attachment)
+    situation = [attachment_sentence(attachment)] if attachment is not None else []
+    if isinstance(action, Wait) and (attachment is None or not attachment.status.attached):
+        if attachment is None:
+            situation.append(f"volume {volume.name} is not attached to node {node}: {action.reason}")
+        situation += [event.message for event in action.events if event.about.name == pod.name and event.message]
     match action:
         case Create():
-            return (f"the attach-detach controller makes a VolumeAttachment of volume {name} for node {pair.node}",)
+            then = [f"the attach-detach controller makes a VolumeAttachment of volume {name} for node {node}"]
         case Delete(why=why):
-            return (f"the VolumeAttachment of volume {name} is deleted: {why}",)
+            then = [f"the VolumeAttachment of volume {name} is deleted: {why}"]
         case _ if attachment is None:
-            return (f"volume {name} is attached to node {pair.node} when it can be",)
-    if attachment.terminating:
-        return (f"volume {name} is attached anew when attacher {attachment.spec.attacher} has detached it",)
-    if not attachment.status.attached:
-        return (f"attacher {attachment.spec.attacher} attaches volume {name} to node {pair.node}",)
-    return _mounts(pod, name, pair, cluster.nodes.get(pair.node))
+            then = [f"volume {name} is attached to node {node} when it can be"]
+        case _ if attachment.terminating:
+            then = [f"volume {name} is attached anew when attacher {attachment.spec.attacher} has detached it"]
+        case _ if not attachment.status.attached:
+            then = [f"attacher {attachment.spec.attacher} attaches volume {name} to node {node}"]
+        case _:
+            then = _mounts(pod, name, pair, cluster)
+    return situation, then
 
 
-def _mounts(pod: Pod, name: str, pair: Pair, node: Node | None) -> Iterable[str]:
+def _mounts(pod: Pod, name: str, pair: Pair, cluster: ClusterState) -> list[str]:
+    """Return what happens next to a volume that is attached."""
+    node = cluster.nodes.get(pair.node)
     if pod.status.phase == "Running" or node is None:
-        return ()
+        return []
     if pair.volume not in listed_volumes(node):
-        return (f"the attach-detach controller tells node {pair.node} that volume {name} is attached",)
+        return [f"the attach-detach controller tells node {pair.node} that volume {name} is attached"]
     if pair.volume not in volumes_in_use(node):
-        return (f"the kubelet of node {pair.node} says that it uses volume {name}, then mounts it",)
-    return (f"the kubelet of node {pair.node} mounts volume {name}",)
+        return [f"the kubelet of node {pair.node} says that it uses volume {name}, then mounts it"]
+    return [f"the kubelet of node {pair.node} mounts volume {name}"]

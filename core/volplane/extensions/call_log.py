@@ -61,37 +61,25 @@ class CallLog:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._path = Path(options["path"])
-        self._hooks = frozenset(options["hooks"])
+        self.hooks = frozenset(options["hooks"])
         self._now = now
-        self._monotonic = monotonic
+        self.monotonic = monotonic
         self._lock = threading.Lock()
         self._failing = False
 
-    def logged(self, hook: str, request: Any) -> Generator[None, Any, Any]:
-        """Wrap a call of the hook, and log it if the options name the hook."""
-        if hook not in self._hooks:
-            return (yield)
-        began = self._monotonic()
-        try:
-            result = yield
-        except Exception as error:
-            end = {"outcome": type(error).__name__, "message": " ".join(str(error).split())}
-            if isinstance(error, BackendError) and error.code:
-                end["code"] = error.code
-            self._write(hook, request, began, end)
-            raise
-        self._write(hook, request, began, {"outcome": "ok", "result": type(result).__name__})
-        return result
-
-    def _write(self, hook: str, request: Any, began: float, end: Mapping[str, object]) -> None:
-        line = {
-            "time": self._now().isoformat(timespec="milliseconds"),
-            "driver": request.context.driver,
-            "hook": hook,
-            **_subject(request),
-            "seconds": round(self._monotonic() - began, 3),
-            **end,
-        }
+    def write(self, hook: str, request: Any, began: float, end: Mapping[str, object]) -> None:
+        """Append the line of a call that `end` describes. began: monotonic time."""
+        line = {"time": self._now().isoformat(timespec="milliseconds"), "driver": request.context.driver, "hook": hook}
+        volume, claim, node = (getattr(request, name, None) for name in ("volume", "claim", "node"))
+        if volume is not None:
+            line["asset"] = volume.handle
+        elif name := getattr(request, "name", None) or getattr(request, "handle", None):
+            line["asset"] = name
+        if claim is not None:
+            line["claim"] = f"{claim.namespace}/{claim.name}"
+        if node is not None:
+            line["node"] = node.name
+        line |= {"seconds": round(self.monotonic() - began, 3), **end}
         shown = {key: redacted(value) if isinstance(value, str) else value for key, value in line.items()}
         text = json.dumps(shown, ensure_ascii=False) + "\n"
         with self._lock:
@@ -105,29 +93,27 @@ class CallLog:
                 self._failing = True
 
 
-def _wrapper(hook: str) -> Callable[..., Generator[None, Any, Any]]:
+def _logging(hook: str) -> Callable[..., Generator[None, Any, Any]]:
+    """Return the wrapper of a hook, which logs the call if the options name the hook."""
+
     @hookimpl(wrapper=True)
     def wrapper(self: CallLog, request: Any) -> Generator[None, Any, Any]:
-        return (yield from self.logged(hook, request))
+        if hook not in self.hooks:
+            return (yield)
+        began = self.monotonic()
+        try:
+            result = yield
+        except Exception as error:
+            end = {"outcome": type(error).__name__, "message": " ".join(str(error).split())}
+            if isinstance(error, BackendError) and error.code:
+                end["code"] = error.code
+            self.write(hook, request, began, end)
+            raise
+        self.write(hook, request, began, {"outcome": "ok", "result": type(result).__name__})
+        return result
 
     return wrapper
 
 
 for _hook in LOGGED:
-    setattr(CallLog, _hook, _wrapper(_hook))
-
-
-def _subject(request: Any) -> dict[str, str]:
-    subject = {}
-    volume = getattr(request, "volume", None)
-    claim = getattr(request, "claim", None)
-    node = getattr(request, "node", None)
-    if volume is not None:
-        subject["asset"] = volume.handle
-    elif name := getattr(request, "name", None) or getattr(request, "handle", None):
-        subject["asset"] = name
-    if claim is not None:
-        subject["claim"] = f"{claim.namespace}/{claim.name}"
-    if node is not None:
-        subject["node"] = node.name
-    return subject
+    setattr(CallLog, _hook, _logging(_hook))

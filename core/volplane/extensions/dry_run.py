@@ -68,7 +68,7 @@ PLANS: Final[Mapping[str, Callable[[Any], str]]] = {
 def _wrapper(hook: str) -> Callable[..., Generator[None, Any, Any]]:
     @hookimpl(wrapper=True)
     def wrapper(self: DryRun, request: Any) -> Generator[None, Any, Any]:
-        self.decline(request, PLANS[hook](request))
+        self.decline(request, PLANS[hook](request))  # Raises: the hook inside is never called.
         return (yield)
 
     return wrapper

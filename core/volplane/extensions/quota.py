@@ -62,9 +62,23 @@ class Quota:
         self._path = Path(options["ledger"])
         self._default: int | None = options["default"]
         self._retry_after: float = options["retryAfter"]
-        self._limits = {namespace: _size(namespace, text) for namespace, text in options["limits"].items()}
+        self._limits: dict[str, int] = {}
+        for namespace, text in options["limits"].items():
+            try:
+                self._limits[namespace] = parse(text).as_bytes()
+            except ValueError:
+                expected = f"limit of namespace {namespace} is {text!r}, expected a size such as 10Gi"
+                raise ConfigurationError(expected) from None
         self._lock = threading.Lock()
-        self._ledger = _read(self._path)
+        self._ledger: dict[str, tuple[str, int]] = {}
+        try:
+            content = json.loads(self._path.read_text(encoding="utf-8"))
+            self._ledger = {str(name): (str(owner), int(size)) for name, (owner, size) in content.items()}
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            reason = " ".join(str(error).split())
+            raise ConfigurationError(f"quota ledger {self._path} cannot be read: {reason}") from None
 
     @hookimpl(wrapper=True)
     def provision(self, request: ProvisionRequest) -> Generator[None, Any, Any]:
@@ -72,11 +86,12 @@ class Quota:
         try:
             result = yield
         except BackendError as error:
+            # Only a call that certainly made nothing gives its reservation back; an asset may be there otherwise.
             if error.nothing_done and fresh:
-                self._forget(request.name)
+                self._settle(request.name, None)
             raise
         if isinstance(result, Asset):
-            self._correct(request.name, result.capacity_bytes)
+            self._settle(request.name, result.capacity_bytes)
         return result
 
     @hookimpl(wrapper=True)
@@ -87,7 +102,7 @@ class Quota:
             self._reserve(request.volume.name, known[0], request.capacity_bytes)
         result = yield
         if isinstance(result, Asset):
-            self._correct(request.volume.name, result.capacity_bytes)
+            self._settle(request.volume.name, result.capacity_bytes)
         return result
 
     @hookimpl(wrapper=True)
@@ -95,14 +110,14 @@ class Quota:
         """Forget an asset that does not exist: no `delete` follows."""
         result = yield
         if isinstance(result, Absent):
-            self._forget(request.name)
+            self._settle(request.name, None)
         return result
 
     @hookimpl(wrapper=True)
     def delete(self, request: DeleteRequest) -> Generator[None, Any, Any]:
         result = yield
         if isinstance(result, Done):
-            self._forget(request.volume.name)
+            self._settle(request.volume.name, None)
         return result
 
     def _reserve(self, name: str, namespace: str, size: int) -> bool:
@@ -122,16 +137,14 @@ class Quota:
             self._save({**self._ledger, name: (namespace, size)})
             return known is None
 
-    def _correct(self, name: str, size: int) -> None:
+    def _settle(self, name: str, size: int | None) -> None:
+        """Correct the size of an asset that is known; None = it does not exist any more."""
         with self._lock:
             known = self._ledger.get(name)
-            if known is not None and known[1] != size:
-                self._save({**self._ledger, name: (known[0], size)})
-
-    def _forget(self, name: str) -> None:
-        with self._lock:
-            if name in self._ledger:
-                self._save({other: entry for other, entry in self._ledger.items() if other != name})
+            if known is None or known[1] == size:
+                return
+            others = {other: entry for other, entry in self._ledger.items() if other != name}
+            self._save(others if size is None else {**self._ledger, name: (known[0], size)})
 
     def _save(self, ledger: dict[str, tuple[str, int]]) -> None:
         """Replace the file atomically, then the copy in memory, so a crash or a full disk leaves one of both."""
@@ -145,20 +158,3 @@ class Quota:
         except OSError as error:
             raise Unavailable(f"quota ledger {self._path} cannot be written: {error.strerror or error}") from None
         self._ledger = ledger
-
-
-def _size(namespace: str, text: str) -> int:
-    try:
-        return parse(text).as_bytes()
-    except ValueError:
-        raise ConfigurationError(f"limit of namespace {namespace} is {text!r}, expected a size such as 10Gi") from None
-
-
-def _read(path: Path) -> dict[str, tuple[str, int]]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return {str(name): (str(namespace), int(size)) for name, (namespace, size) in content.items()}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise ConfigurationError(f"quota ledger {path} cannot be read: {' '.join(str(error).split())}") from None

@@ -101,7 +101,7 @@ async def test_a_release_overcomes_conflicts_and_takes_scrubber_pods_with_it(wir
 
     line.before = interfere
     work = Drain("", OURS, 10.0)
-    assert {held.key for held in await work.find(line.client)} == {"v", "default/c"}
+    assert {held.key for _, held in await work.find(line.client)} == {"v", "default/c"}
     recorder = EventRecorder(line.client, instance="test", now=clock.now)
     await work.release(Console(), line.client, recorder)
     assert interfered
@@ -182,7 +182,7 @@ def begin_to_delete(line: Any) -> asyncio.Future[Any]:
 async def test_what_came_during_a_deletion_is_left_alone_and_said_to_be_held(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drain, "get_answer", nobody)
+    monkeypatch.setattr(drain, "ask", nobody)
     line = wire()
     await line.client.create(VOLUMES, provisioned("old", "a"))
     deleting = begin_to_delete(line)
@@ -197,7 +197,7 @@ async def test_what_came_during_a_deletion_is_left_alone_and_said_to_be_held(
 async def test_a_claim_in_the_making_that_becomes_a_volume_is_waited_for(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drain, "get_answer", nobody)
+    monkeypatch.setattr(drain, "ask", nobody)
     line = wire()
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
     metadata = {"name": "a", "namespace": "default", "finalizers": [names.PROVISIONING_FINALIZER]}
@@ -213,7 +213,7 @@ async def test_a_claim_in_the_making_that_becomes_a_volume_is_waited_for(
 
 
 async def test_a_deletion_goes_on_after_the_api_server_was_away(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drain, "get_answer", nobody)
+    monkeypatch.setattr(drain, "ask", nobody)
     line = wire()
     await line.client.create(VOLUMES, provisioned("old", "a"))
     deleting = begin_to_delete(line)
@@ -227,7 +227,7 @@ async def test_a_deletion_goes_on_after_the_api_server_was_away(wire: Wire, monk
 async def test_an_attachment_that_stays_is_said_with_its_node_and_who_uses_it(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drain, "get_answer", nobody)
+    monkeypatch.setattr(drain, "ask", nobody)
     line = wire()
     await attached_and_used(line)
     recorder = EventRecorder(line.client, instance="test", now=clock.now)

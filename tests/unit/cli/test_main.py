@@ -23,7 +23,7 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Install:
 
     def install(body: Body) -> None:
         module = types.ModuleType("volplane.cli.example")
-        module.register = lambda app: app.command("example")(body)  # type: ignore[attr-defined]
+        module.example = body  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "volplane.cli.example", module)
         monkeypatch.setattr(
             frame, "COMMANDS", {"example": frame.Command("An example"), "other": frame.Command("Never imported")}
@@ -122,7 +122,7 @@ def body():
     Finalized()
     time.sleep(60)
 module = types.ModuleType("volplane.cli.example")
-module.register = lambda app: app.command("example")(body)
+module.example = body
 sys.modules["volplane.cli.example"] = module
 frame.COMMANDS = {"example": frame.Command("")}
 """
@@ -212,7 +212,7 @@ def test_debug_shows_where_a_failure_came_from() -> None:
         "from volplane.cli import main as frame\n"
         "module = types.ModuleType('volplane.cli.example')\n"
         "def body():\n    raise KeyError('spec')\n"
-        "module.register = lambda app: app.command('example')(body)\n"
+        "module.example = body\n"
         "sys.modules['volplane.cli.example'] = module\n"
         "frame.COMMANDS = {'example': frame.Command('')}\n"
         "sys.exit(frame.main(['--debug', 'example']))\n"

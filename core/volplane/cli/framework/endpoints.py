@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from volplane.controller.http import HttpAddress, Pages, serve_pages
 from volplane.errors import VolplaneError
-from volplane.leaks.check import CheckStatus
 from volplane.leaks.comparison import GRACE_SECONDS, NANOS, Finding
 from volplane.leaks.repair import Adoptable
 from volplane.operations import OneShotStatus
@@ -24,9 +24,8 @@ __all__ = ["HttpAddress", "serve_endpoints"]
 RFC_3339 = "%Y-%m-%dT%H:%M:%SZ"
 
 
-@asynccontextmanager
-async def serve_endpoints(address: HttpAddress, process: ControllerProcess) -> AsyncIterator[str]:
-    """Serve health, metrics, /status, /explain, /leaks and /adopt until the block ends; yields the URL."""
+def serve_endpoints(address: HttpAddress, process: ControllerProcess) -> AbstractAsyncContextManager[str]:
+    """Serve health, metrics, /status, /explain, /leaks and /adopt until the block ends, which gets the URL."""
     answers = _Answers(process)
     pages = Pages(
         unready=process.unready,
@@ -41,12 +40,11 @@ async def serve_endpoints(address: HttpAddress, process: ControllerProcess) -> A
         actions={
             "/leaks/check": answers.check,
             "/leaks/fix": answers.fix,
-            "/adopt": answers.adopt,
-            "/adopt/plan": answers.plan_adoption,
+            "/adopt": partial(answers.adopt, start=True),
+            "/adopt/plan": partial(answers.adopt, start=False),
         },
     )
-    async with serve_pages(address, pages) as url:
-        yield url
+    return serve_pages(address, pages)
 
 
 class _Answers:
@@ -84,7 +82,16 @@ class _Answers:
         plane = await self._leading()
         return {
             "grace_seconds": GRACE_SECONDS,
-            "drivers": [_check(each, plane) for each in plane.leak_check.status.values()],
+            "drivers": [
+                {
+                    "driver": each.driver,
+                    "can_list": each.can_list,
+                    "checked_at": None if each.ended is None else _wall(each.ended, plane),
+                    "attempts": each.attempts,
+                    "error": each.error or plane.state.drivers.broken(each.driver),
+                }
+                for each in plane.leak_check.status.values()
+            ],
             "findings": [_finding(each, plane) for each in plane.leak_check.observations.findings()],
             "repairs": [
                 {"driver": finding.driver, "handle": finding.handle, **_progress(status)}
@@ -102,16 +109,10 @@ class _Answers:
         """Start a check of all drivers, or only of ?driver=; return driver -> attempts after which it has ended."""
         return (await self._leading()).leak_check.request(query.get("driver", ""))
 
-    async def plan_adoption(self, query: Mapping[str, str]) -> Any:
-        """Return what `adopt` with the same query would do."""
-        plane = await self._leading()
-        plan = await plane.adoption.plan(query.get("from", ""), query.get("driver", ""))
-        return [_adoptable(each) for each in plan]
-
-    async def adopt(self, query: Mapping[str, str]) -> Any:
-        """Start to adopt the assets of cluster ?from=, or only those of ?driver=; return the plan."""
-        plane = await self._leading()
-        plan = await plane.adoption.start(query.get("from", ""), query.get("driver", ""))
+    async def adopt(self, query: Mapping[str, str], *, start: bool) -> Any:
+        """Return what adopting the assets of cluster ?from=, or only those of ?driver=, does, and start it if asked."""
+        adoption = (await self._leading()).adoption
+        plan = await (adoption.start if start else adoption.plan)(query.get("from", ""), query.get("driver", ""))
         return [_adoptable(each) for each in plan]
 
     async def adoptions(self, _: Mapping[str, str]) -> Any:
@@ -124,59 +125,40 @@ def _progress(status: OneShotStatus) -> dict[str, str]:
     return {"state": status.state.value, "detail": status.detail}
 
 
-def _check(status: CheckStatus, plane: ControlPlane) -> dict[str, Any]:
-    return {
-        "driver": status.driver,
-        "can_list": status.can_list,
-        "checked_at": None if status.ended is None else _wall(status.ended, plane),
-        "attempts": status.attempts,
-        "error": status.error or plane.state.drivers.broken(status.driver),
-    }
-
-
 def _finding(finding: Finding, plane: ControlPlane) -> dict[str, Any]:
+    """Return a finding with size and age of its asset, of a ghost those of its volume; None = not known."""
     observations = plane.leak_check.observations
     first = observations.first_seen(finding)
+    asset, volume = finding.asset, plane.state.volumes.get(finding.volume)
+    size, created = None, None
+    if asset is not None:
+        size = asset.capacity_bytes
+        created = datetime.fromtimestamp(asset.created_at, UTC) if asset.created_at is not None else None
+    elif volume is not None:
+        size = -(-capacity_of(volume) // NANOS)
+        with suppress(ValueError):
+            created = datetime.fromisoformat(volume.metadata.creation_timestamp or "")
     return {
         "verdict": finding.verdict.value,
         "driver": finding.driver,
         "handle": finding.handle,
-        "name": finding.asset.name if finding.asset is not None else "",
+        "name": asset.name if asset is not None else "",
         "volume": finding.volume,
         "detail": finding.detail,
-        **_measured(finding, plane),
+        "capacity_bytes": size,
+        "created_at": created.strftime(RFC_3339) if created is not None else None,
+        "age_seconds": round((plane.state.now() - created).total_seconds()) if created is not None else None,
         "first_seen": _wall(first, plane),
         "seconds": round(asyncio.get_running_loop().time() - first, 1),
         "confirmed": observations.confirmed(finding),
     }
 
 
-def _measured(finding: Finding, plane: ControlPlane) -> dict[str, Any]:
-    """Return size and age of the asset, of a ghost those of its volume; None = not known."""
-    size, created = None, None
-    volume = plane.state.volumes.get(finding.volume)
-    if finding.asset is not None:
-        size = finding.asset.capacity_bytes
-        if finding.asset.created_at is not None:
-            created = datetime.fromtimestamp(finding.asset.created_at, UTC)
-    elif volume is not None:
-        size = -(-capacity_of(volume) // NANOS)
-        with suppress(ValueError):
-            created = datetime.fromisoformat(volume.metadata.creation_timestamp or "")
-    return {
-        "capacity_bytes": size,
-        "created_at": created.strftime(RFC_3339) if created is not None else None,
-        "age_seconds": round((plane.state.now() - created).total_seconds()) if created is not None else None,
-    }
-
-
 def _adoptable(adoptable: Adoptable) -> dict[str, Any]:
-    fields = asdict(adoptable)
-    del fields["former"]
-    return fields
+    return {name: value for name, value in asdict(adoptable).items() if name != "former"}
 
 
 def _wall(moment: float, plane: ControlPlane) -> str:
     """Return a loop time as RFC 3339."""
-    when = plane.state.now() - timedelta(seconds=asyncio.get_running_loop().time() - moment)
-    return when.strftime(RFC_3339)
+    age = timedelta(seconds=asyncio.get_running_loop().time() - moment)
+    return (plane.state.now() - age).strftime(RFC_3339)

@@ -72,7 +72,7 @@ async def _with_signals(
         stop.set()
         for each in SIGNALS:
             loop.remove_signal_handler(each)
-            signal.signal(each, _end)
+            signal.signal(each, lambda last, _frame: os._exit(128 + last))
 
     for number in SIGNALS:
         loop.add_signal_handler(number, stopped, number)
@@ -81,7 +81,3 @@ async def _with_signals(
     finally:
         for number in SIGNALS:
             loop.remove_signal_handler(number)
-
-
-def _end(number: int, _frame: object) -> None:
-    os._exit(128 + number)

@@ -26,16 +26,20 @@ __all__ = [
     "Port",
     "Verbose",
     "duration_option",
+    "path_option",
 ]
 
 DEFAULT_NAMESPACE: Final = "volplane-system"
 
-# `readable=False` everywhere: where the path is used, one line says what is wrong with it and what to do.
+
+def path_option(name: str, metavar: str, says: str, *more: str, **settings: Any) -> Any:
+    """Return a `typer.Option` for a path. says: its help. more: other spellings of the option."""
+    # Not checked here: where the path is used, one line says what is wrong with it and what to do.
+    return typer.Option(name, *more, metavar=metavar, help=says, readable=False, **settings)
+
+
 DataDirectory = Annotated[
-    Path | None,
-    typer.Option(
-        "--data", metavar="DIR", help="Keep everything in this directory, safe against a crash.", readable=False
-    ),
+    Path | None, path_option("--data", "DIR", "Keep everything in this directory, safe against a crash.")
 ]
 InMemory = Annotated[bool, typer.Option("--memory", help="Keep everything in memory only. This is the default.")]
 Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")]
@@ -44,30 +48,15 @@ Port = Annotated[
 ]
 KubeconfigOut = Annotated[
     Path | None,
-    typer.Option(
-        "--kubeconfig-out",
-        metavar="FILE",
-        help="Where to write the kubeconfig with the token (mode 0600).",
-        readable=False,
-    ),
+    path_option("--kubeconfig-out", "FILE", "Where to write the kubeconfig with the token (mode 0600)."),
 ]
 Kubeconfig = Annotated[
     Path | None,
-    typer.Option(
-        "--kubeconfig",
-        metavar="FILE",
-        help="Which cluster; else KUBECONFIG, ~/.kube/config or in-cluster.",
-        readable=False,
-    ),
+    path_option("--kubeconfig", "FILE", "Which cluster; else KUBECONFIG, ~/.kube/config or in-cluster."),
 ]
 ConfigFile = Annotated[
     Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="Drivers and their options, YAML. Else every backend that needs none.",
-        readable=False,
-    ),
+    path_option("--config", "FILE", "Drivers and their options, YAML. Else every backend that needs none."),
 ]
 Controllers = Annotated[
     str,
