@@ -15,7 +15,7 @@ from volplane.kube.objects import Claim, Volume
 from volplane.protection.finalizers import LivePods
 from volplane.provision import operation
 from volplane.reclaim import recycle
-from volplane.reclaim.operation import RecycleOperation
+from volplane.reclaim.recycle import Scrub
 from volplane.roles import whole
 
 
@@ -45,8 +45,7 @@ def place_each_try_anew(stack: ExitStack) -> None:
 
 def adopt_any_scrub_pod(stack: ExitStack) -> None:
     """Take whatever pod has the name for the scrubber that was asked for."""
-    follow = recycle._follow_pod
-    replace(stack, recycle, "_with_pod", lambda v, intent, pod, _world, reads: follow(v, intent, pod, {}, reads))
+    replace(stack, Scrub, "_with_pod", lambda self, pod: self._follow_pod(pod, {}))
     replace(stack, recycle, "spec_difference", lambda *_: "")
 
 
@@ -62,12 +61,7 @@ def break_promises(stack: ExitStack) -> None:
 
 def scrub_what_pods_use(stack: ExitStack) -> None:
     """Erase a released volume, and do not ask whether pods still use it."""
-
-    async def nobody(*_: Any) -> list[str]:
-        return []
-
-    replace(stack, recycle, "users_of_released", lambda *_: [])
-    replace(stack, RecycleOperation, "_users", nobody)
+    replace(stack, recycle, "users_of_former", lambda *_: [])
 
 
 def scrub_for_a_living_claim(stack: ExitStack) -> None:

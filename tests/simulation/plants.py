@@ -16,6 +16,7 @@ import msgspec
 from simulation.leader_plants import LEADER_PLANTS
 from simulation.need_plants import NEED_PLANTS
 from simulation.planting import Plant, by_name, replace
+from volplane import reclaim
 from volplane.controller.actions import Create, Patch, Settled, Wait
 from volplane.controller.runner import Runner, Steps
 from volplane.errors import ApiError
@@ -29,7 +30,8 @@ from volplane.kube.objects import Claim, Volume
 from volplane.kube.reflector import Reflector
 from volplane.provision import decide as provision
 from volplane.provision.decide import volume_body
-from volplane.reclaim import delete, recycle, scrub_events, scrub_pod
+from volplane.reclaim import delete, recycle, scrub_pod
+from volplane.reclaim.recycle import Scrub
 from volplane.roles import whole
 from volplane.roles.whole import Whole
 from volplane.state import records
@@ -74,30 +76,31 @@ def _end(claim: Claim) -> Any:
 
 def share_the_scrub_pod(stack: ExitStack) -> None:
     """Call every scrubber pod alike, as the stock recycler does."""
-    for module in (recycle, scrub_pod, scrub_events):
+    for module in (recycle, scrub_pod, reclaim):
         replace(stack, module, "pod_name", lambda _volume: "volplane-scrub-0000000000000000")
 
 
 def release_before_it_is_erased(stack: ExitStack) -> None:
     """Take a scrubber pod that runs for one that is done."""
-    follow = recycle._follow_pod
+    follow = Scrub._follow_pod
 
-    def hasty(volume: Volume, intent: Any, pod: Any, *more: Any) -> Any:
-        if intent.pod == pod.uid and pod.status.phase == "Running":
-            return recycle._record(volume, msgspec.structs.replace(intent, erased=True), why="it will be erased")
-        return follow(volume, intent, pod, *more)
+    def hasty(self: Scrub, pod: Any, made: Any) -> Any:
+        if self.intent.pod == pod.uid and pod.status.phase == "Running":
+            return self._note("it will be erased", erased=True)
+        return follow(self, pod, made)
 
-    replace(stack, recycle, "_follow_pod", hasty)
+    replace(stack, Scrub, "_follow_pod", hasty)
 
 
 def lift_the_gate_without_a_permit(stack: ExitStack) -> None:
     """Let a scrubber pod start without noting its uid on the volume first."""
-    follow = recycle._follow_pod
+    follow = Scrub._follow_pod
 
-    def trusting(volume: Volume, intent: Any, pod: Any, *more: Any) -> Any:
-        return follow(volume, msgspec.structs.replace(intent, pod=pod.uid), pod, *more)
+    def trusting(self: Scrub, pod: Any, made: Any) -> Any:
+        permitted = msgspec.structs.replace(self.intent, pod=pod.uid)
+        return follow(dataclasses.replace(self, intent=permitted), pod, made)
 
-    replace(stack, recycle, "_follow_pod", trusting)
+    replace(stack, Scrub, "_follow_pod", trusting)
 
 
 def delete_under_any_policy(stack: ExitStack) -> None:
@@ -199,12 +202,13 @@ def say_nothing_of_a_release(stack: ExitStack) -> None:
 
 def leave_the_scrubber_pod(stack: ExitStack) -> None:
     """Offer a volume again without removing the pod that has erased it."""
-    release = recycle._release
+    release = Scrub._release
 
-    def hasty(volume: Volume, intent: Any, world: ClusterState, reads: Any) -> Any:
-        return release(volume, intent, dataclasses.replace(world, pods=Cache(PODS)), reads)
+    def hasty(self: Scrub) -> Any:
+        without_pods = dataclasses.replace(self.cluster, pods=Cache(PODS))
+        return release(dataclasses.replace(self, cluster=without_pods))
 
-    replace(stack, recycle, "_release", hasty)
+    replace(stack, Scrub, "_release", hasty)
     replace(stack, recycle, "_remove_stray_pod", lambda *_: None)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ import typer
 from volplane.cli.controller_client import ControllerAddress, ask, cluster_client, lease_holder, require_driver
 from volplane.cli.framework.console import Console, Output
 from volplane.cli.framework.options import DEFAULT_NAMESPACE, Kubeconfig, OurNamespace, OutputFormat, duration_option
-from volplane.controller.actions import EventRecord, Patch
+from volplane.controller.actions import EventRecord
 from volplane.errors import ApiConflict, ApiNotFound, ApiUnavailable, VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
@@ -25,15 +25,7 @@ from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NODES, PODS, VOLUMES, Kind
 from volplane.kube.names import NODE, PROVISIONING_FINALIZER
 from volplane.kube.objects import Claim, Volume, VolumeAttachment
 from volplane.placement.nodes import is_ready
-from volplane.reclaim.drain import (
-    Held,
-    held_attachments,
-    held_claims,
-    held_volumes,
-    release_attachment,
-    release_claim,
-    release_volume,
-)
+from volplane.reclaim.drain import Held, Target, held_of, released
 from volplane.reclaim.scrub_pod import SCRUB_LABEL
 from volplane.state.cluster_state import SCRUB_VOLUME, claims_of_pod
 from volplane.state.naming import node_hash
@@ -53,8 +45,6 @@ ADVICE = {
 
 KINDS: Mapping[str, Kind[Any]] = {"attachment": ATTACHMENTS, "volume": VOLUMES, "claim": CLAIMS}
 """By `Held.kind`."""
-
-Target = Claim | Volume | VolumeAttachment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +89,9 @@ class Drain:
     async def find(self, client: Client) -> list[tuple[Target, Held]]:
         """Return all attachments, volumes and claims that our finalizers or intents hold."""
         selector = f"{NODE}={node_hash(self.node)}" if self.node else ""
-        attachments = [] if self.node else held_attachments((await client.list(ATTACHMENTS)).items, self.driver)
-        claims = held_claims((await client.list(CLAIMS, label_selector=selector)).items, self.driver)
-        volumes = held_volumes((await client.list(VOLUMES, label_selector=selector)).items, self.driver)
+        attachments = [] if self.node else held_of((await client.list(ATTACHMENTS)).items, self.driver)
+        claims = held_of((await client.list(CLAIMS, label_selector=selector)).items, self.driver)
+        volumes = held_of((await client.list(VOLUMES, label_selector=selector)).items, self.driver)
         return [*attachments, *volumes, *claims]
 
     async def release(self, console: Console, client: Client, recorder: EventRecorder) -> None:
@@ -110,16 +100,13 @@ class Drain:
         with console.progress("releasing", total=len(found)) as bar:
             for target, held in found:
                 driver, level = held.driver or "?", "Normal"
-                change: Callable[[Any], Patch]
                 if isinstance(target, VolumeAttachment):
-                    change, node = release_attachment, target.spec.node_name
-                    left = f"; asset {held.asset} of driver {driver} stays attached to node {node}"
+                    left = f"; asset {held.asset} of driver {driver} stays attached to node {target.spec.node_name}"
                 elif isinstance(target, Volume):
-                    change, left = release_volume, f" and keeps asset {held.asset or '?'} of driver {driver}"
+                    left = f" and keeps asset {held.asset or '?'} of driver {driver}"
                 else:
-                    change, level = release_claim, "Warning"
-                    left = f"; an asset {held.asset} may be left on driver {driver}"
-                if await _write(client, change, target):
+                    level, left = "Warning", f"; an asset {held.asset} may be left on driver {driver}"
+                if await _write(client, target):
                     text = f"volplane drain released it{left}"
                     recorder.record(EventRecord(KINDS[held.kind], target, level, "Released", text))
                 bar.advance(detail=held.key)
@@ -165,7 +152,7 @@ class Drain:
         if isinstance(target, Claim):
             await _delete(client, CLAIMS, target)
             if gone and target.has_finalizer(PROVISIONING_FINALIZER):
-                await _write(client, release_claim, target)
+                await _write(client, target)
             return
         reference = target.spec.claim_ref
         if reference is not None and reference.uid:
@@ -176,7 +163,7 @@ class Drain:
                 return
             if gone:
                 await _delete(client, VOLUMES, target)
-                await _write(client, release_volume, target)
+                await _write(client, target)
         elif target.status.phase == "Available":
             await _delete(client, VOLUMES, target)
 
@@ -225,10 +212,10 @@ async def _holders(client: Client, target: Target, users: Mapping[str, list[str]
     return [*holders, *(f"pod {pod}" for pod in users.get(key, ()))]
 
 
-async def _write(client: Client, change: Any, target: Any) -> bool:
-    """Write the patch that `change` makes of the newest object; False if it is gone. Raises ApiError."""
+async def _write(client: Client, target: Any) -> bool:
+    """Write what releases the newest object; return False if it is gone. Raises ApiError."""
     for _ in range(CONFLICTS):
-        step: Patch = change(target)
+        step = released(target)
         metadata = {**step.body.get("metadata", {}), "resourceVersion": target.metadata.resource_version}
         try:
             await client.patch(step.kind, target.key, {**step.body, "metadata": metadata})

@@ -1,38 +1,55 @@
 """Reclaiming: what happens to the asset of a released volume, deletion or scrub, and how drain releases volumes.
 
-`delete` and `recycle` decide, `operation` makes the live checks and calls the hooks, `scrub_pod` is the body of the
-pod that erases. `volplane.roles` calls them, once a live read in the same pass has shown that the claim is gone. It
-never touches a volume that a living claim is bound to.
+`delete` and `recycle` hold the decisions and the operations with their live checks, `scrub_pod` is the body of the pod
+that erases. `volplane.roles` calls them, once a live read in the same pass has shown that the claim is gone. It never
+touches a volume that a living claim is bound to.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
+import msgspec
+
+from volplane.controller.actions import EventRecord
 from volplane.controller.controller import READ, Duty, Handler, Role, Rule, Watch
 from volplane.intents.operation import OperationDeps
 from volplane.kube.cache import Cache
+from volplane.kube.kinds import VOLUMES, Kind
 from volplane.kube.names import PROVISIONED_BY
-from volplane.kube.objects import Volume
-from volplane.reclaim.operation import DeleteOperation, IdentifyOperation, RecycleOperation
-from volplane.reclaim.scrub_events import POD_EVENTS, POD_EVENTS_SELECTOR, PodEvent, ScrubEvents
+from volplane.kube.objects import KubeObject, ObjectReference, Volume
+from volplane.reclaim.delete import DeleteOperation
+from volplane.reclaim.recycle import RecycleOperation
+from volplane.reclaim.scrub_pod import pod_name
+from volplane.state.cluster_state import SCRUB_VOLUME
 from volplane.state.naming import volume_source
 
 __all__ = ["RECLAIMER", "operations", "watches"]
 
 
+class PodEvent(KubeObject):
+    """Has the fields of a core/v1 Event that are copied."""
+
+    involved_object: ObjectReference = msgspec.field(default_factory=ObjectReference)
+    type: str = "Normal"
+    message: str = ""
+
+
+POD_EVENTS: Final[Kind[PodEvent]] = Kind("v1", "Event", "events", True, PodEvent)
+
+
 def operations(role: Role, deps: OperationDeps) -> Mapping[str, Handler]:
-    """Return what the queue of volumes runs for this duty."""
+    """Return what the queue of volumes runs for this duty. `identify` asks who owns a static volume."""
 
     def forget_source(old: Volume | None, new: Volume | None) -> None:
         if new is None and old is not None and old.annotation(PROVISIONED_BY) is None:
             deps.drivers.forget_source(volume_source(old))
 
     deps.cluster.volumes.subscribe(forget_source)
-    wake, writes_phase = deps.queue("volumes").enqueue, role.runs("binder")
     return {
-        "delete": DeleteOperation(deps, wake, writes_phase=writes_phase),
-        "recycle": RecycleOperation(deps, wake, writes_phase=writes_phase),
-        "identify": IdentifyOperation(deps, deps.drivers.identify),
+        "delete": DeleteOperation(deps, role.runs("binder")),
+        "recycle": RecycleOperation(deps, role.runs("binder")),
+        "identify": lambda run: partial(deps.drivers.identify, volume_source(deps.volume(run))),
     }
 
 
@@ -43,9 +60,24 @@ def watches(role: Role, deps: OperationDeps) -> tuple[Watch, ...]:
     if role.node_name:
         return (pods,)
     events: Cache[PodEvent] = Cache(POD_EVENTS)
-    ScrubEvents(events, cluster, deps.recorder)
-    told = Watch(cache=events, namespace=cluster.namespace, field_selector=POD_EVENTS_SELECTOR, required=False)
-    return (pods, told)
+
+    def copy_to_volume(old: PodEvent | None, new: PodEvent | None) -> None:
+        """Copy an event about a scrubber pod (of scheduler, kubelet, image puller) to the volume that it erases.
+
+        The previous process has copied those of the first list; a repeated one is copied once.
+        Source: pkg/volume/util/recyclerclient of Kubernetes, reason `RecyclerPod`.
+        """
+        if new is None or old is not None or not events.synced:
+            return
+        pod = cluster.pods.get(new.involved_object.key)
+        volume = cluster.volumes.get(pod.annotation(SCRUB_VOLUME) or "") if pod is not None else None
+        if volume is not None and new.involved_object.name == pod_name(volume):
+            message = f"Recycler pod: {new.message}"
+            deps.recorder.record(EventRecord(VOLUMES, volume, new.type, "RecyclerPod", message))
+
+    events.subscribe(copy_to_volume)
+    selector = "involvedObject.kind=Pod"
+    return (pods, Watch(cache=events, namespace=cluster.namespace, field_selector=selector, required=False))
 
 
 RECLAIMER: Final[Duty[OperationDeps]] = Duty(

@@ -1,4 +1,4 @@
-"""Destroying the asset of a released volume. Pure decisions; the hook call with its live checks is in `operation`.
+"""Destroying the asset of a released volume: the decisions, which are pure, and the operation `delete`.
 
 With our finalizer in place the object is deleted first, under uid and resourceVersion: from then on no binder can use
 it, and a policy changed meanwhile makes the API server refuse. Then the hook runs, then the finalizer is removed.
@@ -6,14 +6,20 @@ it, and a policy changed meanwhile makes the API server refuse. Then the hook ru
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from volplane._delays import LIVE_STATE_FORBIDS
+from volplane.assets import InProgress
 from volplane.binding.decide import volume_phase_step
-from volplane.controller.actions import Action, Delete, LiveReads, Patch, Read, Run, Settled, Wait, warning
+from volplane.controller.actions import Action, Delete, EventRecord, LiveReads, Patch, Read, Run, Settled, Wait, warning
 from volplane.controller.config import ScrubberSettings
 from volplane.drivers.driver import DriverView
+from volplane.errors import BackendError, VolumeInUse
+from volplane.intents.operation import OperationDeps
 from volplane.intents.ownership import (
+    DriverLookup,
     driver_of,
     held_for_reclaim,
     removes_protection,
@@ -21,15 +27,27 @@ from volplane.intents.ownership import (
     shared_with,
     without_finalizer,
 )
+from volplane.intents.requests import volume_identity
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Volume
+from volplane.operations import Work
+from volplane.reclaim.scrub_claim import held_for_scrub
+from volplane.requests import DeleteRequest
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import reclaim_finalizer
-from volplane.state.progress import Deleted, Deleting
+from volplane.state.progress import Deleted, Deleting, VolumeProgress
 from volplane.state.records import INTENT_VERSION, DeleteIntent, read_intent, write_intent
 
-__all__ = ["Terms", "decide_delete", "recorded_state", "require_claim_gone"]
+__all__ = [
+    "DeleteOperation",
+    "Terms",
+    "VolumeOperation",
+    "decide_delete",
+    "failed",
+    "report_failure",
+    "require_claim_gone",
+]
 
 
 class Terms(NamedTuple):
@@ -45,25 +63,30 @@ class Terms(NamedTuple):
 def decide_delete(volume: Volume, cluster: ClusterState, terms: Terms) -> Action:
     """Return the next action for a volume whose asset is to be destroyed, if `require_claim_gone` allows it."""
     lookup = driver_of(volume, cluster)
-    if lookup.next is not None:
-        return (_no_deleter(volume, lookup.reason) if lookup.reason else None) or lookup.next
     driver = lookup.driver
     if driver is None:
-        return _without_deleter(volume, lookup.reason)
+        return _without_deleter(volume, lookup)
     progress = cluster.progress.volumes.get(volume.uid)
+    # The data of the other volume would go with it. Once the hook has begun it is too late to stop.
     if not isinstance(progress.step, Deleting | Deleted) and (why := shared_with(volume, cluster)):
-        return _kept(volume, why, terms)
+        return failed(volume, "VolumeFailedDelete", why, terms)
+    if not volume.terminating and held_for_reclaim(volume):
+        return Delete(kind=VOLUMES, target=volume, why="released under policy Delete", exact=True)
+    # The finalizer comes before the deletion: without it the object would go, and the asset would stay unseen.
     if not volume.terminating:
-        return _delete_object_first(volume, driver)
+        finalizers = [*(volume.metadata.finalizers or ()), reclaim_finalizer(driver.name)]
+        body = {"metadata": {"finalizers": finalizers}}
+        return Patch(kind=VOLUMES, target=volume, body=body, why="the asset goes before the object")
     if terms.writes_phase and (why := progress.unreported_failure):
-        event = warning(VOLUMES, volume, "VolumeFailedDelete", why)
-        if (step := volume_phase_step(volume, "Failed", why, events=(event,))) is not None:
+        step, _ = report_failure(volume, "VolumeFailedDelete", why, terms)
+        if step is not None:
             return step
     match progress.step:
         case Deleting() as pending:
             return _resume(volume, driver, pending, cluster)
         case Deleted():
             return _remove_finalizer(volume, cluster, terms)
+    # A node may still write to it.
     if nodes := cluster.attached_to(volume):
         return Wait(reason=f"attachments of it exist, to {', '.join(nodes)}")
     return run_on_asset("delete", volume, driver)
@@ -94,7 +117,27 @@ def require_claim_gone(volume: Volume, action: Action, cluster: ClusterState, re
     return action
 
 
-def recorded_state(volume: Volume) -> dict[str, object] | None:
+def report_failure(
+    volume: Volume, reason: str, message: str, terms: Terms
+) -> tuple[Patch | None, tuple[EventRecord, ...]]:
+    """Return the write that shows a failure by the phase, and the events where no phase shows it.
+
+    The write, with its event, is None if the volume shows the failure already, or if another binder writes the phases.
+    While a claim of the scrub is bound to the volume, its phase is Bound.
+    """
+    event = warning(VOLUMES, volume, reason, message)
+    if terms.writes_phase and not held_for_scrub(volume):
+        return volume_phase_step(volume, "Failed", message, events=(event,)), ()
+    return None, (event,)
+
+
+def failed(volume: Volume, reason: str, message: str, terms: Terms) -> Action:
+    """Report why nothing is destroyed, and wait until that changes."""
+    step, events = report_failure(volume, reason, message, terms)
+    return step or Wait(reason=message, events=events)
+
+
+def _recorded_state(volume: Volume) -> dict[str, object] | None:
     """Return the state that a long `delete` of the volume returned; None if none is recorded."""
     known = read_intent(DeleteIntent, volume.annotation(names.INTENT))
     return known.delete_state if known is not None else None
@@ -111,26 +154,9 @@ def _remove_finalizer(volume: Volume, cluster: ClusterState, terms: Terms) -> Ac
     return without_finalizer(volume, why="the asset is gone", protection=protection)
 
 
-def _kept(volume: Volume, why: str, terms: Terms) -> Action:
-    """Say why the asset stays. Beside another binder that is an event alone: it writes the phases."""
-    event = warning(VOLUMES, volume, "VolumeFailedDelete", why)
-    if not terms.writes_phase:
-        return Wait(reason=why, events=(event,))
-    return volume_phase_step(volume, "Failed", why, events=(event,)) or Wait(reason=why)
-
-
-def _delete_object_first(volume: Volume, driver: DriverView) -> Action:
-    """Put our finalizer on the object, then delete it, before anything happens to its asset."""
-    if held_for_reclaim(volume):
-        return Delete(kind=VOLUMES, target=volume, why="released under policy Delete", exact=True)
-    finalizers = [*(volume.metadata.finalizers or ()), reclaim_finalizer(driver.name)]
-    body = {"metadata": {"finalizers": finalizers}}
-    return Patch(kind=VOLUMES, target=volume, body=body, why="the asset goes before the object")
-
-
 def _resume(volume: Volume, driver: DriverView, pending: Deleting, cluster: ClusterState) -> Action:
     """Go on with a long deletion: keep the driver's state on the volume, wait, then call the hook again."""
-    resume = pending.resume(recorded_state(volume), cluster.monotonic())
+    resume = pending.resume(_recorded_state(volume), cluster.monotonic())
     if resume.write:
         kept = write_intent(DeleteIntent(v=INTENT_VERSION, delete_state=dict(pending.state)))
         body = {"metadata": {"annotations": {names.INTENT: kept}}}
@@ -140,24 +166,86 @@ def _resume(volume: Volume, driver: DriverView, pending: Deleting, cluster: Clus
     return run_on_asset("delete", volume, driver)
 
 
-def _without_deleter(volume: Volume, why_not: str) -> Action:
-    if not why_not and not held_for_reclaim(volume):
+def _without_deleter(volume: Volume, lookup: DriverLookup) -> Action:
+    """Report on the volume that no driver can delete its asset, unless that is not known yet or not ours to say."""
+    why = lookup.reason
+    if lookup.next is not None and not why:
+        return lookup.next
+    if not why and not held_for_reclaim(volume):
         return Wait(reason="an external provisioner deletes it") if not volume.terminating else Settled()
-    if not why_not:
+    if not why:
         made_by = volume.annotation(names.PROVISIONED_BY) or (volume.spec.csi or {}).get("driver", "")
-        why_not = (
+        why = (
             f'driver "{made_by}" is not configured here; configure it, or remove {names.RECLAIM_FINALIZER} to '
             "keep the asset"
         )
-    return _no_deleter(volume, why_not) or Wait(reason=_no_deleter_message(volume, why_not))
-
-
-def _no_deleter(volume: Volume, why: str) -> Patch | None:
-    """Report on the volume that no driver can delete its asset; None if the volume says so already."""
-    message = _no_deleter_message(volume, why)
+    message = f'error getting deleter volume plugin for volume "{volume.name}": {why}'
     event = warning(VOLUMES, volume, "VolumeFailedDelete", message)
-    return volume_phase_step(volume, "Failed", message, events=(event,))
+    return volume_phase_step(volume, "Failed", message, events=(event,)) or lookup.next or Wait(reason=message)
 
 
-def _no_deleter_message(volume: Volume, why: str) -> str:
-    return f'error getting deleter volume plugin for volume "{volume.name}": {why}'
+@dataclass(frozen=True, slots=True)
+class VolumeOperation:
+    """What the operations of released volumes share. Each makes the live checks, calls one hook, and keeps its result
+    for the next decision.
+    """
+
+    deps: OperationDeps
+    writes_phase: bool
+    """Whether a failure is shown by the phase of the volume, which is the binder's to write."""
+
+    def failed(
+        self, run: Run, volume: Volume, progress: VolumeProgress, error: BackendError, *, reason: str, message: str
+    ) -> None:
+        """Keep the failure for the next decision, which writes phase and event; if the phase shows it, record an event.
+
+        Beside another binder, which writes the phases, every failure is an event alone.
+        """
+        deps = self.deps
+        shown = volume.status.phase == "Failed" and volume.status.message == message
+        if shown or not self.writes_phase:
+            text = f"{message}; next attempt in {deps.registry.next_delay(run, error):.3g} s"
+            deps.recorder.record(warning(VOLUMES, volume, reason, text, same_as=message))
+        if volume.name in deps.cluster.volumes:
+            progress.failed(message)
+            # The failure is written before the next try.
+            deps.queue("volumes").enqueue(volume.key)
+
+
+class DeleteOperation(VolumeOperation):
+    """Handles the verb `delete`."""
+
+    def __call__(self, run: Run) -> Work:
+        volume, driver = self.deps.volume(run), self.deps.driver(run)
+        progress = self.deps.cluster.progress.volumes.track(run.uid)
+        answered = self.deps.cluster.monotonic() if run.live else -math.inf
+        return lambda: self._delete(run, volume, driver, progress, answered)
+
+    async def _delete(
+        self, run: Run, volume: Volume, driver: DriverView, progress: VolumeProgress, answered: float
+    ) -> None:
+        """answered: loop time at which the server last answered with the volume."""
+        deps = self.deps
+        live = await deps.released_volume(volume, writes_phase=self.writes_phase, answered=answered)
+        # A person may have changed the policy, or the claim may live after all: the asset is kept.
+        if live is None or not live.terminating or live.spec.persistent_volume_reclaim_policy != "Delete":
+            raise deps.not_justified()
+        # Another volume that lies on the same storage may have come since the decision.
+        if shared_with(live, deps.cluster):
+            raise deps.not_justified()
+        identity = volume_identity(live, deps.cluster.cluster_id)
+        generation = identity.owner.generation if identity.owner else 1
+        given = _recorded_state(live)
+        context = deps.context(driver, generation, given)
+        try:
+            result = await deps.hooks.call(driver, DeleteRequest(context=context, volume=identity))
+        except VolumeInUse as error:
+            deps.recorder.record(EventRecord(VOLUMES, live, "Normal", "VolumeDelete", str(error)))
+            raise
+        except BackendError as error:
+            self.failed(run, live, progress, error, reason="VolumeFailedDelete", message=str(error))
+            raise
+        if isinstance(result, InProgress):
+            progress.succeeded(Deleting(dict(result.state), deps.next_due(result.retry_after), given))
+        else:
+            progress.succeeded(Deleted())

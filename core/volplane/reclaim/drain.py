@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from volplane.controller.actions import Patch
 from volplane.intents.record import settled_metadata
@@ -18,16 +18,10 @@ from volplane.kube.objects import Claim, Volume, VolumeAttachment
 from volplane.state.naming import volume_name_of
 from volplane.state.records import attachment_intent_of, named_in_record
 
-__all__ = [
-    "Held",
-    "driver_of_claim",
-    "held_attachments",
-    "held_claims",
-    "held_volumes",
-    "release_attachment",
-    "release_claim",
-    "release_volume",
-]
+__all__ = ["Held", "Target", "held_of", "released"]
+
+Target = Claim | Volume | VolumeAttachment
+TargetT = TypeVar("TargetT", Claim, Volume, VolumeAttachment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,75 +39,63 @@ class Held:
     """What holds it, for messages."""
 
 
-def driver_of_claim(claim: Claim) -> str:
-    """Return the driver that the claim names, by a record whose seal is not checked: to select by, not to act on."""
-    name = named_in_record(claim.annotation(names.INTENT)).driver
-    return name or claim.annotation(names.STORAGE_PROVISIONER) or claim.annotation(names.BETA_STORAGE_PROVISIONER) or ""
+def held_of(objects: Iterable[TargetT], driver: str = "") -> Iterator[tuple[TargetT, Held]]:
+    """Yield those that we hold; driver: of this one only.
+
+    Volumes stay until their asset is gone or their scrub has ended. For claims an asset may be in the making.
+    Attachments were made by us at the storage, or may have been.
+    """
+    for target in objects:
+        found = _held(target)
+        if found is not None and driver in ("", found.driver):
+            yield target, found
 
 
-def held_volumes(volumes: Iterable[Volume], driver: str = "") -> Iterator[tuple[Volume, Held]]:
-    """Yield the volumes that stay until their asset is gone or their scrub has ended. driver: of this one only."""
-    for volume in volumes:
-        maker = volume.annotation(names.PROVISIONED_BY) or volume.annotation(names.DRIVER) or ""
-        finalizer = volume.has_finalizer(names.RECLAIM_FINALIZER)
-        if driver not in ("", maker) or not (finalizer or volume.annotation(names.INTENT) is not None):
-            continue
-        why = f"finalizer {names.RECLAIM_FINALIZER}" if finalizer else f"annotation {names.INTENT}: a scrub"
-        phase = "Terminating" if volume.terminating else volume.status.phase
-        asset = volume.annotation(names.HANDLE) or ""
-        yield volume, Held(kind="volume", key=volume.name, driver=maker, phase=phase, asset=asset, why=why)
+def _held(target: Target) -> Held | None:
+    if isinstance(target, VolumeAttachment):
+        record = attachment_intent_of(target)
+        if record is None:
+            return None
+        phase = "Detaching" if target.terminating else "Attached" if target.status.attached else "Attaching"
+        why = f"annotation {names.INTENT}: to node {target.spec.node_name}"
+        return Held(kind="attachment", key=target.name, driver=record.driver, phase=phase, asset=record.handle, why=why)
+    text, is_volume = target.annotation(names.INTENT), isinstance(target, Volume)
+    finalizer = names.RECLAIM_FINALIZER if is_volume else names.PROVISIONING_FINALIZER
+    if target.has_finalizer(finalizer):
+        why = f"finalizer {finalizer}"
+    elif text is not None:
+        why = f"annotation {names.INTENT}" + (": a scrub" if is_volume else "")
+    else:
+        return None
+    if isinstance(target, Volume):
+        kind, phase, asset = "volume", target.status.phase, target.annotation(names.HANDLE) or ""
+        makers = (names.PROVISIONED_BY, names.DRIVER)
+        maker = ""
+    else:
+        kind, phase, asset = "claim", target.status.phase or "Pending", volume_name_of(target)
+        makers = (names.STORAGE_PROVISIONER, names.BETA_STORAGE_PROVISIONER)
+        # By a record whose seal is not checked: to select by, not to act on.
+        maker = named_in_record(text).driver
+    maker = maker or next((name for each in makers if (name := target.annotation(each))), "")
+    phase = "Terminating" if target.terminating else phase
+    return Held(kind=kind, key=target.key, driver=maker, phase=phase, asset=asset, why=why)
 
 
-def held_claims(claims: Iterable[Claim], driver: str = "") -> Iterator[tuple[Claim, Held]]:
-    """Yield the claims for which an asset may be in the making. driver: on this one only."""
-    for claim in claims:
-        finalizer = claim.has_finalizer(names.PROVISIONING_FINALIZER)
-        if not (finalizer or claim.annotation(names.INTENT) is not None):
-            continue
-        maker = driver_of_claim(claim)
-        if driver not in ("", maker):
-            continue
-        why = f"finalizer {names.PROVISIONING_FINALIZER}" if finalizer else f"annotation {names.INTENT}"
-        phase = "Terminating" if claim.terminating else claim.status.phase or "Pending"
-        asset = volume_name_of(claim)
-        yield claim, Held(kind="claim", key=claim.key, driver=maker, phase=phase, asset=asset, why=why)
-
-
-def held_attachments(
-    attachments: Iterable[VolumeAttachment], driver: str = ""
-) -> Iterator[tuple[VolumeAttachment, Held]]:
-    """Yield the attachments that we made at the storage, or may have made. driver: of this one only."""
-    for attachment in attachments:
-        record = attachment_intent_of(attachment)
-        if record is None or driver not in ("", record.driver):
-            continue
-        phase = "Detaching" if attachment.terminating else "Attached" if attachment.status.attached else "Attaching"
-        why = f"annotation {names.INTENT}: to node {attachment.spec.node_name}"
-        held = Held(
-            kind="attachment", key=attachment.name, driver=record.driver, phase=phase, asset=record.handle, why=why
-        )
-        yield attachment, held
-
-
-def release_attachment(attachment: VolumeAttachment) -> Patch:
-    """Remove our record and keep the finalizer, which is the same for all attachers, for the next one."""
-    body = {"metadata": {"annotations": {names.INTENT: None}}}
-    return Patch(kind=ATTACHMENTS, target=attachment, body=body, why="released by drain, it stays attached")
-
-
-def release_volume(volume: Volume) -> Patch:
-    """Release the volume and keep its asset: remove the finalizer, and set the policy to Retain."""
-    kept = [name for name in volume.metadata.finalizers or () if name != names.RECLAIM_FINALIZER]
+def released(target: Target) -> Patch:
+    """Return the write that removes what holds the object. Its asset stays, also one that was in the making."""
+    if isinstance(target, VolumeAttachment):
+        # The finalizer, which is the same for all attachers, is kept for the next one.
+        body: dict[str, Any] = {"metadata": {"annotations": {names.INTENT: None}}}
+        return Patch(kind=ATTACHMENTS, target=target, body=body, why="released by drain, it stays attached")
+    if isinstance(target, Claim):
+        body = {"metadata": settled_metadata(target)}
+        return Patch(kind=CLAIMS, target=target, body=body, why="released by drain, an asset in the making is left")
+    kept = [name for name in target.metadata.finalizers or () if name != names.RECLAIM_FINALIZER]
     metadata: dict[str, Any] = {"finalizers": kept or None}
-    if volume.annotation(names.INTENT) is not None:
+    if target.annotation(names.INTENT) is not None:
         metadata["annotations"] = {names.INTENT: None}
-    body: dict[str, Any] = {"metadata": metadata}
-    if volume.spec.persistent_volume_reclaim_policy == "Delete":
+    body = {"metadata": metadata}
+    # Under policy Delete another controller would delete the asset with the object.
+    if target.spec.persistent_volume_reclaim_policy == "Delete":
         body["spec"] = {"persistentVolumeReclaimPolicy": "Retain"}
-    return Patch(kind=VOLUMES, target=volume, body=body, why="released by drain, the asset is kept")
-
-
-def release_claim(claim: Claim) -> Patch:
-    """Remove record and finalizer; an asset that was in the making is left where it is."""
-    body = {"metadata": settled_metadata(claim)}
-    return Patch(kind=CLAIMS, target=claim, body=body, why="released by drain, an asset in the making is left")
+    return Patch(kind=VOLUMES, target=target, body=body, why="released by drain, the asset is kept")

@@ -1,4 +1,4 @@
-"""Scrubbing a released volume and offering it again. Pure decisions over volume, intent and scrubber pod.
+"""Scrubbing a released volume and offering it again: the decisions, which are pure, and the operation `recycle`.
 
 The intent is written; the `recycle` hook returns a plan; the pod is created with a scheduling gate; its uid is written
 on the volume, after a live read; the gate is removed; the pod erases the contents and verifies that; the pod is
@@ -9,38 +9,32 @@ one. A failed attempt is counted on the volume; after the last one a person deci
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
 
 from volplane._delays import SCRUB_FAILED
-from volplane.binding.decide import unbind_patch, volume_phase_step
-from volplane.controller.actions import (
-    Action,
-    Create,
-    Delete,
-    EventRecord,
-    LiveReads,
-    Patch,
-    Read,
-    Settled,
-    Wait,
-    warning,
-)
+from volplane.assets import Erased, InProgress, PodScrub
+from volplane.binding.decide import unbind_patch
+from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Run, Wait, warning
 from volplane.drivers.driver import DriverView
+from volplane.errors import BackendError, OutcomeUnknown
 from volplane.intents.ownership import NO_PLUGIN, DriverLookup, driver_of, run_on_asset, shared_with
 from volplane.intents.record import not_leading, scrub_conflict
+from volplane.intents.requests import volume_identity
 from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES, WHOLE_PODS
 from volplane.kube.objects import Claim, Pod, Volume, WholePod
-from volplane.reclaim.delete import Terms
+from volplane.operations import Work
+from volplane.reclaim.delete import Terms, VolumeOperation, failed, report_failure
 from volplane.reclaim.scrub_claim import (
     cannot_make,
     claim_lost,
     give_back,
-    held_for_scrub,
     hold,
     needs_claim,
+    record,
     released_from,
     remove_stray_claim,
 )
@@ -55,22 +49,23 @@ from volplane.reclaim.scrub_pod import (
     sealed_spec,
     spec_difference,
 )
-from volplane.state.cluster_state import ClusterState, finished
+from volplane.requests import RecycleRequest
+from volplane.state.cluster_state import ClusterState, claims_of_pod, finished
 from volplane.state.progress import BackendErased, Erasing, ScrubPlan, VolumeProgress
-from volplane.state.records import INTENT_VERSION, RecycleIntent, recycle_intent_of, write_intent
+from volplane.state.records import INTENT_VERSION, RecycleIntent, recycle_intent_of
 
 __all__ = [
+    "RecycleOperation",
     "abandon_scrub",
     "decide_recycle",
     "end_scrub",
     "job_erases",
     "recycles",
     "remove_strays",
-    "used_by",
     "users_of_former",
 ]
 
-
+_FAILED = "VolumeFailedRecycle"
 _MOST_STRANGERS = 3
 """Pods of others that are removed from the scrubber's place in one attempt."""
 
@@ -80,50 +75,46 @@ def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads, term
     intent = recycle_intent_of(volume)
     if (wait := scrub_conflict(volume, intent, cluster)) is not None:
         return wait
-    if users := users_of_released(volume, intent, cluster):
+    reference = released_from(volume, intent)
+    key = reference.key if reference is not None else ""
+    # A pod that still runs would write to it, or lose what it works with.
+    if users := users_of_former(cluster.pods.by_index("claim", key), cluster.claims.get(key)):
         message = used_by(users)
-        return Wait(reason=message, events=(EventRecord(VOLUMES, volume, "Normal", "VolumeFailedRecycle", message),))
+        return Wait(reason=message, events=(EventRecord(VOLUMES, volume, "Normal", _FAILED, message),))
+    # A node may still write to it. Later attachments are those of the scrubber pod.
     if volume.annotation(names.INTENT) is None and (nodes := cluster.attached_to(volume)):
         return Wait(reason=f"attachments of it exist, to {', '.join(nodes)}")
-    recycler = _recycler(volume, cluster, terms)
-    if recycler.driver is None:
-        return recycler.next or Settled()
-    return _by_record(volume, intent, recycler.driver, cluster, reads, terms=terms)
+    return _by_record(volume, intent, cluster, reads, terms)
 
 
-def _by_record(
-    volume: Volume,
-    intent: RecycleIntent | None,
-    driver: DriverView,
-    cluster: ClusterState,
-    reads: LiveReads,
-    *,
-    terms: Terms,
-) -> Action:
-    """Return the next action by how far the scrub is."""
-    reference = released_from(volume, intent)
-    if (intent is None or not intent.erased) and (why := shared_with(volume, cluster)):
-        pod = _pod_of(volume, cluster)
-        return _fail(volume, why, terms) if pod is None else _remove_pod(pod, why="it shares another's storage")
-    claim_uid = (reference.uid if reference is not None else "") or (intent.claim if intent is not None else "")
-    if intent is None or intent.claim != claim_uid:
-        fresh = RecycleIntent(
-            v=INTENT_VERSION, claim=claim_uid, fence=cluster.fence(), installation=cluster.sealer.installation
-        )
-        return _record(volume, fresh, why="declare the intent to scrub")
-    if intent.given_up:
-        return _given_up(volume, intent, cluster, reads, terms)
-    if intent.fence != cluster.fence():
-        return not_leading(cluster, reads) or _record(
-            volume,
-            replace(intent, fence=cluster.fence(), installation=cluster.sealer.installation),
-            why="take the scrub over",
-        )
-    if intent.erased:
-        return _release(volume, intent, cluster, reads)
-    if intent.failed:
-        return _next_attempt(volume, intent, cluster, terms)
-    return _scrub(volume, intent, driver, cluster, reads, terms=terms)
+def end_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads, terms: Terms) -> Action:
+    """Return the next action for a scrub that the policy does not ask for any more.
+
+    If the backend is erasing the contents, that ends first: until then the volume may not be offered.
+    """
+    intent = recycle_intent_of(volume)
+    progress = cluster.progress.volumes.get(volume.uid)
+    erasing = intent is not None and (progress.recycling or job_erases(intent, progress))
+    if intent is None or not erasing or intent.erased or intent.failed or _pod_of(volume, cluster) is not None:
+        return abandon_scrub(volume, cluster, reads)
+    return _by_record(volume, intent, cluster, reads, terms)
+
+
+def abandon_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
+    """Return the next action after policy or reference have changed: stop the pod, then drop the intent."""
+    intent = recycle_intent_of(volume)
+    if (wait := scrub_conflict(volume, intent, cluster)) is not None:
+        return wait
+    # The pod and the claim may be those of a newer leader.
+    if intent is not None and intent.fence != cluster.fence() and (step := not_leading(cluster, reads)) is not None:
+        return step
+    # The intent goes last: as long as it is there, the volume is not offered.
+    if (step := _remove_pod_of(volume, cluster, why="the volume is not to be scrubbed any more")) is not None:
+        return step
+    if intent is not None and (step := give_back(volume, intent, cluster, reads)) is not None:
+        return step
+    body = {"metadata": {"annotations": {names.INTENT: None}}}
+    return Patch(kind=VOLUMES, target=volume, body=body, why="the scrub is abandoned")
 
 
 def recycles(volume: Volume) -> bool:
@@ -137,36 +128,26 @@ def job_erases(intent: RecycleIntent, progress: VolumeProgress) -> bool:
     return isinstance(progress.step, Erasing) or (progress.step is None and intent.state is not None)
 
 
-def end_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads, terms: Terms) -> Action:
-    """Return the next action for a scrub that the policy does not ask for any more.
+def users_of_former(pods: Iterable[Pod], successor: Claim | None) -> list[str]:
+    """Return which of the pods of a claim's name still use the claim that is gone.
 
-    If the backend is erasing the contents, that ends first: until then the volume may not be offered.
+    successor: the claim that has the name now. Its pods use its volume, but those that were started before it was
+    created have the former one's mounted. Times are whole seconds; in doubt a pod is the successor's.
     """
-    intent = recycle_intent_of(volume)
-    progress = cluster.progress.volumes.get(volume.uid)
-    erasing = intent is not None and (progress.recycling or job_erases(intent, progress))
-    if intent is None or not erasing or intent.erased or intent.failed or _pod_of(volume, cluster) is not None:
-        return abandon_scrub(volume, cluster, reads)
-    recycler = _recycler(volume, cluster, terms)
-    if recycler.driver is None:
-        return recycler.next or Settled()
-    return _by_record(volume, intent, recycler.driver, cluster, reads, terms=terms)
+    users = [pod for pod in pods if not finished(pod)]
+    if successor is not None:
+        made = successor.metadata.creation_timestamp or ""
+        on_node = [pod for pod in users if pod.spec.node_name]
+        users = [pod for pod in on_node if (pod.status.start_time or pod.metadata.creation_timestamp or "") < made]
+    return sorted(pod.key for pod in users)
 
 
-def abandon_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
-    """Return the next action after policy or reference have changed: stop the pod, then drop the intent."""
-    intent = recycle_intent_of(volume)
-    if (wait := scrub_conflict(volume, intent, cluster)) is not None:
-        return wait
-    if intent is not None and intent.fence != cluster.fence() and (step := not_leading(cluster, reads)) is not None:
-        return step
-    pod = _pod_of(volume, cluster)
-    if pod is not None:
-        return _remove_pod(pod, why="the volume is not to be scrubbed any more")
-    if intent is not None and (step := give_back(volume, intent, cluster, reads)) is not None:
-        return step
-    body = {"metadata": {"annotations": {names.INTENT: None}}}
-    return Patch(kind=VOLUMES, target=volume, body=body, why="the scrub is abandoned")
+def used_by(pods: list[str]) -> str:
+    """Return why a volume is not erased yet."""
+    return "Volume is used by pods: " + ",".join(pods)
+
+
+# --- pods of scrubs ---------------------------------------------------------------------------------------------------
 
 
 def remove_strays(key: str, volume: Volume | None, cluster: ClusterState, reads: LiveReads) -> Action | None:
@@ -190,238 +171,22 @@ def _remove_stray_pod(key: str, volume: Volume | None, cluster: ClusterState, re
     return None
 
 
-def _remove_pod(pod: Pod, *, why: str) -> Action:
-    if pod.terminating:
-        return Wait(reason=f"scrubber pod {pod.key} is going away")
-    # With its own grace period: a running pod is gone only once its node has reported that it has stopped.
-    return Delete(kind=PODS, target=pod, why=why, exact=False)
-
-
-def _recycler(volume: Volume, cluster: ClusterState, terms: Terms) -> DriverLookup:
-    """Return the driver that erases the volume, or with `next` the action for a volume that has none."""
-    lookup = driver_of(volume, cluster)
-    if lookup.next is not None:
-        failed = _failed_step(volume, lookup.reason, terms) if lookup.reason else None
-        return lookup._replace(next=failed or lookup.next)
-    if lookup.driver is None:
-        unserved = lookup.reason in ("", NO_PLUGIN)
-        message = "No recycler plugin found for the volume!" if unserved else lookup.reason
-    elif not lookup.driver.supports("recycle"):
-        message = f'driver "{lookup.driver.name}" cannot erase volumes; set the reclaim policy to Retain or Delete'
-    else:
-        return lookup
-    return DriverLookup(next=_fail(volume, message, terms))
-
-
-def users_of_released(volume: Volume, intent: RecycleIntent | None, cluster: ClusterState) -> list[str]:
-    """Return the pods in the cache that still use the volume by the claim that it was released from."""
-    reference = released_from(volume, intent)
-    if reference is None:
-        return []
-    key = reference.key
-    return users_of_former(cluster.pods.by_index("claim", key), cluster.claims.get(key))
-
-
-def users_of_former(pods: Iterable[Pod], successor: Claim | None) -> list[str]:
-    """Return which of the pods of a claim's name still use the claim that is gone.
-
-    successor: the claim that has the name now. Its pods use its volume, but those that were started before it was
-    created have the former one's mounted. Times are whole seconds; in doubt a pod is the successor's.
-    """
-    return sorted(pod.key for pod in pods if not finished(pod) and (successor is None or _older(pod, successor)))
-
-
-def _older(pod: Pod, claim: Claim) -> bool:
-    started = pod.status.start_time or pod.metadata.creation_timestamp or ""
-    return bool(pod.spec.node_name) and started < (claim.metadata.creation_timestamp or "")
-
-
-def used_by(pods: list[str]) -> str:
-    """Return why a volume is not erased yet."""
-    return "Volume is used by pods: " + ",".join(pods)
-
-
-def _record(volume: Volume, intent: RecycleIntent, *, why: str, events: tuple[EventRecord, ...] = ()) -> Patch:
-    body = {"metadata": {"annotations": {names.INTENT: write_intent(intent)}}}
-    return Patch(kind=VOLUMES, target=volume, body=body, why=why, events=events)
-
-
-def _fail(volume: Volume, message: str, terms: Terms) -> Action:
-    step = _failed_step(volume, message, terms)
-    return step or Wait(reason=message, events=_failed_events(volume, message, terms))
-
-
-def _failed_step(volume: Volume, message: str, terms: Terms) -> Patch | None:
-    """Write the phase and say why with the same step; None if another binder writes phases, or it says so already."""
-    if not _writes_phase(volume, terms):
-        return None
-    event = warning(VOLUMES, volume, "VolumeFailedRecycle", message)
-    return volume_phase_step(volume, "Failed", message, events=(event,))
-
-
-def _writes_phase(volume: Volume, terms: Terms) -> bool:
-    # While a claim of the scrub is bound to the volume, its phase is Bound.
-    return terms.writes_phase and not held_for_scrub(volume)
-
-
-def _failed_events(volume: Volume, message: str, terms: Terms) -> tuple[EventRecord, ...]:
-    """Return the event for a failure that no phase shows."""
-    return () if _writes_phase(volume, terms) else (warning(VOLUMES, volume, "VolumeFailedRecycle", message),)
-
-
 def _pod_of(volume: Volume, cluster: ClusterState) -> Pod | None:
     """Return the pod that has the name of the volume's scrubber, which may be a stranger."""
     return cluster.pods.get(f"{cluster.namespace}/{pod_name(volume)}")
 
 
-def _given_up(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: LiveReads, terms: Terms) -> Action:
-    message = f"{intent.failed}; remove the annotation {names.INTENT} to try again"
-    if (step := _failed_step(volume, message, terms)) is not None:
-        return step
+def _remove_pod_of(volume: Volume, cluster: ClusterState, *, why: str) -> Action | None:
+    """Remove the pod that has the name of the volume's scrubber; None if there is none."""
     pod = _pod_of(volume, cluster)
-    if pod is not None:
-        return _remove_pod(pod, why="no further attempt is made")
-    if (back := give_back(volume, intent, cluster, reads)) is not None:
-        return back
-    return Wait(reason=message, events=_failed_events(volume, message, terms))
+    return None if pod is None else _remove_pod(pod, why=why)
 
 
-def _scrub(
-    volume: Volume, intent: RecycleIntent, driver: DriverView, cluster: ClusterState, reads: LiveReads, *, terms: Terms
-) -> Action:
-    pod = _pod_of(volume, cluster)
-    if pod is not None:
-        return _with_pod(volume, intent, pod, cluster, reads)
-    if intent.pod:
-        return _record(volume, replace(intent, failed="recycler pod was deleted"), why="the scrub failed")
-    if intent.held_by:  # The driver has returned its plan, or the volume could not refer to a claim of ours.
-        return _by_claim(volume, intent, cluster, reads, terms)
-    progress = cluster.progress.volumes.get(volume.uid)
-    if (why := progress.unreported_failure) and (step := _failed_step(volume, why, terms)) is not None:
-        return step
-    match progress.step:
-        case BackendErased():
-            return _record(volume, replace(intent, erased=True), why="the backend erased it")
-        case Erasing() as pending:
-            return _resume_erasing(volume, intent, pending, driver, cluster)
-        case ScrubPlan(volume=None) if needs_claim(volume):
-            return _by_claim(volume, intent, cluster, reads, terms)
-        case ScrubPlan() as plan:
-            return _create_pod(volume, intent, plan, cluster, reads, terms=terms)
-    return run_on_asset("recycle", volume, driver)
-
-
-def _resume_erasing(
-    volume: Volume, intent: RecycleIntent, pending: Erasing, driver: DriverView, cluster: ClusterState
-) -> Action:
-    resume = pending.resume(intent.state, cluster.monotonic())
-    if resume.write:
-        return _record(volume, replace(intent, state=dict(pending.state)), why="keep the driver's state")
-    if resume.seconds:
-        return Wait(reason=f'driver "{driver.name}" is erasing the contents', seconds=resume.seconds)
-    return run_on_asset("recycle", volume, driver)
-
-
-def _by_claim(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: LiveReads, terms: Terms) -> Action:
-    return hold(volume, intent, cluster, reads) or _create_pod(
-        volume, intent, ScrubPlan(None), cluster, reads, terms=terms
-    )
-
-
-def _create_pod(
-    volume: Volume, intent: RecycleIntent, plan: ScrubPlan, cluster: ClusterState, reads: LiveReads, *, terms: Terms
-) -> Action:
-    key = f"{cluster.namespace}/{pod_name(volume)}"
-    if not reads.has(PODS, key):
-        return Read(PODS, key, why="does a pod of this name exist?")
-    try:
-        body = pod_body(
-            volume,
-            intent,
-            plan,
-            terms.scrub,
-            namespace=cluster.namespace,
-            sealer=cluster.sealer,
-        )
-    except Unmountable as error:
-        return _fail(volume, str(error), terms)
-    refused = cannot_make(volume, "pod")
-    return Create(kind=PODS, body=body, why=f"scrub attempt {intent.attempt}", failure_event=refused)
-
-
-def _with_pod(volume: Volume, intent: RecycleIntent, pod: Pod, cluster: ClusterState, reads: LiveReads) -> Action:
-    """Return the next action if a pod has the scrubber's name: of this attempt, of an earlier one, or a stranger."""
-    made = sealed_spec(pod, cluster.sealer)
-    if made is not None and belongs(pod, volume, intent):
-        if intent.pod == pod.uid and (why := claim_lost(volume, intent, cluster)):
-            return _record(volume, replace(intent, failed=why), why="the scrub failed")
-        return _follow_pod(volume, intent, pod, made, reads)
-    if made is not None:
-        return _remove_pod(pod, why="left from an earlier scrub")
-    return _remove_stranger(volume, intent, pod, "volplane did not make it so")
-
-
-def _remove_stranger(volume: Volume, intent: RecycleIntent, pod: Pod, why: str) -> Action:
-    """Remove a pod that may not run under the scrubber's name. The attempt fails if others follow."""
-    if pod.terminating or pod.uid in intent.strangers:
-        return _remove_pod(pod, why=why)
-    if len(intent.strangers) < _MOST_STRANGERS:
-        noted = replace(intent, strangers=(*intent.strangers, pod.uid))
-        return _record(volume, noted, why=f"remove pod {pod.key}: {why}")
-    failed = f"pod {pod.key} is replaced again and again: {why}; look for an admission webhook that changes it"
-    return _record(volume, replace(intent, failed=failed), why="the scrub failed")
-
-
-def _follow_pod(volume: Volume, intent: RecycleIntent, pod: Pod, made: Mapping[str, Any], reads: LiveReads) -> Action:
-    gates = [gate.name for gate in pod.spec.scheduling_gates or ()]
-    if intent.pod != pod.uid:
-        if SCRUB_GATE not in gates:
-            # The gate was removed by others, or another instance worked on an older intent.
-            return _remove_stranger(volume, intent, pod, "it started without a permit")
-        if not reads.has(VOLUMES, volume.key):
-            return Read(VOLUMES, volume.key, why="is it still ours to scrub?")
-        return _record(volume, replace(intent, pod=pod.uid), why=f"permit pod {pod.name}")
-    if SCRUB_GATE in gates:
-        return _unlike_made(volume, intent, pod, made, reads) or _lift_gate(pod, reads)
-    match pod.status.phase:
-        case "Succeeded":
-            erased = _record(volume, replace(intent, erased=True), why="the pod erased it")
-            return _unlike_made(volume, intent, pod, made, reads) or erased
-        case "Failed":
-            return _record(volume, replace(intent, failed=_why_failed(pod)), why="the scrub failed")
-        case phase:
-            return Wait(reason=f"scrubber pod {pod.key} is {phase or 'Pending'}")
-
-
-def _unlike_made(
-    volume: Volume, intent: RecycleIntent, pod: Pod, made: Mapping[str, Any], reads: LiveReads
-) -> Action | None:
-    """Return what follows unless the pod, read live, is as we made it; else None."""
-    if not reads.has(WHOLE_PODS, pod.key):
-        return Read(WHOLE_PODS, pod.key, why="is it the pod that was made?")
-    live = reads.get(WHOLE_PODS, pod.key)
-    if not isinstance(live, WholePod) or live.uid != pod.uid:
-        return Wait(reason=f"scrubber pod {pod.key} is being replaced", seconds=SCRUB_FAILED.delay())
-    if not (difference := spec_difference(made, live.spec)):
-        return None
-    # What changed it will change the next one, too: no further attempt.
-    why = (
-        f"the recycler pod is not as volplane made it: {difference}; exempt namespace {pod.namespace} from the "
-        "admission webhook or the person that changed it"
-    )
-    return _record(volume, replace(intent, failed=why, given_up=True), why="the scrubber pod was changed")
-
-
-def _lift_gate(pod: Pod, reads: LiveReads) -> Action:
-    """Remove the gate of the pod as it was compared: the write is refused if it has changed since."""
-    live = reads.get(WHOLE_PODS, pod.key)
-    assert isinstance(live, WholePod)  # noqa: S101 -- `_unlike_made` has read it
-    gates = [gate["name"] for gate in live.spec.get("schedulingGates") or ()]
-    if SCRUB_GATE not in gates:
-        # The cache will show that soon.
-        return Wait(reason=f"the scheduling gate of scrubber pod {live.key} is removed")
-    left = [{"name": name} for name in gates if name != SCRUB_GATE]
-    return Patch(kind=PODS, target=live, body={"spec": {"schedulingGates": left}}, why="lift the gate")
+def _remove_pod(pod: Pod, *, why: str) -> Action:
+    if pod.terminating:
+        return Wait(reason=f"scrubber pod {pod.key} is going away")
+    # With its own grace period: a running pod is gone only once its node has reported that it has stopped.
+    return Delete(kind=PODS, target=pod, why=why, exact=False)
 
 
 def _why_failed(pod: Pod) -> str:
@@ -435,49 +200,289 @@ def _why_failed(pod: Pod) -> str:
     return text[-LONGEST_FAILURE:] or "pod failed, pod.Status.Message unknown"
 
 
-def _next_attempt(volume: Volume, intent: RecycleIntent, cluster: ClusterState, terms: Terms) -> Action:
-    """Report the failure and remove the pod; after a pause start the next attempt, or give up."""
-    message = f"Recycle failed: failed to recycle volume: {intent.failed}"
-    if (step := _failed_step(volume, message, terms)) is not None:
-        return step
-    pod = _pod_of(volume, cluster)
-    if pod is not None:
-        return _remove_pod(pod, why="its attempt failed")
-    limit = terms.scrub.attempts
-    if intent.attempt >= limit:
-        text = f"{message} (attempt {intent.attempt} of {limit}, the last)"
-        advice = f"{text}; remove the annotation {names.INTENT} to try again"
-        event = warning(VOLUMES, volume, "VolumeFailedRecycle", advice)
-        return _record(volume, replace(intent, failed=text, given_up=True), why="no further attempt", events=(event,))
-    now = cluster.now().timestamp()
-    if not intent.not_before:
-        pause = SCRUB_FAILED.delay(intent.attempt)
-        events = _failed_events(volume, message, terms)
-        return _record(
-            volume, replace(intent, not_before=now + pause), why="pause before the next attempt", events=events
+# --- a scrub by its record --------------------------------------------------------------------------------------------
+
+
+def _by_record(
+    volume: Volume, intent: RecycleIntent | None, cluster: ClusterState, reads: LiveReads, terms: Terms
+) -> Action:
+    """Return the next action by how far the scrub is."""
+    lookup = driver_of(volume, cluster)
+    driver = lookup.driver
+    if driver is None or not driver.supports("recycle"):
+        return _without_recycler(volume, lookup, terms)
+    # The data of the other volume would be erased with it.
+    if (intent is None or not intent.erased) and (why := shared_with(volume, cluster)):
+        stop = _remove_pod_of(volume, cluster, why="it shares another's storage")
+        return stop or failed(volume, _FAILED, why, terms)
+    reference = released_from(volume, intent)
+    claim_uid = (reference.uid if reference is not None else "") or (intent.claim if intent is not None else "")
+    # A record of an earlier release proves nothing about what was written since: it begins from the beginning.
+    if intent is None or intent.claim != claim_uid:
+        installation = cluster.sealer.installation
+        fresh = RecycleIntent(v=INTENT_VERSION, claim=claim_uid, fence=cluster.fence(), installation=installation)
+        return record(volume, fresh, why="declare the intent to scrub")
+    return Scrub(volume, intent, driver, cluster, reads, terms).next_step()
+
+
+def _without_recycler(volume: Volume, lookup: DriverLookup, terms: Terms) -> Action:
+    """Report on the volume that no driver can erase it, unless that is not known yet."""
+    if lookup.next is not None:
+        step = report_failure(volume, _FAILED, lookup.reason, terms)[0] if lookup.reason else None
+        return step or lookup.next
+    if lookup.driver is not None:
+        message = f'driver "{lookup.driver.name}" cannot erase volumes; set the reclaim policy to Retain or Delete'
+    elif lookup.reason in ("", NO_PLUGIN):
+        message = "No recycler plugin found for the volume!"
+    else:
+        message = lookup.reason
+    return failed(volume, _FAILED, message, terms)
+
+
+@dataclass(frozen=True, slots=True)
+class Scrub:
+    """A scrub that was declared for this release, and what decides its next step."""
+
+    volume: Volume
+    intent: RecycleIntent
+    driver: DriverView
+    cluster: ClusterState
+    reads: LiveReads
+    terms: Terms
+
+    def next_step(self) -> Action:
+        intent, cluster = self.intent, self.cluster
+        if intent.given_up:
+            return self._given_up()
+        # Only the leader goes on: another one may have another pod in mind.
+        if intent.fence != cluster.fence():
+            fence, installation = cluster.fence(), cluster.sealer.installation
+            taken = self._note("take the scrub over", fence=fence, installation=installation)
+            return not_leading(cluster, self.reads) or taken
+        if intent.erased:
+            return self._release()
+        if intent.failed:
+            return self._next_attempt()
+        pod = _pod_of(self.volume, cluster)
+        if pod is not None:
+            return self._with_pod(pod)
+        # Without its pod nothing shows how far it came.
+        if intent.pod:
+            return self._note("the scrub failed", failed="recycler pod was deleted")
+        return self._without_pod()
+
+    def _note(self, why: str, *, events: tuple[EventRecord, ...] = (), **changes: Any) -> Patch:
+        """Write these changes of the intent."""
+        return record(self.volume, replace(self.intent, **changes), why=why, events=events)
+
+    def _given_up(self) -> Action:
+        volume, intent, cluster = self.volume, self.intent, self.cluster
+        message = f"{intent.failed}; remove the annotation {names.INTENT} to try again"
+        step, events = report_failure(volume, _FAILED, message, self.terms)
+        return (
+            step
+            or _remove_pod_of(volume, cluster, why="no further attempt is made")
+            or give_back(volume, intent, cluster, self.reads)
+            or Wait(reason=message, events=events)
         )
-    left = intent.not_before - now
-    if 0 < left <= SCRUB_FAILED.ceiling:  # More than that means that a clock was put back.
-        return Wait(reason=f"{message}; attempt {intent.attempt + 1} of {limit} follows", seconds=left)
-    fresh = RecycleIntent(
-        v=INTENT_VERSION,
-        claim=intent.claim,
-        attempt=intent.attempt + 1,
-        fence=cluster.fence(),
-        held_by=intent.held_by,
-        released=intent.released,
-        installation=cluster.sealer.installation,
-    )
-    return _record(volume, fresh, why=f"attempt {fresh.attempt}")
+
+    def _without_pod(self) -> Action:
+        volume, intent, cluster = self.volume, self.intent, self.cluster
+        # The driver has returned its plan, or the volume could not refer to a claim of ours.
+        if intent.held_by:
+            return self._create_pod(ScrubPlan(None))
+        progress = cluster.progress.volumes.get(volume.uid)
+        if why := progress.unreported_failure:
+            step, _ = report_failure(volume, _FAILED, why, self.terms)
+            if step is not None:
+                return step
+        match progress.step:
+            case BackendErased():
+                return self._note("the backend erased it", erased=True)
+            case Erasing() as pending:
+                resume = pending.resume(intent.state, cluster.monotonic())
+                if resume.write:
+                    return self._note("keep the driver's state", state=dict(pending.state))
+                if resume.seconds:
+                    return Wait(reason=f'driver "{self.driver.name}" is erasing the contents', seconds=resume.seconds)
+            case ScrubPlan() as plan:
+                return self._create_pod(plan)
+        return run_on_asset("recycle", volume, self.driver)
+
+    def _create_pod(self, plan: ScrubPlan) -> Action:
+        volume, intent, cluster = self.volume, self.intent, self.cluster
+        if intent.held_by or (plan.volume is None and needs_claim(volume)):
+            plan = ScrubPlan(None)
+            if (step := hold(volume, intent, cluster, self.reads)) is not None:
+                return step
+        key = f"{cluster.namespace}/{pod_name(volume)}"
+        if not self.reads.has(PODS, key):
+            return Read(PODS, key, why="does a pod of this name exist?")
+        try:
+            body = pod_body(volume, intent, plan, self.terms.scrub, namespace=cluster.namespace, sealer=cluster.sealer)
+        except Unmountable as error:
+            return failed(volume, _FAILED, str(error), self.terms)
+        refused = cannot_make(volume, "pod")
+        return Create(kind=PODS, body=body, why=f"scrub attempt {intent.attempt}", failure_event=refused)
+
+    def _with_pod(self, pod: Pod) -> Action:
+        """Return the next action if a pod has the scrubber's name: of this attempt, an earlier one, or a stranger."""
+        volume, intent, cluster = self.volume, self.intent, self.cluster
+        made = sealed_spec(pod, cluster.sealer)
+        if made is None:
+            return self._remove_stranger(pod, "volplane did not make it so")
+        # Its success would say nothing about what was written after that scrub.
+        if not belongs(pod, volume, intent):
+            return _remove_pod(pod, why="left from an earlier scrub")
+        # It may have another volume mounted.
+        if intent.pod == pod.uid and (why := claim_lost(volume, intent, cluster)):
+            return self._note("the scrub failed", failed=why)
+        return self._follow_pod(pod, made)
+
+    def _remove_stranger(self, pod: Pod, why: str) -> Action:
+        """Remove a pod that may not run under the scrubber's name. The attempt fails if others follow."""
+        strangers = self.intent.strangers
+        if pod.terminating or pod.uid in strangers:
+            return _remove_pod(pod, why=why)
+        if len(strangers) < _MOST_STRANGERS:
+            return self._note(f"remove pod {pod.key}: {why}", strangers=(*strangers, pod.uid))
+        failure = f"pod {pod.key} is replaced again and again: {why}; look for an admission webhook that changes it"
+        return self._note("the scrub failed", failed=failure)
+
+    def _follow_pod(self, pod: Pod, made: Mapping[str, Any]) -> Action:
+        gated = SCRUB_GATE in [gate.name for gate in pod.spec.scheduling_gates or ()]
+        if self.intent.pod != pod.uid:
+            if not gated:
+                # The gate was removed by others, or another instance worked on an older intent.
+                return self._remove_stranger(pod, "it started without a permit")
+            # The permit is written only on a volume that is still to be erased.
+            if not self.reads.has(VOLUMES, self.volume.key):
+                return Read(VOLUMES, self.volume.key, why="is it still ours to scrub?")
+            return self._note(f"permit pod {pod.name}", pod=pod.uid)
+        if gated:
+            return self._unlike_made(pod, made) or self._lift_gate(pod)
+        match pod.status.phase:
+            case "Succeeded":
+                # What was changed may report success while the contents are still there.
+                return self._unlike_made(pod, made) or self._note("the pod erased it", erased=True)
+            case "Failed":
+                return self._note("the scrub failed", failed=_why_failed(pod))
+            case phase:
+                return Wait(reason=f"scrubber pod {pod.key} is {phase or 'Pending'}")
+
+    def _unlike_made(self, pod: Pod, made: Mapping[str, Any]) -> Action | None:
+        """Return what follows unless the pod, read live, is as we made it; else None."""
+        if not self.reads.has(WHOLE_PODS, pod.key):
+            return Read(WHOLE_PODS, pod.key, why="is it the pod that was made?")
+        live = self.reads.get(WHOLE_PODS, pod.key)
+        if not isinstance(live, WholePod) or live.uid != pod.uid:
+            return Wait(reason=f"scrubber pod {pod.key} is being replaced", seconds=SCRUB_FAILED.delay())
+        if not (difference := spec_difference(made, live.spec)):
+            return None
+        # What changed it will change the next one, too: no further attempt.
+        why = (
+            f"the recycler pod is not as volplane made it: {difference}; exempt namespace {pod.namespace} from the "
+            "admission webhook or the person that changed it"
+        )
+        return self._note("the scrubber pod was changed", failed=why, given_up=True)
+
+    def _lift_gate(self, pod: Pod) -> Action:
+        """Remove the gate of the pod as it was compared: the write is refused if it has changed since."""
+        live = self.reads.get(WHOLE_PODS, pod.key)
+        assert isinstance(live, WholePod)  # noqa: S101 -- `_unlike_made` has read it
+        gates = [gate["name"] for gate in live.spec.get("schedulingGates") or ()]
+        if SCRUB_GATE not in gates:
+            # The cache will show that soon.
+            return Wait(reason=f"the scheduling gate of scrubber pod {live.key} is removed")
+        left = [{"name": name} for name in gates if name != SCRUB_GATE]
+        return Patch(kind=PODS, target=live, body={"spec": {"schedulingGates": left}}, why="lift the gate")
+
+    def _next_attempt(self) -> Action:
+        """Report the failure and remove the pod; after a pause start the next attempt, or give up."""
+        volume, intent, cluster = self.volume, self.intent, self.cluster
+        message = f"Recycle failed: failed to recycle volume: {intent.failed}"
+        step, events = report_failure(volume, _FAILED, message, self.terms)
+        # Two pods would erase at once, and the end of one say nothing about the other.
+        first = step or _remove_pod_of(volume, cluster, why="its attempt failed")
+        if first is not None:
+            return first
+        limit = self.terms.scrub.attempts
+        if intent.attempt >= limit:
+            text = f"{message} (attempt {intent.attempt} of {limit}, the last)"
+            advice = warning(VOLUMES, volume, _FAILED, f"{text}; remove the annotation {names.INTENT} to try again")
+            return self._note("no further attempt", failed=text, given_up=True, events=(advice,))
+        now = cluster.now().timestamp()
+        if not intent.not_before:
+            not_before = now + SCRUB_FAILED.delay(intent.attempt)
+            return self._note("pause before the next attempt", not_before=not_before, events=events)
+        left = intent.not_before - now
+        if 0 < left <= SCRUB_FAILED.ceiling:  # More than that means that a clock was put back.
+            return Wait(reason=f"{message}; attempt {intent.attempt + 1} of {limit} follows", seconds=left)
+        fresh = RecycleIntent(
+            v=INTENT_VERSION,
+            claim=intent.claim,
+            attempt=intent.attempt + 1,
+            fence=cluster.fence(),
+            held_by=intent.held_by,
+            released=intent.released,
+            installation=cluster.sealer.installation,
+        )
+        return record(volume, fresh, why=f"attempt {fresh.attempt}")
+
+    def _release(self) -> Action:
+        """Offer the erased volume: remove the pod, then the scrub's claim, then reference and intent in one write."""
+        volume, intent, cluster = self.volume, self.intent, self.cluster
+        # A pod that still has it mounted could write to it, or erase what the next claim writes.
+        stop = _remove_pod_of(volume, cluster, why="the scrub is done")
+        if (first := stop or give_back(volume, intent, cluster, self.reads)) is not None:
+            return first
+        events = (EventRecord(VOLUMES, volume, "Normal", "VolumeRecycled", "Volume recycled"),)
+        patch = unbind_patch(volume, metadata={"annotations": {names.INTENT: None}}, why="scrubbed, offered again")
+        return replace(patch, events=events)
 
 
-def _release(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: LiveReads) -> Action:
-    """Offer the erased volume: remove the pod, then the scrub's claim, then reference and intent in one write."""
-    pod = _pod_of(volume, cluster)
-    if pod is not None:
-        return _remove_pod(pod, why="the scrub is done")
-    if (step := give_back(volume, intent, cluster, reads)) is not None:
-        return step
-    events = (EventRecord(VOLUMES, volume, "Normal", "VolumeRecycled", "Volume recycled"),)
-    patch = unbind_patch(volume, metadata={"annotations": {names.INTENT: None}}, why="scrubbed, offered again")
-    return replace(patch, events=events)
+class RecycleOperation(VolumeOperation):
+    """Handles the verb `recycle`."""
+
+    def __call__(self, run: Run) -> Work:
+        volume, driver = self.deps.volume(run), self.deps.driver(run)
+        # The next scrub has a new record: a late answer to this call is lost.
+        progress = self.deps.cluster.progress.volumes.track(run.uid)
+        return lambda: self._recycle(run, volume, driver, progress)
+
+    async def _recycle(self, run: Run, volume: Volume, driver: DriverView, progress: VolumeProgress) -> None:
+        deps = self.deps
+        live = await deps.released_volume(volume, writes_phase=self.writes_phase)
+        intent = recycle_intent_of(live) if live is not None else None
+        # The claim may live after all, or the policy have changed: nothing is erased.
+        if live is None or live.terminating or intent is None or not (recycles(live) or job_erases(intent, progress)):
+            progress.recycling = False  # An earlier call has returned: two operations never hold one asset.
+            raise deps.not_justified()
+        # Another leader may work on it, or another volume lie on the same storage, since the decision.
+        if intent.fence != deps.fence() or shared_with(live, deps.cluster):
+            raise deps.not_justified()
+        reference = live.spec.claim_ref
+        if reference is not None and reference.namespace:
+            # A live list of the pods that use the claim it was released from: a cache may lack them.
+            successor = await deps.live_claim(reference.key)
+            pods = (await deps.client.list(PODS, namespace=reference.namespace)).items
+            users = users_of_former((pod for pod in pods if reference.key in claims_of_pod(pod)), successor)
+            if users:
+                deps.recorder.record(EventRecord(VOLUMES, live, "Normal", _FAILED, used_by(users)))
+                raise deps.not_justified()
+        context = deps.context(driver, state=intent.state)
+        request = RecycleRequest(context=context, volume=volume_identity(live, deps.cluster.cluster_id))
+        progress.recycling = True
+        try:
+            result = await deps.hooks.call(driver, request)
+        except BackendError as error:
+            progress.recycling = isinstance(error, OutcomeUnknown)
+            self.failed(run, live, progress, error, reason=_FAILED, message=f"Recycle failed: {error}")
+            raise
+        match result:
+            case PodScrub(volume=pod_volume, sub_path=sub_path):
+                progress.succeeded(ScrubPlan(pod_volume, sub_path))
+            case InProgress():
+                progress.succeeded(Erasing(dict(result.state), deps.next_due(result.retry_after), intent.state))
+            case Erased():
+                progress.succeeded(BackendErased())

@@ -30,6 +30,7 @@ __all__ = [
     "held_for_scrub",
     "hold",
     "needs_claim",
+    "record",
     "released_from",
     "remove_stray_claim",
 ]
@@ -67,33 +68,33 @@ def _former(intent: RecycleIntent) -> ObjectReference:
 
 def hold(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: LiveReads) -> Action | None:
     """Return the next step until the volume is bound to a claim of ours; None then."""
-    claim = cluster.claims.get(_key(volume, cluster))
+    key = _key(volume, cluster)
+    claim = cluster.claims.get(key)
     if _holds(volume, intent):
+        # A claim of its name with another uid is not bound to the volume.
         if claim is None or claim.uid != intent.held_by:
-            return _gone(volume, cluster, reads) or _restore(volume, intent, why="the claim of its scrub is gone")
+            return _restore(volume, intent, cluster, reads, why="the claim of its scrub is gone")
         if claim.terminating:
-            return Wait(reason=f"the scrub's claim {claim.key} is going away")
+            return Wait(reason=f"the scrub's claim {key} is going away")
         bound = claim.status.phase == "Bound" and claim.spec.volume_name == volume.name
-        return None if bound else Wait(reason=f"the scrub's claim {claim.key} is being bound")
+        return None if bound else Wait(reason=f"the scrub's claim {key} is being bound")
     if claim is None:
-        if not reads.has(CLAIMS, _key(volume, cluster)):
-            return Read(CLAIMS, _key(volume, cluster), why="does a claim of this name exist?")
-        return Create(
-            kind=CLAIMS,
-            body=_body(volume, cluster),
-            why="a claim for the scrubber pod",
-            failure_event=cannot_make(volume, "claim"),
-        )
+        if not reads.has(CLAIMS, key):
+            return Read(CLAIMS, key, why="does a claim of this name exist?")
+        refused = cannot_make(volume, "claim")
+        body = _body(volume, cluster)
+        return Create(kind=CLAIMS, body=body, why="a claim for the scrubber pod", failure_event=refused)
     if claim.terminating:
-        return Wait(reason=f"claim {claim.key}, left from an earlier scrub, is going away")
+        return Wait(reason=f"claim {key}, left from an earlier scrub, is going away")
+    # Its pods could read the volume.
     if not _is_ours(claim, volume, cluster.sealer):
-        failed = f"claim {claim.key} was not made by volplane and has the name of the scrub's; delete it"
-        return _note(volume, replace(intent, failed=failed), why="the scrub failed")
+        failed = f"claim {key} was not made by volplane and has the name of the scrub's; delete it"
+        return record(volume, replace(intent, failed=failed), why="the scrub failed")
+    # The volume may be bound to a living claim by now, unlike in the cache.
     if not reads.has(VOLUMES, volume.key):
         return Read(VOLUMES, volume.key, why="is it still ours to scrub?")
     reference = volume.spec.claim_ref
-    released = reference.key if reference is not None else ""
-    kept = replace(intent, held_by=claim.uid, released=released)
+    kept = replace(intent, held_by=claim.uid, released=reference.key if reference is not None else "")
     wanted = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -102,7 +103,7 @@ def hold(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: Li
         "uid": claim.uid,
         "resourceVersion": None,
     }
-    return _note(volume, kept, why=f"hold it by claim {claim.key}", spec={"claimRef": wanted})
+    return record(volume, kept, why=f"hold it by claim {key}", spec={"claimRef": wanted})
 
 
 def cannot_make(volume: Volume, what: str) -> EventRecord:
@@ -114,9 +115,10 @@ def claim_lost(volume: Volume, intent: RecycleIntent, cluster: ClusterState) -> 
     """Return why the pod may not erase this volume, though it is the pod that was made; "" if nothing is wrong."""
     if not intent.held_by:
         return "the pod has no claim" if needs_claim(volume) else ""
-    claim = cluster.claims.get(_key(volume, cluster))
+    key = _key(volume, cluster)
+    claim = cluster.claims.get(key)
     right = claim is not None and claim.uid == intent.held_by and claim.spec.volume_name == volume.name
-    return "" if right and _holds(volume, intent) else f"claim {_key(volume, cluster)} is not the one it was made with"
+    return "" if right and _holds(volume, intent) else f"claim {key} is not the one it was made with"
 
 
 def give_back(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: LiveReads) -> Action | None:
@@ -131,7 +133,7 @@ def give_back(volume: Volume, intent: RecycleIntent, cluster: ClusterState, read
         return Delete(kind=CLAIMS, target=claim, why="the scrub is over", exact=False)
     if not _holds(volume, intent):
         return None
-    return _gone(volume, cluster, reads) or _restore(volume, intent, why="the scrub is over")
+    return _restore(volume, intent, cluster, reads, why="the scrub is over")
 
 
 def remove_stray_claim(key: str, volume: Volume | None, cluster: ClusterState) -> Action | None:
@@ -150,24 +152,31 @@ def _key(volume: Volume, cluster: ClusterState) -> str:
     return f"{cluster.namespace}/{pod_name(volume)}"
 
 
-def _gone(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Read | None:
-    """Return the read that proves that the claim is gone, unless this pass has made it."""
+def _restore(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: LiveReads, *, why: str) -> Action:
+    """Let the volume refer to what it was released from, once a live read has shown that the scrub's claim is gone."""
     key = _key(volume, cluster)
-    return None if reads.has(CLAIMS, key) else Read(CLAIMS, key, why="is the claim of the scrub really gone?")
-
-
-def _restore(volume: Volume, intent: RecycleIntent, *, why: str) -> Patch:
+    # As long as that claim exists, the volume is bound to it.
+    if not reads.has(CLAIMS, key):
+        return Read(CLAIMS, key, why="is the claim of the scrub really gone?")
     former = _former(intent)
     reference = {"namespace": former.namespace, "name": former.name, "uid": former.uid, "resourceVersion": None}
     spec = {"claimRef": reference if former.name else None}
-    return _note(volume, replace(intent, held_by="", released="", pod=""), why=why, spec=spec)
+    return record(volume, replace(intent, held_by="", released="", pod=""), why=why, spec=spec)
 
 
-def _note(volume: Volume, intent: RecycleIntent, *, why: str, spec: Mapping[str, Any] | None = None) -> Patch:
+def record(
+    volume: Volume,
+    intent: RecycleIntent,
+    *,
+    why: str,
+    spec: Mapping[str, Any] | None = None,
+    events: tuple[EventRecord, ...] = (),
+) -> Patch:
+    """Return the write of the intent, and of these fields of the volume's spec."""
     body: dict[str, Any] = {"metadata": {"annotations": {names.INTENT: write_intent(intent)}}}
     if spec is not None:
         body["spec"] = spec
-    return Patch(kind=VOLUMES, target=volume, body=body, why=why)
+    return Patch(kind=VOLUMES, target=volume, body=body, why=why, events=events)
 
 
 def _sealed(name: str, uid: str) -> tuple[str, bytes]:

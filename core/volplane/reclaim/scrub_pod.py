@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -245,27 +245,24 @@ _MESSAGE = re.compile(r"[\w./-]+: |[a-z][\w ]*:$")
 
 def last_lines(text: str, longest: int = LONGEST_FAILURE) -> str:
     """Return the end of a program's output on one line: at most `longest` characters, whole lines, no help text."""
-    kept: list[str] = []
-    left = longest
-    for line in reversed(list(_without_usage(text))):
-        shown = line.strip()
-        if kept and len(shown) + 1 > left:
-            break
-        kept.append(shown[-longest:])
-        left -= len(shown) + 1
-    return " ".join(reversed(kept))
-
-
-def _without_usage(text: str) -> Iterator[str]:
-    """Yield the lines without the blank ones and those from `Usage:` to the next message of a program."""
+    lines: list[str] = []
     usage = False
     for line in text.splitlines():
+        # Help goes from `Usage:` to the next message of a program.
         if _USAGE.match(line.strip()):
             usage = True
         elif _MESSAGE.match(line) and not line.startswith("Defaults: "):
             usage = False
         if line.strip() and not usage:
-            yield line
+            lines.append(line.strip())
+    kept: list[str] = []
+    left = longest
+    for shown in reversed(lines):
+        if kept and len(shown) + 1 > left:
+            break
+        kept.append(shown[-longest:])
+        left -= len(shown) + 1
+    return " ".join(reversed(kept))
 
 
 # --- whether its spec is still the one that it was made with --------------------------------------------------------
@@ -367,15 +364,12 @@ def _fields_differ(where: str, made: Mapping[str, Any], live: Mapping[str, Any])
 def _plain(value: Any) -> Any:
     """Return the value without nulls, empty texts, lists and mappings, and defaults of the API."""
     if isinstance(value, Mapping):
-        parts = {key: _plain(item) for key, item in value.items()}
-        return {key: item for key, item in parts.items() if not _is_default(key, item)}
+        parts = ((key, _plain(item)) for key, item in value.items())
+        kept = ((key, item) for key, item in parts if item is not None and item not in ({}, [], ""))
+        return {key: item for key, item in kept if key not in _DEFAULTS or item != _DEFAULTS[key]}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
-
-
-def _is_default(key: str, value: Any) -> bool:
-    return value is None or value in ({}, [], "") or (key in _DEFAULTS and value == _DEFAULTS[key])
 
 
 def overlaid(body: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,15 +9,7 @@ import msgspec
 
 from volplane.kube import names
 from volplane.kube.objects import Claim, ClaimSpec, Metadata, Volume, VolumeAttachment, VolumeSpec, VolumeStatus
-from volplane.reclaim.drain import (
-    driver_of_claim,
-    held_attachments,
-    held_claims,
-    held_volumes,
-    release_attachment,
-    release_claim,
-    release_volume,
-)
+from volplane.reclaim.drain import held_of, released
 from volplane.state.records import INTENT_VERSION, ClaimIntent, Sealer
 
 
@@ -57,43 +49,49 @@ def shown(found: Any) -> list[tuple[str, str, str, str]]:
 
 def test_what_carries_our_finalizer_or_intent_is_held() -> None:
     ours = volume(names.RECLAIM_FINALIZER)
-    assert shown(held_volumes([ours, volume(names.VOLUME_PROTECTION)])) == [("volume", "v", "d", "Bound")]
-    assert shown(held_volumes([volume(names.RECLAIM_FINALIZER, going=True)])) == [("volume", "v", "d", "Terminating")]
-    assert shown(held_volumes([volume(policy="Recycle", by=None, intent="{}")])) == [("volume", "v", "", "Bound")]
-    assert shown(held_claims([claim(names.PROVISIONING_FINALIZER), claim(names.CLAIM_PROTECTION)])) == [
+    assert shown(held_of([ours, volume(names.VOLUME_PROTECTION)])) == [("volume", "v", "d", "Bound")]
+    assert shown(held_of([volume(names.RECLAIM_FINALIZER, going=True)])) == [("volume", "v", "d", "Terminating")]
+    assert shown(held_of([volume(policy="Recycle", by=None, intent="{}")])) == [("volume", "v", "", "Bound")]
+    assert shown(held_of([claim(names.PROVISIONING_FINALIZER), claim(names.CLAIM_PROTECTION)])) == [
         ("claim", "default/c", "", "Pending")
     ]
-    assert shown(held_claims([claim(**{names.INTENT: sealed("d")})])) == [("claim", "default/c", "d", "Pending")]
+    assert shown(held_of([claim(**{names.INTENT: sealed("d")})])) == [("claim", "default/c", "d", "Pending")]
 
 
 def test_one_driver_alone_can_be_chosen() -> None:
     volumes = [volume(names.RECLAIM_FINALIZER), volume(names.RECLAIM_FINALIZER, by="e")]
-    assert [held.driver for _, held in held_volumes(volumes, "e")] == ["e"]
+    assert [held.driver for _, held in held_of(volumes, "e")] == ["e"]
     claims = [claim(names.PROVISIONING_FINALIZER, **{names.INTENT: sealed(driver)}) for driver in ("d", "e")]
-    assert [held.driver for _, held in held_claims(claims, "e")] == ["e"]
+    assert [held.driver for _, held in held_of(claims, "e")] == ["e"]
 
 
 def test_the_driver_of_a_claim_is_what_its_intent_says_else_what_the_binder_asked() -> None:
     asked = {names.STORAGE_PROVISIONER: "asked"}
-    assert driver_of_claim(claim(**{**asked, names.INTENT: sealed("told")})) == "told"
-    assert driver_of_claim(claim(**{**asked, names.INTENT: "scribble"})) == "asked"
-    assert driver_of_claim(claim(**{names.BETA_STORAGE_PROVISIONER: "beta"})) == "beta"
-    assert driver_of_claim(claim()) == ""
+    held = [
+        claim(names.PROVISIONING_FINALIZER, **annotations)
+        for annotations in (
+            {**asked, names.INTENT: sealed("told")},
+            {**asked, names.INTENT: "scribble"},
+            {names.BETA_STORAGE_PROVISIONER: "beta"},
+            {},
+        )
+    ]
+    assert [found.driver for _, found in held_of(held)] == ["told", "asked", "beta", ""]
 
 
 def test_a_volume_is_let_go_with_its_asset_kept() -> None:
-    released = release_volume(volume(names.VOLUME_PROTECTION, names.RECLAIM_FINALIZER))
-    assert released.body == {
+    kept = released(volume(names.VOLUME_PROTECTION, names.RECLAIM_FINALIZER))
+    assert kept.body == {
         "metadata": {"finalizers": [names.VOLUME_PROTECTION]},
         "spec": {"persistentVolumeReclaimPolicy": "Retain"},
     }
-    scrubbed = release_volume(volume(policy="Recycle", by=None, intent="{}"))
+    scrubbed = released(volume(policy="Recycle", by=None, intent="{}"))
     assert scrubbed.body == {"metadata": {"finalizers": None, "annotations": {names.INTENT: None}}}
 
 
 def test_a_claim_is_let_go_with_its_other_finalizers() -> None:
     held = claim(names.CLAIM_PROTECTION, names.PROVISIONING_FINALIZER, **{names.INTENT: sealed("d")})
-    assert release_claim(held).body == {
+    assert released(held).body == {
         "metadata": {"annotations": {names.INTENT: None}, "finalizers": [names.CLAIM_PROTECTION]}
     }
 
@@ -111,11 +109,11 @@ def attachment(*, driver: str = "d", attached: bool = True, going: bool = False)
 
 def test_what_we_attached_is_held_until_it_is_detached() -> None:
     found = [attachment(), attachment(attached=False), attachment(going=True), attachment(driver="")]
-    assert [held.phase for _, held in held_attachments(found)] == ["Attached", "Attaching", "Detaching"]
-    [(_, held)] = held_attachments([attachment()], "d")
+    assert [held.phase for _, held in held_of(found)] == ["Attached", "Attaching", "Detaching"]
+    [(_, held)] = held_of([attachment()], "d")
     assert (held.key, held.asset, held.driver) == ("csi-1", "vol-1", "d")
-    assert list(held_attachments([attachment()], "other")) == []
+    assert list(held_of([attachment()], "other")) == []
 
 
 def test_an_attachment_is_let_go_for_the_attacher_that_serves_it_next() -> None:
-    assert release_attachment(attachment()).body == {"metadata": {"annotations": {names.INTENT: None}}}
+    assert released(attachment()).body == {"metadata": {"annotations": {names.INTENT: None}}}
