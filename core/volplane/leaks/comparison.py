@@ -140,6 +140,7 @@ class Comparison:
         if owner is None:
             return self._finding(Verdict.FOREIGN, asset, "carries no marks")
         volume = self._volumes.get(owner.volume_name)
+        # What lies there is for the other cluster to judge.
         if owner.cluster_id != self.cluster_id:
             detail = f"carries the marks of cluster {owner.cluster_id}"
             if volume is None or (volume.annotation(names.HANDLE) or asset.handle) != asset.handle:
@@ -166,6 +167,7 @@ class Comparison:
 
     def _without_volume(self, asset: ListedAsset, owner: Ownership) -> Finding | None:
         claim = self._claims.get(owner.claim_uid)
+        # Claims and volumes were read after the listing: what leads to it would have been seen.
         if claim is None:
             return self._finding(Verdict.ORPHAN, asset, "no volume and no claim leads to it")
         # It is being provisioned, or the next attempt finds it by its name.

@@ -32,12 +32,12 @@ from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Volume
 from volplane.operations import Work
-from volplane.reclaim.scrub_claim import held_for_scrub
+from volplane.reclaim.scrub_claim import held_for_scrub, record
 from volplane.requests import DeleteRequest
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import reclaim_finalizer
 from volplane.state.progress import Deleted, Deleting, VolumeProgress
-from volplane.state.records import INTENT_VERSION, DeleteIntent, read_intent, write_intent
+from volplane.state.records import INTENT_VERSION, DeleteIntent, read_intent
 
 __all__ = [
     "DeleteOperation",
@@ -64,19 +64,21 @@ def decide_delete(volume: Volume, cluster: ClusterState, terms: Terms) -> Action
     """Return the next action for a volume whose asset is to be destroyed, if `require_claim_gone` allows it."""
     lookup = driver_of(volume, cluster)
     driver = lookup.driver
+    # The object stays as long as its driver cannot delete the asset: with it the asset would be forgotten.
     if driver is None:
         return _without_deleter(volume, lookup)
     progress = cluster.progress.volumes.get(volume.uid)
     # The data of the other volume would go with it. Once the hook has begun it is too late to stop.
     if not isinstance(progress.step, Deleting | Deleted) and (why := shared_with(volume, cluster)):
         return failed(volume, "VolumeFailedDelete", why, terms)
+    # Our finalizer is put on first: without it the object would go, and its asset stay unseen.
     if not volume.terminating and held_for_reclaim(volume):
         return Delete(kind=VOLUMES, target=volume, why="released under policy Delete", exact=True)
-    # The finalizer comes before the deletion: without it the object would go, and the asset would stay unseen.
     if not volume.terminating:
         finalizers = [*(volume.metadata.finalizers or ()), reclaim_finalizer(driver.name)]
         body = {"metadata": {"finalizers": finalizers}}
         return Patch(kind=VOLUMES, target=volume, body=body, why="the asset goes before the object")
+    # A failure is shown before the next try.
     if terms.writes_phase and (why := progress.unreported_failure):
         step, _ = report_failure(volume, "VolumeFailedDelete", why, terms)
         if step is not None:
@@ -157,10 +159,10 @@ def _remove_finalizer(volume: Volume, cluster: ClusterState, terms: Terms) -> Ac
 def _resume(volume: Volume, driver: DriverView, pending: Deleting, cluster: ClusterState) -> Action:
     """Go on with a long deletion: keep the driver's state on the volume, wait, then call the hook again."""
     resume = pending.resume(_recorded_state(volume), cluster.monotonic())
+    # On the volume, another process finds it: it goes on with the same job.
     if resume.write:
-        kept = write_intent(DeleteIntent(v=INTENT_VERSION, delete_state=dict(pending.state)))
-        body = {"metadata": {"annotations": {names.INTENT: kept}}}
-        return Patch(kind=VOLUMES, target=volume, body=body, why="keep the driver's state")
+        kept = DeleteIntent(v=INTENT_VERSION, delete_state=dict(pending.state))
+        return record(volume, kept, why="keep the driver's state")
     if resume.seconds:
         return Wait(reason=f'driver "{driver.name}" is deleting the asset', seconds=resume.seconds)
     return run_on_asset("delete", volume, driver)

@@ -33,10 +33,10 @@ from volplane.reclaim.scrub_claim import (
     claim_lost,
     give_back,
     hold,
-    needs_claim,
     record,
     released_from,
     remove_stray_claim,
+    scrub_key,
 )
 from volplane.reclaim.scrub_pod import (
     LONGEST_FAILURE,
@@ -51,6 +51,7 @@ from volplane.reclaim.scrub_pod import (
 )
 from volplane.requests import RecycleRequest
 from volplane.state.cluster_state import ClusterState, claims_of_pod, finished
+from volplane.state.naming import volume_source
 from volplane.state.progress import BackendErased, Erasing, ScrubPlan, VolumeProgress
 from volplane.state.records import INTENT_VERSION, RecycleIntent, recycle_intent_of
 
@@ -73,6 +74,7 @@ _MOST_STRANGERS = 3
 def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads, terms: Terms) -> Action:
     """Return the next action for a volume to be erased, if its claim is gone (see `delete.require_claim_gone`)."""
     intent = recycle_intent_of(volume)
+    # Another installation works on it.
     if (wait := scrub_conflict(volume, intent, cluster)) is not None:
         return wait
     reference = released_from(volume, intent)
@@ -103,6 +105,7 @@ def end_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads, terms: Te
 def abandon_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     """Return the next action after policy or reference have changed: stop the pod, then drop the intent."""
     intent = recycle_intent_of(volume)
+    # Another installation works on it.
     if (wait := scrub_conflict(volume, intent, cluster)) is not None:
         return wait
     # The pod and the claim may be those of a newer leader.
@@ -113,8 +116,7 @@ def abandon_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Ac
         return step
     if intent is not None and (step := give_back(volume, intent, cluster, reads)) is not None:
         return step
-    body = {"metadata": {"annotations": {names.INTENT: None}}}
-    return Patch(kind=VOLUMES, target=volume, body=body, why="the scrub is abandoned")
+    return record(volume, None, why="the scrub is abandoned")
 
 
 def recycles(volume: Volume) -> bool:
@@ -173,7 +175,7 @@ def _remove_stray_pod(key: str, volume: Volume | None, cluster: ClusterState, re
 
 def _pod_of(volume: Volume, cluster: ClusterState) -> Pod | None:
     """Return the pod that has the name of the volume's scrubber, which may be a stranger."""
-    return cluster.pods.get(f"{cluster.namespace}/{pod_name(volume)}")
+    return cluster.pods.get(scrub_key(volume, cluster))
 
 
 def _remove_pod_of(volume: Volume, cluster: ClusterState, *, why: str) -> Action | None:
@@ -209,6 +211,7 @@ def _by_record(
     """Return the next action by how far the scrub is."""
     lookup = driver_of(volume, cluster)
     driver = lookup.driver
+    # Without its driver nothing is erased, and the volume is not offered.
     if driver is None or not driver.supports("recycle"):
         return _without_recycler(volume, lookup, terms)
     # The data of the other volume would be erased with it.
@@ -252,6 +255,7 @@ class Scrub:
 
     def next_step(self) -> Action:
         intent, cluster = self.intent, self.cluster
+        # A person decides: further attempts would hide what is wrong.
         if intent.given_up:
             return self._given_up()
         # Only the leader goes on: another one may have another pod in mind.
@@ -292,6 +296,7 @@ class Scrub:
         if intent.held_by:
             return self._create_pod(ScrubPlan(None))
         progress = cluster.progress.volumes.get(volume.uid)
+        # A failure is shown before the next try.
         if why := progress.unreported_failure:
             step, _ = report_failure(volume, _FAILED, why, self.terms)
             if step is not None:
@@ -301,6 +306,7 @@ class Scrub:
                 return self._note("the backend erased it", erased=True)
             case Erasing() as pending:
                 resume = pending.resume(intent.state, cluster.monotonic())
+                # On the volume, another process finds it: it goes on with the same job.
                 if resume.write:
                     return self._note("keep the driver's state", state=dict(pending.state))
                 if resume.seconds:
@@ -311,11 +317,13 @@ class Scrub:
 
     def _create_pod(self, plan: ScrubPlan) -> Action:
         volume, intent, cluster = self.volume, self.intent, self.cluster
-        if intent.held_by or (plan.volume is None and needs_claim(volume)):
+        # A pod mounts a volume with a csi source only by a claim.
+        if intent.held_by or (plan.volume is None and volume_source(volume).kind == "csi"):
             plan = ScrubPlan(None)
             if (step := hold(volume, intent, cluster, self.reads)) is not None:
                 return step
-        key = f"{cluster.namespace}/{pod_name(volume)}"
+        key = scrub_key(volume, cluster)
+        # A pod that the cache lacks may be erasing it.
         if not self.reads.has(PODS, key):
             return Read(PODS, key, why="does a pod of this name exist?")
         try:
@@ -329,6 +337,7 @@ class Scrub:
         """Return the next action if a pod has the scrubber's name: of this attempt, an earlier one, or a stranger."""
         volume, intent, cluster = self.volume, self.intent, self.cluster
         made = sealed_spec(pod, cluster.sealer)
+        # Others could have made it, with a command that erases nothing.
         if made is None:
             return self._remove_stranger(pod, "volplane did not make it so")
         # Its success would say nothing about what was written after that scrub.
@@ -359,8 +368,19 @@ class Scrub:
             if not self.reads.has(VOLUMES, self.volume.key):
                 return Read(VOLUMES, self.volume.key, why="is it still ours to scrub?")
             return self._note(f"permit pod {pod.name}", pod=pod.uid)
+        # It may start only as it was made.
         if gated:
-            return self._unlike_made(pod, made) or self._lift_gate(pod)
+            if (step := self._unlike_made(pod, made)) is not None:
+                return step
+            # The gate of the pod as it was compared: the write is refused if it has changed since.
+            live = self.reads.get(WHOLE_PODS, pod.key)
+            assert isinstance(live, WholePod)  # noqa: S101 -- `_unlike_made` has read it
+            gates = live.spec.get("schedulingGates") or ()
+            left = [{"name": gate["name"]} for gate in gates if gate["name"] != SCRUB_GATE]
+            # The cache will show soon that it is gone.
+            if len(left) == len(gates):
+                return Wait(reason=f"the scheduling gate of scrubber pod {pod.key} is removed")
+            return Patch(kind=PODS, target=live, body={"spec": {"schedulingGates": left}}, why="lift the gate")
         match pod.status.phase:
             case "Succeeded":
                 # What was changed may report success while the contents are still there.
@@ -385,17 +405,6 @@ class Scrub:
             "admission webhook or the person that changed it"
         )
         return self._note("the scrubber pod was changed", failed=why, given_up=True)
-
-    def _lift_gate(self, pod: Pod) -> Action:
-        """Remove the gate of the pod as it was compared: the write is refused if it has changed since."""
-        live = self.reads.get(WHOLE_PODS, pod.key)
-        assert isinstance(live, WholePod)  # noqa: S101 -- `_unlike_made` has read it
-        gates = [gate["name"] for gate in live.spec.get("schedulingGates") or ()]
-        if SCRUB_GATE not in gates:
-            # The cache will show that soon.
-            return Wait(reason=f"the scheduling gate of scrubber pod {live.key} is removed")
-        left = [{"name": name} for name in gates if name != SCRUB_GATE]
-        return Patch(kind=PODS, target=live, body={"spec": {"schedulingGates": left}}, why="lift the gate")
 
     def _next_attempt(self) -> Action:
         """Report the failure and remove the pod; after a pause start the next attempt, or give up."""

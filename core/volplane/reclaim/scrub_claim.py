@@ -21,7 +21,7 @@ from volplane.reclaim.scrub_pod import pod_name
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_volume, mode_of
 from volplane.state.naming import volume_source
-from volplane.state.records import RecycleIntent, Sealer, recycle_intent_of, write_intent
+from volplane.state.records import DeleteIntent, RecycleIntent, Sealer, recycle_intent_of, write_intent
 
 __all__ = [
     "cannot_make",
@@ -29,18 +29,13 @@ __all__ = [
     "give_back",
     "held_for_scrub",
     "hold",
-    "needs_claim",
     "record",
     "released_from",
     "remove_stray_claim",
+    "scrub_key",
 ]
 
 _SEAL: Final = "volplane.dev/scrub-seal"
-
-
-def needs_claim(volume: Volume) -> bool:
-    """Return whether a pod can mount this volume only through a claim."""
-    return volume_source(volume).kind == "csi"
 
 
 def held_for_scrub(volume: Volume) -> bool:
@@ -68,7 +63,7 @@ def _former(intent: RecycleIntent) -> ObjectReference:
 
 def hold(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: LiveReads) -> Action | None:
     """Return the next step until the volume is bound to a claim of ours; None then."""
-    key = _key(volume, cluster)
+    key = scrub_key(volume, cluster)
     claim = cluster.claims.get(key)
     if _holds(volume, intent):
         # A claim of its name with another uid is not bound to the volume.
@@ -114,8 +109,8 @@ def cannot_make(volume: Volume, what: str) -> EventRecord:
 def claim_lost(volume: Volume, intent: RecycleIntent, cluster: ClusterState) -> str:
     """Return why the pod may not erase this volume, though it is the pod that was made; "" if nothing is wrong."""
     if not intent.held_by:
-        return "the pod has no claim" if needs_claim(volume) else ""
-    key = _key(volume, cluster)
+        return "the pod has no claim" if volume_source(volume).kind == "csi" else ""
+    key = scrub_key(volume, cluster)
     claim = cluster.claims.get(key)
     right = claim is not None and claim.uid == intent.held_by and claim.spec.volume_name == volume.name
     return "" if right and _holds(volume, intent) else f"claim {key} is not the one it was made with"
@@ -126,11 +121,13 @@ def give_back(volume: Volume, intent: RecycleIntent, cluster: ClusterState, read
 
     The pod must be gone.
     """
-    claim = cluster.claims.get(_key(volume, cluster))
+    claim = cluster.claims.get(scrub_key(volume, cluster))
+    # A claim of this name that others made is left where it is.
     if claim is not None and _is_ours(claim, volume, cluster.sealer):
         if claim.terminating:
             return Wait(reason=f"the scrub's claim {claim.key} is going away")
         return Delete(kind=CLAIMS, target=claim, why="the scrub is over", exact=False)
+    # It refers to what it was released from, or to what a person has written.
     if not _holds(volume, intent):
         return None
     return _restore(volume, intent, cluster, reads, why="the scrub is over")
@@ -141,6 +138,7 @@ def remove_stray_claim(key: str, volume: Volume | None, cluster: ClusterState) -
     if volume is not None and volume.annotation(names.INTENT) is not None:
         return None
     for claim in cluster.claims.by_index("volume", key):
+        # Claims that others made are theirs, whatever volume they name.
         if claim.namespace == cluster.namespace and _sealed_uid(claim, cluster.sealer):
             if claim.terminating:
                 return None
@@ -148,13 +146,14 @@ def remove_stray_claim(key: str, volume: Volume | None, cluster: ClusterState) -
     return None
 
 
-def _key(volume: Volume, cluster: ClusterState) -> str:
+def scrub_key(volume: Volume, cluster: ClusterState) -> str:
+    """Return `namespace/name` of the claim, and of the pod."""
     return f"{cluster.namespace}/{pod_name(volume)}"
 
 
 def _restore(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: LiveReads, *, why: str) -> Action:
     """Let the volume refer to what it was released from, once a live read has shown that the scrub's claim is gone."""
-    key = _key(volume, cluster)
+    key = scrub_key(volume, cluster)
     # As long as that claim exists, the volume is bound to it.
     if not reads.has(CLAIMS, key):
         return Read(CLAIMS, key, why="is the claim of the scrub really gone?")
@@ -166,27 +165,25 @@ def _restore(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads
 
 def record(
     volume: Volume,
-    intent: RecycleIntent,
+    intent: RecycleIntent | DeleteIntent | None,
     *,
     why: str,
     spec: Mapping[str, Any] | None = None,
     events: tuple[EventRecord, ...] = (),
 ) -> Patch:
-    """Return the write of the intent, and of these fields of the volume's spec."""
-    body: dict[str, Any] = {"metadata": {"annotations": {names.INTENT: write_intent(intent)}}}
+    """Return the write of the intent, with None of its end, and of these fields of the volume's spec."""
+    body: dict[str, Any] = {
+        "metadata": {"annotations": {names.INTENT: None if intent is None else write_intent(intent)}}
+    }
     if spec is not None:
         body["spec"] = spec
     return Patch(kind=VOLUMES, target=volume, body=body, why=why, events=events)
 
 
-def _sealed(name: str, uid: str) -> tuple[str, bytes]:
-    return f"scrub claim {name}", uid.encode()
-
-
 def _sealed_uid(claim: Claim, sealer: Sealer) -> str:
     """Return the uid of the volume that this claim scrubs; "" if volplane did not make the claim."""
     uid, seal = claim.annotation(names.SCRUB_VOLUME_UID), claim.annotation(_SEAL)
-    return uid if uid and seal and sealer.signed(*_sealed(claim.name, uid), seal) else ""
+    return uid if uid and seal and sealer.signed(f"scrub claim {claim.name}", uid.encode(), seal) else ""
 
 
 def _is_ours(claim: Claim, volume: Volume, sealer: Sealer) -> bool:
@@ -205,6 +202,7 @@ def _body(volume: Volume, cluster: ClusterState) -> dict[str, Any]:
     }
     if spec.volume_attributes_class_name:
         wanted["volumeAttributesClassName"] = spec.volume_attributes_class_name
-    annotations = {names.SCRUB_VOLUME_UID: volume.uid, _SEAL: cluster.sealer.sign(*_sealed(name, volume.uid))}
+    seal = cluster.sealer.sign(f"scrub claim {name}", volume.uid.encode())
+    annotations = {names.SCRUB_VOLUME_UID: volume.uid, _SEAL: seal}
     metadata = {"name": name, "namespace": cluster.namespace, "annotations": annotations}
     return CLAIMS.body(metadata=metadata, spec=msgspec.to_builtins(wanted))
