@@ -249,14 +249,6 @@ class Pauses:
         if not names:
             del self.by_asset[pause.run.driver, pause.run.asset]
 
-    def drop_others(self, run: Run) -> Iterator[Pause]:
-        """Drop the failed operations on the asset of `run`, which is about to change what they failed on."""
-        for name in sorted(self.by_asset.get((run.driver, run.asset), ())):
-            pause = self.by_name[name]
-            if pause.failures and not apart(run.node, pause.run.node):
-                self.drop(pause)
-                yield pause
-
     def _delay_over(self, pause: Pause) -> None:
         if not pause.failures:
             self._resume(pause)

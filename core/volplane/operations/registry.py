@@ -92,8 +92,12 @@ class OperationRegistry:
         operation = Operation(run, name, work, requeue, asyncio.get_running_loop().time(), failures)
         operation.context.run(logs.bind, operation=name, driver=run.driver)
         operation.context.run(RUNNING.set, operation)
-        for other in self._pauses.drop_others(run):
-            operation.waiters[other.name] = other.requeue
+        # It is about to change what others on the asset have failed on: they are tried again after it.
+        for other in sorted(self._pauses.by_asset.get((run.driver, run.asset), ())):
+            pause = self._pauses.by_name[other]
+            if pause.failures and not apart(run.node, pause.run.node):
+                self._pauses.drop(pause)
+                operation.waiters[other] = pause.requeue
         self._operations[name] = operation
         self._holders.setdefault((run.driver, run.asset), {})[run.node] = operation
         queue = self._queues.get(run.driver)
@@ -342,10 +346,9 @@ class OneShots:
     def __init__(self, dispatcher: Dispatcher, verb: str, handler: Handler) -> None:
         """handler: its work returns what was done, as a sentence; `Again` goes on with it after a pause."""
         self._dispatcher = dispatcher
-        self._handler = handler
         self.statuses: dict[str, OneShotStatus] = {}
         """By name of the operation, those started last and those that run."""
-        dispatcher.register(verb, self._handle)
+        dispatcher.register(verb, lambda run: functools.partial(self._recorded, run, handler(run)))
 
     def start(self, runs: Iterable[Run]) -> None:
         """Start them all, except those that run already. Earlier ones that have ended are forgotten."""
@@ -365,18 +368,13 @@ class OneShots:
         except OperationError as error:
             self.statuses[run.name] = OneShotStatus(state=OneShotState.REFUSED, detail=str(error))
 
-    def _handle(self, run: Run) -> Work:
-        work = self._handler(run)
-
-        async def recorded() -> None:
-            try:
-                done = await work()
-            except Again:
-                raise
-            except Exception as error:
-                text = str(error) or type(error).__name__
-                self.statuses[run.name] = OneShotStatus(state=OneShotState.FAILED, detail=text)
-                raise
-            self.statuses[run.name] = OneShotStatus(state=OneShotState.DONE, detail=done or "")
-
-        return recorded
+    async def _recorded(self, run: Run, work: Work) -> None:
+        try:
+            done = await work()
+        except Again:
+            raise
+        except Exception as error:
+            text = str(error) or type(error).__name__
+            self.statuses[run.name] = OneShotStatus(state=OneShotState.FAILED, detail=text)
+            raise
+        self.statuses[run.name] = OneShotStatus(state=OneShotState.DONE, detail=done or "")

@@ -29,7 +29,6 @@ from volplane.kube.objects import Claim, Pod, Volume, WholePod
 from volplane.operations import Work
 from volplane.reclaim.delete import Terms, VolumeOperation, failed, report_failure
 from volplane.reclaim.scrub_claim import (
-    cannot_make,
     claim_lost,
     give_back,
     hold,
@@ -330,7 +329,7 @@ class Scrub:
             body = pod_body(volume, intent, plan, self.terms.scrub, namespace=cluster.namespace, sealer=cluster.sealer)
         except Unmountable as error:
             return failed(volume, _FAILED, str(error), self.terms)
-        refused = cannot_make(volume, "pod")
+        refused = warning(VOLUMES, volume, _FAILED, "The pod that scrubs it cannot be created")
         return Create(kind=PODS, body=body, why=f"scrub attempt {intent.attempt}", failure_event=refused)
 
     def _with_pod(self, pod: Pod) -> Action:

@@ -24,7 +24,6 @@ from volplane.state.naming import volume_source
 from volplane.state.records import DeleteIntent, RecycleIntent, Sealer, recycle_intent_of, write_intent
 
 __all__ = [
-    "cannot_make",
     "claim_lost",
     "give_back",
     "held_for_scrub",
@@ -76,7 +75,7 @@ def hold(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: Li
     if claim is None:
         if not reads.has(CLAIMS, key):
             return Read(CLAIMS, key, why="does a claim of this name exist?")
-        refused = cannot_make(volume, "claim")
+        refused = warning(VOLUMES, volume, "VolumeFailedRecycle", "The claim that scrubs it cannot be created")
         body = _body(volume, cluster)
         return Create(kind=CLAIMS, body=body, why="a claim for the scrubber pod", failure_event=refused)
     if claim.terminating:
@@ -99,11 +98,6 @@ def hold(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: Li
         "resourceVersion": None,
     }
     return record(volume, kept, why=f"hold it by claim {key}", spec={"claimRef": wanted})
-
-
-def cannot_make(volume: Volume, what: str) -> EventRecord:
-    """Return the event for a pod or claim of the scrub that the server refuses, such as for a quota."""
-    return warning(VOLUMES, volume, "VolumeFailedRecycle", f"The {what} that scrubs it cannot be created")
 
 
 def claim_lost(volume: Volume, intent: RecycleIntent, cluster: ClusterState) -> str:
