@@ -7,7 +7,6 @@ ours. Source: pkg/controller/volume/attachdetach of Kubernetes, and kubernetes-c
 """
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import Final
 
 from volplane.attach.attach_detach import AttachDetachState, waiting_nodes
@@ -54,7 +53,6 @@ def _csi_drivers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     if not publishes and not (attacher and deps.loaded.attaches):
         return
     cluster, queue = deps.cluster, deps.queue("csidrivers")
-    decide = partial(decide_csi_driver, cluster=cluster, attacher=attacher, capacity=capacity)
 
     def subscribe() -> None:
         cluster.csi_drivers.subscribe(lambda old, new: queue.enqueue((new or old or KubeObject()).name))
@@ -64,7 +62,7 @@ def _csi_drivers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     yield Controller(
         queue="csidrivers",
         cache=cluster.csi_drivers,
-        decide=lambda key, _: decide(key),
+        decide=lambda key, _: decide_csi_driver(key, cluster, attacher=attacher, capacity=capacity),
         watches=(Watch(cache=cluster.csi_drivers),),
         subscribe=subscribe,
         resync=deps.drivers.names,
@@ -81,7 +79,7 @@ def _attach_detach(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     yield Controller(
         queue="attach-detach",
         cache=cluster.attachments,
-        awaited=partial(waiting_nodes, cluster=cluster),
+        awaited=lambda claim: waiting_nodes(claim, cluster),
         decide=both.reconcile_pair,
         watches=(Watch(cache=cluster.pods), Watch(cache=cluster.attachments), Watch(cache=cluster.csi_drivers)),
         subscribe=both.subscribe,

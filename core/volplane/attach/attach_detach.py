@@ -164,7 +164,14 @@ def _blocked(
     nodes = ", ".join(sorted({each.spec.node_name for each in others}))
     reason = f"it is attached to {nodes}, and may be on one node at a time"
     theirs = [pod for other in others for pod, _ in users_of(Pair(other.spec.node_name, pair.volume), state.cluster)]
-    if not any(_holds(pair.volume, each, theirs, state) for each in others):
+    # Unless a pod, the node or a failure keeps it there, its detach is about to begin.
+    if not any(
+        each.status.detach_error is not None
+        if each.terminating
+        else theirs or _mounted(Pair(each.spec.node_name, pair.volume), state)
+        for each in others
+        if each.status.attached
+    ):
         return Decision(Wait(reason=reason))
     failures = "".join(
         f"; it cannot be detached from {each.spec.node_name}: {each.status.detach_error.message}"
@@ -177,16 +184,6 @@ def _blocked(
     )
     about = "multi-attach, and no detach" if failures else "multi-attach"
     return Decision(Wait(reason=f"{reason}{failures}", events=events), about=about)
-
-
-def _holds(unique: str, attachment: VolumeAttachment, users: Sequence[Pod], state: AttachDetachState) -> bool:
-    """Return whether it is attached there, and a pod, the node or a failure keeps it from being detached now."""
-    if not attachment.status.attached:
-        return False
-    if attachment.terminating:
-        return attachment.status.detach_error is not None
-    other = Pair(attachment.spec.node_name, unique)
-    return bool(users) or _mounted(other, state.cluster.nodes.get(other.node), state)
 
 
 def _multi_attach_text(volume: Volume, pod: Pod, others: Sequence[Pod]) -> str:
@@ -241,7 +238,7 @@ def _unwanted(pair: Pair, attachment: VolumeAttachment, state: AttachDetachState
         about = f"error {attachment.uid} {error.time}"
         return Decision(Wait(reason=f"{reason}: {error.message}"), about=about, failed=True)
     node = state.cluster.nodes.get(pair.node)
-    mounted = _mounted(pair, node, state)
+    mounted = _mounted(pair, state)
     forced, left = _force(pair, node, state) if mounted else ("", None)
     if mounted and not forced:
         return Decision(Wait(reason=f"node {pair.node} still uses it", seconds=left))
@@ -253,8 +250,9 @@ def _unwanted(pair: Pair, attachment: VolumeAttachment, state: AttachDetachState
     return Decision(Delete(kind=ATTACHMENTS, target=attachment, why=why, exact=False), forced=forced)
 
 
-def _mounted(pair: Pair, node: Node | None, state: AttachDetachState) -> bool:
+def _mounted(pair: Pair, state: AttachDetachState) -> bool:
     """Return whether its kubelet may use it. For a node that is gone its last report counts; without one it may."""
+    node = state.cluster.nodes.get(pair.node)
     if node is not None:
         return _among(pair, volumes_in_use(node))
     known = state.last_in_use.get(pair.node)
@@ -323,12 +321,12 @@ def _stays(pair: Pair, node: Node, state: AttachDetachState) -> bool:
         return True  # It is no CSI volume: others have written it.
     attachment, wanted = state.cluster.attachments.get(pair.attachment), is_wanted(pair, state.cluster)
     if attachment is None and not wanted:
-        return _mounted(pair, node, state) and not _force(pair, node, state)[0]
+        return _mounted(pair, state) and not _force(pair, node, state)[0]
     if attachment is None or attachment.terminating or not attachment.status.attached:
         return False
     if wanted:
         return not _outlived(attachment, node) or pair.volume in volumes_in_use(node)
-    return _mounted(pair, node, state) and not _force(pair, node, state)[0]
+    return _mounted(pair, state) and not _force(pair, node, state)[0]
 
 
 def _appears(pair: Pair, node: Node, state: AttachDetachState) -> bool:

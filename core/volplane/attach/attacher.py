@@ -152,8 +152,8 @@ def _driver_for(volume: Volume, candidates: tuple[str, ...], cluster: ClusterSta
     maker = _unusable_maker(volume, candidates, cluster)
     if maker.next is not None or maker.reason:
         return maker
-    name = candidates[0] if len(candidates) == 1 else ""
-    if not name:
+    name = candidates[0]
+    if len(candidates) > 1:
         owner = driver_of(volume, cluster)
         if owner.next is not None:
             return owner
@@ -213,35 +213,29 @@ def _detach_step(attachment: VolumeAttachment, candidates: tuple[str, ...], clus
     finalizer = attacher_finalizer(attachment.spec.attacher)
     if not attachment.has_finalizer(finalizer):
         return Settled()
-    record, lookup = _recorded(attachment, candidates, cluster)
+    name = attachment.spec.source.persistent_volume_name or ""
+    volume, node = cluster.volumes.get(name), cluster.nodes.get(attachment.spec.node_name)
+    record = true_record(attachment, volume)
+    if record is not None:
+        lookup = driver_named(record.driver, cluster)
+        if lookup == DriverLookup():
+            lookup = DriverLookup(reason=f'driver "{record.driver}" is not configured here')
+    elif volume is None:
+        lookup = DriverLookup(reason=f'PersistentVolume "{name}" is gone, and nothing else says what was attached')
+    else:
+        # Another attacher attached it, or the record was edited: the volume says what is to be detached.
+        lookup = _driver_for(volume, candidates, cluster)
+        if lookup.driver is not None:
+            record = intent_of(volume, lookup.driver, node.uid if node is not None else "", cluster.cluster_id)
     if lookup.driver is None or record is None:
         by_hand = f"remove the finalizer {finalizer} to accept that the backend may still have it attached"
         return lookup.next or _cannot(attachment, "detach", f"{lookup.reason}; {by_hand}", cluster)
+    # What is detached must be on record before the volume, which says it now, may go.
     if attachment_intent_of(attachment) != record:
         return _write_record(attachment, record, why="record what is detached")
     if not lookup.driver.info.attach_required:
-        return _detached(attachment)
+        return _detached(attachment)  # Its driver does not attach any more: nothing is left at the node.
     return _go_on("detach", attachment, record, cluster)
-
-
-def _recorded(
-    attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: ClusterState
-) -> tuple[AttachmentIntent | None, DriverLookup]:
-    """Return what to detach, and the driver that detaches it. Without a record another attacher attached it."""
-    name = attachment.spec.source.persistent_volume_name or ""
-    volume = cluster.volumes.get(name)
-    record = true_record(attachment, volume)
-    if record is not None:
-        found = driver_named(record.driver, cluster)
-        missing = DriverLookup(reason=f'driver "{record.driver}" is not configured here')
-        return record, missing if found == DriverLookup() else found
-    if volume is None:
-        return None, DriverLookup(reason=f'PersistentVolume "{name}" is gone, and nothing else says what was attached')
-    found = _driver_for(volume, candidates, cluster)
-    if found.driver is None:
-        return None, found
-    node = cluster.nodes.get(attachment.spec.node_name)
-    return intent_of(volume, found.driver, node.uid if node is not None else "", cluster.cluster_id), found
 
 
 def _detached(attachment: VolumeAttachment) -> Patch:

@@ -113,8 +113,6 @@ class AttachmentComparison:
     def _attached(self, driver: str) -> Iterator[tuple[VolumeAttachment, AttachmentIntent]]:
         return ((each, record) for each, record in self._of(driver) if each.status.attached and not each.terminating)
 
-    # --- attachments without what they say -----------------------------------------------------------------------
-
     def _find_lost(self, driver: str, listed: Mapping[str, ListedAsset], before: Container[str]) -> None:
         busy = {state.key for state in self.deps.registry.snapshot()}
         for attachment, record in list(self._attached(driver)):
@@ -131,8 +129,6 @@ class AttachmentComparison:
             else:
                 self._missing.add(attachment.uid)
         self._missing &= {each.uid for name in self.drivers for each, _ in self._attached(name)}
-
-    # --- what is attached without an attachment ------------------------------------------------------------------
 
     def _find_unexpected(
         self, driver: str, listed: Mapping[str, ListedAsset], stood: Mapping[str, list[VolumeAttachment]]

@@ -254,13 +254,9 @@ def wanted_or_attached(cluster: ClusterState) -> list[str]:
 
 def count_volumes(cluster: ClusterState) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]:
     """Count, for metrics, the pairs by plugin and state of the world, and the volumes of pods by node and plugin."""
-    wanted: set[Pair] = set()
-    in_use: Counter[tuple[str, str]] = Counter()
-    for pod in cluster.pods.values():
-        for pair in pairs_of_pod(pod, cluster):
-            in_use[pair.node, plugin_label(csi_parts(pair.volume)[0])] += 1
-            if not finished(pod):
-                wanted.add(pair)
+    pairs = [(pair, pod) for pod in cluster.pods.values() for pair in pairs_of_pod(pod, cluster)]
+    in_use = Counter((pair.node, plugin_label(csi_parts(pair.volume)[0])) for pair, _ in pairs)
+    wanted = {pair for pair, pod in pairs if not finished(pod)}
     worlds = Counter((plugin_label(csi_parts(pair.volume)[0]), "desired_state_of_world") for pair in wanted)
     worlds.update(
         (plugin_label(each.spec.attacher), "actual_state_of_world")

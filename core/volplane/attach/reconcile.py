@@ -161,14 +161,13 @@ class AttachDetach:
                 self._queue_pod(pod)
 
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
-        present = new or old
-        if present is None or _unchanged(old, new, lambda claim: (claim.status.phase, claim.spec.volume_name)):
+        if _unchanged(old, new, lambda claim: (claim.status.phase, claim.spec.volume_name)):
             return
-        for name in {each.spec.volume_name for each in (old, new) if each is not None} - {""}:
+        for name in {each.spec.volume_name for each in (old, new) if each is not None}:
             volume = self.state.cluster.volumes.get(name)
             if volume is not None:
                 self._queue_volume(volume)
-        self._queue_claim(present.key)
+        self._queue_claim((new or old or Claim()).key)
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
         if _unchanged(old, new, lambda volume: (volume.spec.claim_ref, volume.spec.csi, volume.spec.access_modes)):
@@ -187,11 +186,9 @@ class AttachDetach:
                 self._queue_volume(volume)
 
     def attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> None:
-        present, cluster = new or old, self.state.cluster
+        present, cluster = new or old or VolumeAttachment(), self.state.cluster
         # What its attacher records on it decides nothing.
-        if present is None or _unchanged(
-            old, new, lambda each: (each.terminating, each.status, each.annotation(names.NODE_UID))
-        ):
+        if _unchanged(old, new, lambda each: (each.terminating, each.status, each.annotation(names.NODE_UID))):
             return
         self._queue(pair_of_attachment(present, cluster))
         if new is not None and (
@@ -206,21 +203,20 @@ class AttachDetach:
             self._queue_wanted(f"{CSI_PREFIX}{asset_name(present.spec.attacher, record.handle)}")
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
-        present, state = new or old, self.state
-        if present is None:
-            return
-        name = present.name
+        state, cluster, name = self.state, self.state.cluster, (new or old or Node()).name
         if new is None:
-            state.last_in_use[name] = frozenset(volumes_in_use(present))
+            state.last_in_use[name] = frozenset(volumes_in_use(old or Node()))
         else:
             state.last_in_use.pop(name, None)
+        same = _unchanged(old, new, lambda node: (is_managed(node), is_ready(node), out_of_service(node)))
         # These facts concern every volume on the node.
-        if (
-            old is None
-            or new is None
-            or not _unchanged(old, new, lambda node: (is_managed(node), is_ready(node), out_of_service(node)))
-        ):
-            self._queue_node(name)
+        if old is None or new is None or not same:
+            self.nodes.enqueue(name)
+            for attachment in cluster.attachments.by_index("node", name):
+                self._queue(pair_of_attachment(attachment, cluster))
+            self._queue_named(name, listed_volumes(new) if new is not None else ())
+            for pod in cluster.pods.by_index("node", name):
+                self._queue_pod(pod)
             return
         self._queue_named(name, set(volumes_in_use(old)) ^ set(volumes_in_use(new)))
         if old.status.volumes_attached != new.status.volumes_attached:
@@ -230,16 +226,6 @@ class AttachDetach:
             state.withdrawn.update(Pair(name, each).key for each in withdrawn.difference(volumes_in_use(new)))
             state.withdrawn.difference_update(Pair(name, each).key for each in added)
             self._queue_named(name, withdrawn | (added - state.reports.get(name, set())))
-
-    def _queue_node(self, name: str) -> None:
-        cluster = self.state.cluster
-        self.nodes.enqueue(name)
-        for attachment in cluster.attachments.by_index("node", name):
-            self._queue(pair_of_attachment(attachment, cluster))
-        node = cluster.nodes.get(name)
-        self._queue_named(name, listed_volumes(node) if node is not None else ())
-        for pod in cluster.pods.by_index("node", name):
-            self._queue_pod(pod)
 
     def _queue_named(self, node: str, volumes: Iterable[str]) -> None:
         for volume in volumes:
