@@ -20,7 +20,6 @@ from volplane.attach.desired import (
     elsewhere,
     is_managed,
     is_ready,
-    is_wanted,
     listed_volumes,
     named_by_controller,
     out_of_service,
@@ -100,7 +99,7 @@ def decide_pair(pair: Pair, state: AttachDetachState, reads: LiveReads) -> Decis
         users, volume = [pod for pod, _ in found], found[0][1]
         return _wanted(pair, attachment, volume, users, state)._replace(wanted=True)
     if attachment is None or not named_by_controller(attachment):
-        return Decision(Settled())
+        return Decision(Settled())  # An attachment with another name is not ours to delete.
     if not csi_parts(pair.volume)[0]:
         name = attachment.spec.source.persistent_volume_name or ""
         if pair_of_attachment(attachment, state.cluster) != pair:
@@ -128,7 +127,7 @@ def _wanted(
     if not attached:
         return _awaited(attachment, volume, users, state.cluster)
     if node is None or not is_managed(node) or pair.volume in listed_volumes(node):
-        return Decision(Settled())
+        return Decision(Settled())  # Events of the success were recorded before the node listed it.
     text = f'AttachVolume.Attach succeeded for volume "{volume.name}" '
     events = tuple(EventRecord(PODS, pod, "Normal", "SuccessfulAttachVolume", text) for pod in users)
     return Decision(Settled(events=events), about=f"attached {attachment.uid}")
@@ -139,7 +138,8 @@ def _create(pair: Pair, volume: Volume, users: Sequence[Pod], state: AttachDetac
     if node is None:
         return Decision(Wait(reason=f"node {pair.node} does not exist"))
     if not is_managed(node):
-        return Decision(Settled())
+        return Decision(Settled())  # Its kubelet attaches for itself.
+    # On two nodes at once, both would write to the file system of the volume.
     if others := elsewhere(pair, state.cluster):
         return _blocked(pair, volume, users, others, state)
     if state.creating.get(pair.volume, pair.key) != pair.key:
@@ -260,6 +260,7 @@ def _mounted(pair: Pair, state: AttachDetachState) -> bool:
 
 
 def _among(pair: Pair, volumes: Iterable[str]) -> bool:
+    """Return whether a node's list has the volume, by its name or by that of the attachment."""
     if csi_parts(pair.volume)[0]:
         return pair.volume in volumes
     return any(Pair(pair.node, each).attachment == pair.volume for each in volumes)
@@ -274,7 +275,7 @@ def _force(pair: Pair, node: Node | None, state: AttachDetachState) -> tuple[str
     if out_of_service(node):
         return ("timeout" if expired else "out-of-service"), None
     if is_ready(node) or never:
-        return "", None
+        return "", None  # A healthy kubelet unmounts it. By force, what it has not written yet would be lost.
     return ("timeout", None) if expired else ("", left)
 
 
@@ -289,7 +290,7 @@ def decide_node(name: str, state: AttachDetachState) -> Action:
     """
     node = state.cluster.nodes.get(name)
     if node is None or not is_managed(node):
-        return Settled()
+        return Settled()  # The kubelet writes the list itself.
     listed = {each.name: each.device_path for each in node.status.volumes_attached or ()}
     report = dict(listed)
     for unique in state.reports.get(name, ()):
@@ -311,7 +312,7 @@ def report_differs(pair: Pair, state: AttachDetachState) -> bool:
     """Return whether what `decide_node` would write about this volume is not what the node lists."""
     node = state.cluster.nodes.get(pair.node)
     if node is None or not is_managed(node):
-        return False
+        return False  # The kubelet writes the list itself.
     return not _stays(pair, node, state) if _among(pair, listed_volumes(node)) else _appears(pair, node, state)
 
 
@@ -319,11 +320,13 @@ def _stays(pair: Pair, node: Node, state: AttachDetachState) -> bool:
     """Return whether a volume that is reported stays so."""
     if not csi_parts(pair.volume)[0]:
         return True  # It is no CSI volume: others have written it.
-    attachment, wanted = state.cluster.attachments.get(pair.attachment), is_wanted(pair, state.cluster)
+    attachment, wanted = state.cluster.attachments.get(pair.attachment), bool(users_of(pair, state.cluster))
+    # What the kubelet uses stays listed: the report is withdrawn only of what is about to be detached.
     if attachment is None and not wanted:
         return _mounted(pair, state) and not _force(pair, node, state)[0]
     if attachment is None or attachment.terminating or not attachment.status.attached:
-        return False
+        return False  # It is not attached, or about to be detached: the kubelet must not mount it.
+    # What is attached to the machine that had the node's name before is not at this one.
     if wanted:
         return not _outlived(attachment, node) or pair.volume in volumes_in_use(node)
     return _mounted(pair, state) and not _force(pair, node, state)[0]
@@ -339,7 +342,7 @@ def _appears(pair: Pair, node: Node, state: AttachDetachState) -> bool:
     if attachment is None or attachment.terminating or not attachment.status.attached or state.deletion_pending(pair):
         return False
     former = _outlived(attachment, node) and pair.volume not in volumes_in_use(node)
-    return not former and is_wanted(pair, cluster)
+    return not former and bool(users_of(pair, cluster))
 
 
 def waiting_nodes(claim: Claim, cluster: ClusterState) -> Iterator[str]:

@@ -4,22 +4,23 @@ The finalizer and the record of what is attached where are written before `attac
 attach-detach runs in this process, it creates the attachment with them. They are removed when `detach` is done. So an
 attachment that is being deleted still says what to detach, even if volume and node are gone.
 
-Whether volumes need attaching is said by the CSIDriver object, which is written only for a driver whose CSI driver name
-is its own name; the object of another name belongs to the node plugin. Without the object kube-controller-manager makes
-attachments, kubelets wait for them, and the scheduler ignores every CSIStorageCapacity.
-Source: pkg/controller/csi_handler.go of kubernetes-csi/external-attacher.
+The CSIDriver object says whether volumes need attaching. It is written only for a driver whose CSI driver name is its
+own name; that of another name belongs to the node plugin. Without it kube-controller-manager makes attachments,
+kubelets wait for them, and the scheduler ignores every CSIStorageCapacity.
+Source: pkg/controller/csi_handler.go and pkg/controller/util.go of kubernetes-csi/external-attacher.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import re
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from volplane.assets import AccessMode, Ownership, VolumeMode, VolumeSource
 from volplane.attach.desired import (
-    attacher_finalizer,
     attachment_name,
     csi_parts,
     listed_volumes,
@@ -59,6 +60,12 @@ _MOST_BYTES = 1024
 """Of an error message in the status; the API server refuses a longer one."""
 
 
+@functools.lru_cache(256)
+def attacher_finalizer(driver: str) -> str:
+    """Return the finalizer on attachments of this CSI driver name, the same as the external-attacher's."""
+    return "external-attacher/" + re.sub("[^A-Za-z0-9-]", "-", driver)
+
+
 def decide_attachment(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     """Return the next action for the VolumeAttachment of this name."""
     attachment = cluster.attachments.get(key)
@@ -92,7 +99,7 @@ def _keep_declared(attachment: VolumeAttachment, candidates: tuple[str, ...], cl
         return Settled()  # Nothing says any more what is attached, or to which machine.
     lookup = _driver_for(volume, candidates, cluster)
     if lookup.driver is None or not lookup.driver.info.attach_required:
-        return lookup.next or Settled()
+        return lookup.next or Settled()  # Without a driver it is unknown what the record would say.
     return _declare(attachment, volume, lookup.driver, node, cluster) or Settled()
 
 
@@ -105,7 +112,7 @@ def _moved(attachment: VolumeAttachment, cluster: ClusterState) -> str:
     node, was = cluster.nodes.get(attachment.spec.node_name), attachment.annotation(names.NODE_ID)
     record = attachment_intent_of(attachment)
     if node is None or record is None or record.node_uid == node.uid:
-        return ""
+        return ""  # It is the same machine, or nothing says which one it was.
     if was is None or node.spec.provider_id in ("", was):
         return ""
     return (
@@ -156,7 +163,7 @@ def _driver_for(volume: Volume, candidates: tuple[str, ...], cluster: ClusterSta
     if len(candidates) > 1:
         owner = driver_of(volume, cluster)
         if owner.next is not None:
-            return owner
+            return owner  # It is not known yet.
         if owner.driver is None or owner.driver.name not in candidates:
             reason = owner.reason or cluster.drivers.owner_of(volume_source(volume)).reason
             who = f'none of the drivers {", ".join(candidates)} owns volume "{volume.name}"'
@@ -176,6 +183,7 @@ def _declare(
     attachment: VolumeAttachment, volume: Volume, driver: DriverView, node: Node, cluster: ClusterState
 ) -> Action | None:
     """Write finalizer, record and the node's identity before anything is attached; None if they are there."""
+    # A record about the new machine would lose which one has the volume.
     if moved := _moved(attachment, cluster):
         return _cannot(attachment, "attach", moved, cluster)
     finalizer = attacher_finalizer(attachment.spec.attacher)
@@ -186,7 +194,7 @@ def _declare(
         if known is not None and node.spec.provider_id in ("", known):
             annotations = {}
     if held and not annotations:
-        return None
+        return None  # All is there.
     metadata: dict[str, Any] = {"annotations": annotations} if annotations else {}
     if not held:
         metadata["finalizers"] = [*(attachment.metadata.finalizers or ()), finalizer]
@@ -212,7 +220,7 @@ def declared(volume: Volume, node: Node, attacher: str, cluster: ClusterState) -
 def _detach_step(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: ClusterState) -> Action:
     finalizer = attacher_finalizer(attachment.spec.attacher)
     if not attachment.has_finalizer(finalizer):
-        return Settled()
+        return Settled()  # It was detached, or nothing was attached: the finalizer comes before the first call.
     name = attachment.spec.source.persistent_volume_name or ""
     volume, node = cluster.volumes.get(name), cluster.nodes.get(attachment.spec.node_name)
     record = true_record(attachment, volume)
@@ -248,9 +256,6 @@ def _detached(attachment: VolumeAttachment) -> Patch:
         return Patch(kind=ATTACHMENTS, target=attachment, body={"status": status}, subresource="status", why=why)
     body = {"metadata": {"finalizers": rest or None}}
     return Patch(kind=ATTACHMENTS, target=attachment, body=body, why="nothing of it is attached any more")
-
-
-# --- both ---------------------------------------------------------------------------------------------------------
 
 
 def _go_on(verb: str, attachment: VolumeAttachment, record: AttachmentIntent, cluster: ClusterState) -> Action:
@@ -305,6 +310,7 @@ def _report(
     attaches = failure.hook == "attach"
     shown = attachment.status.attach_error if attaches else attachment.status.detach_error
     wrong = attaches and attachment.status.attached
+    # A failure that comes again gets a new time; a reason that stays is not written again and again.
     if shown is not None and shown.message == message and (not wrong if once else shown.time == now):
         return None
     error = {"time": now, "message": message, "errorCode": failure.code}
@@ -314,12 +320,10 @@ def _report(
 
 
 # --- attached without an attachment -------------------------------------------------------------------------------
-#
 # That happens when a process that was stopped in the middle of `attach` goes on after its attachment was removed, when
-# a person removes the finalizer of an attachment, and when the API server is restored from a backup. The missing
-# attachment is created again, with an annotation that it is to be deleted. From then on it is detached like any other:
-# one operation at a time, on a live read, fenced, with the error in its status. There cannot be two attachments of one
-# name, so this one and one that a pod needs exclude each other.
+# a person removes the finalizer, and when the API server is restored from a backup. The attachment is created again, to
+# be deleted, and is then detached like any other: one operation at a time, on a live read, fenced, with the error in
+# its status. There are no two attachments of one name, so this one and one that a pod needs exclude each other.
 
 
 def unrecorded_attachment(volume: Volume, node: str, driver: str, cluster: ClusterState) -> str:
@@ -335,6 +339,7 @@ def _recreate_for_detach(name: str, cluster: ClusterState, reads: LiveReads) -> 
     """
     seen = cluster.progress.unrecorded.get(name)
     volume = cluster.volumes.get(seen.volume) if seen is not None else None
+    # Nothing is detached on an old listing, or for a volume that was created again under its name.
     if seen is None or volume is None or volume.uid != seen.uid or cluster.monotonic() - seen.seen > VALID:
         return Settled()
     if seen.node in cluster.attached_to(volume):
@@ -343,7 +348,7 @@ def _recreate_for_detach(name: str, cluster: ClusterState, reads: LiveReads) -> 
         return Read(NODES, seen.node, why="does its kubelet use the volume?")
     node = reads.get(NODES, seen.node)
     if not isinstance(node, Node) or node.uid != seen.node_uid:
-        return Settled()
+        return Settled()  # The listing was about another machine.
     unique = unique_name(volume)
     if unique in (*listed_volumes(node), *volumes_in_use(node)):
         return Wait(reason=f"node {node.name} uses volume {volume.name}, for which there is no VolumeAttachment")
@@ -457,11 +462,11 @@ def decide_csi_driver(name: str, cluster: ClusterState, *, attacher: bool, capac
     """
     driver = cluster.drivers.get(name) or cluster.drivers.distributed(name)
     if driver is None:
-        return Settled()
+        return Settled()  # No driver of this process has the name: the object is of others.
     attaches = attacher and driver.info.csi_driver_name == name
     publishes = capacity and cluster.drivers.publishes(name)
     if not attaches and not publishes:
-        return Settled()
+        return Settled()  # The object belongs to the node plugin.
     found = cluster.csi_drivers.get(name)
     needed = driver.info.attach_required
     if found is None:
@@ -473,7 +478,7 @@ def decide_csi_driver(name: str, cluster: ClusterState, *, attacher: bool, capac
         body = {"spec": {"storageCapacity": True}}
         return Patch(kind=CSI_DRIVERS, target=found, body=body, why="let the scheduler heed its published room")
     if not attaches or found.spec.attach_required == needed:
-        return Settled()
+        return Settled()  # It says what it should.
     message = (
         f"spec.attachRequired is {str(found.spec.attach_required).lower()}, but driver {name} "
         f"{'attaches its volumes' if needed else 'needs no attaching'}; the field cannot be changed: delete the "

@@ -171,7 +171,7 @@ class AttachmentComparison:
         cluster = self.deps.cluster
         volume = cluster.volumes.get(asset.owner.volume_name) if asset.owner is not None else None
         if volume is None or volume.annotation(names.PROVISIONED_BY) != driver:
-            return None
+            return None  # A person or another driver made the volume: the marks may have been copied.
         identity = volume_identity(volume, cluster.cluster_id)
         return volume if (identity.handle, identity.owner) == (asset.handle, asset.owner) else None
 

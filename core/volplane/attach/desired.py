@@ -1,11 +1,9 @@
 """Volumes on nodes: their names, and the desired and actual state of the world as lookups in the caches. Pure.
 
-Both states are rebuilt from the API after a restart. A volume is wanted on a node if a pod that has not ended uses it
-through a bound claim. It is attached if a VolumeAttachment says so. Names are as Kubernetes makes them: kubelets and
-other attachers look for these.
-Source: desired_state_of_world_populator.go and actual_state_of_world.go of pkg/controller/volume/attachdetach,
-pkg/volume/csi/csi_attacher.go (getAttachmentName), pkg/volume/util (GetUniqueVolumeName) of Kubernetes;
-pkg/controller/util.go of the external-attacher.
+A volume is wanted on a node if a pod that has not ended uses it through a bound claim. It is attached if a
+VolumeAttachment says so. Names are as Kubernetes makes them: kubelets and other attachers look for these.
+Source: pkg/controller/volume/attachdetach/cache, pkg/volume/csi/csi_attacher.go (getAttachmentName) and pkg/volume/util
+(GetUniqueVolumeName) of Kubernetes.
 """
 
 from __future__ import annotations
@@ -27,14 +25,12 @@ __all__ = [
     "NODE_INDEX",
     "VOLUME_INDEXES",
     "Pair",
-    "attacher_finalizer",
     "attachment_name",
     "count_volumes",
     "csi_parts",
     "elsewhere",
     "is_managed",
     "is_ready",
-    "is_wanted",
     "listed_volumes",
     "may_share",
     "named_by_controller",
@@ -110,12 +106,6 @@ def shares_nodes(volume: Volume) -> bool:
     return not modes or not _MANY.isdisjoint(modes)
 
 
-@functools.lru_cache(256)
-def attacher_finalizer(driver: str) -> str:
-    """Return the finalizer on attachments of this CSI driver name, the same as the external-attacher's."""
-    return "external-attacher/" + re.sub("[^A-Za-z0-9-]", "-", driver)
-
-
 def plugin_label(driver: str) -> str:
     """Return the stock controllers' label for a CSI driver in metrics."""
     return f"kubernetes.io/csi:{driver}"
@@ -163,11 +153,6 @@ def users_of(pair: Pair, cluster: ClusterState) -> list[tuple[Pod, Volume]]:
     return list(_users(pair.volume, cluster, pair.node))
 
 
-def is_wanted(pair: Pair, cluster: ClusterState) -> bool:
-    """Return whether a pod needs the volume to be attached to the node."""
-    return next(_users(pair.volume, cluster, pair.node), None) is not None
-
-
 def pairs_wanted(unique: str, cluster: ClusterState) -> set[Pair]:
     """Return the pairs for which the volume is wanted. unique: see `VOLUME_INDEXES`."""
     return {Pair(pod.spec.node_name, unique_name(volume)) for pod, volume in _users(unique, cluster)}
@@ -176,12 +161,12 @@ def pairs_wanted(unique: str, cluster: ClusterState) -> set[Pair]:
 def _users(unique: str, cluster: ClusterState, node: str = "") -> Iterator[tuple[Pod, Volume]]:
     """Yield the pods that need the volume on this node, or on any, with the PersistentVolume that they use."""
     if not needs_attaching(unique, cluster):
-        return
+        return  # Pods use it without an attachment.
     for volume in cluster.volumes.by_index("unique", unique):
         reference = volume.spec.claim_ref
         claim = cluster.claims.get(reference.key) if reference is not None else None
         if claim is None or volume_of_claim(claim, cluster) is not volume:
-            continue
+            continue  # No claim is bound to it: its pods mount something else, or nothing.
         for pod in cluster.pods.by_index("claim", claim.key):
             placed = pod.spec.node_name
             if placed and (not node or placed == node) and not finished(pod) and _mounts(pod, claim):
@@ -236,7 +221,7 @@ def may_share(unique: str, cluster: ClusterState) -> bool:
 def elsewhere(pair: Pair, cluster: ClusterState) -> list[VolumeAttachment]:
     """Return the attachments of a wanted volume to other nodes, if it may be on one node at a time only."""
     if may_share(pair.volume, cluster):
-        return []
+        return []  # Others do not keep it from this node.
     volumes = cluster.volumes.by_index("unique", pair.volume)
     found = {each.name: each for volume in volumes for each in cluster.attachments_of(volume)}
     return [each for each in found.values() if each.spec.node_name != pair.node]

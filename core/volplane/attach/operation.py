@@ -16,7 +16,7 @@ from volplane.assets import InProgress
 from volplane.attach.attacher import identity_of_record, node_of_record, volume_to_attach
 from volplane.attach.desired import shares_nodes
 from volplane.controller.actions import Queue, Run
-from volplane.errors import ApiNotFound, AttachedElsewhere, BackendError, OperationError
+from volplane.errors import AttachedElsewhere, BackendError, OperationError
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import node_identity
 from volplane.kube.kinds import ATTACHMENTS
@@ -115,7 +115,7 @@ class AttachOperation(_AttachmentOperation):
         cluster = self.deps.cluster
         same = map(cluster.volumes.get, cluster.overlaps.same_asset(volume))
         if run.node and all(shares_nodes(each) for each in same if each is not None):
-            return
+            return  # Several nodes may have it.
         for other in cluster.attachments_of(volume):
             step, node = cluster.progress.attachments.get(other.uid).step, other.spec.node_name
             attached = other.status.attached or isinstance(step, Attached | Attaching)
@@ -136,11 +136,10 @@ class DetachOperation(_AttachmentOperation):
         given = record.state if record.hook == self.hook else None
 
         async def detach() -> None:
-            try:
-                live = await deps.client.get(ATTACHMENTS, run.key)
-            except ApiNotFound:
+            live = await deps.client.find(ATTACHMENTS, run.key)
+            if live is None:
                 cluster.attachments.observe_deleted(run.key, run.uid)
-                return
+                return  # It was removed by hand: nothing shows any more whether this may be detached.
             cluster.attachments.observe(live)
             # A later attachment of this name may be in use: only the one that is being deleted is detached.
             if live.uid != run.uid or not live.terminating:

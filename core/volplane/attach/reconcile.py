@@ -119,7 +119,7 @@ class AttachDetach:
         """Return the action without events that were recorded already. What is recorded is counted, too."""
         action = decision.action
         if not decision.about or not isinstance(action, Wait | Settled):
-            return action
+            return action  # There is nothing to record.
         if self._recorded.get(pair.key) == decision.about:
             return replace(action, events=())
         self._recorded[pair.key] = decision.about
@@ -140,8 +140,6 @@ class AttachDetach:
         if isinstance(action, Settled):
             self.state.reports.pop(key, None)
         return action
-
-    # --- changes of the caches ---------------------------------------------------------------------------------------
 
     def subscribe(self) -> None:
         """Follow the caches."""

@@ -57,7 +57,7 @@ def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     """Return the next action for the attributes of the claim `namespace/name`."""
     claim = cluster.claims.get(key)
     if claim is None or not wants_other_attributes(claim):
-        return Settled()
+        return Settled()  # It has the attributes that it asks for.
     # Only a volume that refers to the claim is the claim's: another one's asset is not to change.
     volume = bound_volume(claim, cluster)
     if volume is None:
@@ -71,7 +71,7 @@ def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
         return Wait(reason=reason) if lookup.reason else Settled()
     wanted, tried = modification_target(claim, volume), _tried(claim)
     if not wanted:
-        return _cancel(claim, volume, cluster)
+        return _cancel(claim, volume, cluster)  # The claim names no class, and nothing is to be undone.
     if not reads.has(VOLUME_ATTRIBUTES_CLASSES, wanted):
         return Read(VOLUME_ATTRIBUTES_CLASSES, wanted, why="what does the class ask for?")
     attributes = reads.get(VOLUME_ATTRIBUTES_CLASSES, wanted)
@@ -155,7 +155,7 @@ def _towards(wanted: str, claim: Claim, volume: Volume, driver: DriverView, clus
     step = cluster.progress.changes.get((volume.uid, MODIFY)).for_target(wanted)
     tried = _tried(claim)
     target = tried.target_volume_attributes_class_name
-    if isinstance(step, Changed):
+    if isinstance(step, Changed):  # Only what the hook has done is shown as done.
         return _finish(wanted, claim, volume, cluster)
     if isinstance(step, Refused) and tried.status != INFEASIBLE:
         shown = {"modifyVolumeStatus": {"targetVolumeAttributesClassName": wanted, "status": INFEASIBLE}}

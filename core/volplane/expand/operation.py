@@ -1,7 +1,6 @@
 """The operations `expand` and `modify`: the live checks, one call of the hook, and its result kept.
 
-Beside them stand the event handlers, which queue the claims that a change concerns, and drop the progress of changes
-that have ended.
+The event handlers queue the claims that a change concerns, and drop the progress of changes that have ended.
 """
 
 from __future__ import annotations

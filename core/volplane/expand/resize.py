@@ -4,8 +4,7 @@ The order of writes is that of the stock resizer: the claim's status shows the s
 called; after the hook the volume's capacity is written, then the claim's. The node plugin grows the file system, if the
 driver says that it must be grown. A size that the backend refuses may be lowered again, to one that is still more than
 what the claim has. What `modify` shares is at the end: the state of a long call, and the conditions of the claim.
-Source: external-resizer, `expandAndRecover`; KEP-1790 (recovery from failed expansion); `MergeResizeConditionOnPVC` and
-`MergeModifyVolumeConditionsOnPVC` of the volume utilities of Kubernetes.
+Source: external-resizer, `expandAndRecover`; KEP-1790 (recovery from failed expansion); `MergeResizeConditionOnPVC`.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ def decide_resize(key: str, cluster: ClusterState, *, whole: bool) -> Action:
     """
     claim = cluster.claims.get(key)
     if claim is None:
-        return Settled()
+        return Settled()  # It is gone; its asset is another duty's.
     # Only a volume that refers to the claim is the claim's: another one's asset is not to grow.
     volume = bound_volume(claim, cluster)
     if volume is None:
@@ -131,7 +130,7 @@ def expansion_target(claim: Claim, volume: Volume, *, untouched: bool = False) -
     if status in (NODE_PENDING, NODE_IN_PROGRESS) and (has >= asked or has >= (allocated or 0) * NANOS):
         return None
     if status == NODE_INFEASIBLE and has >= asked:
-        return None
+        return None  # A larger asset would not help the node.
     # An attempt whose call may have done something is finished before another size is tried.
     if allocated is None or status in ("", INFEASIBLE, NODE_INFEASIBLE) or (untouched and has < asked):
         return -(-asked // NANOS)
@@ -167,7 +166,7 @@ def growth(claim: Claim) -> str:
 def _forget_size_before(claim: Claim, volume: Volume, cluster: ClusterState) -> Action:
     """Remove that size once the file system has grown; write another one if it has grown to less than its asset."""
     if not notes_size_before(volume):
-        return Settled()
+        return Settled()  # There is nothing to remove.
     has = (claim.status.capacity or {}).get("storage") if held_by(claim) < capacity_of(volume) else None
     unchanged = has is not None and (_status(claim) or has == volume.annotation(names.PRE_RESIZE_CAPACITY))
     # The annotation on a volume of another controller is that controller's.
@@ -219,7 +218,7 @@ def _towards(target: int, claim: Claim, volume: Volume, driver: DriverView, clus
         tried["conditions"] = conditions_with(claim, RESIZE_CONDITIONS, RESIZING, cluster.now())
         event = EventRecord(CLAIMS, claim, "Normal", "Resizing", f"resizing volume {volume.name} to {text}")
         return _status_patch(claim, tried, event, why=f"declare the growth to {text}", by_node=True)
-    if isinstance(step, Changed):
+    if isinstance(step, Changed):  # Only what the hook has done is shown as done.
         return _finish(step, claim, volume, driver, cluster)
     if isinstance(step, Refused) and _status(claim) != INFEASIBLE:
         # From now on a smaller size may be asked for.

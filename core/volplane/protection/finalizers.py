@@ -97,7 +97,7 @@ def decide_volume_protection(
     """
     volume = volumes.get(key)
     if volume is None or volume.terminating != volume.has_finalizer(VOLUME_PROTECTION):
-        return Settled()
+        return Settled()  # It is protected, or is being deleted and no finalizer can be added any more.
     if not volume.terminating:
         return _toggle(VOLUME_PROTECTION, VOLUMES, volume, why="protect while bound")
     reference = volume.spec.claim_ref
@@ -186,7 +186,7 @@ class LivePods:
     def listed(self, namespace: str, started: float, pods: Iterable[Pod]) -> None:
         """Keep the pods of a live list that have a node and volumes, if a claim still waits for the list."""
         if namespace not in self.terminating_since:
-            return
+            return  # No claim would use it, and nothing would drop it.
         self.started[namespace] = started
         self.spent.pop(namespace, None)
         self.used[namespace] = [pod for pod in pods if pod.spec.node_name and pod.spec.volumes]
@@ -204,7 +204,7 @@ class LivePods:
     def _started_after(self, claim: Claim) -> float | None:
         """Return when the last list started, if it may serve this claim: it started later, and is not used up."""
         if claim.uid in self.spent.get(claim.namespace, ()):
-            return None
+            return None  # A removal on its strength failed: pods may have come since.
         since = self.terminating_since.get(claim.namespace, {}).get(claim.uid)
         started = self.started.get(claim.namespace)
         return None if since is None or started is None or started < since else started
