@@ -246,4 +246,4 @@ async def test_nothing_is_kept_about_operations_whose_object_is_gone() -> None:
         assert not registry._pauses.by_name
         assert not registry._pauses.by_asset
         assert not len(state.progress)
-        assert not len(state.waiting)
+        assert not state.waiting.claims

@@ -255,10 +255,7 @@ def half_bound(volume: Volume, claim: Claim) -> Wait:
     why = "due to incompatible volumeMode."
     on_volume = f'Cannot bind PersistentVolume to requested PersistentVolumeClaim "{claim.name}" {why}'
     on_claim = f'Cannot bind PersistentVolume "{volume.name}" to requested PersistentVolumeClaim {why}'
-    events = (
-        warning(VOLUMES, volume, "VolumeMismatch", on_volume),
-        warning(CLAIMS, claim, "VolumeMismatch", on_claim),
-    )
+    events = (warning(VOLUMES, volume, "VolumeMismatch", on_volume), warning(CLAIMS, claim, "VolumeMismatch", on_claim))
     return Wait(reason=on_volume, events=events)
 
 

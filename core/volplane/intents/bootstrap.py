@@ -108,12 +108,7 @@ class Bootstrap:
     """Makes or reads what must exist, and waits for the API server."""
 
     def __init__(
-        self,
-        client: Client,
-        *,
-        namespace: str,
-        labels: Mapping[str, str] | None = None,
-        cluster_id: str | None = None,
+        self, client: Client, *, namespace: str, labels: Mapping[str, str] | None = None, cluster_id: str | None = None
     ) -> None:
         """labels: of the namespace. cluster_id: as configured."""
         self.trouble = ""

@@ -17,10 +17,7 @@ __all__ = ["PROVISIONER", "operations"]
 def operations(role: Role, deps: OperationDeps) -> Mapping[str, Handler]:
     """Return what the queue of claims runs for this duty."""
     on_node = bool(role.node_name)
-    return {
-        "provision": ProvisionOperation(deps, on_node=on_node),
-        "discard": DiscardOperation(deps, on_node=on_node),
-    }
+    return {"provision": ProvisionOperation(deps, on_node=on_node), "discard": DiscardOperation(deps, on_node=on_node)}
 
 
 PROVISIONER: Final[Duty[OperationDeps]] = Duty(

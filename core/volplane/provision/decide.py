@@ -41,14 +41,7 @@ from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.kube.quantity import format_bytes
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim, reference_to, refers_to
-from volplane.state.naming import (
-    handle_in,
-    is_in_tree,
-    reclaim_finalizer,
-    shows_asset,
-    volume_name_of,
-    volume_source,
-)
+from volplane.state.naming import handle_in, is_in_tree, reclaim_finalizer, shows_asset, volume_name_of, volume_source
 from volplane.state.progress import Discarded, Full, Made, Pending
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 

@@ -23,18 +23,6 @@ __all__ = ["EventHandlers"]
 _HELD = names.PROVISIONING_FINALIZER
 
 
-def _volumes_concerned(old: Claim | None, new: Claim | None) -> list[str]:
-    """Return the names of the volumes that the claim names or named; none for the last write of a bind.
-
-    That only changes the claim's status: the writes of the volume came before it.
-    """
-    if old is not None and new is not None and old.uid == new.uid:
-        turned = old.status.phase != "Bound" and new.status.phase == "Bound"
-        if turned and old.terminating == new.terminating and old.spec == new.spec:
-            return []
-    return sorted({item.spec.volume_name for item in (old, new) if item is not None} - {""})
-
-
 def _only_deleted(old: Claim, new: Claim) -> bool:
     """Return whether a bound claim is terminating now and nothing else has changed: it stays bound until it is gone."""
     bound = old.bound and not new.has_finalizer(_HELD)
@@ -48,14 +36,6 @@ def _only_deleted(old: Claim, new: Claim) -> bool:
         and old.spec == new.spec
         and old.status == new.status
     )
-
-
-def _new_phase(old: Volume, new: Volume) -> bool:
-    """Return whether nothing but the status of a living volume has changed, of what decisions see."""
-    before, after = old.metadata, new.metadata
-    same = before.uid == after.uid and before.labels == after.labels and before.finalizers == after.finalizers
-    living = not (old.terminating or new.terminating)
-    return same and living and before.annotations == after.annotations and old.spec == new.spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,55 +62,59 @@ class EventHandlers:
         self.cluster.attachments.subscribe(self.attachment_changed)
 
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
-        present = new or old
-        if present is None:
-            return
+        """Queue the claim, and the volumes that it names or named, or that name it."""
+        present = new or old or Claim()
         if old is None or new is None or not _only_deleted(old, new):
             self.claims.enqueue(present.key)
-        volumes = _volumes_concerned(old, new)
-        if present.namespace == self.cluster.namespace and present.spec.volume_name:
-            volumes.append(present.spec.volume_name)  # A scrub waits until its claim is bound.
+        named = sorted({item.spec.volume_name for item in (old, new) if item is not None} - {""})
+        reserved: list[str] = []
         if (
             old is None
             or new is None
             or (old.terminating, old.spec.volume_name) != (new.terminating, new.spec.volume_name)
         ):
-            volumes += self.cluster.free.reserved_for(present.key)
-        for name in dict.fromkeys(volumes):
-            self.volumes.enqueue(name)
-        if (
-            new is not None
-            and new.has_finalizer(_HELD)
-            and (old is None or old.annotation(names.INTENT) != new.annotation(names.INTENT))
+            reserved = self.cluster.free.reserved_for(present.key)
+        elif (
+            old.uid == new.uid and old.spec == new.spec and old.status.phase != "Bound" and new.status.phase == "Bound"
         ):
-            self._intent_changed(new)
-        if new is None:
-            self.cluster.waiting.discard(present.key)
-            self.cluster.progress.claims.forget(present.uid)
-        elif old is not None and old.has_finalizer(_HELD) and not new.has_finalizer(_HELD):
-            self.cluster.progress.claims.forget(new.uid)
-        elif new.annotation(names.SELECTED_NODE) is None:
-            self.cluster.progress.claims.get(new.uid).node_cleared()
-
-    def _intent_changed(self, claim: Claim) -> None:
-        if (name := volume_name_of(claim)) in self.cluster.volumes:
+            named = []  # The last write of a bind, which changes the status only: those of the volume came before it.
+        if present.namespace == self.cluster.namespace and present.spec.volume_name:
+            named.append(present.spec.volume_name)  # A scrub waits until its claim is bound.
+        for name in dict.fromkeys((*named, *reserved)):
             self.volumes.enqueue(name)
-        if (intent := self.cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))) is not None:
-            self.cluster.progress.claims.track(claim.uid).intent_seen(intent)
+        self._follow_claim(old, new)
+
+    def _follow_claim(self, old: Claim | None, new: Claim | None) -> None:
+        """Keep the record that the claim shows, and drop what is not needed any more."""
+        claims = self.cluster.progress.claims
+        if new is None:
+            if old is not None:
+                self.cluster.waiting.discard(old.key)
+                claims.forget(old.uid)
+            return
+        record, held = new.annotation(names.INTENT), new.has_finalizer(_HELD)
+        if held and (old is None or old.annotation(names.INTENT) != record):
+            if (name := volume_name_of(new)) in self.cluster.volumes:
+                self.volumes.enqueue(name)
+            if (intent := self.cluster.sealer.open(new.uid, record)) is not None:
+                claims.track(new.uid).intent_seen(intent)
+        if not held and old is not None and old.has_finalizer(_HELD):
+            claims.forget(new.uid)
+        elif new.annotation(names.SELECTED_NODE) is None:
+            claims.get(new.uid).node_cleared()
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
+        """Queue the volume, the claims that it concerns, and the volumes that share its storage no more."""
         newly_offered = self.cluster.free.changed(old, new)
         self.cluster.overlaps.changed(old, new)
-        present = new or old
-        if present is None:
-            return
+        present = new or old or Volume()
         self.volumes.enqueue(present.key)
         for key in self._claims_concerned(old, new):
             self.claims.enqueue(key)
         if new is None:
             for name in self.cluster.overlaps.freed_by(present):
                 self.volumes.enqueue(name)
-        self._follow_progress(old, new)
+        self._follow_volume(old, new)
         if new is not None and newly_offered and (woken := self.cluster.waiting.wake_for(new)) is not None:
             self.claims.enqueue(woken)
 
@@ -140,8 +124,12 @@ class EventHandlers:
         Beside another binder, the phase that this writes on a living volume concerns no claim.
         """
         claims = self.cluster.claims
-        if not self.writes_phase and old is not None and new is not None and _new_phase(old, new):
-            return ()
+        if not self.writes_phase and old is not None and new is not None:
+            before, after = old.metadata, new.metadata
+            same = before.uid == after.uid and before.labels == after.labels and before.finalizers == after.finalizers
+            living = not (old.terminating or new.terminating)
+            if same and living and before.annotations == after.annotations and old.spec == new.spec:
+                return ()
         keys: dict[str, None] = {}
         for item in (old, new):
             if item is not None and (reference := item.spec.claim_ref) is not None:
@@ -151,7 +139,7 @@ class EventHandlers:
             keys.update(dict.fromkeys(claim.key for claim in claims.by_index(index, name)))
         return [key for key in keys if key in claims]
 
-    def _follow_progress(self, old: Volume | None, new: Volume | None) -> None:
+    def _follow_volume(self, old: Volume | None, new: Volume | None) -> None:
         """Drop what the volume itself shows now, or what is not needed any more."""
         progress = self.cluster.progress
         if new is None:
@@ -161,20 +149,16 @@ class EventHandlers:
         progress.volumes.get(new.uid).status_seen(new.status.message)
         if new.name.startswith("pvc-"):
             progress.claims.get(new.name.removeprefix("pvc-")).volume_seen(complete=shows_asset(new))
-        if (
-            old is None
-            or (before := old.annotation(names.INTENT)) is None
-            or before == (now := new.annotation(names.INTENT))
-        ):
+        before, now = old.annotation(names.INTENT) if old is not None else None, new.annotation(names.INTENT)
+        if before is None or before == now:
             return
         scrub = read_intent(RecycleIntent, before)
+        # A record that is gone, or about another scrub: what this process knows of the former one is over.
         if now is None or (scrub is not None and not scrub.same_scrub(read_intent(RecycleIntent, now))):
             progress.volumes.forget(new.uid)
 
     def class_changed(self, old: StorageClass | None, new: StorageClass | None) -> None:
-        present = new or old
-        if present is None:
-            return
+        present = new or old or StorageClass()
         for class_name in (present.name, ""):
             for claim in self.cluster.claims.by_index("unbound", class_name):
                 if class_name or class_of_claim(claim) is None:
@@ -225,9 +209,7 @@ class EventHandlers:
                 self.volumes.enqueue(volume.key)
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        present = new or old
-        if present is None:
-            return
+        present = new or old or Pod()
         volume = present.annotation(SCRUB_VOLUME)
         if volume is not None:
             self.volumes.enqueue(volume)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice
 from typing import Literal
@@ -239,25 +240,22 @@ def is_free(volume: Volume, phases: tuple[str, ...] = ("Available",)) -> bool:
     return unused and volume.status.phase in phases
 
 
+@dataclass(slots=True)
 class FreeVolumes:
     """The volumes that may be bound, by place and access modes, ordered by size, and those reserved for a claim.
 
     `hold` withdraws a volume between the decision to bind it and the answer to that write.
     """
 
-    def __init__(self) -> None:
-        self._candidates: defaultdict[Place, dict[Modes, SortedList[Entry]]] = defaultdict(dict)
-        self._volumes: dict[str, tuple[Volume, Place, Modes, Entry]] = {}
-        self._reserved: defaultdict[str, set[str]] = defaultdict(set)
-        self._coming: defaultdict[Place, dict[str, Volume]] = defaultdict(dict)
-        """New volumes that will be free once their first phase is written."""
-        self._holder: dict[str, str] = {}
-        """Name of a held volume -> key of the claim."""
-        self._held: dict[str, str] = {}
-        """Key of a claim -> name of the volume that it holds."""
-
-    def __len__(self) -> int:
-        return len(self._volumes)
+    _candidates: defaultdict[Place, dict[Modes, SortedList[Entry]]] = field(default_factory=lambda: defaultdict(dict))
+    _volumes: dict[str, tuple[Volume, Place, Modes, Entry]] = field(default_factory=dict)
+    _reserved: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    _coming: defaultdict[Place, dict[str, Volume]] = field(default_factory=lambda: defaultdict(dict))
+    """New volumes that will be free once their first phase is written."""
+    _holder: dict[str, str] = field(default_factory=dict)
+    """Name of a held volume -> key of the claim."""
+    _held: dict[str, str] = field(default_factory=dict)
+    """Key of a claim -> name of the volume that it holds."""
 
     def changed(self, old: Volume | None, new: Volume | None) -> bool:
         """Follow the cache. Returns True if the volume has become free, so that a waiting claim may want it."""
@@ -352,6 +350,7 @@ class FreeVolumes:
         return [self._volumes[name][0] for _, _, name in islice(entries, limit)]
 
 
+@dataclass(slots=True)
 class WaitingClaims:
     """The unbound claims that found no volume. A new volume wakes exactly one that can use it.
 
@@ -360,29 +359,26 @@ class WaitingClaims:
     selector needs, so that neither many claims nor many selectors make a new volume expensive.
     """
 
-    def __init__(self) -> None:
-        self._queues: defaultdict[_Queue, dict[_Shape, SortedList[Rank]]] = defaultdict(dict)
-        """Waiting claims that were not woken, by place, needed label and shape."""
-        self._claims: dict[str, tuple[Demand, Rank]] = {}
-        self._offers: dict[str, set[str]] = {}
-
-    def __len__(self) -> int:
-        return len(self._claims)
+    claims: dict[str, tuple[Demand, Rank]] = field(default_factory=dict)
+    """By key, each with its demand and place in its queue."""
+    _queues: defaultdict[_Queue, dict[_Shape, SortedList[Rank]]] = field(default_factory=lambda: defaultdict(dict))
+    """Waiting claims that were not woken, by place, needed label and shape."""
+    _offers: dict[str, set[str]] = field(default_factory=dict)
 
     def add(self, claim: Claim, demand: Demand) -> None:
         """Let the claim wait for a volume."""
-        known = self._claims.get(claim.key)
+        known = self.claims.get(claim.key)
         if known is not None and known[0] == demand:
             return
         self.discard(claim.key)
         rank = (-demand.request, claim.metadata.creation_timestamp or "", claim.key)
-        self._claims[claim.key] = (demand, rank)
+        self.claims[claim.key] = (demand, rank)
         if claim.key not in self._offers:
             self._queue(demand, rank)
 
     def discard(self, claim_key: str) -> None:
         """Remove a claim that is bound, gone, or whose demand changed."""
-        known = self._claims.pop(claim_key, None)
+        known = self.claims.pop(claim_key, None)
         if known is not None and claim_key not in self._offers:
             self._unqueue(*known)
 
@@ -398,12 +394,12 @@ class WaitingClaims:
             for queue in self._queues.get((place, label), {}).values():
                 # Of every queue that the volume suits, the first claim for which it is large enough.
                 rank = next((rank for rank in queue.irange(minimum=least) if rank[2] != passed_over), None)
-                if rank is not None and self._claims[rank[2]][0].accepts(volume):
+                if rank is not None and self.claims[rank[2]][0].accepts(volume):
                     first.append(rank)
         if not first:
             return None
         key = min(first)[2]
-        self._unqueue(*self._claims[key])
+        self._unqueue(*self.claims[key])
         self._offers[key] = {volume.name}
         return key
 
@@ -412,7 +408,7 @@ class WaitingClaims:
         offers = self._offers.pop(claim_key, None)
         if offers is None:
             return set()
-        if (known := self._claims.get(claim_key)) is not None:
+        if (known := self.claims.get(claim_key)) is not None:
             self._queue(*known)
         return offers
 

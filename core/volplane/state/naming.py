@@ -12,6 +12,7 @@ import hashlib
 import posixpath
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -177,6 +178,7 @@ class Overlap(NamedTuple):
     """How the first one's source is related to it, for messages."""
 
 
+@dataclass(slots=True)
 class Overlaps:
     """An index of the places of all volumes of a cache. A place is a text; a place within another begins with it.
 
@@ -184,9 +186,8 @@ class Overlaps:
     and under the label alone, so that a lookup costs the same for one node as for thousands with the same path.
     """
 
-    def __init__(self) -> None:
-        self._names: SortedDict[str, str | set[str]] = SortedDict()
-        self._pins: Counter[str] = Counter()
+    _names: SortedDict[str, str | set[str]] = field(default_factory=SortedDict)
+    _pins: Counter[str] = field(default_factory=Counter)
 
     def changed(self, old: Volume | None, new: Volume | None) -> None:
         """Follow the cache."""

@@ -340,30 +340,28 @@ K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
 
 
+@dataclass(slots=True)
 class ProgressTable(Generic[K, R]):
     """Records of one kind by key, the uid of their object."""
 
-    def __init__(self, empty: Callable[[], R]) -> None:
-        self._empty = empty
-        self._records: dict[K, R] = {}
-
-    def __len__(self) -> int:
-        return len(self._records)
+    empty: Callable[[], R]
+    """Makes the record of what nothing is known of."""
+    records: dict[K, R] = field(default_factory=dict)
 
     def get(self, key: K) -> R:
         """Return what is known; if that is nothing, an empty record that is not kept."""
-        return self._records.get(key) or self._empty()
+        return self.records.get(key) or self.empty()
 
     def track(self, key: K) -> R:
         """Return the record, created if there is none. The cache must hold its object, whose deletion drops it."""
-        record = self._records.get(key)
+        record = self.records.get(key)
         if record is None:
-            record = self._records[key] = self._empty()
+            record = self.records[key] = self.empty()
         return record
 
     def forget(self, key: K) -> None:
         """Drop the record: its object is gone, or shows what the record says."""
-        self._records.pop(key, None)
+        self.records.pop(key, None)
 
 
 @dataclass(slots=True)
@@ -383,4 +381,4 @@ class Progress:
     """By name of the attachment that each should have."""
 
     def __len__(self) -> int:
-        return len(self.claims) + len(self.volumes) + len(self.changes) + len(self.attachments)
+        return sum(len(table.records) for table in (self.claims, self.volumes, self.changes, self.attachments))

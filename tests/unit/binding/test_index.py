@@ -146,7 +146,7 @@ def test_the_index_follows_every_change() -> None:
             known[name] = new
         demand = demand_of(claim(size=f"{rng.randrange(1, 6)}Gi", storageClassName=rng.choice(["", "x"])))
         assert _name(free.best(demand)) == _by_looking_at_all(known.values(), demand)
-    assert len(free) == sum(index_module.is_free(v) for v in known.values())
+    assert len(free._volumes) == sum(index_module.is_free(v) for v in known.values())
 
 
 def _name(found: Volume | None) -> str | None:
@@ -256,7 +256,7 @@ def test_nothing_is_kept_of_volumes_that_are_gone() -> None:
     ]
     for each in seen:
         free.changed(None, each)
-    assert len(free) == 2
+    assert len(free._volumes) == 2
     for each in seen:
         assert not free.changed(each, None)
     kept = (free._candidates, free._volumes, free._reserved, free._coming, free._holder, free._held)
@@ -334,7 +334,7 @@ def test_a_claim_that_waits_no_longer_is_forgotten() -> None:
     queue = waiting(claim("a", storageClassName="x"), claim("b"))
     queue.discard("default/b")
     queue.discard("default/b")
-    assert len(queue) == 1
+    assert len(queue.claims) == 1
     assert queue.wake_for(volume()) is None
     assert queue.wake_for(volume(storageClassName="x")) == "default/a"
 
@@ -346,7 +346,7 @@ def test_nothing_is_kept_of_claims_that_wait_no_longer() -> None:
     for key in ("default/a", "default/b"):
         queue.discard(key)
     assert queue.take_offers("default/a") == {"v"}
-    assert not any((queue._queues, queue._claims, queue._offers))
+    assert not any((queue._queues, queue.claims, queue._offers))
 
 
 def test_a_claim_that_was_woken_keeps_its_offers_when_its_demand_changes_and_waits_again_after_it_took_them() -> None:
@@ -376,7 +376,7 @@ def test_a_claim_whose_selector_needs_two_labels_is_woken_by_a_volume_that_has_b
 
 def test_another_demand_of_a_claim_replaces_the_former() -> None:
     queue = waiting(claim("c", storageClassName=""), claim("c", storageClassName="x"))
-    assert len(queue) == 1
+    assert len(queue.claims) == 1
     assert queue.wake_for(volume()) is None
     assert queue.wake_for(volume(storageClassName="x")) == "default/c"
 
@@ -425,7 +425,7 @@ def test_the_queues_of_claims_follow_every_change() -> None:
                 expected = largest_fitting((c for key, c in known.items() if key not in woken), offer)
                 assert queue.wake_for(offer) == expected
                 woken |= {expected} if expected else set()
-        assert len(queue) == len(known)
+        assert len(queue.claims) == len(known)
 
 
 def any_claim(name: str, rng: random.Random) -> Any:
