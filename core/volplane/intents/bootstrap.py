@@ -9,6 +9,7 @@ import logging
 import math
 import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
@@ -104,23 +105,22 @@ async def cluster_id_of(client: Client, configured: str | None) -> str:
         ) from error
 
 
+@dataclass(slots=True, kw_only=True)
 class Bootstrap:
     """Makes or reads what must exist, and waits for the API server."""
 
-    def __init__(
-        self, client: Client, *, namespace: str, labels: Mapping[str, str] | None = None, cluster_id: str | None = None
-    ) -> None:
-        """labels: of the namespace. cluster_id: as configured."""
-        self.trouble = ""
-        """Why `run` is waiting; "" if it is not."""
-        self._client = client
-        self._namespace = namespace
-        self._labels = labels
-        self._cluster_id = cluster_id
+    client: Client = field(kw_only=False)
+    namespace: str
+    labels: Mapping[str, str] | None = None
+    """Of the namespace."""
+    cluster_id: str | None = None
+    """As configured."""
+    trouble: str = field(default="", init=False)
+    """Why `run` is waiting; "" if it is not."""
 
     async def ensure_namespace(self) -> None:
         """Create our namespace if it does not exist. Raises ApiError."""
-        await ensure_namespace(self._client, self._namespace, self._labels)
+        await ensure_namespace(self.client, self.namespace, self.labels)
 
     async def run(self) -> tuple[str, Sealer]:
         """Return cluster id and sealing key; wait while the API server is unavailable. Raises ConfigurationError."""
@@ -130,24 +130,21 @@ class Bootstrap:
         while True:
             try:
                 await self.ensure_namespace()
-                cluster_id = await cluster_id_of(self._client, self._cluster_id)
-                sealer = await ensure_sealer(self._client, self._namespace)
-            except ApiUnavailable as error:
-                if error.status == HTTPStatus.UNAUTHORIZED and loop.time() >= impatient:
-                    raise self._refused(error) from error
+                cluster_id = await cluster_id_of(self.client, self.cluster_id)
+                sealer = await ensure_sealer(self.client, self.namespace)
+            except ApiError as error:
+                tired = error.status == HTTPStatus.UNAUTHORIZED and loop.time() >= impatient
+                if not isinstance(error, ApiUnavailable) or tired:
+                    # The credentials or rights have to be changed first.
+                    if error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+                        raise ConfigurationError(str(refused(self.client.server, error))) from error
+                    why = f"the API server refuses what every start needs ({error.status}): {error}"
+                    raise ConfigurationError(why) from error
                 self.trouble = str(error)
                 if loop.time() >= warned + WARN_INTERVAL:
                     warned = loop.time()
                     log.warning("waiting for the API server, trying again every %g s: %s", PREPARE_FAILED.first, error)
                 await asyncio.sleep(PREPARE_FAILED.delay(asked=error.retry_after))
-            except ApiError as error:
-                raise self._refused(error) from error
             else:
                 self.trouble = ""
                 return cluster_id, sealer
-
-    def _refused(self, error: ApiError) -> ConfigurationError:
-        """Return the error that says which credentials or rights to change."""
-        if error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            return ConfigurationError(str(refused(self._client.server, error)))
-        return ConfigurationError(f"the API server refuses what every start needs ({error.status}): {error}")

@@ -97,15 +97,8 @@ def run_on_asset(verb: str, volume: Volume, driver: DriverView, *, about: Claim 
 
     about: the claim that it is about, instead of the volume. group: see `Run`; "" = the class of the volume.
     """
-    item = about or volume
-    return Run(
-        verb=verb,
-        key=item.key,
-        uid=item.uid,
-        driver=driver.name,
-        asset=asset_key(volume),
-        group=f"{verb} {group or volume.spec.storage_class_name}",
-    )
+    item, group = about or volume, f"{verb} {group or volume.spec.storage_class_name}"
+    return Run(verb=verb, key=item.key, uid=item.uid, driver=driver.name, asset=asset_key(volume), group=group)
 
 
 def shared_with(volume: Volume, cluster: ClusterState) -> str:
@@ -113,10 +106,8 @@ def shared_with(volume: Volume, cluster: ClusterState) -> str:
     other = cluster.overlaps.of(volume)
     if other is None:
         return ""
-    return (
-        f'its source {other.relation} volume "{other.name}": nothing is destroyed while both exist; set the policy of '
-        "one of them to Retain and delete that object"
-    )
+    advice = "set the policy of one of them to Retain and delete that object"
+    return f'its source {other.relation} volume "{other.name}": nothing is destroyed while both exist; {advice}'
 
 
 # --- the process of a node ----------------------------------------------------------------------------------------

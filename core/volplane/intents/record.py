@@ -149,11 +149,9 @@ def class_is_gone(claim: Claim, class_name: str) -> Wait:
     """Wait for the class, without which nothing can be made."""
     if not settled_metadata(claim):
         return not_provisioned(claim, f'storageclass.storage.k8s.io "{class_name}" not found')
-    message = (
-        f'class "{class_name}" is gone while a volume is made by it: it is finished when the class is back, '
-        "and what was made is deleted with the claim"
-    )
-    return not_provisioned(claim, message)
+    gone = f'class "{class_name}" is gone while a volume is made by it'
+    then = "it is finished when the class is back, and what was made is deleted with the claim"
+    return not_provisioned(claim, f"{gone}: {then}")
 
 
 def record_intent(
@@ -238,11 +236,9 @@ def discard(claim: Claim, name: str, cluster: ClusterState) -> Action:
     if lookup.next is not None:
         return lookup.next
     if lookup.driver is None:
-        message = (
-            f'an asset may be left on driver "{name}", which cannot be asked: '
-            f"{lookup.reason or 'it is not configured here'}. Configure the driver, "
-            f"or remove the finalizer {names.PROVISIONING_FINALIZER} to accept a leak"
-        )
+        why = lookup.reason or "it is not configured here"
+        advice = f"Configure the driver, or remove the finalizer {names.PROVISIONING_FINALIZER} to accept a leak"
+        message = f'an asset may be left on driver "{name}", which cannot be asked: {why}. {advice}'
         return not_provisioned(claim, message)
     step, intent = cluster.progress.claims.get(claim.uid).step, cluster.intent_of(claim)
     known, now = intent if intent is not None and intent.driver == name else None, cluster.monotonic()
@@ -264,14 +260,8 @@ def discard(claim: Claim, name: str, cluster: ClusterState) -> Action:
 
 def run_provision(claim: Claim, storage_class: StorageClass, driver: DriverView) -> Run:
     """Return the operation that asks the driver for the claim's asset."""
-    return Run(
-        verb="provision",
-        key=claim.key,
-        uid=claim.uid,
-        driver=driver.name,
-        asset=volume_name_of(claim),
-        group=f"provision {storage_class.name}",
-    )
+    asset, group = volume_name_of(claim), f"provision {storage_class.name}"
+    return Run(verb="provision", key=claim.key, uid=claim.uid, driver=driver.name, asset=asset, group=group)
 
 
 def holds_asset(made: Volume, claim: Claim, driver: str) -> bool:

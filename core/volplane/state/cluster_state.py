@@ -212,12 +212,9 @@ def finished(pod: Pod) -> bool:
     """Return whether the pod has succeeded or failed, or is terminating without a running container."""
     if pod.status.phase in ("Succeeded", "Failed"):
         return True
-    statuses = [
-        *(pod.status.init_container_statuses or ()),
-        *(pod.status.container_statuses or ()),
-        *(pod.status.ephemeral_container_statuses or ()),
-    ]
-    running = any(status.state is not None and status.state.running is not None for status in statuses)
+    status = pod.status
+    kinds = (status.init_container_statuses, status.container_statuses, status.ephemeral_container_statuses)
+    running = any(each.state is not None and each.state.running is not None for kind in kinds for each in kind or ())
     return pod.terminating and not running
 
 

@@ -20,7 +20,7 @@ from sortedcontainers import SortedDict
 
 from volplane.assets import VolumeSource
 from volplane.kube import names
-from volplane.kube.objects import Claim, Volume
+from volplane.kube.objects import Claim, Source, Volume, VolumeSpec
 
 __all__ = [
     "IN_TREE_PREFIX",
@@ -47,11 +47,21 @@ _HANDLES = {
     "awsElasticBlockStore": "volumeID",
     "gcePersistentDisk": "pdName",
 }
-_MIGRATED = names.MIGRATED_PLUGINS
-_ZONE = "topology.kubernetes.io/zone"
-_OLD_ZONE = "failure-domain.beta.kubernetes.io/zone"
-_MANY_ZONES = "__"
+_SOURCES = sorted(
+    ((each.name, each.encode_name) for each in msgspec.structs.fields(VolumeSpec) if each.type == Source),
+    key=lambda source: source[0] not in {"csi", "local", "host_path", "nfs"},
+)
+"""(attribute, the API's key) of every source, the usual ones first."""
+_AWS_EBS: Final = names.MIGRATED_PLUGINS["kubernetes.io/aws-ebs"]
 _UNKNOWN = "UNSPECIFIED"
+_HOSTNAME: Final = "kubernetes.io/hostname"
+_ANYWHERE: Final = ""
+"""Stands for the label of volumes that are not pinned to nodes."""
+_END: Final = "\U0010ffff"
+"""Sorts after every key with the same prefix."""
+_PD: Final = names.MIGRATED_PLUGINS["kubernetes.io/gce-pd"]
+_MOUNT_FIELDS: Final = frozenset({"fsType", "readOnly", "secretRef", "secretName", "mountOptions", "partition"})
+"""Fields of a source that say how it is mounted, not which storage it is."""
 
 
 def volume_name_of(claim: Claim) -> str:
@@ -79,13 +89,13 @@ def csi_source(volume: Volume) -> tuple[str, str]:
     if spec.csi is not None:
         return str(spec.csi.get("driver", "")), str(spec.csi.get("volumeHandle", ""))
     if spec.aws_elastic_block_store is not None:
-        return _MIGRATED["kubernetes.io/aws-ebs"], str(spec.aws_elastic_block_store.get("volumeID", "")).split("/")[-1]
+        return _AWS_EBS, str(spec.aws_elastic_block_store.get("volumeID", "")).split("/")[-1]
     if spec.gce_persistent_disk is not None:
-        zones = labels.get(_ZONE) or labels.get(_OLD_ZONE) or _UNKNOWN
-        regional = _MANY_ZONES in zones
-        place = f"regions/{zones.split(_MANY_ZONES)[0].rpartition('-')[0]}" if regional else f"zones/{zones}"
+        zones = labels.get("topology.kubernetes.io/zone") or labels.get("failure-domain.beta.kubernetes.io/zone")
+        first, several, _ = (zones or _UNKNOWN).partition("__")
+        place = f"regions/{first.rpartition('-')[0]}" if several else f"zones/{first}"
         disk = spec.gce_persistent_disk.get("pdName", "")
-        return _MIGRATED["kubernetes.io/gce-pd"], f"projects/{_UNKNOWN}/{place}/disks/{disk}"
+        return _PD, f"projects/{_UNKNOWN}/{place}/disks/{disk}"
     return "", ""
 
 
@@ -132,42 +142,6 @@ def volume_source(volume: Volume) -> VolumeSource:
         if fields is not None:
             return VolumeSource(kind=key, fields=fields)
     return VolumeSource(kind="", fields={})
-
-
-_SOURCES = (
-    ("csi", "csi"),
-    ("local", "local"),
-    ("host_path", "hostPath"),
-    ("nfs", "nfs"),
-    ("aws_elastic_block_store", "awsElasticBlockStore"),
-    ("gce_persistent_disk", "gcePersistentDisk"),
-    ("azure_disk", "azureDisk"),
-    ("azure_file", "azureFile"),
-    ("cephfs", "cephfs"),
-    ("cinder", "cinder"),
-    ("fc", "fc"),
-    ("flex_volume", "flexVolume"),
-    ("flocker", "flocker"),
-    ("glusterfs", "glusterfs"),
-    ("iscsi", "iscsi"),
-    ("photon_persistent_disk", "photonPersistentDisk"),
-    ("portworx_volume", "portworxVolume"),
-    ("quobyte", "quobyte"),
-    ("rbd", "rbd"),
-    ("scale_io", "scaleIO"),
-    ("storageos", "storageos"),
-    ("vsphere_volume", "vsphereVolume"),
-)
-
-
-_HOSTNAME: Final = "kubernetes.io/hostname"
-_ANYWHERE: Final = ""
-"""Stands for the label of volumes that are not pinned to nodes."""
-_END: Final = "\U0010ffff"
-"""Sorts after every key with the same prefix."""
-_PD: Final = names.MIGRATED_PLUGINS["kubernetes.io/gce-pd"]
-_MOUNT_FIELDS: Final = frozenset({"fsType", "readOnly", "secretRef", "secretName", "mountOptions", "partition"})
-"""Fields of a source that say how it is mounted, not which storage it is."""
 
 
 class Overlap(NamedTuple):
@@ -319,12 +293,10 @@ def _disk_places(volume: Volume, *, sought: bool) -> tuple[str, ...]:
     if driver != _PD:
         return (f"csi:{driver}:{handle}\0",) if driver and in_tree else ()
     disk = handle.partition("/")[2].partition("/")[2]
-    ours, theirs = (
-        (f"in-tree-pd:{disk}\0", f"csi-pd:{disk}\0") if in_tree else (f"csi-pd:{disk}\0", f"in-tree-pd:{disk}\0")
-    )
-    if not sought:
-        return (ours,)
-    return (ours, theirs) if in_tree else (theirs,)
+    of_in_tree, of_csi = f"in-tree-pd:{disk}\0", f"csi-pd:{disk}\0"
+    if in_tree:
+        return (of_in_tree, of_csi) if sought else (of_in_tree,)
+    return (of_in_tree,) if sought else (of_csi,)
 
 
 def _normal(path: str) -> str:
