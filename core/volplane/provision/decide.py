@@ -173,31 +173,27 @@ def _volume_exists(claim: Claim, made: Volume, cluster: ClusterState) -> Action:
 
 def _obstacle(claim: Claim, storage_class: StorageClass, driver: DriverView) -> str:
     """Return why this driver cannot serve this claim of this class at all, with what to change; or ""."""
-    parameters, release = split_parameters(storage_class)
+    (parameters, release), info = split_parameters(storage_class), driver.info
+    of_class, of_driver = f'class "{storage_class.name}"', f'driver "{driver.name}"'
     if release not in ("delete", "recycle"):
-        return (
-            f'class "{storage_class.name}": parameter {names.ON_RELEASE} is "{release}"; '
-            'valid values are "delete" and "recycle"'
-        )
+        return f'{of_class}: parameter {names.ON_RELEASE} is "{release}"; valid values are "delete" and "recycle"'
     if flaw := driver.parameters_flaw(parameters):
-        return f'class "{storage_class.name}": {flaw}'
+        return f"{of_class}: {flaw}"
     mode = claim.spec.volume_mode or "Filesystem"
-    if mode not in driver.info.volume_modes:
-        supported = ", ".join(sorted(driver.info.volume_modes))
-        return f'driver "{driver.name}" does not support volumeMode {mode} (it supports {supported})'
-    refused = [mode for mode in claim.spec.access_modes or () if mode not in driver.info.access_modes]
+    if mode not in info.volume_modes:
+        supported = ", ".join(sorted(info.volume_modes))
+        return f"{of_driver} does not support volumeMode {mode} (it supports {supported})"
+    refused = [mode for mode in claim.spec.access_modes or () if mode not in info.access_modes]
     if refused:
-        supported = ", ".join(sorted(driver.info.access_modes))
-        return f'driver "{driver.name}" does not support access mode {refused[0]} (it supports {supported})'
-    if storage_class.mount_options and not driver.info.supports_mount_options:
-        return f'class "{storage_class.name}" has mountOptions, which driver "{driver.name}" does not support'
+        supported = ", ".join(sorted(info.access_modes))
+        return f"{of_driver} does not support access mode {refused[0]} (it supports {supported})"
+    if storage_class.mount_options and not info.supports_mount_options:
+        return f"{of_class} has mountOptions, which {of_driver} does not support"
     if claim.spec.selector is not None:
-        return (
-            "spec.selector matches no available volume and cannot be met by provisioning a new one; "
-            "remove the selector or add a volume with these labels"
-        )
-    if claim.spec.volume_attributes_class_name and not (driver.supports("modify") and driver.info.csi_driver_name):
-        return f'driver "{driver.name}" knows no VolumeAttributesClass; remove spec.volumeAttributesClassName'
+        unmet = "spec.selector matches no available volume and cannot be met by provisioning a new one"
+        return f"{unmet}; remove the selector or add a volume with these labels"
+    if claim.spec.volume_attributes_class_name and not (driver.supports("modify") and info.csi_driver_name):
+        return f"{of_driver} knows no VolumeAttributesClass; remove spec.volumeAttributesClassName"
     return ""
 
 
@@ -233,10 +229,9 @@ def _give_back_lost_node(
         return Read(NODES, selected, why="does the selected node exist?")
     if reads.get(NODES, selected) is not None:
         return None
-    message = f'selected node "{selected}" does not exist; another one is asked for'
-    events = (provisioning_failed(claim, message),)
+    event = provisioning_failed(claim, f'selected node "{selected}" does not exist; another one is asked for')
     body = {"metadata": dict(terms.without_node)}
-    return Patch(kind=CLAIMS, target=claim, body=body, why="the node is gone", events=events)
+    return Patch(kind=CLAIMS, target=claim, body=body, why="the node is gone", events=(event,))
 
 
 def _after_hook(
@@ -262,9 +257,8 @@ def _after_hook(
             message = f"Successfully provisioned volume {volume_name_of(claim)} using {driver.name}"
             event = EventRecord(CLAIMS, claim, "Normal", "ProvisioningSucceeded", message)
             failure = f"Error creating provisioned PV object for claim {claim.key}, whose asset is kept"
-            failed = provisioning_failed(claim, failure)
-            why = f"volume for claim {claim.key}"
-            return Create(kind=VOLUMES, body=body, why=why, events=(event,), failure_event=failed)
+            failed, named = provisioning_failed(claim, failure), f"volume for claim {claim.key}"
+            return Create(kind=VOLUMES, body=body, why=named, events=(event,), failure_event=failed)
         case Pending() as pending:
             resume = pending.resume(intent.state, cluster.monotonic())
             if resume.write:
@@ -285,10 +279,9 @@ def volume_body(
     claim: Claim, storage_class: StorageClass, driver: DriverView, intent: ClaimIntent, asset: Asset
 ) -> dict[str, Any]:
     """Return the PersistentVolume for an asset made for this claim."""
-    policy = storage_class.reclaim_policy
     annotations = _annotations(storage_class, driver, intent, asset)
     metadata: dict[str, Any] = {"name": volume_name_of(claim), "annotations": annotations}
-    if policy == "Delete":
+    if storage_class.reclaim_policy == "Delete":
         metadata["finalizers"] = [reclaim_finalizer(driver.name)]
     fields = dict(asset.source.fields)
     if asset.source.kind == "csi" and asset.attributes:
@@ -297,7 +290,7 @@ def volume_body(
         "capacity": {"storage": format_bytes(asset.capacity_bytes)},
         "accessModes": list(claim.spec.access_modes or ()),
         "claimRef": reference_to(claim),
-        "persistentVolumeReclaimPolicy": policy,
+        "persistentVolumeReclaimPolicy": storage_class.reclaim_policy,
         "storageClassName": storage_class.name,
         "volumeMode": claim.spec.volume_mode or "Filesystem",
         asset.source.kind: fields,

@@ -182,11 +182,8 @@ class ClusterState:
 
     def default_class(self) -> StorageClass | None:
         """Return the newest class marked as default; of equally new ones that with the smallest name."""
-        marked = [
-            item
-            for item in self.classes.values()
-            if "true" in (item.annotation(names.DEFAULT_CLASS), item.annotation(names.DEFAULT_CLASS_BETA))
-        ]
+        marks = (names.DEFAULT_CLASS, names.DEFAULT_CLASS_BETA)
+        marked = [item for item in self.classes.values() if "true" in map(item.annotation, marks)]
         marked.sort(key=lambda item: item.name)
         return max(marked, key=lambda item: item.metadata.creation_timestamp or "", default=None)
 

@@ -44,14 +44,6 @@ __all__ = [
 ]
 
 MODE_ORDER = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
-_REFUSALS = {
-    "deletion": 'the volume is marked for deletion "{}"',
-    "size": "requested PV is too small",
-    "class": "storageClassName does not match",
-    "attributes": "volumeAttributesClassName does not match",
-    "mode": "incompatible volumeMode",
-    "access": "incompatible accessMode",
-}
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -206,17 +198,14 @@ def refusal(volume: Volume, claim: Claim, *, ignoring: Collection[str] = ()) -> 
     offered, wanted = place_of(volume), place_of(claim)
     modes = set(claim.spec.access_modes or ())
     checks = (
-        ("deletion", volume.terminating),
-        ("size", capacity_of(volume) < request_of(claim)),
-        ("class", offered.storage_class != wanted.storage_class),
-        ("attributes", offered.attributes_class != wanted.attributes_class),
-        ("mode", offered.volume_mode != wanted.volume_mode),
-        ("access", not modes.issubset(volume.spec.access_modes or ())),
+        ("deletion", volume.terminating, f'the volume is marked for deletion "{volume.name}"'),
+        ("size", capacity_of(volume) < request_of(claim), "requested PV is too small"),
+        ("class", offered.storage_class != wanted.storage_class, "storageClassName does not match"),
+        ("attributes", offered.attributes_class != wanted.attributes_class, "volumeAttributesClassName does not match"),
+        ("mode", offered.volume_mode != wanted.volume_mode, "incompatible volumeMode"),
+        ("access", not modes.issubset(volume.spec.access_modes or ()), "incompatible accessMode"),
     )
-    for name, fails in checks:
-        if fails and name not in ignoring:
-            return _REFUSALS[name].format(volume.name)
-    return ""
+    return next((why for name, fails, why in checks if fails and name not in ignoring), "")
 
 
 Entry = tuple[int, str, str]
