@@ -205,7 +205,10 @@ def refusal(volume: Volume, claim: Claim, *, ignoring: Collection[str] = ()) -> 
         ("mode", offered.volume_mode != wanted.volume_mode, "incompatible volumeMode"),
         ("access", not modes.issubset(volume.spec.access_modes or ()), "incompatible accessMode"),
     )
-    return next((why for name, fails, why in checks if fails and name not in ignoring), "")
+    for name, fails, why in checks:
+        if fails and name not in ignoring:
+            return why
+    return ""
 
 
 Entry = tuple[int, str, str]
