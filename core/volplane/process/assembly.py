@@ -33,7 +33,7 @@ from volplane.operations import Dispatcher, Ended, OperationRegistry
 from volplane.process import duties
 from volplane.process.control_plane import ControlPlane
 from volplane.process.measuring import MeasuredHooks
-from volplane.roles.node import field_selector, label_selector
+from volplane.roles.node import selectors
 from volplane.state.cluster_state import CLAIM_INDEXES, POD_INDEXES, ClusterState, NodePlaces
 from volplane.state.records import Sealer
 
@@ -165,12 +165,13 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
             watch.cache,
             random=parts.random,
             namespace=watch.namespace,
-            label_selector=label_selector(plural, role),
-            field_selector=watch.field_selector or field_selector(plural, role),
+            label_selector=labels,
+            field_selector=watch.field_selector or fields,
             restored=lambda: plane.server_restored(),  # noqa: PLW0108
             metrics=parts.metrics,
         )
         for plural, watch in watches.items()
+        for labels, fields in (selectors(plural, role),)
     ]
     names = drivers.names()
     check = LeakCheck(deps, names, random=parts.random, node_name=role.node_name or None, metrics=metrics)

@@ -71,7 +71,12 @@ _MOST_STRANGERS = 3
 
 
 def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads, terms: Terms) -> Action:
-    """Return the next action for a volume to be erased, if its claim is gone (see `delete.require_claim_gone`)."""
+    """Return the next action for a volume to be erased, if its claim is gone (see `delete.require_claim_gone`).
+
+    A scrub that the policy does not ask for any more is ended.
+    """
+    if not recycles(volume):
+        return end_scrub(volume, cluster, reads, terms)
     intent = recycle_intent_of(volume)
     # Another installation works on it.
     if (wait := scrub_conflict(volume, intent, cluster)) is not None:

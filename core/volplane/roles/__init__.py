@@ -5,8 +5,7 @@ Three roles: the whole control plane, beside a stock one, and one node. Claims a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterable
 from typing import Final
 
 from volplane import provision, reclaim
@@ -38,37 +37,16 @@ def decisions(role: Role, cluster: ClusterState, race: RaceTimes | None = None) 
     return Beside(cluster=cluster, provisions=provisions, reclaims=reclaims, reclaim=terms)
 
 
-def _claims_of_driver(cluster: ClusterState, name: str) -> Iterator[str]:
-    for class_name in [item.name for item in cluster.classes.values() if item.provisioner == name]:
-        for claim in cluster.claims.by_index("unbound", class_name):
-            yield claim.key
-    for claim in cluster.claims.values():
-        if claim.has_finalizer(PROVISIONING_FINALIZER):
-            yield claim.key
-
-
-def _volumes_of_driver(cluster: ClusterState, name: str) -> Iterator[str]:
-    for volume in cluster.volumes.values():
-        if volume.annotation(PROVISIONED_BY) in (None, name):
-            yield volume.key
-
-
-def _of_node(role: Role, deps: OperationDeps) -> tuple[RaceTimes | None, Mapping[str, Handler]]:
-    """Return what the process of one node has beside the others: the times of a race, and operations."""
-    if not role.node_name:
-        return None, {}
-    operations: dict[str, Handler] = {"recognise": RecogniseOperation(deps)}
-    if role.race is None:
-        return None, operations
-    cluster = deps.cluster
-    race = RaceTimes(role.node_name, *role.race, cluster.monotonic, external_choice=role.external_choice)
-    cluster.claims.subscribe(race.claim_changed)
-    return race, {**operations, "check-room": RoomOperation(deps, race)}
-
-
 def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     cluster, claims, volumes = deps.cluster, deps.queue("claims"), deps.queue("volumes")
-    race, on_node = _of_node(role, deps)
+    race: RaceTimes | None = None
+    on_node: dict[str, Handler] = {}
+    if role.node_name:
+        on_node["recognise"] = RecogniseOperation(deps)
+    if role.node_name and role.race is not None:
+        race = RaceTimes(role.node_name, *role.race, cluster.monotonic, external_choice=role.external_choice)
+        cluster.claims.subscribe(race.claim_changed)
+        on_node["check-room"] = RoomOperation(deps, race)
     decided = decisions(role, cluster, race)
     binds = role.runs("binder")
     handlers = EventHandlers(cluster, claims, volumes, deps.registry.forget, writes_phase=binds)
@@ -90,7 +68,15 @@ def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         subscribe=handlers.subscribe,
         operations=provision.operations(role, deps),
         resync=cluster.claims.keys,
-        of_driver=partial(_claims_of_driver, cluster),
+        of_driver=lambda name: (
+            *(
+                claim.key
+                for each in cluster.classes.values()
+                if each.provisioner == name
+                for claim in cluster.claims.by_index("unbound", each.name)
+            ),
+            *(claim.key for claim in cluster.claims.values() if claim.has_finalizer(PROVISIONING_FINALIZER)),
+        ),
         flow=cluster.flow_of_claim,
         predicate=decided.claim_may_act,
     )
@@ -101,7 +87,9 @@ def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         watches=reclaim.watches(role, deps) if role.runs("reclaimer") else (),
         operations={**reclaim.operations(role, deps), **on_node},
         resync=cluster.volumes.keys,
-        of_driver=partial(_volumes_of_driver, cluster),
+        of_driver=lambda name: tuple(
+            volume.key for volume in cluster.volumes.values() if volume.annotation(PROVISIONED_BY) in (None, name)
+        ),
         flow=cluster.flow_of_volume,
         predicate=decided.volume_may_act,
     )

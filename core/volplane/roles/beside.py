@@ -29,7 +29,7 @@ from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.provision import decide as provision
 from volplane.provision.decide import restore_annotations
 from volplane.reclaim.delete import Terms, decide_delete, require_claim_gone
-from volplane.reclaim.recycle import abandon_scrub, decide_recycle, end_scrub, recycles, remove_strays
+from volplane.reclaim.recycle import abandon_scrub, decide_recycle, recycles, remove_strays
 from volplane.reclaim.scrub_claim import held_for_scrub
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim
@@ -44,12 +44,15 @@ _DRIVER_GRACE: Final = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """provisions, reclaims: which of these duties this process has. reclaim: the terms of the second one."""
+    """The decisions of this role."""
 
     cluster: ClusterState
     provisions: bool
+    """Whether this duty is this process' too."""
     reclaims: bool
+    """The same."""
     reclaim: Terms
+    """The terms of reclaiming."""
 
     # --- claims --------------------------------------------------------------------------------------------------
 
@@ -66,25 +69,21 @@ class Beside:
         if (step := take_over(claim, cluster, reads) or restore_annotations(claim, cluster)) is not None:
             return step
         if has_or_had_volume(claim):
-            return self._bound(claim, reads)
+            return self._end_intent(claim, reads)
         class_name = class_of_claim(claim) or ""
         storage_class = cluster.classes.get(class_name) if class_name else None
         if storage_class is None:
             return class_is_gone(claim, class_name) if settled_metadata(claim) else Settled()
         if not cluster.has_driver(storage_class.provisioner):
-            return self._end_intent(claim)
+            return self._end_intent(claim, reads)
         if why := not_asked(claim, storage_class):
             return Wait(reason=why)
         return self._provision(claim, storage_class, reads)
 
-    def _bound(self, claim: Claim, _reads: LiveReads) -> Action:
-        """Return the action for a claim that `has_or_had_volume`."""
-        return self._end_intent(claim)
-
     def _provision(self, claim: Claim, storage_class: StorageClass, reads: LiveReads) -> Action:
         return provision.decide_provision(claim, storage_class, self.cluster, reads, provision.Terms())
 
-    def _end_intent(self, claim: Claim, *, moved: bool = False) -> Action:
+    def _end_intent(self, claim: Claim, _reads: LiveReads, *, moved: bool = False) -> Action:
         """End an intent that leads nowhere any more. One of a driver that is not configured may be another process's.
 
         moved: see `settle`.
@@ -94,6 +93,7 @@ class Beside:
             return Settled()
         intent = cluster.intent_of(claim)
         driver = intent.driver if intent is not None else driver_of_class(claim, cluster)
+        # The process of the node that has the asset ends it.
         if cluster.drivers.on_nodes(driver):
             return Settled()
         if not cluster.has_driver(driver):
@@ -140,16 +140,16 @@ class Beside:
         if held_for_scrub(volume):
             if volume.terminating:
                 return abandon_scrub(volume, cluster, reads)
-            return (decide_recycle if recycles(volume) else end_scrub)(volume, cluster, reads, self.reclaim)
+            return decide_recycle(volume, cluster, reads, self.reclaim)
         deletes = volume.spec.persistent_volume_reclaim_policy == "Delete"
         blocked: Action | None = Settled()
         if deletes and (not volume.terminating or held_for_reclaim(volume)):
             blocked = not_released(volume, cluster, reads)
-        if blocked is None and recycles(volume) and not volume.terminating:
+        begun = recycle_intent_of(volume) is not None
+        if blocked is None and not volume.terminating and (begun or recycles(volume)):
             return decide_recycle(volume, cluster, reads, self.reclaim)
-        if recycle_intent_of(volume) is not None:
-            if blocked is None and not volume.terminating:
-                return end_scrub(volume, cluster, reads, self.reclaim)
+        if begun:
+            # The binder may give the volume to a claim, or it goes: nothing more may be erased on it.
             return abandon_scrub(volume, cluster, reads)
         return blocked or decide_delete(volume, cluster, self.reclaim)
 

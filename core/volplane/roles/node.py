@@ -25,7 +25,7 @@ from volplane.state.matching import refers_to
 from volplane.state.naming import node_hash, volume_name_of
 from volplane.state.records import ClaimIntent
 
-__all__ = ["OneNode", "field_selector", "label_selector"]
+__all__ = ["OneNode", "selectors"]
 
 _LABELLED: Final = (CLAIMS.plural, VOLUMES.plural, PODS.plural, CAPACITIES.plural)
 _RACED_FOR: Final = (CLAIMS.plural, VOLUMES.plural)
@@ -46,21 +46,18 @@ class OneNode(Beside):
         """Return the predicate of volumes. The node may have been made again."""
         return True
 
-    def _bound(self, claim: Claim, reads: LiveReads) -> Action:
+    def _end_intent(self, claim: Claim, reads: LiveReads, *, moved: bool = False) -> Action:
         name = claim.spec.volume_name
         if name and settled_metadata(claim) and name not in self.cluster.volumes and not reads.has(VOLUMES, name):
             # A volume of another node is in no watch of ours.
             return Read(VOLUMES, name, why="what is the claim bound to?")
         if name and claim.status.phase != "Bound" and not claim.terminating:
             return Wait(reason="the binder is writing the claim")
-        return self._end_intent(claim)
-
-    def _end_intent(self, claim: Claim, *, moved: bool = False) -> Action:
         if settled_metadata(claim) and (why := claim_elsewhere(claim, self.cluster)):
             return Wait(reason=why)
         made = self.cluster.volumes.get(volume_name_of(claim))
         moved = made is not None and has_newer_intent(made, claim, self.cluster.sealer)
-        return super()._end_intent(claim, moved=moved)
+        return super()._end_intent(claim, reads, moved=moved)
 
     def _provision(self, claim: Claim, storage_class: StorageClass, reads: LiveReads) -> Action:
         driver = self.cluster.drivers.get(storage_class.provisioner)
@@ -107,14 +104,9 @@ class OneNode(Beside):
         return super()._made_by(maker, volume, reads)
 
 
-def label_selector(plural: str, role: Role) -> str:
-    """Return what selects the objects of this kind that a process follows; "" for all."""
-    all_of_them = role.race is not None and plural in _RACED_FOR
-    if not role.node_name or plural not in _LABELLED or all_of_them:
-        return ""
-    return f"{names.NODE}={node_hash(role.node_name)}"
-
-
-def field_selector(plural: str, role: Role) -> str:
-    """Return the same for fields: of nodes only its own."""
-    return f"metadata.name={role.node_name}" if role.node_name and plural == NODES.plural else ""
+def selectors(plural: str, role: Role) -> tuple[str, str]:
+    """Return what selects by labels and by fields the objects of this kind that a process follows; "" for all."""
+    labelled = plural in _LABELLED and (role.race is None or plural not in _RACED_FOR)
+    if not role.node_name or not (labelled or plural == NODES.plural):
+        return "", ""
+    return (f"{names.NODE}={node_hash(role.node_name)}", "") if labelled else ("", f"metadata.name={role.node_name}")

@@ -45,7 +45,7 @@ from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.provision import decide as provision
 from volplane.provision.decide import restore_annotations
 from volplane.reclaim.delete import Terms, decide_delete, require_claim_gone
-from volplane.reclaim.recycle import abandon_scrub, decide_recycle, end_scrub, recycles, remove_strays
+from volplane.reclaim.recycle import abandon_scrub, decide_recycle, recycles, remove_strays
 from volplane.reclaim.scrub_claim import held_for_scrub
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim, refers_to
@@ -57,12 +57,15 @@ __all__ = ["Whole"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:
-    """provisions, reclaims: whether those duties are this process' too. reclaim: the terms of the second one."""
+    """The decisions of this role."""
 
     cluster: ClusterState
     provisions: bool
+    """Whether this duty is this process' too."""
     reclaims: bool
+    """The same."""
     reclaim: Terms
+    """The terms of reclaiming."""
 
     # --- claims --------------------------------------------------------------------------------------------------
 
@@ -82,10 +85,9 @@ class Whole:
             return first
         if claim.terminating and not claim.annotation(names.BIND_COMPLETED):
             return self._settle(claim) or Settled()
-        return self._bound(claim, reads) if claim.bound else self._unbound(claim, reads)
-
-    def _bound(self, claim: Claim, reads: LiveReads) -> Action:
-        outcome = decide_bound(claim, self.cluster)
+        if not claim.bound:
+            return self._unbound(claim, reads)
+        outcome = decide_bound(claim, cluster)
         if (read := confirm(claim, outcome, reads)) is not None:
             return read
         return (self._settle(claim) if isinstance(outcome, Wait) else None) or self._follow(outcome, claim)
@@ -103,19 +105,6 @@ class Whole:
             return no_volume_fits(claim, class_name, cluster)
         return self._provision(claim, storage_class, reads)
 
-    def _settle(self, claim: Claim) -> Action | None:
-        return settle(claim, self.cluster) if self.provisions else None
-
-    def _follow(self, outcome: Bind | Action, claim: Claim) -> Action:
-        """Turn a choice of volume into the next write, and when all is written settle what is left of an intent."""
-        if not isinstance(outcome, Bind):
-            return outcome
-        volume, metadata = outcome.volume, settled_metadata(claim)
-        on_node = self.cluster.drivers.on_nodes(volume.annotation(names.PROVISIONED_BY) or "")
-        if volume.name != volume_name_of(claim) or (on_node and has_newer_intent(volume, claim, self.cluster.sealer)):
-            metadata = {}  # The intent is about another asset, which ends it; on another node the process there.
-        return bind_step(claim, volume, claim_metadata=metadata) or self._settle(claim) or Settled()
-
     def _provision(self, claim: Claim, storage_class: StorageClass, reads: LiveReads) -> Action:
         """Return the action for a claim that no volume fits: have one made, with the annotations of a binder."""
         if is_delayed(storage_class) and not claim.annotation(names.SELECTED_NODE):
@@ -129,6 +118,19 @@ class Whole:
             on_volume={"annotations": {names.BOUND_BY_CONTROLLER: "yes"}},
         )
         return provision.decide_provision(claim, storage_class, self.cluster, reads, terms)
+
+    def _settle(self, claim: Claim) -> Action | None:
+        return settle(claim, self.cluster) if self.provisions else None
+
+    def _follow(self, outcome: Bind | Action, claim: Claim) -> Action:
+        """Turn a choice of volume into the next write, and when all is written settle what is left of an intent."""
+        if not isinstance(outcome, Bind):
+            return outcome
+        volume, metadata = outcome.volume, settled_metadata(claim)
+        on_node = self.cluster.drivers.on_nodes(volume.annotation(names.PROVISIONED_BY) or "")
+        if volume.name != volume_name_of(claim) or (on_node and has_newer_intent(volume, claim, self.cluster.sealer)):
+            metadata = {}  # The intent is about another asset, which ends it; on another node the process there.
+        return bind_step(claim, volume, claim_metadata=metadata) or self._settle(claim) or Settled()
 
     # --- volumes -------------------------------------------------------------------------------------------------
 
@@ -172,11 +174,7 @@ class Whole:
             return there
         if volume.terminating and recycle_intent_of(volume) is not None:
             return abandon_scrub(volume, self.cluster, reads)
-        return self._recycle(volume, reads) if held_for_scrub(volume) else None
-
-    def _recycle(self, volume: Volume, reads: LiveReads) -> Action:
-        scrub = decide_recycle if recycles(volume) else end_scrub
-        return scrub(volume, self.cluster, reads, self.reclaim)
+        return decide_recycle(volume, self.cluster, reads, self.reclaim) if held_for_scrub(volume) else None
 
     def _unreferenced(self, volume: Volume, reads: LiveReads) -> Action:
         """Return the action for a volume without a claim, or with a person's reservation without uid."""
@@ -189,7 +187,7 @@ class Whole:
             return waits or volume_phase_step(volume, "Released") or Settled()
         if volume.annotation(names.INTENT) is not None:
             # A person removed the reference in the middle of a scrub: it is finished before anybody gets the volume.
-            return self._recycle(volume, reads)
+            return decide_recycle(volume, self.cluster, reads, self.reclaim)
         if (step := waits or volume_phase_step(volume, "Available")) is not None:
             return step
         reference = volume.spec.claim_ref
@@ -237,7 +235,7 @@ class Whole:
             mine = held_for_reclaim(volume) or volume.annotation(names.PROVISIONED_BY) is not None
             return decide_delete(volume, self.cluster, self.reclaim) if mine and policy == "Delete" else Settled()
         if recycles(volume) or volume.annotation(names.INTENT) is not None:
-            return self._recycle(volume, reads)
+            return decide_recycle(volume, self.cluster, reads, self.reclaim)
         match policy:
             case "Retain":
                 return Settled()
