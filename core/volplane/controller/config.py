@@ -28,7 +28,7 @@ it is listed here.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -375,32 +375,29 @@ class _Section:
 
     def text(self, key: str, *, required: bool = False) -> str:
         """Return the text; "" for none."""
-        value = self.content.get(key)
+        expected = "text" if self.content.get(key) == "" else "text; quote it"
+        value: str | None = self.value(key, expected, lambda it: isinstance(it, str) and it != "")
         if value is None and required:
             raise ConfigurationError(f"{self.at(key)}: is required")
-        if value is None or (isinstance(value, str) and value):
-            return value or ""
-        raise _wrong(self.at(key), value, "text" if value == "" else "text; quote it")
+        return value or ""
+
+    def value(self, key: str, expected: str, fits: Callable[[Any], bool]) -> Any:
+        """Return what stands there if it fits; None for nothing."""
+        value = self.content.get(key)
+        if value is not None and not fits(value):
+            raise _wrong(self.at(key), value, expected)
+        return value
 
     def integer(self, key: str) -> int | None:
-        value = self.content.get(key)
-        if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
-            return value
-        raise _wrong(self.at(key), value, "a whole number, at least 1")
+        number: int | None = self.value(key, "a whole number, at least 1", lambda it: type(it) is int and it >= 1)
+        return number
 
     def number(self, key: str) -> float | None:
-        value = self.content.get(key)
-        if value is None:
-            return None
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0:
-            return float(value)
-        raise _wrong(self.at(key), value, "a number above 0")
+        given = self.value(key, "a number above 0", lambda it: type(it) in (int, float) and 0 < it < math.inf)
+        return None if given is None else float(given)
 
     def boolean(self, key: str) -> bool:
-        value = self.content.get(key)
-        if value is None or isinstance(value, bool):
-            return bool(value)
-        raise _wrong(self.at(key), value, "true or false")
+        return bool(self.value(key, "true or false", lambda it: isinstance(it, bool)))
 
     def mapping(self, key: str) -> Mapping[str, Any]:
         value = self.content.get(key)
@@ -420,10 +417,8 @@ class _Section:
 
     def _items(self, key: str) -> list[tuple[str, Any]]:
         """Return the items of a list, with their places."""
-        value = self.content.get(key)
-        if value is not None and not isinstance(value, list):
-            raise _wrong(self.at(key), value, "a list (- item)")
-        return [(self.at(f"{key}[{index}]"), item) for index, item in enumerate(value or ())]
+        items = self.value(key, "a list (- item)", lambda it: isinstance(it, list)) or ()
+        return [(self.at(f"{key}[{index}]"), item) for index, item in enumerate(items)]
 
 
 def _texts_as_keys(place: str, value: object) -> Mapping[str, Any]:

@@ -81,184 +81,174 @@ class Metrics:
             self.descriptions.append(Description(name, family.type, labels, family.documentation))
             self.registry.register(collector)
 
-        def make(kind: type[M], name: str, documentation: str, labels: str = "", **options: Any) -> Series[M]:
-            """Make a metric. labels: their names, with spaces between them."""
-            named = tuple(labels.split())
-            self.descriptions.append(Description(name, kind.__name__.lower(), named, documentation))
-            return Series(kind(name, documentation, named, registry=self.registry, **options))
-
-        self.leading = make(Gauge, "volplane_leading", "1: this process holds the lease and works", "lease")
+        make = self._make
+        self.leading = make(Gauge, "volplane_leading{lease}", "1: this process holds the lease and works")
 
         # Calls of the API server, under the names of client-go.
         self._requests = make(
-            Counter, "rest_client_requests_total", "Calls of the API server, by status code", "method resource code"
+            Counter, "rest_client_requests_total{method,resource,code}", "Calls of the API server, by status code"
         )
         self._request_seconds = make(
             Histogram,
-            "rest_client_request_duration_seconds",
+            "rest_client_request_duration_seconds{method,resource}",
             "How long calls of the API server took",
-            "method resource",
-            buckets=_LATENCY,
+            _LATENCY,
         )
         self._undecodable = make(
-            Counter, "volplane_undecodable_objects_total", "Objects skipped because they break the schema", "resource"
+            Counter, "volplane_undecodable_objects_total{resource}", "Objects skipped because they break the schema"
         )
         self._lists = make(
             Counter,
-            "volplane_reflector_lists_total",
+            "volplane_reflector_lists_total{resource}",
             "Times a kind was listed: at the start and after a watch was lost",
-            "resource",
         )
         self._watch_ends = make(
-            Counter, "volplane_reflector_watch_ends_total", "Watches that ended, and why", "resource why"
+            Counter, "volplane_reflector_watch_ends_total{resource,why}", "Watches that ended, and why"
         )
-        self._events_dropped = make(Counter, "volplane_events_dropped_total", "Events not written, and why", "why")
+        self._events_dropped = make(Counter, "volplane_events_dropped_total{why}", "Events not written, and why")
 
         # Work queues and passes, under the names of client-go's workqueue.
-        self._added = make(Counter, "workqueue_adds_total", "Keys added to a queue", "name")
-        self._depth = make(Gauge, "workqueue_depth", "Keys waiting in a queue", "name")
+        self._added = make(Counter, "workqueue_adds_total{name}", "Keys added to a queue")
+        self._depth = make(Gauge, "workqueue_depth{name}", "Keys waiting in a queue")
         self._waited = make(
             Histogram,
-            "workqueue_queue_duration_seconds",
+            "workqueue_queue_duration_seconds{name}",
             "How long keys waited until a worker took them",
-            "name",
-            buckets=_LATENCY,
+            _LATENCY,
         )
         self._worked = make(
-            Histogram, "workqueue_work_duration_seconds", "How long workers took for a key", "name", buckets=_LATENCY
+            Histogram, "workqueue_work_duration_seconds{name}", "How long workers took for a key", _LATENCY
         )
-        self._retried = make(Counter, "workqueue_retries_total", "Keys that came back after a failure", "name")
+        self._retried = make(Counter, "workqueue_retries_total{name}", "Keys that came back after a failure")
         self._passes = make(
-            Counter, "volplane_reconcile_total", "Passes over an object, by how they ended", "controller result"
+            Counter, "volplane_reconcile_total{controller,result}", "Passes over an object, by how they ended"
         )
 
         # Hooks, and the operations that call them.
         self._storage_operations = make(
             Histogram,
-            "storage_operation_duration_seconds",
+            "storage_operation_duration_seconds{volume_plugin,operation_name,status,migrated}",
             "How long calls of hooks took that change storage",
-            "volume_plugin operation_name status migrated",
-            buckets=_OPERATION,
+            _OPERATION,
         )
         self._hook_calls = make(
             Counter,
-            "volplane_hook_calls_total",
+            "volplane_hook_calls_total{driver,hook,result}",
             "Calls of hooks; result: ok, in_progress or the class of the error",
-            "driver hook result",
         )
         self._hook_seconds = make(
-            Histogram, "volplane_hook_seconds", "How long calls of hooks took", "driver hook", buckets=_HOOK
+            Histogram, "volplane_hook_seconds{driver,hook}", "How long calls of hooks took", _HOOK
         )
         self._runs = make(
             Histogram,
-            "volplane_operation_seconds",
+            "volplane_operation_seconds{driver,operation}",
             "How long runs of operations took, live checks included",
-            "driver operation",
-            buckets=_OPERATION,
+            _OPERATION,
         )
         self.operations = make(
             Gauge,
-            "volplane_operations",
+            "volplane_operations{driver,operation,phase}",
             "Operations now, by phase: queued, running, overrun, waiting",
-            "driver operation phase",
         )
         self._operation_errors = make(
-            Counter, "volume_operation_errors_total", "Operations that failed", "plugin_name operation_name"
+            Counter, "volume_operation_errors_total{plugin_name,operation_name}", "Operations that failed"
         )
-        self.drivers = make(Gauge, "volplane_driver_healthy", "1: the driver can be used now", "driver")
+        self.drivers = make(Gauge, "volplane_driver_healthy{driver}", "1: the driver can be used now")
 
         # Lives of claims and volumes, under the names of the external provisioner and the binder.
         self.lives = make(
             Histogram,
-            "volume_operation_total_seconds",
+            "volume_operation_total_seconds{plugin_name,operation_name}",
             "From the first attempt until the claim is bound or the volume gone",
-            "plugin_name operation_name",
-            buckets=_OPERATION,
+            _OPERATION,
         )
         self._provisioned = make(
             Counter,
-            "controller_persistentvolumeclaim_provision_total",
+            "controller_persistentvolumeclaim_provision_total{class,source}",
             "Calls of `provision` that made an asset",
-            "class source",
         )
         self._provision_failed = make(
             Counter,
-            "controller_persistentvolumeclaim_provision_failed_total",
+            "controller_persistentvolumeclaim_provision_failed_total{class,source}",
             "Calls of `provision` that failed",
-            "class source",
         )
         self._provision_seconds = make(
             Histogram,
-            "controller_persistentvolumeclaim_provision_duration_seconds",
+            "controller_persistentvolumeclaim_provision_duration_seconds{class,source}",
             "How long calls of `provision` took that made an asset",
-            "class source",
-            buckets=_ATTEMPT,
+            _ATTEMPT,
         )
         self._deleted = make(
-            Counter, "controller_persistentvolume_delete_total", "Calls of `delete` that deleted an asset", "class"
+            Counter, "controller_persistentvolume_delete_total{class}", "Calls of `delete` that deleted an asset"
         )
         self._delete_failed = make(
-            Counter, "controller_persistentvolume_delete_failed_total", "Calls of `delete` that failed", "class"
+            Counter, "controller_persistentvolume_delete_failed_total{class}", "Calls of `delete` that failed"
         )
         self._delete_seconds = make(
             Histogram,
-            "controller_persistentvolume_delete_duration_seconds",
+            "controller_persistentvolume_delete_duration_seconds{class}",
             "How long calls of `delete` took that deleted an asset",
-            "class",
-            buckets=_ATTEMPT,
+            _ATTEMPT,
         )
         self.retroactive = make(Counter, "retroactive_storageclass_total", "Claims given the default class later")
         self.retroactive_errors = make(
             Counter, "retroactive_storageclass_errors_total", "The same, refused by the server"
         )
-        of_claim = "namespace storage_class volume_attributes_class"
         self.inventory = {
-            "total_pv": make(Gauge, "pv_collector_total_pv_count", "Volumes", "plugin_name volume_mode"),
-            "bound_pv": make(Gauge, "pv_collector_bound_pv_count", "Bound volumes", "storage_class"),
-            "unbound_pv": make(Gauge, "pv_collector_unbound_pv_count", "Volumes that are not bound", "storage_class"),
-            "bound_pvc": make(Gauge, "pv_collector_bound_pvc_count", "Bound claims", of_claim),
-            "unbound_pvc": make(Gauge, "pv_collector_unbound_pvc_count", "Claims that are not bound", of_claim),
+            "total_pv": make(Gauge, "pv_collector_total_pv_count{plugin_name,volume_mode}", "Volumes"),
+            "bound_pv": make(Gauge, "pv_collector_bound_pv_count{storage_class}", "Bound volumes"),
+            "unbound_pv": make(Gauge, "pv_collector_unbound_pv_count{storage_class}", "Volumes that are not bound"),
+            "bound_pvc": make(
+                Gauge, "pv_collector_bound_pvc_count{namespace,storage_class,volume_attributes_class}", "Bound claims"
+            ),
+            "unbound_pvc": make(
+                Gauge,
+                "pv_collector_unbound_pvc_count{namespace,storage_class,volume_attributes_class}",
+                "Claims that are not bound",
+            ),
         }
 
         # Attachments, under the names of the attach-detach controller.
         self._forced_detaches = make(
             Gauge,
-            "attach_detach_controller_attachdetach_controller_forced_detaches",
+            "attach_detach_controller_attachdetach_controller_forced_detaches{reason}",
             "Volumes detached though their node may use them, since the start; reason: timeout, out-of-service",
-            "reason",
         )
-        for reason in ("timeout", "out-of-service"):
-            self._forced_detaches[(reason,)].set(0)
+        self._forced_detaches.show({"timeout": 0, "out-of-service": 0})
         self._attached_volumes = make(
             Gauge,
-            "attachdetach_controller_total_volumes",
+            "attachdetach_controller_total_volumes{plugin_name,state}",
             "Volumes on nodes, by what wants them (desired_state_of_world) and what has them (actual_state_of_world)",
-            "plugin_name state",
         )
         self._attachable_in_use = make(
             Gauge,
-            "storage_count_attachable_volumes_in_use",
+            "storage_count_attachable_volumes_in_use{node,volume_plugin}",
             "Volumes of pods that need attaching, by node",
-            "node volume_plugin",
         )
 
         # Leaks, and volumes whose nodes are gone.
         self.findings = make(
             Gauge,
-            "volplane_leak_findings",
+            "volplane_leak_findings{driver,verdict}",
             "What the last leak check found: orphan, ghost, drifted, foreign",
-            "driver verdict",
         )
         self._leak_checks = make(
-            Counter, "volplane_leak_checks_total", "Leak checks, complete or failed", "driver result"
+            Counter, "volplane_leak_checks_total{driver,result}", "Leak checks, complete or failed"
         )
         self._leak_checked = make(
             Gauge,
-            "volplane_leak_check_last_success_timestamp_seconds",
+            "volplane_leak_check_last_success_timestamp_seconds{driver}",
             "Unix time at which the last complete leak check ended",
-            "driver",
         )
-        self.lost = make(Gauge, "volplane_lost_volumes", "Volumes of distributed drivers whose node is gone", "driver")
+        self.lost = make(Gauge, "volplane_lost_volumes{driver}", "Volumes of distributed drivers whose node is gone")
+
+    def _make(self, kind: type[M], name: str, documentation: str, *buckets: tuple[float, ...]) -> Series[M]:
+        """Make a metric. name: with its labels, as in `name{label,other}`."""
+        name, _, given = name.rstrip("}").partition("{")
+        labels = tuple(given.split(",")) if given else ()
+        self.descriptions.append(Description(name, kind.__name__.lower(), labels, documentation))
+        options: dict[str, Any] = {"buckets": buckets[0]} if buckets else {}
+        return Series(kind(name, documentation, labels, registry=self.registry, **options))
 
     def exposition(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""
