@@ -24,6 +24,7 @@ from volplane.cli.framework.options import (
 )
 from volplane.controller import logs
 from volplane.controller.config import Configuration, read_configuration
+from volplane.controller.controller import FORCE_DETACH_AFTER
 from volplane.controller.metrics import Metrics
 from volplane.errors import ConfigurationError
 from volplane.kube.client import Client
@@ -127,11 +128,11 @@ def run(
         controllers=controllers_of_node(controllers) if node_name is not None else parse_controllers(controllers),
         namespace=namespace,
         leader_elect=leader_elect,
-        node_name=node_name,
+        node_name=node_name or "",
         race=_race(race_base_delay, race_max_delay) if placement is Placement.RACE else None,
         external_choice=immediate is Immediate.EXTERNAL,
         resync=resync,
-        force_detach=not disable_force_detach,
+        force_detach_after=None if disable_force_detach else FORCE_DETACH_AFTER,
     )
     configuration = read_configuration(config) if config is not None else Configuration()
     if scrubber_image is not None:

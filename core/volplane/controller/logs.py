@@ -30,7 +30,7 @@ from volplane.kube.cache import Cache
 from volplane.kube.objects import KubeObject, Volume, VolumeAttachment
 from volplane.secret import redacted
 
-__all__ = ["bind", "bound", "configure", "fields", "log_stray_errors", "new_span", "rebind", "trace_of", "traceparent"]
+__all__ = ["bind", "bound", "configure", "fields", "log_stray_errors", "new_span", "trace_of", "traceparent"]
 
 _FIELDS: ContextVar[Mapping[str, str]] = ContextVar("volplane_log_fields")
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -61,15 +61,13 @@ def bound(**more: str) -> Iterator[None]:
             _FIELDS.reset(token)
 
 
-def bind(**more: str) -> Token[Mapping[str, str]]:
-    """Add fields to everything logged from here on in this context. Empty values are left out."""
+def bind(base: Mapping[str, str] | None = None, /, **more: str) -> Token[Mapping[str, str]]:
+    """Add fields to everything logged from here on in this context. Empty values are left out.
+
+    base: the fields they are added to; None = those that are bound.
+    """
     given = more if all(more.values()) else {name: value for name, value in more.items() if value}
-    return _FIELDS.set({**fields(), **given})
-
-
-def rebind(base: Mapping[str, str], **more: str) -> None:
-    """Bind `base` and these fields, and nothing of what was bound before. Empty values are left out."""
-    _FIELDS.set({**base, **(more if all(more.values()) else {name: value for name, value in more.items() if value})})
+    return _FIELDS.set({**(fields() if base is None else base), **given})
 
 
 def configure(

@@ -52,7 +52,7 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
 
-__all__ = ["Dispatcher", "NothingChanged", "Runner", "Steps"]
+__all__ = ["Dispatcher", "Runner", "Steps", "Unsettled"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ class Runner:
         logs.bind(controller=self.name)
         ours = logs.fields()
         while (key := await self.queue.get()) is not None:
-            logs.rebind(ours, object=key, trace=trace_of(self._about(key), self.caches), span=new_span())
+            logs.bind(ours, object=key, trace=trace_of(self._about(key), self.caches), span=new_span())
             try:
                 await self._process(key)
             finally:
@@ -177,7 +177,7 @@ class Runner:
         except ApiError as error:
             result = "refused"
             self._refused(key, error)
-        except (NothingChanged, _Unsettled) as error:
+        except Unsettled as error:
             result = "unsettled"
             self._retry(key, error, backoff.RECONCILE_FAILED, level=logging.ERROR)
             advice = "does an admission webhook or another controller undo it?"
@@ -223,7 +223,7 @@ class Runner:
                 conflicts += 1
                 if conflicts > _MOST_CONFLICTS:
                     raise ApiConflict(f"{conflicts} conflicts in a row, the last: {stale}", status=409) from stale
-        raise _Unsettled(f"{_MOST_STEPS} steps did not settle it, the last: {_describe(action)}")
+        raise Unsettled(f"{_MOST_STEPS} steps did not settle it, the last: {_describe(action)}")
 
     async def _perform(self, key: str, action: Patch | Create | Delete | Read, reads: LiveReads) -> None:
         """Take one step. Raises _StaleCache if the cache, now refreshed, misled the decision."""
@@ -335,14 +335,14 @@ class Steps:
         self._caches = caches
 
     async def patch(self, step: Patch) -> None:
-        """Patch the object. Raises NothingChanged, or an Api error."""
+        """Patch the object. Raises Unsettled if that changed nothing, or an Api error."""
         target = step.target
         metadata = {**step.body.get("metadata", {}), "resourceVersion": target.metadata.resource_version}
         body = {**step.body, "metadata": metadata}
         answer = await self._client.patch(step.kind, target.key, body, subresource=step.subresource)
         gone = self._learn(step.kind, answer)
         if answer.version == target.version and not gone:
-            raise NothingChanged(f"the patch of {step.kind.plural} {target.key} ({step.why}) changed nothing")
+            raise Unsettled(f"the patch of {step.kind.plural} {target.key} ({step.why}) changed nothing")
 
     async def create(self, step: Create) -> bool:
         """Create the object and return True; False if it existed already, and was read into the cache instead."""
@@ -418,16 +418,12 @@ class Steps:
         return gone
 
 
-class NothingChanged(VolplaneError):
-    """A patch left the object as it was: the same decision would follow without end."""
-
-
 class _StaleCache(Exception):
     """The server knows more than the cache did. The cache has been refreshed."""
 
 
-class _Unsettled(Exception):
-    """Too many steps were taken in one pass."""
+class Unsettled(VolplaneError):
+    """A pass took too many steps, or a patch left the object as it was: the same decision would follow without end."""
 
 
 def _describe(action: Action | None) -> str:

@@ -12,7 +12,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
@@ -21,7 +21,7 @@ from random import Random
 
 from volplane.controller.actions import warning
 from volplane.controller.config import Configuration
-from volplane.controller.controller import FORCE_DETACH_AFTER, Role
+from volplane.controller.controller import Role
 from volplane.controller.leader import RENEW_PERIOD, Elector, Leadership
 from volplane.controller.metrics import Metrics
 from volplane.drivers.discovery import InstalledPlugins, PluginSource
@@ -60,64 +60,38 @@ NO_KEY = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The options of `volplane run` that are not in the configuration file."""
+class Options(Role):
+    """A role, and the options of `volplane run` beside it. What a start finds out is put into the role then."""
 
     controllers: frozenset[str] = frozenset(ALL_CONTROLLERS)
-    namespace: str = "volplane-system"
+    cluster_id: str = ""
     leader_elect: bool = True
     """Whether it works only while it holds the Lease."""
-    node_name: str | None = None
-    """The node whose storage this process serves, with a Lease of its own; None = the whole cluster."""
-    external_choice: bool = False
-    race: tuple[float, float] | None = None
     resync: float = 600.0
     """Seconds between passes over all objects; 0 = never."""
-    force_detach: bool = True
-    """Whether a volume that its unhealthy node does not unmount is detached after some minutes."""
     identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{secrets.token_hex(4)}")
     """The holder's name in the Lease."""
 
     @property
-    def lease(self) -> str:
-        """Name of the Lease."""
+    def lease_name(self) -> str:
+        """Name of the Lease; a process that serves one node has one of its own."""
         return f"{LEASE}-{node_hash(self.node_name)}" if self.node_name else LEASE
 
-    def role(self, cluster_id: str, configuration: Configuration, *, lease: str = "") -> Role:
-        """Return the role of a process with these options. lease: key of the Lease under which it leads."""
-        return Role(
-            controllers=self.controllers,
-            cluster_id=cluster_id,
-            namespace=self.namespace,
-            lease=lease,
-            node_name=self.node_name or "",
-            race=self.race,
-            external_choice=self.external_choice,
-            force_detach_after=FORCE_DETACH_AFTER if self.force_detach else None,
-            scrub=configuration.scrubber,
-        )
 
-
+@dataclass(eq=False)
 class ControllerProcess:
     """Runs the control plane while it leads. The other methods report its state, for the HTTP endpoints."""
 
-    def __init__(
-        self,
-        client: Client,
-        configuration: Configuration,
-        options: Options,
-        *,
-        metrics: Metrics,
-        plugins: PluginSource | None = None,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        """plugins: None = those that are installed. now: the wall clock."""
-        self.metrics = metrics
-        self._client = client
-        self._configuration = configuration
-        self._options = options
-        self._plugins = plugins
-        self._now = now
+    client: Client
+    configuration: Configuration
+    options: Options
+    _: KW_ONLY
+    metrics: Metrics
+    plugins: PluginSource = field(default_factory=InstalledPlugins)
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    """The wall clock."""
+
+    def __post_init__(self) -> None:
         self._random = Random()  # noqa: S311 - jitter, not secrets
         self._loaded = LoadedDrivers()
         self._term: Term | None = None
@@ -127,10 +101,10 @@ class ControllerProcess:
         self._gave_up = ""
         """Why the process ends by itself."""
         self._bootstrap = Bootstrap(
-            client,
-            namespace=options.namespace,
-            labels=namespace_labels(options.controllers),
-            cluster_id=configuration.cluster_id,
+            self.client,
+            namespace=self.options.namespace,
+            labels=namespace_labels(self.options.controllers),
+            cluster_id=self.configuration.cluster_id,
         )
 
     # --- status -------------------------------------------------------------------------------------------------
@@ -142,9 +116,9 @@ class ControllerProcess:
 
     async def leader(self) -> str:
         """The holder of the Lease, "" if it has none. Raises ApiError."""
-        if not self._options.leader_elect or self.plane is not None:
-            return self._options.identity
-        lease = await self._client.find(LEASES, f"{self._options.namespace}/{self._options.lease}")
+        if not self.options.leader_elect or self.plane is not None:
+            return self.options.identity
+        lease = await self.client.find(LEASES, f"{self.options.namespace}/{self.options.lease_name}")
         return "" if lease is None else lease.spec.holder_identity or ""
 
     async def wait_working(self) -> ControlPlane:
@@ -222,9 +196,9 @@ class ControllerProcess:
             raise VolplaneError(self._gave_up)
 
     async def _load_and_work(self, stop: asyncio.Event) -> None:
-        options, plugins = self._options, self._plugins or InstalledPlugins()
+        options, node_name = self.options, self.options.node_name or None
         loading = in_daemon_thread(
-            "loading drivers", load_drivers, self._configuration, plugins, node_name=options.node_name, grace=GRACE
+            "loading drivers", load_drivers, self.configuration, self.plugins, node_name=node_name, grace=GRACE
         )
         self._loaded = await asyncio.wrap_future(loading)
         for broken in self._loaded.broken:
@@ -234,15 +208,15 @@ class ControllerProcess:
         cluster_id, _ = await self._bootstrap.run()
         await self._introduce(cluster_id)
         if not options.leader_elect:
-            self.metrics.leading[(options.lease,)].set(1)
+            self.metrics.leading[(options.lease_name,)].set(1)
             await self._lead(stop, Leadership(fence=None, until=math.inf))
             return
         self._lock = lock = LeaseLock(
-            self._client,
+            self.client,
             namespace=options.namespace,
-            name=options.lease,
+            name=options.lease_name,
             identity=options.identity,
-            now=self._now,
+            now=self.now,
             duration=NODE_LEASE_SECONDS if options.node_name else LEASE_SECONDS,
             drivers=self._loaded.names,
         )
@@ -259,7 +233,7 @@ class ControllerProcess:
 
     async def _introduce(self, cluster_id: str) -> None:
         """Say in one line what this process is, where it works, and whether it leads."""
-        options, loaded = self._options, self._loaded.settled()
+        options, loaded = self.options, self._loaded.settled()
         drivers = [f"{each.name} ({each.plugin.name})" for each in loaded.drivers]
         drivers += [f"{each.name} ({each.plugin.name}, on nodes)" for each in loaded.distributed]
         drivers += [f"{each.name} ({each.backend}, not usable)" for each in loaded.broken]
@@ -267,11 +241,11 @@ class ControllerProcess:
         leads, found = "works without a lease", None
         if options.leader_elect:
             try:
-                found = await self._client.find(LEASES, f"{options.namespace}/{options.lease}")
+                found = await self.client.find(LEASES, f"{options.namespace}/{options.lease_name}")
                 holder = "" if found is None else found.spec.holder_identity or ""
             except ApiError as error:
                 holder = f"nobody can say who ({error})"
-            lease = f"lease {options.namespace}/{options.lease}"
+            lease = f"lease {options.namespace}/{options.lease_name}"
             leads = f"waits for {lease}, which {holder} holds" if holder else f"takes {lease}, which nobody holds"
         log.info(
             "volplane %s as %s for cluster %s: controllers %s; drivers %s; %s",
@@ -307,17 +281,17 @@ class ControllerProcess:
         """Run a control plane until `stop`, or until the Lease is over."""
         # In each term again: the namespace with the sealing key may have been deleted and created again.
         cluster_id, sealer = await self._bootstrap.run()
-        options = self._options
-        lease = f"{options.namespace}/{options.lease}"
+        options = self.options
+        lease = f"{options.namespace}/{options.lease_name}"
         self._loaded = self._loaded.settled()
-        recorder = EventRecorder(self._client, instance=options.identity, now=self._now, metrics=self.metrics)
+        recorder = EventRecorder(self.client, instance=options.identity, now=self.now, metrics=self.metrics)
         parts = Dependencies(
-            client=self._client,
+            client=self.client,
             loaded=self._loaded,
             executor=ThreadExecutor(self._loaded.limits),
             recorder=recorder,
             sealer=sealer,
-            now=self._now,
+            now=self.now,
             random=self._random,
             fence=lambda: str(leadership.fence or ""),
             may_begin=leadership.may_begin,
@@ -325,7 +299,8 @@ class ControllerProcess:
             lifecycle_metrics=self.metrics,
             fenced=leadership.fenced,
         )
-        role = options.role(cluster_id, self._configuration, lease=lease if leadership.fence is not None else "")
+        known_as = lease if leadership.fence is not None else ""
+        role = replace(options, cluster_id=cluster_id, lease=known_as, scrub=self.configuration.scrubber)
         self._term = term = Term(
             build(role, parts),
             recorder,
@@ -375,7 +350,7 @@ async def read_control_plane(
         now=now,
         random=Random(),  # noqa: S311 - jitter, not secrets
     )
-    plane = build(options.role(cluster_id, configuration), parts)
+    plane = build(replace(options, cluster_id=cluster_id, scrub=configuration.scrubber), parts)
     plane.drivers.presume_started()
     try:
         for cache in plane.caches.values():
