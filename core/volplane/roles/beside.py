@@ -98,6 +98,7 @@ class Beside:
             return Settled()
         if not cluster.has_driver(driver):
             left = _DRIVER_GRACE - cluster.seconds_since(claim.metadata.deletion_timestamp)
+            # Another process may have this driver, and end what it began.
             if left > 0:
                 seconds = left if claim.terminating else None
                 return Wait(reason=f'driver "{driver}" is not configured here', seconds=seconds)
@@ -121,6 +122,7 @@ class Beside:
             return Settled()
         if (stray := remove_strays(key, volume, cluster, reads)) is not None:
             return stray
+        # Static, migrated and in-tree volumes are others', and the processes of nodes delete what is on their nodes.
         maker = (volume.annotation(names.PROVISIONED_BY) if volume is not None else None) or ""
         if volume is None or not maker or volume.annotation(names.MIGRATED_TO) or is_in_tree(maker):
             return Settled()
@@ -137,6 +139,7 @@ class Beside:
 
     def _reclaim(self, volume: Volume, reads: LiveReads) -> Action:
         cluster = self.cluster
+        # The binder sees a bound volume, so this comes before what a release demands.
         if held_for_scrub(volume):
             if volume.terminating:
                 return abandon_scrub(volume, cluster, reads)

@@ -53,6 +53,7 @@ class OneNode(Beside):
             return Read(VOLUMES, name, why="what is the claim bound to?")
         if name and claim.status.phase != "Bound" and not claim.terminating:
             return Wait(reason="the binder is writing the claim")
+        # The asset of the intent may be on another node, whose process ends it.
         if settled_metadata(claim) and (why := claim_elsewhere(claim, self.cluster)):
             return Wait(reason=why)
         made = self.cluster.volumes.get(volume_name_of(claim))
@@ -99,6 +100,7 @@ class OneNode(Beside):
         return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why="ask for another node")
 
     def _made_by(self, maker: str, volume: Volume, reads: LiveReads) -> Action:
+        # Its asset is on another node, or was on an earlier node of this name.
         if self.cluster.has_driver(maker) and (why := volume_elsewhere(volume, self.cluster)):
             return decide_recognition(volume, self.cluster) or Wait(reason=why)
         return super()._made_by(maker, volume, reads)

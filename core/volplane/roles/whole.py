@@ -94,6 +94,7 @@ class Whole:
 
     def _unbound(self, claim: Claim, reads: LiveReads) -> Action:
         cluster, made = self.cluster, self.cluster.volumes.get(volume_name_of(claim))
+        # Its volume is being deleted: another asset has to be made, and told apart from that one.
         if self.provisions and made is not None and refers_to(made, claim) and can_never_be_bound(made, claim):
             return after_deleted_volume(claim, made, cluster)
         class_name = class_of_claim(claim)
@@ -159,6 +160,7 @@ class Whole:
         if not reference.complete:
             return incomplete(volume)
         claim = claim_of(volume, reference, cluster)
+        # A claim of that name with another uid is another claim. That ours is gone is read live before it counts.
         if claim is None or claim.uid != reference.uid:
             return require_claim_gone(volume, self._released(volume, reads), cluster, reads)
         return self._referenced(volume, claim, reads)
@@ -172,6 +174,7 @@ class Whole:
         """What a scrub that has begun demands, whatever else there is to say about the volume."""
         if (there := self._on_its_node(volume)) is not None:
             return there
+        # A volume that is being deleted is offered to no claim again: nothing has to be erased.
         if volume.terminating and recycle_intent_of(volume) is not None:
             return abandon_scrub(volume, self.cluster, reads)
         return decide_recycle(volume, self.cluster, reads, self.reclaim) if held_for_scrub(volume) else None
@@ -202,10 +205,12 @@ class Whole:
             return abandon_scrub(volume, self.cluster, reads)
         pointer = claim.spec.volume_name
         if not pointer:
+            # A static volume goes back to the others; nothing on it was used.
             if claim.terminating and volume.annotation(names.PROVISIONED_BY) is None:
                 return never_bound(volume, claim)
             if not can_never_be_bound(volume, claim):
                 return half_bound(volume, claim)
+            # Only once the claim has asked for another one: until then it could still count this one as its own.
             if has_newer_intent(volume, claim, self.cluster.sealer):
                 return self._reclaim(volume, reads)
             return Wait(reason=f"claim {claim.key} is to ask for another one before this is destroyed")
@@ -213,6 +218,7 @@ class Whole:
             if volume.status.phase == "Released" and not reads.has(CLAIMS, claim.key):
                 return Read(CLAIMS, claim.key, why="somebody saw it gone: is the claim there?")
             return volume_phase_step(volume, "Bound") or Settled()
+        # The claim has another volume. One that was made for it is of no use to others; any other is offered again.
         dynamic = volume.annotation(names.PROVISIONED_BY) is not None
         if dynamic and volume.spec.persistent_volume_reclaim_policy == "Delete":
             return self._released(volume, reads)
@@ -225,6 +231,7 @@ class Whole:
 
     def _reclaim(self, volume: Volume, reads: LiveReads) -> Action:
         """Return the action that the reclaim policy asks for."""
+        # A volume that is migrated is reclaimed by the provisioner of its CSI driver.
         if volume.annotation(names.MIGRATED_TO) or not self.reclaims:
             return Settled()
         if (there := self._on_its_node(volume)) is not None:
