@@ -16,13 +16,7 @@ from typing import Final
 from volplane.binding.steps import not_asked, not_released
 from volplane.controller.actions import Action, LiveReads, Settled, Wait, warning
 from volplane.intents.ownership import finalizer_step, held_for_reclaim
-from volplane.intents.record import (
-    class_is_gone,
-    driver_of_class,
-    settle,
-    settled_metadata,
-    take_over,
-)
+from volplane.intents.record import class_is_gone, driver_of_class, settle, settled_metadata, take_over
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
