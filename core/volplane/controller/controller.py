@@ -161,14 +161,12 @@ class Duty(Generic[S]):
     """Queues of its controllers that change volumes of bound claims. `volplane status` shows why these claims wait."""
 
 
+@dataclass(slots=True, eq=False)
 class LateQueue:
-    """A queue by its name, for those that need it before its runner is made.
+    """A queue by its name, for those that need it before its runner is made."""
 
-    Keys of a queue that this process does not have are dropped.
-    """
-
-    def __init__(self) -> None:
-        self.runner: Queue | None = None
+    runner: Queue | None = None
+    """None: keys are dropped, as this process does not have the queue."""
 
     def enqueue(self, key: str, after: float = 0.0) -> None:
         """Decide about the key soon, or after so many seconds."""

@@ -18,96 +18,7 @@ from typing import Final, NamedTuple, Protocol
 from volplane._delays import Backoff
 from volplane.kube.transport import ApiMetrics
 
-__all__ = [
-    "AdaptiveConcurrency",
-    "ControllerMetrics",
-    "DelayingQueue",
-    "Flows",
-    "LoopTime",
-    "QueueCounters",
-    "WorkQueue",
-]
-
-
-class LoopTime:
-    """Returns, when called, the time of the loop that first called it: for paths where looking up the loop costs."""
-
-    __slots__ = ("_time",)
-
-    def __init__(self) -> None:
-        self._time: Callable[[], float] | None = None
-
-    def __call__(self) -> float:
-        if self._time is None:
-            self._time = asyncio.get_running_loop().time
-        return self._time()
-
-
-class DelayingQueue:
-    """Keys that are due later, after client-go's delaying queue. One timer serves them all: that of the earliest.
-
-    Of several times of a key the earliest counts.
-    """
-
-    def __init__(self, due: Callable[[str], None], now: Callable[[], float]) -> None:
-        """due: called with each key whose time has come. now: the loop's clock."""
-        self._due = due
-        self._now = now
-        self._times: dict[str, float] = {}
-        self._heap: list[tuple[float, int, str]] = []
-        self._order = 0
-        self._timer: asyncio.Handle | None = None
-        self._rings_at = 0.0
-        """When the timer is due. Kept here: uvloop gives a handle without a time if that is less than 1 ms away."""
-
-    @property
-    def first(self) -> float | None:
-        """Loop time at which the next delay ends."""
-        self._tidy()
-        return self._heap[0][0] if self._heap else None
-
-    def set(self, key: str, when: float) -> None:
-        """Call `due` at this loop time."""
-        known = self._times.get(key)
-        if known is not None and known <= when:
-            return
-        self._times[key] = when
-        self._order += 1
-        heapq.heappush(self._heap, (when, self._order, key))
-        if self._timer is None or when < self._rings_at:
-            self._arm(when)
-
-    def clear(self) -> None:
-        """Forget all keys."""
-        self._times.clear()
-        self._heap.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _tidy(self) -> None:
-        """Drop entries that an earlier delay of the same key overtook."""
-        while self._heap and self._times.get(self._heap[0][2]) != self._heap[0][0]:
-            heapq.heappop(self._heap)
-
-    def _arm(self, when: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._rings_at = when
-        self._timer = asyncio.get_running_loop().call_at(when, self._ring)
-
-    def _ring(self) -> None:
-        self._timer = None
-        now = max(self._now(), self._rings_at)
-        self._tidy()
-        while self._heap and self._heap[0][0] <= now:
-            _, _, key = heapq.heappop(self._heap)
-            del self._times[key]
-            self._due(key)
-            self._tidy()
-        if self._heap:
-            self._arm(self._heap[0][0])
-
+__all__ = ["AdaptiveConcurrency", "ControllerMetrics", "DelayingQueue", "LoopTime", "QueueCounters", "WorkQueue"]
 
 _SHORTEST = 0.001
 """Shortest delay: a time 1e-16 s ahead equals the present by the clock, and the key would come back without end."""
@@ -289,47 +200,70 @@ class WorkQueue:
             self._wake_one()
 
 
-class AdaptiveConcurrency:
-    """How many keys may be in work: additive increase, multiplicative decrease by the latency of the event loop.
+class DelayingQueue:
+    """Keys that are due later, after client-go's delaying queue. One timer serves them all: that of the earliest.
 
-    While the loop is always busy, more work in flight makes nothing faster and everything later. Only what this thread
-    itself computes counts, not the time for which it was denied a processor: less work in flight would not change that.
-    In a loop of virtual time no time passes, and the limit stays at its maximum.
+    Of several times of a key the earliest counts.
     """
 
-    def __init__(self, *, maximum: int, minimum: int) -> None:
-        """maximum, minimum: bounds of `limit`, which starts at `maximum`."""
-        self.maximum = maximum
-        """The limit while no other flow is delayed by it."""
-        self._minimum = float(min(minimum, maximum))
-        self._limit = float(maximum)
-        self._probing = False
-        self._probed = float("-inf")
-        """Loop time of the last measurement."""
+    def __init__(self, due: Callable[[str], None], now: Callable[[], float]) -> None:
+        """due: called with each key whose time has come. now: the loop's clock."""
+        self._due = due
+        self._now = now
+        self._times: dict[str, float] = {}
+        self._heap: list[tuple[float, int, str]] = []
+        self._order = 0
+        self._timer: asyncio.Handle | None = None
+        self._rings_at = 0.0
+        """When the timer is due. Kept here: uvloop gives a handle without a time if that is less than 1 ms away."""
 
     @property
-    def limit(self) -> int:
-        """How many may be in work now."""
-        return int(self._limit)
+    def first(self) -> float | None:
+        """Loop time at which the next delay ends."""
+        self._tidy()
+        return self._heap[0][0] if self._heap else None
 
-    def probe(self, now: float) -> None:
-        """Measure the latency of the loop once, unless that was done less than `_SLOW` ago: a slow turn is not missed.
-
-        To be called when work begins. now: loop time.
-        """
-        if self._probing or now < self._probed + _SLOW:
+    def set(self, key: str, when: float) -> None:
+        """Call `due` at this loop time."""
+        known = self._times.get(key)
+        if known is not None and known <= when:
             return
-        self._probing, self._probed = True, now
-        loop = asyncio.get_running_loop()
-        loop.call_soon(self._measured, loop, now, time.thread_time())
+        self._times[key] = when
+        self._order += 1
+        heapq.heappush(self._heap, (when, self._order, key))
+        if self._timer is None or when < self._rings_at:
+            self._arm(when)
 
-    def _measured(self, loop: asyncio.AbstractEventLoop, then: float, used: float) -> None:
-        self._probing = False
-        latency = min(loop.time() - then, time.thread_time() - used)
-        if latency > _SLOW:
-            self._limit = max(self._minimum, self._limit * _DECREASE)
-        elif latency < _FAST:
-            self._limit = min(float(self.maximum), self._limit + _INCREASE)
+    def clear(self) -> None:
+        """Forget all keys."""
+        self._times.clear()
+        self._heap.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tidy(self) -> None:
+        """Drop entries that an earlier delay of the same key overtook."""
+        while self._heap and self._times.get(self._heap[0][2]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+
+    def _arm(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._rings_at = when
+        self._timer = asyncio.get_running_loop().call_at(when, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        now = max(self._now(), self._rings_at)
+        self._tidy()
+        while self._heap and self._heap[0][0] <= now:
+            _, _, key = heapq.heappop(self._heap)
+            del self._times[key]
+            self._due(key)
+            self._tidy()
+        if self._heap:
+            self._arm(self._heap[0][0])
 
 
 class Flows:
@@ -398,3 +332,60 @@ class Flows:
             while now - next(iter(self._active.values())) > _ACTIVE:
                 self._active.popitem(last=False)
         return now
+
+
+class AdaptiveConcurrency:
+    """How many keys may be in work: additive increase, multiplicative decrease by the latency of the event loop.
+
+    While the loop is always busy, more work in flight makes nothing faster and everything later. Only what this thread
+    itself computes counts, not the time for which it was denied a processor: less work in flight would not change that.
+    In a loop of virtual time no time passes, and the limit stays at its maximum.
+    """
+
+    def __init__(self, *, maximum: int, minimum: int) -> None:
+        """maximum, minimum: bounds of `limit`, which starts at `maximum`."""
+        self.maximum = maximum
+        """The limit while no other flow is delayed by it."""
+        self._minimum = float(min(minimum, maximum))
+        self._limit = float(maximum)
+        self._probing = False
+        self._probed = float("-inf")
+        """Loop time of the last measurement."""
+
+    @property
+    def limit(self) -> int:
+        """How many may be in work now."""
+        return int(self._limit)
+
+    def probe(self, now: float) -> None:
+        """Measure the latency of the loop once, unless that was done less than `_SLOW` ago: a slow turn is not missed.
+
+        To be called when work begins. now: loop time.
+        """
+        if self._probing or now < self._probed + _SLOW:
+            return
+        self._probing, self._probed = True, now
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._measured, loop, now, time.thread_time())
+
+    def _measured(self, loop: asyncio.AbstractEventLoop, then: float, used: float) -> None:
+        self._probing = False
+        latency = min(loop.time() - then, time.thread_time() - used)
+        if latency > _SLOW:
+            self._limit = max(self._minimum, self._limit * _DECREASE)
+        elif latency < _FAST:
+            self._limit = min(float(self.maximum), self._limit + _INCREASE)
+
+
+class LoopTime:
+    """Returns, when called, the time of the loop that first called it: for paths where looking up the loop costs."""
+
+    __slots__ = ("_time",)
+
+    def __init__(self) -> None:
+        self._time: Callable[[], float] | None = None
+
+    def __call__(self) -> float:
+        if self._time is None:
+            self._time = asyncio.get_running_loop().time
+        return self._time()
