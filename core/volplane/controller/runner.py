@@ -81,7 +81,7 @@ class Dispatcher(Protocol):
         ...
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Runner:
     """Keeps the objects of one kind as they should be."""
 

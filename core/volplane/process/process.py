@@ -78,7 +78,7 @@ class Options(Role):
         return f"{LEASE}-{node_hash(self.node_name)}" if self.node_name else LEASE
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ControllerProcess:
     """Runs the control plane while it leads. The other methods report its state, for the HTTP endpoints."""
 
