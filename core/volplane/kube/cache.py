@@ -12,6 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from volplane.kube.kinds import Kind
@@ -79,7 +80,8 @@ class Cache(Generic[T]):
 
     def by_index(self, name: str, value: str) -> list[T]:
         """Objects that the index `name` lists under `value`, ordered by key."""
-        return [self._objects[key] for key in self._indexes[name].keys(value)]
+        keys = self._indexes[name].by_value.get(value, ())
+        return [self._objects[key] for key in ((keys,) if isinstance(keys, str) else keys)]
 
     def observe(self, obj: T) -> bool:
         """Take in a version of an object; returns whether it changed the cache.
@@ -212,25 +214,19 @@ class Cache(Generic[T]):
 _NO_TOMBSTONE = (-1, False, 0.0)
 
 
+@dataclass(slots=True)
 class _Index(Generic[T]):
     """Sorted keys by value. A value with a single key, the usual case, costs no list."""
 
-    __slots__ = ("_function", "_keys")
-
-    def __init__(self, function: IndexFunction[T]) -> None:
-        self._function = function
-        self._keys: dict[str, str | list[str]] = {}
-
-    def keys(self, value: str) -> list[str]:
-        keys = self._keys.get(value, [])
-        return [keys] if isinstance(keys, str) else list(keys)
+    function: IndexFunction[T]
+    by_value: dict[str, str | list[str]] = field(default_factory=dict)
 
     def replace(self, key: str, old: T | None, new: T | None) -> None:
-        before = [] if old is None else self._function(old)
-        after = [] if new is None else self._function(new)
+        before = [] if old is None else self.function(old)
+        after = [] if new is None else self.function(new)
         if before == after:
             return
-        index = self._keys
+        index = self.by_value
         for value in dict.fromkeys(before):
             keys = index[value]
             if isinstance(keys, str):
@@ -249,15 +245,15 @@ class _Index(Generic[T]):
                 bisect.insort(held, key)
 
 
+@dataclass(slots=True)
 class _Interner:
     """Makes equal strings, lists and maps of different objects the same one in memory.
 
     Cached objects are read-only by contract, so sharing is not seen; a cached volume or claim takes at most 3.5 KB.
     """
 
-    def __init__(self) -> None:
-        self._lists: dict[tuple[str, ...], list[str]] = {}
-        self._maps: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
+    _lists: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
+    _maps: dict[tuple[tuple[str, str], ...], dict[str, str]] = field(default_factory=dict)
 
     def share(self, obj: KubeObject) -> None:
         """Replace, in place, parts of `obj` that are equal to parts of objects seen before."""

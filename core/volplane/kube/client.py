@@ -11,6 +11,7 @@ import copy
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypeVar
 
 import msgspec
@@ -74,14 +75,13 @@ class Client:
         *,
         metrics: ApiMetrics | None = None,
         deadline: float = 30.0,
-        user_agent: str = "volplane",
     ) -> None:
         self.server = str(getattr(transport, "server", ""))
         """The address of the API server, for people; "" in this process."""
         self._transport = transport
         self._metrics = metrics
         self._deadline = deadline
-        self._headers = {"accept": "application/json", "user-agent": user_agent}
+        self._headers = {"accept": "application/json", "user-agent": "volplane"}
         self._typed_headers: dict[str, dict[str, str]] = {"": self._headers}
         self._encoder = msgspec.json.Encoder()
         self._gate = _PriorityGate()
@@ -140,9 +140,7 @@ class Client:
 
         Raises ApiGone if the snapshot grew too old between two pages (see `full_list_if_expired`).
         """
-        query = _selection(label_selector, field_selector)
-        if limit:
-            query["limit"] = str(limit)
+        query = _given(labelSelector=label_selector, fieldSelector=field_selector, limit=str(limit or ""))
         path = kind.path(namespace)
         while True:
             listing, rest = await self._page(kind, path, query)
@@ -199,7 +197,6 @@ class Client:
         uid: str | None = None,
         resource_version: str | None = None,
         grace_seconds: int | None = None,
-        background: bool = False,
     ) -> T | None:
         """Delete an object, if it still has this uid and resourceVersion (ApiConflict).
 
@@ -211,8 +208,6 @@ class Client:
             body["preconditions"] = held
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds
-        if background:
-            body["propagationPolicy"] = "Background"
         answer = await self._write("delete", kind.plural, kind.path_of(key), body)
         try:
             gone = decoded(decoder_of(_Tagged).decode, answer).kind == "Status"
@@ -247,13 +242,14 @@ class Client:
         A connection that brings nothing, not even a bookmark, for `quiet` seconds counts as lost. Raises ApiGone if
         the server no longer knows `version`, here or while following.
         """
-        query = _selection(label_selector, field_selector)
-        query |= {
-            "watch": "true",
-            "allowWatchBookmarks": "true",
-            "resourceVersion": str(version),
-            "timeoutSeconds": str(seconds),
-        }
+        query = _given(
+            labelSelector=label_selector,
+            fieldSelector=field_selector,
+            watch="true",
+            allowWatchBookmarks="true",
+            resourceVersion=str(version),
+            timeoutSeconds=str(seconds),
+        )
         path = kind.path(namespace)
         request = Request(path=path, query=query, headers=self._headers, seconds=quiet)
         async with self._transport.stream(request) as stream:
@@ -389,8 +385,7 @@ class _Tagged(msgspec.Struct, gc=False):
     kind: str = ""
 
 
-def _selection(label_selector: str, field_selector: str) -> dict[str, str]:
-    query = {"labelSelector": label_selector, "fieldSelector": field_selector}
+def _given(**query: str) -> dict[str, str]:
     return {name: value for name, value in query.items() if value}
 
 
@@ -427,6 +422,7 @@ class _PriorityGate:
             self._calm.set()
 
 
+@dataclass(slots=True)
 class CircuitBreaker:
     """Lets calls pass one by one while the API server gives no usable answers.
 
@@ -436,12 +432,11 @@ class CircuitBreaker:
     Belongs to one event loop.
     """
 
-    def __init__(self) -> None:
-        self.open = False
-        self._failures = 0
-        self._interval = 0.0
-        self._next = 0.0
-        self._closed = asyncio.Event()
+    open: bool = False
+    _failures: int = 0
+    _interval: float = 0.0
+    _next: float = 0.0
+    _closed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def record_success(self) -> None:
         """Record a call with a usable answer. A refusal is one."""

@@ -14,7 +14,7 @@ import hashlib
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -79,24 +79,21 @@ class EventRecord(msgspec.Struct, frozen=True):
     """
 
 
+@dataclass(eq=False)
 class EventRecorder:
     """Writes events as `component`. Its owner keeps `run` running and calls `close` at the end."""
 
-    def __init__(
-        self,
-        client: Client,
-        component: str = "volplane",
-        *,
-        instance: str,
-        now: Callable[[], datetime],
-        metrics: ApiMetrics | None = None,
-    ) -> None:
-        """instance: which process this is, for `reportingInstance`."""
-        self._client = client
-        self._component = component
-        self._instance = instance
-        self._now = now
-        self._metrics = metrics
+    client: Client
+    component: str = "volplane"
+    _: KW_ONLY
+    instance: str
+    """Which process this is, for `reportingInstance`."""
+    now: Callable[[], datetime]
+    metrics: ApiMetrics | None = None
+    dropped: int = field(default=0, init=False)
+    """Events that were neither written nor counted in a written one."""
+
+    def __post_init__(self) -> None:
         self._correlator = _Correlator()
         self._ready: deque[_Series] = deque()
         self._arrived = asyncio.Event()
@@ -106,15 +103,13 @@ class EventRecorder:
         self._calm.set()
         self._closing = False
         self._closed = asyncio.Event()
-        self.dropped = 0
-        """Events that were neither written nor counted in a written one."""
 
     def record(self, event: EventRecord) -> None:
         """Write an Event on an object, soon. Never waits, and never raises for what the API server does."""
         if self._closed.is_set():
             return
         now = asyncio.get_running_loop().time()
-        series = self._correlator.take(event, self._now().strftime("%Y-%m-%dT%H:%M:%SZ"), now)
+        series = self._correlator.take(event, self.now().strftime("%Y-%m-%dT%H:%M:%SZ"), now)
         waiting = self._correlator.waiting
         if series.key in waiting:
             return
@@ -223,7 +218,7 @@ class EventRecorder:
     async def _write(self, series: _Series) -> None:
         about = series.event.about
         # A digest of what is equal, so that another process continues the count.
-        digest = hashlib.sha256("\0".join((self._component, *series.key)).encode()).hexdigest()[:16]
+        digest = hashlib.sha256("\0".join((self.component, *series.key)).encode()).hexdigest()[:16]
         name = f"{about.name[: _LONGEST_NAME - 17].rstrip('-.')}.{digest}"
         namespace = about.namespace or "default"
         key = f"{namespace}/{name}"
@@ -251,26 +246,26 @@ class EventRecorder:
             count=series.count,
             firstTimestamp=series.first,
             lastTimestamp=series.last,
-            source={"component": self._component},
-            reportingComponent=self._component,
-            reportingInstance=self._instance,
+            source={"component": self.component},
+            reportingComponent=self.component,
+            reportingInstance=self.instance,
         )
         try:
-            await self._client.create(EVENTS, body, low_priority=True)
+            await self.client.create(EVENTS, body, low_priority=True)
         except ApiError as error:
             if not error.already_exists:
                 raise
-            series.earlier = (await self._client.get(EVENTS, key)).count or 0
+            series.earlier = (await self.client.get(EVENTS, key)).count or 0
             await self._write_count(series, key)
 
     async def _write_count(self, series: _Series, key: str) -> None:
         body = {"count": series.earlier + series.count, "lastTimestamp": series.last, "message": series.message}
-        await self._client.patch(EVENTS, key, body, low_priority=True)
+        await self.client.patch(EVENTS, key, body, low_priority=True)
 
     def _drop(self, why: str) -> None:
         self.dropped += 1
-        if self._metrics is not None:
-            self._metrics.event_dropped(why)
+        if self.metrics is not None:
+            self.metrics.event_dropped(why)
 
 
 @dataclass(slots=True, eq=False)
@@ -294,18 +289,18 @@ class _Series:
     tries: int = 0
 
 
+@dataclass(slots=True)
 class _Correlator:
     """Finds the series of a notification, and limits the writes for each object."""
 
-    def __init__(self) -> None:
-        self.waiting: dict[_Key, _Series] = {}
-        """Series with something to write, now or later."""
-        self.settled: OrderedDict[_Key, _Series] = OrderedDict()
-        """Of the others the newest."""
-        self._similar: OrderedDict[_Key, tuple[set[str], float]] = OrderedDict()
-        """Texts for one reason about one object, and when the last one came."""
-        self._budgets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """Writes that each object had left, and when."""
+    waiting: dict[_Key, _Series] = field(default_factory=dict)
+    """Series with something to write, now or later."""
+    settled: OrderedDict[_Key, _Series] = field(default_factory=OrderedDict)
+    """Of the others the newest."""
+    _similar: OrderedDict[_Key, tuple[set[str], float]] = field(default_factory=OrderedDict)
+    """Texts for one reason about one object, and when the last one came."""
+    _budgets: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)
+    """Writes that each object had left, and when."""
 
     def take(self, event: EventRecord, stamp: str, now: float) -> _Series:
         """Count a notification in its series. stamp: the time as the server writes it. now: loop time."""

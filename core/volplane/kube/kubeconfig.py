@@ -30,15 +30,13 @@ V = TypeVar("V")
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-async def route_and_credentials(
-    kubeconfig: Path | None = None, *, context: str | None = None
-) -> tuple[Route, Credentials]:
+async def route_and_credentials(kubeconfig: Path | None = None) -> tuple[Route, Credentials]:
     """Return the way to the server, and our credentials, which are read again from the same source.
 
     From `kubeconfig`, else $KUBECONFIG, else the pod's own account, else ~/.kube/config. Raises ConfigurationError.
     """
     path, named = _chosen(kubeconfig)
-    source = _Pod(named) if path is None else _File(path, context, named)
+    source = _Pod(named) if path is None else _File(path, named)
     identity = await source.read(refused=False)
     if source.proxy and not source.proxy.startswith(("http://", "https://")):
         raise ConfigurationError(f"{named}: proxy-url is {source.proxy!r}; only http:// and https:// are supported")
@@ -153,10 +151,9 @@ class _Loader(KubeConfigLoader):  # type: ignore[misc]  # the package has no typ
 class _File(_Reader):
     """A kubeconfig file, or several."""
 
-    def __init__(self, path: str, context: str | None, named: str) -> None:
+    def __init__(self, path: str, named: str) -> None:
         super().__init__(named)
         self._path = path
-        self._context_name = context
         self._loader: _Loader | None = None
         self._plugin: ExecCredential | None = None
 
@@ -164,8 +161,7 @@ class _File(_Reader):
         configuration = Configuration()
         try:
             if self._loader is None or self._loader.provider is None:
-                merged = KubeConfigMerger(self._path).config
-                self._loader = _Loader(merged, active_context=self._context_name, config_base_path=None)
+                self._loader = _Loader(KubeConfigMerger(self._path).config, config_base_path=None)
             # Else the loader keeps what an identity provider gave; the file does not have it.
             user = self._loader.user()
             plugin = user.get("exec") if self._loader.provider is None else None

@@ -76,9 +76,11 @@ def parse(text: str | float) -> Quantity:
 
     Raises ValueError, worded as the API server words it, for what is no quantity.
     """
+    if isinstance(text, str):
+        return _parse(text)
     if isinstance(text, bool):
         raise ValueError(WRONG_FORMAT)  # noqa: TRY004 - callers catch one error for every wrong value
-    return _parse(text if isinstance(text, str) else repr(text))
+    return _parse(repr(text))
 
 
 @functools.lru_cache(maxsize=8192, typed=True)

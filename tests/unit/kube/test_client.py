@@ -51,7 +51,7 @@ async def test_deleting_what_nothing_holds_leaves_nothing(wire: Callable[[], Any
     client = wire().client
     await client.create(VOLUMES, volume("a"))
     await client.patch(VOLUMES, "a", {"metadata": {"finalizers": None}})
-    assert await client.delete(VOLUMES, "a", background=True) is None
+    assert await client.delete(VOLUMES, "a") is None
 
 
 async def test_a_pod_with_a_grace_period_is_left_and_then_deleted(wire: Callable[[], Any]) -> None:

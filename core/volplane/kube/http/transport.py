@@ -38,14 +38,14 @@ class HttpTransport:
         self._keeping = asyncio.create_task(credentials.keep(), name="credentials")
 
     @classmethod
-    async def connect(cls, kubeconfig: Path | None = None, *, context: str | None = None) -> HttpTransport:
+    async def connect(cls, kubeconfig: Path | None = None) -> HttpTransport:
         """Read the configuration: `kubeconfig`, else $KUBECONFIG, else the pod's own account, else ~/.kube/config.
 
         Raises ConfigurationError. Nothing is sent yet.
         """
         from volplane.kube.kubeconfig import route_and_credentials  # noqa: PLC0415 -- 0.8 s, only where it is needed
 
-        return cls(*await route_and_credentials(kubeconfig, context=context))
+        return cls(*await route_and_credentials(kubeconfig))
 
     async def send(self, request: Request) -> Response:
         ends = asyncio.get_running_loop().time() + request.seconds
