@@ -51,7 +51,7 @@ class World:
         task = asyncio.create_task(Reflector(self.client, cache, random=Random(1)).run())
         try:
             async with asyncio.timeout(10):
-                await cache.wait_synced()
+                await cache.listed.wait()
             yield cache
         finally:
             task.cancel()

@@ -62,7 +62,7 @@ class AttachmentComparison:
     async def run(self, interval: float = INTERVAL) -> None:
         """Compare every `interval` seconds, until cancelled."""
         for cache in (self.deps.cluster.attachments, self.deps.cluster.volumes, self.deps.cluster.nodes):
-            await cache.wait_synced()
+            await cache.listed.wait()
         async with asyncio.TaskGroup() as group:
             for name in self.drivers:
                 group.create_task(self._keep_comparing(name, interval), name=f"attachments of {name}")

@@ -135,7 +135,7 @@ class Runner:
     async def run(self) -> None:
         """Work until `stop` (returns once the steps being taken are finished) or until cancelled."""
         for cache in self.caches.values():
-            await cache.wait_synced()
+            await cache.listed.wait()
         async with asyncio.TaskGroup() as workers:
             for number in range(self.workers):
                 workers.create_task(self._work(), name=f"{self.name}-{number}")

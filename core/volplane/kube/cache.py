@@ -47,6 +47,8 @@ class Cache(Generic[T]):
         self.kind = kind
         self.reached = 0
         """The newest resourceVersion of a list or a watch event."""
+        self.listed = asyncio.Event()
+        """Set once a whole list has been taken in."""
         self._objects: dict[str, T] = {}
         self._indexes = {name: _Index(function) for name, function in (indexes or {}).items()}
         self._remember = remember
@@ -55,7 +57,6 @@ class Cache(Generic[T]):
         self._expiry: deque[tuple[float, str]] = deque()
         self._interner = _Interner()
         self._listeners: list[Listener[T]] = []
-        self._synced = asyncio.Event()
 
     def add_indexes(self, indexes: Mapping[str, IndexFunction[T]]) -> None:
         """Add indexes to a cache that is still empty."""
@@ -171,17 +172,6 @@ class Cache(Generic[T]):
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    @property
-    def synced(self) -> bool:
-        """Whether a whole list has been taken in."""
-        return self._synced.is_set()
-
-    def mark_synced(self) -> None:
-        self._synced.set()
-
-    async def wait_synced(self) -> None:
-        await self._synced.wait()
-
     def _remove(self, key: str, current: T) -> None:
         del self._objects[key]
         for index in self._indexes.values():
@@ -247,10 +237,7 @@ class _Index(Generic[T]):
 
 @dataclass(slots=True)
 class _Interner:
-    """Makes equal strings, lists and maps of different objects the same one in memory.
-
-    Cached objects are read-only by contract, so sharing is not seen; a cached volume or claim takes at most 3.5 KB.
-    """
+    """Makes equal parts of read-only objects the same one in memory: a volume or claim takes at most 3.5 KB."""
 
     _lists: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
     _maps: dict[tuple[tuple[str, str], ...], dict[str, str]] = field(default_factory=dict)

@@ -338,10 +338,7 @@ class Client:
         return obj
 
     async def _page(self, kind: Kind[T], path: str, query: Mapping[str, str]) -> tuple[Listing[T], str]:
-        """Return one page of the list at `path`, and the token of the next page ("": there is none).
-
-        An object that does not decode is reported and skipped. Raises ApiUnavailable if the page itself does not.
-        """
+        """Return one page of the list at `path`, and the token of the next page ("": there is none)."""
         body = await self._send("list", kind.plural, path, query=query)
         try:
             page = decoded(decoder_of(Page).decode, body)
@@ -354,7 +351,7 @@ class Client:
         for raw in page.items:
             try:
                 listing.items.append(read_object(kind, raw))
-            except ValueError as error:
+            except ValueError as error:  # One object that does not decode must not hide the others.
                 listing.unreadable.append(self._report(kind, raw, error).key)
         return listing, page.metadata.continue_
 

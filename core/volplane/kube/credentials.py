@@ -141,7 +141,9 @@ class Credentials:
         return asyncio.get_running_loop().time() + 0.8 * max(0.0, identity.expires_in)
 
 
-class _Status(msgspec.Struct, rename="camel"):
+class ExecCredential(msgspec.Struct, rename="camel"):
+    """What a plugin printed. Certificate and key are PEM; the timestamp is UTC, None: not known."""
+
     token: str = ""
     client_certificate_data: str = ""
     client_key_data: str = ""
@@ -151,16 +153,7 @@ class _Status(msgspec.Struct, rename="camel"):
 class _Answer(msgspec.Struct, rename="camel"):
     api_version: str
     kind: str
-    status: _Status
-
-
-class ExecCredential(msgspec.Struct, frozen=True):
-    """What a plugin printed. certificate, key: PEM. expires: UTC; None: not known."""
-
-    token: str
-    certificate: str
-    key: str
-    expires: datetime | None
+    status: ExecCredential
 
 
 async def run_plugin(plugin: Mapping[str, Any], cluster: Mapping[str, Any], *, where: str) -> ExecCredential:
@@ -190,10 +183,9 @@ async def run_plugin(plugin: Mapping[str, Any], cluster: Mapping[str, Any], *, w
         raise ConfigurationError(f"{what} gave clientCertificateData or clientKeyData without the other")
     if not status.token and not status.client_certificate_data:
         raise ConfigurationError(f"{what} gave neither a token nor clientCertificateData")
-    expires = status.expiration_timestamp
-    if expires is not None and expires.tzinfo is None:
-        expires = expires.replace(tzinfo=UTC)
-    return ExecCredential(status.token, status.client_certificate_data, status.client_key_data, expires)
+    if (expires := status.expiration_timestamp) is not None and expires.tzinfo is None:
+        status.expiration_timestamp = expires.replace(tzinfo=UTC)
+    return status
 
 
 async def _output(command: list[str], environment: Mapping[str, str], what: str, hint: str) -> bytes:

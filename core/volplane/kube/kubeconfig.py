@@ -84,7 +84,8 @@ class _Reader:
         given = configuration.api_key.get("BearerToken") or ""
         authorization = self._header(f"Bearer {plugin.token}" if plugin is not None and plugin.token else given)
         if plugin is not None:
-            pair, expires = (plugin.certificate.encode(), plugin.key.encode()), plugin.expires
+            pair = plugin.client_certificate_data.encode(), plugin.client_key_data.encode()
+            expires = plugin.expiration_timestamp
         else:
             pair, expires = (_content(configuration.cert_file), _content(configuration.key_file)), None
         expires_in = (expires - datetime.now(UTC)).total_seconds() if expires is not None else None
@@ -225,10 +226,7 @@ class _Flaw(Exception):
 
 
 def _shape_flaw(paths: str) -> str:
-    """Describe the first part of these files (separated as in KUBECONFIG) that has another shape; "": there is none.
-
-    The kubernetes package takes the shape for granted, and raises whatever Python raises.
-    """
+    """Describe the first part of these files (separated as in KUBECONFIG) that has another shape; "": there is none."""
     for path in filter(None, paths.split(os.pathsep)):
         try:
             _check_shape(yaml.safe_load(Path(path).read_text("utf-8")))

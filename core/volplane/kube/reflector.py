@@ -132,7 +132,7 @@ class Reflector(Generic[T]):
             version = listed
             await asyncio.sleep(0)
         self._cache.prune(seen, version)
-        self._cache.mark_synced()
+        self._cache.listed.set()
         self._doubtful = False
         if self._metrics is not None:
             self._metrics.listed(self.kind.plural)

@@ -105,7 +105,7 @@ class LeakCheck:
     async def run(self) -> None:
         """Check every driver now and then, until cancelled. Starts once the caches are synced."""
         for cache in (self._cluster.claims, self._cluster.volumes, self._cluster.nodes):
-            await cache.wait_synced()
+            await cache.listed.wait()
         async with asyncio.TaskGroup() as group:
             for name in self.status:
                 group.create_task(self._keep_checking(name), name=f"leak check {name}")

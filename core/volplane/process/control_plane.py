@@ -81,12 +81,12 @@ class ControlPlane:
     @property
     def synced(self) -> bool:
         """Whether every cache holds what the server had when it was listed."""
-        return all(cache.synced for cache in self.caches.values())
+        return all(cache.listed.is_set() for cache in self.caches.values())
 
     async def wait_synced(self) -> None:
         """Return once every cache is synced."""
         for cache in self.caches.values():
-            await cache.wait_synced()
+            await cache.listed.wait()
 
     def reason(self, queue: str, key: str) -> str:
         """Why the key was left waiting last; "" if it was not."""

@@ -356,7 +356,7 @@ async def read_control_plane(
         for cache in plane.caches.values():
             listing = await client.list(cache.kind)
             cache.replace(listing.items, listing.version, keep=listing.unreadable)
-            cache.mark_synced()
+            cache.listed.set()
     finally:
         executor.close()
     return plane, tuple(doubts)

@@ -107,7 +107,7 @@ class Informers:
 
     async def wait_synced(self) -> None:
         for cache in self.caches.values():
-            await cache.wait_synced()
+            await cache.listed.wait()
 
 
 @contextmanager

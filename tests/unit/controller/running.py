@@ -112,7 +112,7 @@ async def running(
     if watching:
         tasks.append(asyncio.create_task(Reflector(world.wire.client, world.cache, random=Random(1)).run()))
     else:
-        world.cache.mark_synced()
+        world.cache.listed.set()
     try:
         yield world
     finally:

@@ -244,10 +244,10 @@ async def test_work_begins_only_when_every_cache_is_filled(wire: Callable[[], An
     )
     runner.enqueue("a")
     task = asyncio.create_task(runner.run())
-    world.cache.mark_synced()
+    world.cache.listed.set()
     await asyncio.sleep(10)
     assert decided == []
-    claims.mark_synced()
+    claims.listed.set()
     await asyncio.sleep(1)
     assert decided == ["a"]
     runner.stop()

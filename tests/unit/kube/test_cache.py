@@ -216,10 +216,10 @@ def test_equal_parts_of_objects_are_kept_once(cache: Cache[Volume]) -> None:
 
 async def test_waiting_for_the_first_list() -> None:
     cache = Cache(VOLUMES)
-    assert not cache.synced
-    asyncio.get_running_loop().call_later(5, cache.mark_synced)
-    await cache.wait_synced()
-    assert cache.synced
+    assert not cache.listed.is_set()
+    asyncio.get_running_loop().call_later(5, cache.listed.set)
+    await cache.listed.wait()
+    assert cache.listed.is_set()
 
 
 def test_an_index_that_is_added_lists_what_comes_after(cache: Cache[Volume]) -> None:

@@ -58,7 +58,7 @@ async def test_what_was_there_and_what_comes_is_in_the_cache(
     line = wire()
     await make(line, "a", "b")
     async with reflecting(line) as cache:
-        await cache.wait_synced()
+        await cache.listed.wait()
         assert cache.keys() == ["a", "b"]
         await settle()
         await make(line, "c")
@@ -78,7 +78,7 @@ async def test_a_watch_is_renewed_from_its_last_version_without_a_new_list(
 ) -> None:
     line = wire()
     async with reflecting(line) as cache:
-        await cache.wait_synced()
+        await cache.listed.wait()
         await settle()
         for number in range(5):
             await make(line, f"v{number}")
@@ -97,7 +97,7 @@ async def test_changes_made_while_the_watch_was_down_are_replayed(
     line = wire()
     await make(line, "a")
     async with reflecting(line) as cache:
-        await cache.wait_synced()
+        await cache.listed.wait()
         await settle()
         line.fail(("WATCH", "/"), times=3)
         line.server.end_watches()
@@ -114,7 +114,7 @@ async def test_a_version_too_old_leads_to_a_new_list_and_its_difference_is_told(
     line = wire()
     await make(line, "stays", "goes")
     async with reflecting(line) as cache:
-        await cache.wait_synced()
+        await cache.listed.wait()
         await settle()
         told: list[tuple[bool, bool, str]] = []
         cache.subscribe(lambda old, new: told.append((old is not None, new is not None, (new or old or Volume()).name)))
@@ -147,7 +147,7 @@ async def test_a_list_whose_pages_are_compacted_away_one_after_the_other_is_read
     line.before_page = change
     async with reflecting(line) as cache:
         async with asyncio.timeout(60):
-            await cache.wait_synced()
+            await cache.listed.wait()
         assert len(cache) == 501
         assert "new000" in cache
         assert "v000" not in cache
@@ -158,7 +158,7 @@ async def test_a_silent_connection_is_given_up_after_ninety_seconds(
 ) -> None:
     line = wire()
     async with reflecting(line) as cache:
-        await cache.wait_synced()
+        await cache.listed.wait()
         await asyncio.sleep(100)  # bookmarks came: the second watch is a long one
         (watch,) = line.server._open
         watch.push = lambda _event: None
@@ -176,7 +176,7 @@ async def test_a_kind_without_bookmarks_is_followed_in_short_watches_and_nothing
     cache, loop = Cache(VOLUMES), asyncio.get_running_loop()
     reflector = Reflector(line.client, cache, random=Random(1))
     task = asyncio.create_task(reflector.run())
-    await cache.wait_synced()
+    await cache.listed.wait()
     came: list[float] = []
     cache.subscribe(lambda _old, _new: came.append(loop.time()))
     made: list[float] = []
@@ -200,7 +200,7 @@ async def test_a_kind_whose_bookmarks_cease_is_followed_in_short_watches_without
     line = wire()
     caplog.set_level("WARNING")
     async with reflecting(line) as cache:
-        await cache.wait_synced()
+        await cache.listed.wait()
         watches = line.server._watches
         for number in range(8):
             line.server._watches = watches
@@ -227,7 +227,7 @@ async def test_a_server_that_calls_every_version_too_old_is_asked_ever_less_ofte
     line.server.watch = too_old
     await make(line, "a")
     async with reflecting(line) as cache:
-        await cache.wait_synced()
+        await cache.listed.wait()
         await asyncio.sleep(600)
         assert 15 < lists(line) < 50
         line.server.watch = opened
@@ -241,7 +241,7 @@ async def test_the_first_list_after_a_version_too_old_is_not_long_in_coming(
 ) -> None:
     line = wire()
     async with reflecting(line) as cache:
-        await cache.wait_synced()
+        await cache.listed.wait()
         await asyncio.sleep(3600)
         for name in "abc":
             line.server.end_watches()
@@ -257,7 +257,7 @@ async def test_bookmarks_keep_a_quiet_watch_open_and_move_its_version(
 ) -> None:
     line = wire()
     async with reflecting(line) as cache:
-        await cache.wait_synced()
+        await cache.listed.wait()
         await settle()
         before = cache.reached
         await line.client.create(
@@ -276,7 +276,7 @@ async def test_an_object_that_cannot_be_read_is_skipped_and_its_old_state_kept(
     line = wire()
     await make(line, "a", "b")
     async with reflecting(line) as cache:
-        await cache.wait_synced()
+        await cache.listed.wait()
         await settle()
         stored = line.server.store.get("persistentvolumes", "a").decode()
         line.server.store.put("persistentvolumes", "a", {**stored, "spec": {"capacity": 7}})
@@ -317,7 +317,7 @@ async def test_a_server_that_was_put_back_is_believed(wire: Callable[[], Any], s
     await make_a_longer_past(line)
     heard: list[tuple[str, bool]] = []
     async with reflecting(line) as cache:
-        await cache.wait_synced()
+        await cache.listed.wait()
         await settle()
         cache.subscribe(lambda old, new: heard.append(((new or old or Volume()).name, new is not None)))
         line.inner = other.inner
@@ -338,7 +338,7 @@ async def test_a_restored_server_whose_versions_jumped_ahead_is_believed_althoug
     await make(line, "a", "b")
     backup = line.server.store.snapshot()
     async with reflecting(line) as cache:
-        await cache.wait_synced()
+        await cache.listed.wait()
         await settle()
         await line.client.patch(VOLUMES, "a", {"metadata": {"labels": {"n": "lost"}}})
         await remove(line, "b")
@@ -360,7 +360,7 @@ async def test_a_restored_server_is_believed_about_an_object_that_was_made_anew_
     await remove(line, "a")
     await make(line, "a")
     async with reflecting(line) as cache:
-        await cache.wait_synced()
+        await cache.listed.wait()
         await settle()
         assert cache.get("a").uid != former
         line.server.restore(backup, version=line.server.store.version + 1000)
@@ -375,7 +375,7 @@ async def test_a_server_that_was_put_back_while_it_was_away_is_believed_at_once(
     await make(other, "b", "c")
     await make_a_longer_past(line)
     async with reflecting(line) as cache:
-        await cache.wait_synced()
+        await cache.listed.wait()
         await asyncio.sleep(100)
         line.fail(("WATCH", "/"), times=1)
         line.inner = other.inner
@@ -391,7 +391,7 @@ async def test_what_leaves_the_selection_leaves_the_cache_and_may_come_back(
     await make(line, "a", labels={"node": "one"})
     await make(line, "b", labels={"node": "two"})
     async with reflecting(line, label_selector="node=one") as cache:
-        await cache.wait_synced()
+        await cache.listed.wait()
         await settle()
         assert cache.keys() == ["a"]
         await line.client.patch(VOLUMES, "a", {"metadata": {"labels": {"node": "two"}}})
@@ -410,7 +410,7 @@ async def test_only_a_watch_of_everything_tells_that_an_object_is_gone_for_good(
     line = wire()
     await make(line, "a", labels={"node": "one"})
     async with reflecting(line, label_selector=selector) as cache:
-        await cache.wait_synced()
+        await cache.listed.wait()
         await settle()
         uid = next(cache.values()).uid
         assert not cache.gone(uid)
@@ -424,6 +424,6 @@ async def test_a_list_of_many_pages_is_taken_in_whole(wire: Callable[[], Any]) -
     line = wire()
     await make(line, *(f"v{number:04}" for number in range(1201)))
     async with reflecting(line) as cache:
-        await cache.wait_synced()
+        await cache.listed.wait()
         assert len(cache) == 1201
     assert len([call for call in line.calls if call[0] == "GET"]) == 3

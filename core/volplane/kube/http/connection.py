@@ -234,6 +234,7 @@ class Connection(asyncio.Protocol):
 Connect = Callable[[Tls, Callable[[Connection], None]], Awaitable[Connection]]
 
 
+@dataclass(eq=False)
 class ConnectionPool:
     """Each connection has one user at a time. Those of a former TLS context, so of a former certificate, are closed.
 
@@ -241,18 +242,17 @@ class ConnectionPool:
     Belongs to one event loop.
     """
 
-    def __init__(self, connect: Connect) -> None:
-        """connect: see `Route.connect`."""
-        self._connect = connect
-        self._tls: Tls = True
-        self._open: dict[Connection, Tls] = {}
-        self._idle: list[Connection] = []
-        self._waiters: dict[asyncio.Future[Connection], float] = {}
-        """First in, first out, with the loop time since which they wait."""
-        self._making: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        """Calls `_check_waiters`."""
-        self._closed = False
+    connect: Connect
+    """See `Route.connect`."""
+    _tls: Tls = True
+    _open: dict[Connection, Tls] = field(default_factory=dict)
+    _idle: list[Connection] = field(default_factory=list)
+    _waiters: dict[asyncio.Future[Connection], float] = field(default_factory=dict)
+    """First in, first out, with the loop time since which they wait."""
+    _making: set[asyncio.Task[None]] = field(default_factory=set)
+    _timer: asyncio.TimerHandle | None = None
+    """Calls `_check_waiters`."""
+    _closed: bool = False
 
     async def take(self, tls: Tls, ends: float | None = None) -> Connection:
         """Return a connection of the caller's own, until `give_back`.
@@ -328,7 +328,7 @@ class ConnectionPool:
 
     async def _make(self, tls: Tls) -> None:
         try:
-            connection = await self._connect(tls, self._lost)
+            connection = await self.connect(tls, self._lost)
         except Exception as error:  # noqa: BLE001 -- whoever waits raises it
             # All at once: the next attempt would fail the same way, perhaps after ten seconds more.
             self._fail_waiters(error)
@@ -361,10 +361,7 @@ class ConnectionPool:
 
 
 async def _until(ends: float | None, waiter: asyncio.Future[T]) -> T:
-    """Wait for the result of `waiter`. Raises TimeoutError at the loop time `ends`; None: never.
-
-    It costs a sixth of `asyncio.timeout`.
-    """
+    """Wait for the result until the loop time `ends` (TimeoutError; None: never), for a sixth of `asyncio.timeout`."""
     if ends is None:
         return await waiter
     timer = waiter.get_loop().call_at(ends, _expire, waiter)
