@@ -118,6 +118,7 @@ class Cache(Generic[T]):
         """
         current = self._objects.get(key)
         held = current is not None and current.uid == uid
+        # What is cached was written after this deletion: the object only left the selector of a watch, and came back.
         newer = held and current is not None and version is not None and current.version > version
         self._bury(uid, version, for_good=not may_return and not newer)
         if current is None or not held or newer:

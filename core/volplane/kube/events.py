@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
@@ -95,12 +95,9 @@ class EventRecorder:
 
     def __post_init__(self) -> None:
         self._correlator = _Correlator()
-        self._ready: deque[_Series] = deque()
-        self._arrived = asyncio.Event()
+        self._ready: asyncio.Queue[_Series] = asyncio.Queue()
         self._timers: dict[_Series, asyncio.TimerHandle] = {}
         self._writing = 0
-        self._calm = asyncio.Event()
-        self._calm.set()
         self._closing = False
         self._closed = asyncio.Event()
 
@@ -123,7 +120,7 @@ class EventRecorder:
     @property
     def idle(self) -> bool:
         """Whether nothing waits to be written now."""
-        return not self._ready and not self._writing
+        return self._ready.empty() and not self._writing
 
     async def run(self) -> None:
         """Write events until `close`."""
@@ -140,7 +137,7 @@ class EventRecorder:
             self._schedule(series, 0.0)
         try:
             async with asyncio.timeout(seconds):
-                await self._calm.wait()
+                await self._ready.join()
         except TimeoutError:
             _LOG.warning("%d events were not written in time", len(self._correlator.waiting))
         finally:
@@ -153,16 +150,11 @@ class EventRecorder:
         if seconds > 0 and not self._closing:
             self._timers[series] = asyncio.get_running_loop().call_later(seconds, self._schedule, series, 0.0)
             return
-        self._calm.clear()
-        self._ready.append(series)
-        self._arrived.set()
+        self._ready.put_nowait(series)
 
     async def _write_all(self) -> None:
         while True:
-            while not self._ready:
-                self._arrived.clear()
-                await self._arrived.wait()
-            series = self._ready.popleft()
+            series = await self._ready.get()
             self._writing += 1
             try:
                 await self._attempt(series)
@@ -171,8 +163,7 @@ class EventRecorder:
                 _LOG.exception("an event on %s could not be written", series.event.about.key)
             finally:
                 self._writing -= 1
-                if self.idle:
-                    self._calm.set()
+                self._ready.task_done()
 
     async def _attempt(self, series: _Series) -> None:
         """Try to write it. A failure puts it behind the others, which may succeed."""
