@@ -74,7 +74,7 @@ class LeaseLock:
             try:
                 taken = await self.client.create(LEASES, body, seconds=seconds)
             except ApiError as error:
-                if error.already_exists:
+                if error.already_exists:  # Another candidate was faster.
                     raise ApiConflict(error.message, status=error.status, reason=error.reason) from error
                 raise
         self.former, self.taken = lease, taken

@@ -127,8 +127,8 @@ class Route:
         lines = [f"CONNECT {target} HTTP/1.1", f"host: {target}"]
         if proxy.user:
             lines.append(f"proxy-authorization: Basic {base64.b64encode(proxy.user.encode()).decode()}")
+        to_proxy = client_context() if proxy.scheme == "https" else True
         try:
-            to_proxy = client_context() if proxy.scheme == "https" else True
             connection = await _opened(proxy, to_proxy, proxy.host, lost)
             answer = connection.send("\r\n".join((*lines, "", "")).encode())
             try:
