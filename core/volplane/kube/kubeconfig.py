@@ -36,7 +36,7 @@ async def route_and_credentials(kubeconfig: Path | None = None) -> tuple[Route, 
     From `kubeconfig`, else $KUBECONFIG, else the pod's own account, else ~/.kube/config. Raises ConfigurationError.
     """
     path, named = _chosen(kubeconfig)
-    source = _Pod(named) if path is None else _File(path, named)
+    source = _Source(path, named)
     identity = await source.read(refused=False)
     if source.proxy and not source.proxy.startswith(("http://", "https://")):
         raise ConfigurationError(f"{named}: proxy-url is {source.proxy!r}; only http:// and https:// are supported")
@@ -66,16 +66,55 @@ def _chosen(kubeconfig: Path | None) -> tuple[str | None, str]:
     return str(home), str(home)
 
 
-class _Reader:
-    """What the two sources share: from a configuration of the kubernetes package to an identity."""
+_BROKEN = (ConfigException, OSError, yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError)
+"""What the package raises for files that are absent, unreadable or of another shape."""
 
-    def __init__(self, named: str) -> None:
+
+class _Source:
+    """Kubeconfig files (separated as in KUBECONFIG), or None: the service account of the pod that we run in."""
+
+    def __init__(self, path: str | None, named: str) -> None:
         self.url = ""
         """Without a slash at its end."""
         self.proxy = ""
         self.server_name = ""
+        self._path = path
         self._named = named
         self._identity: Identity | None = None
+        self._loader: _Loader | None = None
+        self._plugin: ExecCredential | None = None
+
+    async def read(self, *, refused: bool) -> Identity:
+        configuration = Configuration()
+        if self._path is None:
+            try:
+                load_incluster_config(client_configuration=configuration, try_refresh_token=False)
+                return self._taken(configuration)
+            except _BROKEN as error:
+                raise ConfigurationError(
+                    f"{self._named} cannot be used: {_plain(error)}; {_IN_CLUSTER} must be mounted"
+                    " (automountServiceAccountToken) and readable by the user of the container"
+                ) from error
+        try:
+            if self._loader is None or self._loader.provider is None:
+                self._loader = _Loader(KubeConfigMerger(self._path).config, config_base_path=None)
+            # Else the loader keeps what an identity provider gave; the file does not have it.
+            user = self._loader.user()
+            plugin = user.get("exec") if self._loader.provider is None else None
+            if plugin is None:
+                self._plugin = None
+            elif self._plugin is None or refused:
+                self._plugin = await run_plugin(plugin, self._loader.cluster(), where=self._named)
+            await self._loader.load_and_set(configuration)
+            file = "" if plugin is not None or "token" in user else str(user.get("tokenFile") or "")
+            if file and not configuration.api_key.get("BearerToken"):
+                raise ConfigurationError(f"{self._named}: tokenFile {file} is empty; it may not be written yet")
+            return self._taken(configuration, self._plugin)
+        except OSError as error:
+            raise ConfigurationError(f"no API server to talk to: {self._named}: {why_unusable(error)}") from error
+        except _BROKEN as error:
+            why = _shape_flaw(self._path) or _plain(error)
+            raise ConfigurationError(f"no API server to talk to: {self._named}: {why}") from error
 
     def _taken(self, configuration: Any, plugin: ExecCredential | None = None) -> Identity:
         """Return the identity, the former one if nothing changed. Raises ConfigurationError."""
@@ -147,58 +186,6 @@ class _Loader(KubeConfigLoader):  # type: ignore[misc]  # the package has no typ
 
     async def load_from_exec_plugin(self) -> bool:
         return True
-
-
-class _File(_Reader):
-    """A kubeconfig file, or several."""
-
-    def __init__(self, path: str, named: str) -> None:
-        super().__init__(named)
-        self._path = path
-        self._loader: _Loader | None = None
-        self._plugin: ExecCredential | None = None
-
-    async def read(self, *, refused: bool) -> Identity:
-        configuration = Configuration()
-        try:
-            if self._loader is None or self._loader.provider is None:
-                self._loader = _Loader(KubeConfigMerger(self._path).config, config_base_path=None)
-            # Else the loader keeps what an identity provider gave; the file does not have it.
-            user = self._loader.user()
-            plugin = user.get("exec") if self._loader.provider is None else None
-            if plugin is None:
-                self._plugin = None
-            elif self._plugin is None or refused:
-                self._plugin = await run_plugin(plugin, self._loader.cluster(), where=self._named)
-            await self._loader.load_and_set(configuration)
-            file = "" if plugin is not None or "token" in user else str(user.get("tokenFile") or "")
-            if file and not configuration.api_key.get("BearerToken"):
-                raise ConfigurationError(f"{self._named}: tokenFile {file} is empty; it may not be written yet")
-            return self._taken(configuration, self._plugin)
-        except OSError as error:
-            raise ConfigurationError(f"no API server to talk to: {self._named}: {why_unusable(error)}") from error
-        except _BROKEN as error:
-            why = _shape_flaw(self._path) or _plain(error)
-            raise ConfigurationError(f"no API server to talk to: {self._named}: {why}") from error
-
-
-class _Pod(_Reader):
-    """The service account of the pod that we run in."""
-
-    async def read(self, *, refused: bool) -> Identity:
-        configuration = Configuration()
-        try:
-            load_incluster_config(client_configuration=configuration, try_refresh_token=False)
-            return self._taken(configuration)
-        except _BROKEN as error:
-            raise ConfigurationError(
-                f"{self._named} cannot be used: {_plain(error)}; {_IN_CLUSTER} must be mounted"
-                " (automountServiceAccountToken) and readable by the user of the container"
-            ) from error
-
-
-_BROKEN = (ConfigException, OSError, yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError)
-"""What the package raises for files that are absent, unreadable or of another shape."""
 
 
 def _content(path: str | None) -> bytes:
