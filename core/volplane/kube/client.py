@@ -69,13 +69,7 @@ class Client:
     calls go one by one (see `CircuitBreaker`); calls with a time limit of their own (`seconds`) do not wait for that.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        *,
-        metrics: ApiMetrics | None = None,
-        deadline: float = 30.0,
-    ) -> None:
+    def __init__(self, transport: Transport, *, metrics: ApiMetrics | None = None, deadline: float = 30.0) -> None:
         self.server = str(getattr(transport, "server", ""))
         """The address of the API server, for people; "" in this process."""
         self._transport = transport

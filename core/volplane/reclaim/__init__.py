@@ -67,7 +67,7 @@ def watches(role: Role, deps: OperationDeps) -> tuple[Watch, ...]:
         The previous process has copied those of the first list; a repeated one is copied once.
         Source: pkg/volume/util/recyclerclient of Kubernetes, reason `RecyclerPod`.
         """
-        if new is None or old is not None or not events.synced:
+        if new is None or old is not None or not events.listed.is_set():
             return
         pod = cluster.pods.get(new.involved_object.key)
         volume = cluster.volumes.get(pod.annotation(SCRUB_VOLUME) or "") if pod is not None else None
