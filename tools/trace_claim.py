@@ -41,7 +41,6 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
         "kube.quantity",
         "directory.markers",
         "directory.parameters",
-        "directory.path_template",
         "requests",
         "state.records",
     ),

@@ -1,6 +1,6 @@
 """`PathTemplate` under its former name: import it from `volplane.directory`."""
 
-from volplane.directory.path_template import (
+from volplane.directory.parameters import (
     DEFAULT_TEMPLATE,
     MAXIMUM_BYTES,
     MAXIMUM_COMPONENTS,

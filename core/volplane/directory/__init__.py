@@ -17,8 +17,7 @@ from volplane.directory.markers import (
     path_components,
     static_key,
 )
-from volplane.directory.parameters import DirectoryParameters, check_demand
-from volplane.directory.path_template import PathTemplate
+from volplane.directory.parameters import DirectoryParameters, PathTemplate, check_demand
 
 __all__ = [
     "CONTROL",

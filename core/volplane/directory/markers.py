@@ -17,8 +17,7 @@ from typing import Any, Self
 import msgspec
 
 from volplane.assets import Ownership
-from volplane.directory.parameters import DirectoryParameters
-from volplane.directory.path_template import PathTemplate
+from volplane.directory.parameters import DirectoryParameters, PathTemplate
 from volplane.errors import AlreadyExists, InvalidArgument
 from volplane.requests import ProvisionRequest, VolumeIdentity
 
@@ -176,6 +175,9 @@ class VolumeMarker:
             cluster, claim_uid, volume_name, generation = parts
             demand = dict(fields["demand"])
             int(demand["mode"], 8)
+            # The marker may have been edited: a path that no template renders must not reach a system call.
+            if not _PATH.fullmatch(path := str(fields["path"])):
+                raise CorruptMarker(f"path {path!r}")
             return cls(
                 name=str(fields["name"]),
                 owner=Ownership(
@@ -184,7 +186,7 @@ class VolumeMarker:
                     volume_name=str(volume_name),
                     generation=int(generation),
                 ),
-                path=_checked_path(str(fields["path"])),
+                path=path,
                 capacity_bytes=int(fields["capacity_bytes"]),
                 demand=demand,
                 gid=None if fields["gid"] is None else int(fields["gid"]),
@@ -213,13 +215,6 @@ class VolumeMarker:
             "claim": self.claim,
             "created_at": self.created_at,
         }
-
-
-def _checked_path(path: str) -> str:
-    # The marker may have been edited: a path that no template renders must not reach a system call.
-    if not _PATH.fullmatch(path):
-        raise CorruptMarker(f"path {path!r}")
-    return path
 
 
 def check_name(name: str, longest: int = 242) -> str:

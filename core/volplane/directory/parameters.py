@@ -1,17 +1,38 @@
-"""The class parameters that every backend of directories has, and the checks of what a claim demands."""
+"""The class parameters that every backend of directories has, paths from a template, and checks of a demand.
+
+A path is safe whatever tenants write into names, labels and annotations. Every component consists of `[A-Za-z0-9._-]`,
+has 1 to 255 bytes and starts with neither "." nor "-", so it cannot be "..", nor a hidden file, nor a driver's own
+directory. The last component ends with the claim's uid or is the volume's name, so no two volumes share a path. Render
+a path once and keep it with the volume: the class and the names may change.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
 from typing import Annotated, Any
 
 from volplane.assets import VolumeMode
-from volplane.directory.path_template import DEFAULT_TEMPLATE, PathTemplate
 from volplane.errors import InvalidArgument, Unsupported
-from volplane.requests import ProvisionRequest
+from volplane.requests import ClaimIdentity, ProvisionRequest
 from volplane.schemas import Param, ParameterKind
 
-__all__ = ["DirectoryParameters", "check_demand"]
+__all__ = ["DirectoryParameters", "PathTemplate", "check_demand"]
+
+DEFAULT_TEMPLATE = "${namespace}/${claim}-${uid}"
+PLACEHOLDERS = ("namespace", "claim", "volume", "uid", "label:KEY", "annotation:KEY")
+MAXIMUM_COMPONENTS = 8
+MAXIMUM_BYTES = 255
+"""Bytes of a name: NAME_MAX of Linux file systems."""
+
+_PLACEHOLDER = re.compile(r"\$\{([^{}]*)\}")
+_LITERAL = re.compile(r"[A-Za-z0-9._-]*")
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_KEY = re.compile(r"(label|annotation):[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,3 +100,86 @@ def check_demand(request: ProvisionRequest) -> None:
         raise InvalidArgument(f"capacity {request.capacity_bytes} must be at least 1 byte")
     if request.limit_bytes is not None and request.limit_bytes < request.capacity_bytes:
         raise InvalidArgument(f"limit {request.limit_bytes} is less than the request {request.capacity_bytes}")
+
+
+@dataclass(frozen=True, slots=True)
+class PathTemplate:
+    """A checked template, such as "${namespace}/${claim}-${uid}"."""
+
+    components: tuple[tuple[str, ...], ...]
+
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def parse(text: str) -> PathTemplate:
+        """Read a template; raises `InvalidArgument` naming what is wrong and what would be right.
+
+        If the last component neither ends with `${uid}` nor is `${volume}`, `-${uid}` is appended.
+        """
+        parts = re.split(r"/(?![^{]*\})", text)  # keys of labels may hold a slash
+        if not all(parts):
+            raise InvalidArgument(f"pathTemplate {text!r}: no empty directory names, no / at the start or end")
+        if len(parts) > MAXIMUM_COMPONENTS:
+            raise InvalidArgument(f"pathTemplate {text!r}: at most {MAXIMUM_COMPONENTS} levels")
+        components = [_tokens(text, part) for part in parts]
+        last = components[-1]
+        # A path that is not unique could be another volume's.
+        if last[-2:] != ("uid", "") and last != ("", "volume", ""):
+            components[-1] = (*last[:-1], f"{last[-1]}-", "uid", "")
+        return PathTemplate(tuple(components))
+
+    def render(self, claim: ClaimIdentity, volume: str) -> str:
+        """Return the path below the root, without leading or trailing slash.
+
+        volume: its name. `${uid}` is the claim's uid; a digest of the volume's name where that is not
+        `pvc-<uid>`, because only the name is unique then. A label or annotation that the claim lacks is "none".
+        """
+        # Each form of a uid has a fixed length, so that `<anything>-<uid>` is unambiguous.
+        uid = claim.uid if _UUID.fullmatch(claim.uid) else _digest(claim.uid, 32)
+        known = {
+            "namespace": _sanitized(claim.namespace),
+            "claim": _sanitized(claim.name),
+            "volume": _sanitized(volume),
+            "uid": uid if volume == f"pvc-{claim.uid}" else _digest(volume, 32),
+        }
+        names: list[str] = []
+        for tokens in self.components:
+            parts = list(tokens)
+            for index, placeholder in enumerate(tokens[1::2]):
+                kind, _, key = placeholder.partition(":")
+                tagged = claim.labels if kind == "label" else claim.annotations
+                parts[2 * index + 1] = _sanitized(tagged.get(key) or "none") if key else known[placeholder]
+            name = "".join(parts)
+            name = f"_{name}" if not name or name[0] in ".-" else name
+            if len(name) > MAXIMUM_BYTES:
+                tail = _digest(name, 16)
+                name = f"{name[: MAXIMUM_BYTES - 1 - len(tail)]}-{tail}"
+            names.append(name)
+        return "/".join(names)
+
+
+def _tokens(text: str, component: str) -> tuple[str, ...]:
+    """Return the tokens of one component: literals at even indices, names of placeholders at odd ones."""
+    tokens = tuple(_PLACEHOLDER.split(component))
+    for literal in tokens[::2]:
+        if not _LITERAL.fullmatch(literal):
+            raise InvalidArgument(
+                f"pathTemplate {text!r}: {literal!r} is not allowed; besides placeholders use letters, digits and . _ -"
+            )
+    for name in tokens[1::2]:
+        if name not in PLACEHOLDERS[:4] and not _KEY.fullmatch(name):
+            near = get_close_matches(name, PLACEHOLDERS, n=1)
+            hint = f"did you mean ${{{near[0]}}}?" if near else f"known are {', '.join(PLACEHOLDERS)}"
+            raise InvalidArgument(f"pathTemplate {text!r}: no placeholder ${{{name}}}; {hint}")
+    if component.startswith((".", "-")):
+        raise InvalidArgument(f"pathTemplate {text!r}: a directory name may not start with {component[0]!r}")
+    return tokens
+
+
+def _digest(text: str, digits: int) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:digits]
+
+
+def _sanitized(value: str) -> str:
+    if not _UNSAFE.search(value):
+        return value
+    return f"{_UNSAFE.sub('_', value)}-{_digest(value, 12)}"  # values that differ stay different

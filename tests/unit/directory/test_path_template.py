@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from volplane import ClaimIdentity, InvalidArgument
-from volplane.directory.path_template import DEFAULT_TEMPLATE, PathTemplate
+from volplane.directory.parameters import DEFAULT_TEMPLATE, PathTemplate
 
 UID = "0f0e0d0c-1111-4222-8333-444455556666"
 values = st.one_of(
