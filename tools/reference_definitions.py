@@ -22,6 +22,7 @@ from tools.reference_names import (
     definition,
     methods_of,
     names_in,
+    namespace,
     note_after,
     notes_of,
     parsed,
@@ -142,7 +143,9 @@ def fields_of(name: Name, rows: Iterable[dataclasses.Field[Any]], page: str, ind
     kind = definition(name)
     if not isinstance(kind, ast.ClassDef) or not rows:
         return
-    notes = CONTEXT | items_of(ast.get_docstring(kind) or "") | notes_of(kind)
+    bases = [namespace(name.module).get(ast.unparse(base)) for base in kind.bases]
+    notes = CONTEXT | {k: v for each in bases if isinstance(each, ast.ClassDef) for k, v in notes_of(each).items()}
+    notes |= items_of(ast.get_docstring(kind) or "") | notes_of(kind)
     defaults = {ast.unparse(each.target): each.value for each in kind.body if isinstance(each, ast.AnnAssign)}
     yield "| field | type | default | |\n|---|---|---|---|"
     for row in rows:

@@ -14,7 +14,7 @@ _INTRODUCTION = """\
 
 Everything that is tried again takes its delay from one table, `volplane._delays`; the table below is that
 table. A delay is `first` after the first failure in a row. Each further
-failure multiplies it or adds to it, up to the ceiling.
+failure multiplies it, up to the ceiling.
 
 "Asked for" is what the other side says: `retry_after` of a backend's error, `Retry-After` or `retryAfterSeconds` of the
 API server. As a floor it makes a delay longer, never shorter.
@@ -55,7 +55,7 @@ def delays_page() -> Iterator[str]:
 
 
 def _row(row: Backoff) -> str:
-    growth = f"times {row.factor:g}" if row.factor != 1.0 else f"plus {_time(row.step)}" if row.step else "-"
+    growth = f"times {row.factor:g}" if row.factor != 1.0 else "-"
     ceiling = _time(row.ceiling) if math.isfinite(row.ceiling) else "-"
     low, high = row.jitter
     jitter = f"times {low:g} to {high:g}" if row.jitter != (1.0, 1.0) else "-"

@@ -10,7 +10,6 @@ import signal
 import sys
 import threading
 import time
-from types import CodeType
 
 __all__ = ["INTERRUPTED", "main"]
 
@@ -44,16 +43,14 @@ def _lost(lost: sys.UnraisableHookArgs) -> None:
 def _send_again() -> None:
     """Send SIGINT to the main thread as soon as it has left the hook."""
     main_thread = threading.main_thread().ident or 0
-    while _runs(_lost.__code__, main_thread):
+    while True:
+        frame = sys._current_frames().get(main_thread)  # noqa: SLF001 - no public function shows other threads' frames
+        while frame is not None and frame.f_code is not _lost.__code__:
+            frame = frame.f_back
+        if frame is None:
+            break
         time.sleep(0.01)
     signal.pthread_kill(main_thread, signal.SIGINT)
-
-
-def _runs(code: CodeType, thread: int) -> bool:
-    frame = sys._current_frames().get(thread)  # noqa: SLF001 - no public function shows frames of other threads
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back
-    return frame is not None
 
 
 def _end(_number: int, _frame: object) -> None:

@@ -14,6 +14,9 @@ from typing import Final, Literal
 
 __all__ = ["TABLE", "Backoff", "Budget"]
 
+LONGEST_ASKED_BY_SERVER: Final = 300.0
+"""Upper bound of a delay that an API server asks for: a longer silence looks like a broken controller."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
@@ -23,12 +26,10 @@ class Backoff:
     """The kind of failure."""
     first: float
     """The delay after the first failure in a row."""
-    reset: str
-    """The event after which a failure counts as the first again."""
+    reset: str = "-"
+    """The event after which a failure counts as the first again; "-": each one counts as the first."""
     factor: float = 2.0
     """Each further failure multiplies the delay by this."""
-    step: float = 0.0
-    """Each further failure adds this to the delay."""
     ceiling: float = math.inf
     """The longest delay."""
     threshold: int = 1
@@ -37,7 +38,7 @@ class Backoff:
     """The delay is multiplied by a random number between these two."""
     asked: Literal["ignored", "floor", "instead"] = "ignored"
     """How a delay that the other side asks for (`retry_after`) counts: not at all, as the minimum, or exactly."""
-    asked_within: tuple[float, float] = (0.0, math.inf)
+    asked_within: tuple[float, float] = (0.0, LONGEST_ASKED_BY_SERVER)
     """The bounds of that delay. Other values are moved to the nearest bound."""
     tries: int | None = None
     """Failures in a row after which the caller gives up; None: never."""
@@ -50,20 +51,20 @@ class Backoff:
         asked: the delay that the other side asked for; ignored if it is None or not finite. random: source of the
         jitter; None: no jitter.
         """
-        bounded: float | None = None
+        floor = 0.0
         if asked is not None and math.isfinite(asked) and self.asked != "ignored":
             shortest, longest = self.asked_within
-            bounded = min(max(asked, shortest), longest)
+            floor = min(max(asked, shortest), longest)
             if self.asked == "instead":
-                return bounded
+                return floor
         growths = failures - self.threshold
         if growths < 0:
             return 0.0
-        seconds = min(self.ceiling, self.first * self.factor ** min(growths, 64) + self.step * growths)
+        seconds = min(self.ceiling, self.first * self.factor ** min(growths, 64))
         if random is not None:
             low, high = self.jitter
             seconds *= low + (high - low) * random.random()
-        return seconds if bounded is None else max(seconds, bounded)
+        return max(seconds, floor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +79,6 @@ class Budget:
     """Further retries that each success allows."""
 
 
-LONGEST_ASKED_BY_SERVER: Final = 300.0
-"""Upper bound of a delay that an API server asks for: a longer silence looks like a broken controller."""
-
 # Runner: one count of failures per key for these four.
 
 RECONCILE_FAILED: Final = Backoff(
@@ -94,7 +92,6 @@ API_UNAVAILABLE: Final = Backoff(
     first=0.005,
     ceiling=30.0,
     asked="floor",
-    asked_within=(0.0, LONGEST_ASKED_BY_SERVER),
     reset="a pass without an error",
 )
 API_REFUSED: Final = Backoff(
@@ -130,9 +127,7 @@ HOOK_FAILED_SLOW: Final = Backoff(
     forget_after=600.0,
     reset="a success; the claim's class or node changed; another operation on the asset",
 )
-LIVE_STATE_FORBIDS: Final = Backoff(
-    reason="an operation: the live state forbids it for now", first=1.0, factor=1.0, reset="-"
-)
+LIVE_STATE_FORBIDS: Final = Backoff(reason="an operation: the live state forbids it for now", first=1.0, factor=1.0)
 SCRUB_FAILED: Final = Backoff(
     reason="an attempt to erase a volume failed",
     first=2.0,
@@ -164,7 +159,6 @@ WATCH_ENDED: Final = Backoff(
     ceiling=30.0,
     jitter=(0.5, 1.0),
     asked="floor",
-    asked_within=(0.0, LONGEST_ASKED_BY_SERVER),
     reset="an event, or a watch that lasted a second",
 )
 CIRCUIT_OPEN: Final = Backoff(
@@ -182,7 +176,6 @@ EVENT_NOT_WRITTEN: Final = Backoff(
     first=1.0,
     ceiling=60.0,
     asked="floor",
-    asked_within=(0.0, LONGEST_ASKED_BY_SERVER),
     reset="it is written",
 )
 EVENT_REFUSED: Final = Backoff(
@@ -194,34 +187,23 @@ EVENT_REFUSED: Final = Backoff(
     reset="it is written",
 )
 LEASE_NOT_HELD: Final = Backoff(
-    reason="the lease is another's, or can be neither read nor taken",
-    first=1.0,
-    factor=1.0,
-    jitter=(1.0, 1.2),
-    reset="-",
+    reason="the lease is another's, or can be neither read nor taken", first=1.0, factor=1.0, jitter=(1.0, 1.2)
 )
-LEASE_NOT_RENEWED: Final = Backoff(reason="the lease was not renewed", first=1.0, factor=1.0, reset="-")
+LEASE_NOT_RENEWED: Final = Backoff(reason="the lease was not renewed", first=1.0, factor=1.0)
 PREPARE_FAILED: Final = Backoff(
-    reason="at the start of a process: the API server gave no usable answer",
-    first=1.0,
-    factor=1.0,
-    asked="floor",
-    asked_within=(0.0, LONGEST_ASKED_BY_SERVER),
-    reset="-",
+    reason="at the start of a process: the API server gave no usable answer", first=1.0, factor=1.0, asked="floor"
 )
 
-NODE_GROWTH_REFUSED: Final = Backoff(
-    reason="a kubelet cannot grow a file system, and gave up", first=300.0, factor=1.0, reset="-"
-)
+NODE_GROWTH_REFUSED: Final = Backoff(reason="a kubelet cannot grow a file system, and gave up", first=300.0, factor=1.0)
 
 # Drivers and leak check.
 
 DRIVER_NOT_STARTED: Final = Backoff(
     reason="a driver did not start", first=1.0, ceiling=30.0, reset="the driver is ready"
 )
-LEAK_CHECK_FAILED: Final = Backoff(reason="a leak check failed", first=60.0, factor=1.0, jitter=(1.0, 1.1), reset="-")
+LEAK_CHECK_FAILED: Final = Backoff(reason="a leak check failed", first=60.0, factor=1.0, jitter=(1.0, 1.1))
 LEAK_CHECK_WITHOUT_DRIVER: Final = Backoff(
-    reason="a leak check is due and its driver is not ready", first=10.0, factor=1.0, reset="-"
+    reason="a leak check is due and its driver is not ready", first=10.0, factor=1.0
 )
 
 TABLE: Final = tuple(row for row in list(vars().values()) if isinstance(row, Backoff))

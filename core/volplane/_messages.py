@@ -7,13 +7,15 @@ import errno
 import os
 import re
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from typing import Final
 
 __all__ = ["age_text", "escaped_json", "near", "nearest", "one_line", "sanitize", "size_text", "why_unusable"]
 
 _OBEYED = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """Characters that a terminal obeys and JSON need not escape."""
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]|[\t\n]")
+_CONTROL = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_ESCAPES = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in _CONTROL} | {9: " ", 10: " "}
+"""What is shown for characters that a terminal obeys."""
 
 
 def sanitize(text: str) -> str:
@@ -24,7 +26,7 @@ def sanitize(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return _CONTROL.sub(_escaped, text.encode("utf-8", "backslashreplace").decode())
+    return text.encode("utf-8", "backslashreplace").decode().translate(_ESCAPES)
 
 
 def escaped_json(text: str) -> str:
@@ -81,24 +83,15 @@ def why_unusable(error: OSError) -> str:
     return f"{reason}{at}; {advice}"
 
 
-_ADVICE: Mapping[int, str] = MappingProxyType(
-    {
-        errno.EACCES: "give one that this user may use, or change its rights",
-        errno.EPERM: "give one that this user may use, or change its rights",
-        errno.EROFS: "give one on a file system that can be written",
-        errno.ENOSPC: "free some space there, or give one elsewhere",
-        errno.EDQUOT: "free some space there, or give one elsewhere",
-        errno.ENOENT: "check its spelling, or make what is missing",
-        errno.ENOTDIR: "a part of this path is a file; give one beneath directories",
-        errno.EISDIR: "give a file",
-        errno.EEXIST: "give another one, or remove what is there",
-        errno.EMFILE: "let the process open more files (ulimit -n)",
-    }
-)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    if found[0] in "\t\n":
-        return " "
-    code = ord(found[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+_ADVICE: Final[Mapping[int, str]] = {
+    errno.EACCES: "give one that this user may use, or change its rights",
+    errno.EPERM: "give one that this user may use, or change its rights",
+    errno.EROFS: "give one on a file system that can be written",
+    errno.ENOSPC: "free some space there, or give one elsewhere",
+    errno.EDQUOT: "free some space there, or give one elsewhere",
+    errno.ENOENT: "check its spelling, or make what is missing",
+    errno.ENOTDIR: "a part of this path is a file; give one beneath directories",
+    errno.EISDIR: "give a file",
+    errno.EEXIST: "give another one, or remove what is there",
+    errno.EMFILE: "let the process open more files (ulimit -n)",
+}

@@ -223,7 +223,6 @@ class Declined(BackendError):
     """An extension refused the call before it reached the backend."""
 
     proves_nothing_done = True
-    grpc_code = "ABORTED"
 
 
 class OutcomeUnknown(BackendError):

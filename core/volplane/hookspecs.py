@@ -14,18 +14,7 @@ from typing import Any, ClassVar
 
 import pluggy
 
-from volplane.assets import (
-    Absent,
-    Asset,
-    AssetPage,
-    Attachment,
-    Capacity,
-    Done,
-    Erased,
-    InProgress,
-    PodScrub,
-    Snapshot,
-)
+from volplane.assets import Absent, Asset, AssetPage, Attachment, Capacity, Done, Erased, InProgress, PodScrub, Snapshot
 from volplane.requests import (
     AdoptRequest,
     AttachRequest,

@@ -53,34 +53,6 @@ class ParameterKind(StrEnum):
     as `volplane.Secret`, never the secret itself. It takes no default, choices, pattern or bounds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
-    """One key of a class or of a driver's options. Keys are compared without regard to case."""
-
-    name: str
-    """As documentation spells it."""
-    doc: str
-    """A sentence for people, in the reference."""
-    kind: ParameterKind = ParameterKind.STRING
-    """Its type."""
-    default: object = None
-    """Python value when the key is absent; required keys have none."""
-    required: bool = False
-    """It must be given."""
-    minimum: float | None = None
-    """Of numbers, sizes (bytes), modes and durations (seconds); allowed itself."""
-    maximum: float | None = None
-    """The same."""
-    choices: tuple[str, ...] = ()
-    """The only legal values, as texts; empty = any."""
-    pattern: str = ""
-    """A regular expression that must match the whole text; empty = any."""
-    excludes: tuple[str, ...] = ()
-    """Names of parameters that may not be given together with this one."""
-    since: int = 1
-    """Schema version that brought it; a class made for an older version is still accepted."""
-
-
 @dataclass(frozen=True, slots=True)
 class Param:
     """What a field of a dataclass of parameters has beside its type: `uid: Annotated[int, Param("…", minimum=0)] = 0`.
@@ -98,17 +70,33 @@ class Param:
     kind: ParameterKind | None = None
     """For kinds that no type stands for: SIZE and OCTAL of `int`, KEYS of `Mapping[str, str]`."""
     minimum: float | None = None
-    """As `Parameter.minimum`."""
+    """Of numbers, sizes (bytes), modes and durations (seconds); allowed itself."""
     maximum: float | None = None
-    """As `Parameter.maximum`."""
+    """The same."""
     choices: tuple[str, ...] = ()
-    """As `Parameter.choices`."""
+    """The only legal values, as texts; empty = any."""
     pattern: str = ""
-    """As `Parameter.pattern`."""
+    """A regular expression that must match the whole text; empty = any."""
     excludes: tuple[str, ...] = ()
-    """As `Parameter.excludes`: documented names."""
+    """Documented names of parameters that may not be given together with this one."""
     since: int = 1
-    """As `Parameter.since`."""
+    """Schema version that brought it; a class made for an older version is still accepted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter(Param):
+    """One key of a class or of a driver's options. Keys are compared without regard to case."""
+
+    doc: str
+    """A sentence for people, in the reference."""
+    name: str
+    """As documentation spells it."""
+    kind: ParameterKind = ParameterKind.STRING
+    """Its type."""
+    default: object = None
+    """Python value when the key is absent; required keys have none."""
+    required: bool = False
+    """It must be given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

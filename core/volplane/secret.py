@@ -214,9 +214,7 @@ def _holds(value: object, text: str) -> bool:
     if isinstance(value, bytes):
         return text.encode() in value
     if isinstance(value, Mapping):
-        return any(_holds(key, text) or _holds(item, text) for key, item in value.items())
-    if isinstance(value, list | tuple | set | frozenset):
-        return any(_holds(item, text) for item in value)
-    if is_dataclass(value):
-        return any(_holds(getattr(value, each.name), text) for each in fields(value))
-    return False
+        value = (*value.keys(), *value.values())
+    elif is_dataclass(value):
+        value = [getattr(value, each.name) for each in fields(value)]
+    return isinstance(value, list | tuple | set | frozenset) and any(_holds(item, text) for item in value)

@@ -104,7 +104,7 @@ def show(
 
 
 def _row(installed: InstalledPlugins, kind: str, name: str, drivers: LoadedDrivers) -> dict[str, Any]:
-    found = installed.found(kind, name)
+    found = installed.entries.get((kind, name))
     mine: list[str] = []
     hooks: frozenset[str] = frozenset()
     error = ""

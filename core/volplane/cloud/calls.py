@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from volplane._cloud_metrics import ERRORS, SECONDS
+from volplane._shared import ERRORS, SECONDS
 from volplane.errors import (
     AttachedElsewhere,
     BackendError,

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
-from volplane._token_bucket import TokenBucket
+from volplane._shared import TokenBucket
 from volplane.cloud.calls import CloudError
 from volplane.cloud.turns import HookCall, RetryLater
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
-from volplane._cloud_metrics import COLLECTORS
+from volplane._shared import COLLECTORS
 from volplane.controller.workqueue import QueueCounters
 
 __all__ = ["Description", "Metrics", "Series"]

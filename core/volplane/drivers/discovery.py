@@ -24,7 +24,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -93,31 +93,26 @@ class InstalledPlugins:
     """The plugins whose distributions are installed, each imported at most once."""
 
     deadline: float = IMPORT_DEADLINE
-    """Seconds an import may take in the child process."""
+    """Seconds that an import may take in the child process."""
 
-    def __init__(self, deadline: float | None = None) -> None:
-        """Read the metadata. deadline: see above; None = that of the class."""
-        if deadline is not None:
-            self.deadline = deadline
-        self._installed = {(i.kind, i.name): i for kind in GROUPS for i in installed(kind)}
-        self._locks = {key: threading.Lock() for key in self._installed}
+    def __init__(self) -> None:
+        """Read the metadata."""
+        self.entries = {(entry.kind, entry.name): entry for kind in GROUPS for entry in installed(kind)}
+        """(kind, name) -> the entry point, as the metadata has it."""
+        self._locks = {key: threading.Lock() for key in self.entries}
         self._loaded: dict[tuple[str, str], Plugin | PluginError] = {}
 
     def names(self, kind: str) -> tuple[str, ...]:
-        return tuple(sorted(name for k, name in self._installed if k == kind))
-
-    def found(self, kind: str, name: str) -> Installed | None:
-        """Return the entry point from the metadata, without an import."""
-        return self._installed.get((kind, name))
+        return tuple(sorted(name for k, name in self.entries if k == kind))
 
     def load(self, kind: str, name: str) -> Plugin:
         key = (kind, name)
-        if key not in self._installed:
+        if key not in self.entries:
             raise PluginError(f"{kind} {name!r} is not installed{nearest(name, self.names(kind))}")
         with self._locks[key]:
             if key not in self._loaded:
                 try:
-                    self._loaded[key] = _import(self._installed[key], self.deadline)
+                    self._loaded[key] = _import(self.entries[key], self.deadline)
                 except PluginError as error:
                     self._loaded[key] = error
             loaded = self._loaded[key]
@@ -131,16 +126,13 @@ def installed(kind: str) -> tuple[Installed, ...]:
     claims: dict[str, list[Installed]] = {}
     for entry in _entries(kind):
         claims.setdefault(entry.name, []).append(entry)
-    found = []
-    for name, entries in sorted(claims.items()):
-        first = entries[0]
-        if len(entries) > 1:
-            who = " and ".join(f"{each.distribution} ({each.value})" for each in entries)
-            sources = ", ".join(dict.fromkeys(each.distribution for each in entries))
+    for name, (first, *others) in claims.items():
+        if others:
+            who = " and ".join(f"{each.distribution} ({each.value})" for each in claims[name])
+            sources = ", ".join(dict.fromkeys(each.distribution for each in claims[name]))
             error = f"{kind} {name} is claimed by {who}; uninstall all but one"
-            first = dataclasses.replace(first, distribution=sources, error=error)
-        found.append(first)
-    return tuple(found)
+            claims[name] = [dataclasses.replace(first, distribution=sources, error=error)]
+    return tuple(entries[0] for _, entries in sorted(claims.items()))
 
 
 def _entries(kind: str) -> Iterator[Installed]:
@@ -156,22 +148,17 @@ def _entries(kind: str) -> Iterator[Installed]:
             continue
         if text is None or GROUPS[kind] not in text:
             continue
-        if re.sub(r"[-_.]+", "-", name).lower() in seen:
+        known = re.sub(r"[-_.]+", "-", name).lower()
+        if known in seen:
             continue  # the same distribution stands earlier on sys.path and shadows this one, as for imports
-        seen.add(re.sub(r"[-_.]+", "-", name).lower())
-        for entry_name, value in _section(text, GROUPS[kind]):
-            yield Installed(kind=kind, name=entry_name, value=value, distribution=f"{name} {version}")
-
-
-def _section(text: str, group: str) -> Iterator[tuple[str, str]]:
-    """Yield (name, value) of each entry of one group of an entry_points.txt."""
-    inside = False
-    for line in (raw.strip() for raw in text.splitlines()):
-        if line.startswith("["):
-            inside = line == f"[{group}]"
-        elif inside and line and not line.startswith(("#", ";")):
-            name, _, value = line.partition("=")
-            yield name.strip(), value.strip()
+        seen.add(known)
+        section = ""
+        for line in (raw.strip() for raw in text.splitlines()):
+            if line.startswith("["):
+                section = line
+            elif section == f"[{GROUPS[kind]}]" and line and not line.startswith(("#", ";")):
+                entry, _, value = line.partition("=")
+                yield Installed(kind=kind, name=entry.strip(), value=value.strip(), distribution=f"{name} {version}")
 
 
 # --- importing --------------------------------------------------------------------------------------------------
@@ -248,8 +235,15 @@ def _try_import(entry: Installed, module: str, deadline: float) -> None:
         finally:
             end()
             atexit.unregister(end)
-        answer = _answer(report, token)
-    if answer is None:
+        end_of_report = report.seek(0, os.SEEK_END)
+        report.seek(max(0, end_of_report - _LONGEST_ANSWER))
+        last_line = report.read().rpartition(b"\n")[2]
+    # A module may write to any open descriptor: only a line with our token is the child's report.
+    try:
+        answer = msgspec.json.decode(last_line, type=_Answer)
+    except (msgspec.MsgspecError, UnicodeError):
+        answer = _Answer("")
+    if answer.token != token:
         how = f"killed by signal {-status}" if status < 0 else f"ended with exit code {status}"
         raise PluginError(f"{entry}: importing {module} crashes: the process was {how}")
     if answer.error:
@@ -264,17 +258,6 @@ class _Answer(msgspec.Struct):
     error: str = ""
     text: str = ""
     missing: str = ""
-
-
-def _answer(report: IO[bytes], token: str) -> _Answer | None:
-    """Return the child's last line if it is its report. A module may write to any open descriptor."""
-    end = report.seek(0, os.SEEK_END)
-    report.seek(max(0, end - _LONGEST_ANSWER))
-    try:
-        answer = msgspec.json.decode(report.read().rpartition(b"\n")[2], type=_Answer)
-    except (msgspec.MsgspecError, UnicodeError):
-        return None
-    return answer if answer.token == token else None
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

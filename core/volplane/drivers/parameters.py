@@ -33,8 +33,7 @@ _DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _INTEGER: Final = re.compile(r"[+-]?\d+", re.ASCII)
 _OCTAL: Final = re.compile(r"(?:0o)?[0-7]+", re.ASCII)
-_TRUE: Final = frozenset({"true", "yes", "on", "1"})
-_FALSE: Final = frozenset({"false", "no", "off", "0"})
+_BOOLEANS: Final = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
 _BOUNDED: Final = frozenset({ParameterKind.INTEGER, ParameterKind.SIZE, ParameterKind.OCTAL, ParameterKind.DURATION})
 _QUOTED: Final = frozenset({ParameterKind.STRING, ParameterKind.OCTAL})
 _LONGEST_SHOWN: Final = 80
@@ -88,7 +87,9 @@ def check(schema: ParameterSchema, given: Mapping[str, object], word: str) -> tu
         matching = (p for p in prefixes if str(key).lower().startswith(p.name.lower()))
         parameter = known.get(str(key).lower()) or next(matching, None)
         if parameter is None:
-            flaws.append(_unknown(schema, str(key), raw, word))
+            hint = nearest(str(key), (p.name for p in schema.parameters))
+            hidden = _CONFIDENTIAL.search(str(key)) or any(repr(p.name) in hint for p in secrets_of(schema))
+            flaws.append(f"unknown {word} {str(key)!r} (value {HIDDEN if hidden else _shown(raw)}){hint}")
         elif parameter.name in seen and parameter.kind is not ParameterKind.KEYS:
             flaws.append(f"{word} {key!r} is given twice, also as {seen[parameter.name]!r}; case does not matter")
         else:
@@ -102,12 +103,6 @@ def check(schema: ParameterSchema, given: Mapping[str, object], word: str) -> tu
                 flaws.append(f"{word} {key!r} {'cannot be used' if secret else f'is {_shown(raw)}'}, {error}")
     flaws += _presence_flaws(schema, seen, word)
     return values, tuple(flaws)
-
-
-def _unknown(schema: ParameterSchema, key: str, raw: object, word: str) -> str:
-    hint = nearest(key, (p.name for p in schema.parameters))
-    hidden = _CONFIDENTIAL.search(key) or any(repr(p.name) in hint for p in secrets_of(schema))
-    return f"unknown {word} {key!r} (value {HIDDEN if hidden else _shown(raw)}){hint}"
 
 
 def secrets_of(schema: ParameterSchema | None) -> tuple[Parameter, ...]:
@@ -138,26 +133,29 @@ def _presence_flaws(schema: ParameterSchema, seen: Mapping[str, str], word: str)
 
 def read_value(parameter: Parameter, raw: object) -> Any:
     """Return the Python value; of kind KEYS that of one key. Raises ValueError that says what is expected."""
+    expected = f"expected {type_text(parameter)}"
     try:
-        value = _READERS[parameter.kind](raw)
+        value = _KINDS[parameter.kind][1](raw)
     except ValueError:
         quote = "; quote it" if isinstance(raw, int | float) and parameter.kind in _QUOTED else ""
-        raise _Wrong(f"expected {type_text(parameter)}{quote}") from None
+        raise _Wrong(f"{expected}{quote}") from None
     for item in value if isinstance(value, tuple) else (value,):
-        _restrict(parameter, item)
+        if parameter.choices and str(item) not in parameter.choices:
+            hint = nearest(str(item), parameter.choices)
+            raise _Wrong(f"{expected}{hint if 'did you mean' in hint else ''}")
+        if parameter.pattern and isinstance(item, str) and not re.fullmatch(parameter.pattern, item):
+            raise _Wrong(expected)
     low, high = parameter.minimum, parameter.maximum
     if parameter.kind in _BOUNDED and not ((low is None or value >= low) and (high is None or value <= high)):
-        raise _Wrong(f"expected {type_text(parameter)}")
+        raise _Wrong(expected)
     return value
 
 
-def _restrict(parameter: Parameter, item: object) -> None:
-    text = item if isinstance(item, str) else str(item)
-    if parameter.choices and text not in parameter.choices:
-        hint = nearest(text, parameter.choices)
-        raise _Wrong(f"expected {type_text(parameter)}{hint if 'did you mean' in hint else ''}")
-    if parameter.pattern and isinstance(item, str) and not re.fullmatch(parameter.pattern, item):
-        raise _Wrong(f"expected {type_text(parameter)}")
+def _text(raw: object) -> str:
+    """Accept text only: YAML reads a bare 0770 as octal and 770 as decimal, so a number as a mode is ambiguous."""
+    if not isinstance(raw, str):
+        raise _Wrong(raw)
+    return raw.strip()
 
 
 def _string(raw: object) -> str:
@@ -167,22 +165,17 @@ def _string(raw: object) -> str:
     return str(raw)
 
 
-def _integer(raw: object) -> int:
-    text = _string(raw).strip()
-    if not _INTEGER.fullmatch(text):
-        raise _Wrong(raw)
-    return int(text)
+def _number(text: str, written: re.Pattern[str], base: int) -> int:
+    if not written.fullmatch(text):
+        raise _Wrong(text)
+    return int(text, base)
 
 
 def _boolean(raw: object) -> bool:
-    if isinstance(raw, bool):
-        return raw
-    text = raw.strip().lower() if isinstance(raw, str) else ""
-    if text in _TRUE:
-        return True
-    if text in _FALSE:
-        return False
-    raise _Wrong(raw)
+    value = raw if isinstance(raw, bool) else _BOOLEANS.get(_text(raw).lower())
+    if value is None:
+        raise _Wrong(raw)
+    return value
 
 
 def _size(raw: object) -> int:
@@ -191,17 +184,10 @@ def _size(raw: object) -> int:
     return quantity.parse(raw).as_bytes()
 
 
-def _octal(raw: object) -> int:
-    """Accept text only: YAML reads a bare 0770 as octal and 770 as decimal, so a number is ambiguous."""
-    if not isinstance(raw, str) or not _OCTAL.fullmatch(raw.strip()):
-        raise _Wrong(raw)
-    return int(raw.strip().removeprefix("0o"), 8)
-
-
 def _duration(raw: object) -> float:
     if isinstance(raw, int | float) and not isinstance(raw, bool) and math.isfinite(raw) and raw >= 0:
         return float(raw)
-    text = raw.strip() if isinstance(raw, str) else ""
+    text = _text(raw)
     if _SECONDS_ALONE.fullmatch(text):
         text += "s"
     seconds = sum(float(amount) * _SECONDS[unit] for amount, unit in _DURATION_PART.findall(text))
@@ -221,52 +207,34 @@ def _strings(raw: object) -> tuple[str, ...]:
 def _mapping(raw: object) -> dict[str, str]:
     if isinstance(raw, Mapping):
         return {_string(key): _string(value) for key, value in raw.items()}
-    if not isinstance(raw, str):
-        raise _Wrong(raw)
     result: dict[str, str] = {}
-    for part in (p.strip() for p in raw.split(",")):
-        key, equals, value = part.partition("=")
-        if part and (not equals or not key.strip() or key.strip() in result):
+    for part in filter(None, (each.strip() for each in _text(raw).split(","))):
+        key, equals, value = (each.strip() for each in part.partition("="))
+        if not equals or not key or key in result:
             raise _Wrong(raw)
-        if part:
-            result[key.strip()] = value.strip()
+        result[key] = value
     return result
 
 
-def _secret(raw: object) -> Secret:
-    if not isinstance(raw, str):
-        raise _Wrong
-    return Secret(raw.strip())
-
-
-_READERS: Final[Mapping[ParameterKind, Callable[[object], Any]]] = {
-    ParameterKind.STRING: _string,
-    ParameterKind.INTEGER: _integer,
-    ParameterKind.BOOLEAN: _boolean,
-    ParameterKind.SIZE: _size,
-    ParameterKind.OCTAL: _octal,
-    ParameterKind.DURATION: _duration,
-    ParameterKind.STRINGS: _strings,
-    ParameterKind.MAPPING: _mapping,
-    ParameterKind.KEYS: _string,
-    ParameterKind.SECRET: _secret,
+_KINDS: Final[Mapping[ParameterKind, tuple[str, Callable[[object], Any]]]] = {
+    ParameterKind.STRING: ("text", _string),
+    ParameterKind.INTEGER: ("a whole number", lambda raw: _number(_string(raw).strip(), _INTEGER, 10)),
+    ParameterKind.BOOLEAN: ("true or false", _boolean),
+    ParameterKind.SIZE: ("a size such as 10Gi", _size),
+    ParameterKind.OCTAL: ('a quoted octal mode such as "0770"', lambda raw: _number(_text(raw), _OCTAL, 8)),
+    ParameterKind.DURATION: ("a duration such as 30s, 5m or 1h", _duration),
+    ParameterKind.STRINGS: ("a comma-separated list", _strings),
+    ParameterKind.MAPPING: ("a list such as key=value,key2=value2", _mapping),
+    ParameterKind.KEYS: ("text, for each key that begins so", _string),
+    ParameterKind.SECRET: (
+        "where the secret is, as env:NAME, file:/PATH or secret:NAMESPACE/NAME/KEY",
+        lambda raw: Secret(_text(raw)),
+    ),
 }
+"""Kind -> what its values are, for people, and what reads one. Readers raise ValueError."""
 
 
 # --- descriptions for messages, `volplane plugins show` and the reference ---------------------------------------------
-
-_KIND_TEXT: Final = {
-    ParameterKind.STRING: "text",
-    ParameterKind.INTEGER: "a whole number",
-    ParameterKind.BOOLEAN: "true or false",
-    ParameterKind.SIZE: "a size such as 10Gi",
-    ParameterKind.OCTAL: 'a quoted octal mode such as "0770"',
-    ParameterKind.DURATION: "a duration such as 30s, 5m or 1h",
-    ParameterKind.STRINGS: "a comma-separated list",
-    ParameterKind.MAPPING: "a list such as key=value,key2=value2",
-    ParameterKind.KEYS: "text, for each key that begins so",
-    ParameterKind.SECRET: "where the secret is, as env:NAME, file:/PATH or secret:NAMESPACE/NAME/KEY",
-}
 
 
 def type_text(parameter: Parameter) -> str:
@@ -274,23 +242,16 @@ def type_text(parameter: Parameter) -> str:
     if parameter.choices:
         one_of = f"one of {', '.join(parameter.choices)}"
         return f"a comma-separated list, each {one_of}" if parameter.kind is ParameterKind.STRINGS else one_of
-    text = _KIND_TEXT[parameter.kind]
+    text = _KINDS[parameter.kind][0]
     if parameter.pattern:
         text += f" that matches {parameter.pattern}"
-    low, high = (None if b is None else _bound_text(parameter, b) for b in (parameter.minimum, parameter.maximum))
+    bounds = (parameter.minimum, parameter.maximum)
+    low, high = (None if bound is None else _number_text(parameter.kind, bound) for bound in bounds)
     if low is not None and high is not None:
         return f"{text}, from {low} to {high}"
     if low is not None:
         return f"{text}, at least {low}"
     return f"{text}, at most {high}" if high is not None else text
-
-
-def _bound_text(parameter: Parameter, bound: float) -> str:
-    if parameter.kind is ParameterKind.SIZE:
-        return quantity.format_bytes(int(bound))
-    if parameter.kind is ParameterKind.OCTAL:
-        return f"0{int(bound):o}"
-    return f"{bound:g}s" if parameter.kind is ParameterKind.DURATION else f"{bound:.15g}"
 
 
 def default_text(parameter: Parameter) -> str:
@@ -300,17 +261,23 @@ def default_text(parameter: Parameter) -> str:
         return ""
     if isinstance(default, bool):
         return json.dumps(default)
-    if isinstance(default, int) and parameter.kind is ParameterKind.OCTAL:
-        return f"0{default:o}"
-    if isinstance(default, int) and parameter.kind is ParameterKind.SIZE:
-        return quantity.format_bytes(default)
-    if isinstance(default, int | float) and parameter.kind is ParameterKind.DURATION:
-        return f"{default:g}s"
+    kind = parameter.kind
+    scaled = (ParameterKind.SIZE, ParameterKind.OCTAL, ParameterKind.DURATION)
+    if kind in scaled and isinstance(default, int | float if kind is ParameterKind.DURATION else int):
+        return _number_text(kind, default)
     if isinstance(default, Mapping):
         return ",".join(f"{key}={value}" for key, value in default.items())
     if isinstance(default, tuple | list | frozenset | set):
         return ",".join(str(item) for item in default)
     return str(default)
+
+
+def _number_text(kind: ParameterKind, number: float) -> str:
+    if kind is ParameterKind.SIZE:
+        return quantity.format_bytes(int(number))
+    if kind is ParameterKind.OCTAL:
+        return f"0{int(number):o}"
+    return f"{number:g}s" if kind is ParameterKind.DURATION else f"{number:.15g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from volplane._delays import HOOK_FAILED, HOOK_FAILED_SLOW, RETRY_BUDGET
-from volplane._token_bucket import TokenBucket
+from volplane._shared import TokenBucket
 from volplane.controller.actions import Run
 from volplane.controller.controller import Work
 from volplane.controller.workqueue import LoopTime

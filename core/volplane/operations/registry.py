@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from volplane._token_bucket import TokenBucket
+from volplane._shared import TokenBucket
 from volplane.controller import logs
 from volplane.controller.actions import Run, operation_name
 from volplane.controller.controller import Handler, Work

@@ -69,14 +69,16 @@ def mine(kind: str = "backend") -> list[str]:
 
 
 def refusal(name: str, deadline: float = 30.0) -> str:
+    plugins = InstalledPlugins()
+    plugins.deadline = deadline
     with pytest.raises(PluginError) as refused:
-        InstalledPlugins(deadline).load("backend", name)
+        plugins.load("backend", name)
     return str(refused.value)
 
 
 def test_a_distribution_is_found_without_being_imported(distribute: Distribute) -> None:
     distribute("volplane-fake", "fake = fake_one:Backend", module="fake_one", source="raise SystemExit('imported')")
-    entry = InstalledPlugins().found("backend", "fake")
+    entry = InstalledPlugins().entries.get(("backend", "fake"))
     assert entry is not None
     assert (entry.name, entry.value, entry.distribution, entry.error) == (
         "fake",
@@ -125,7 +127,7 @@ def test_the_same_distribution_further_down_the_path_is_shadowed(distribute: Dis
     distribute("volplane-fake", "fake = fake_one:Backend", module="fake_one", version="2.0")
     distribute("volplane_fake", "fake = fake_old:Backend", version="1.0", where=older)
     sys.path.append(str(older))
-    entry = InstalledPlugins().found("backend", "fake")
+    entry = InstalledPlugins().entries.get(("backend", "fake"))
     assert entry is not None
     assert (entry.distribution, entry.error) == ("volplane-fake 2.0", "")
 

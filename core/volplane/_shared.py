@@ -1,8 +1,32 @@
-"""The token bucket of the core's limits and of the kit for clouds."""
+"""What the kit for clouds shares with the core, which does not import it: a token bucket, and collectors of metrics."""
 
 from __future__ import annotations
 
-__all__ = ["TokenBucket"]
+from typing import Final
+
+from prometheus_client import Counter, Histogram
+from prometheus_client.metrics import MetricWrapperBase
+
+__all__ = ["COLLECTORS", "ERRORS", "SECONDS", "TokenBucket"]
+
+SECONDS: Final = Histogram(
+    "volplane_cloud_request_duration_seconds",
+    "How long calls of a cloud's API took, failed ones included",
+    ("cloud", "request"),
+    buckets=(0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0),
+    registry=None,
+)
+ERRORS: Final = Counter(
+    "volplane_cloud_request_errors_total",
+    "Calls of a cloud's API that gave no result, by the code of the error; throttling has codes too",
+    ("cloud", "request", "error"),
+    registry=None,
+)
+COLLECTORS: Final[tuple[tuple[MetricWrapperBase, tuple[str, ...]], ...]] = (
+    (SECONDS, ("cloud", "request")),
+    (ERRORS, ("cloud", "request", "error")),
+)
+"""The collectors of `volplane.cloud.measured` with the names of their labels. Every process registers them."""
 
 
 class TokenBucket:
@@ -15,7 +39,7 @@ class TokenBucket:
         self._filled = now
 
     def wait(self, now: float) -> float:
-        """Seconds until there is a token; 0.0: there is one now."""
+        """Return the seconds until there is a token; 0.0: there is one now."""
         self._fill(now)
         return 0.0 if self._tokens >= 1.0 - 1e-9 else (1.0 - self._tokens) / self._rate
 
@@ -34,7 +58,7 @@ class TokenBucket:
         self._tokens = min(self._burst, self._tokens + tokens)
 
     def full(self, now: float) -> bool:
-        """Whether no more tokens can be saved up."""
+        """Tell whether no more tokens can be saved up."""
         self._fill(now)
         return self._tokens >= self._burst
 
