@@ -102,9 +102,8 @@ class Mark:
     """None if it is not a plain function."""
     bound: bool
     """Its first argument is self or cls."""
-    wrapper: bool
-    old_wrapper: bool
-    optional: bool
+    options: Mapping[str, Any]
+    """What `@hookimpl` was called with, and pluggy's defaults."""
 
 
 def driver_name_flaw(name: str) -> str | None:
@@ -147,9 +146,7 @@ def marks(plugin: object) -> tuple[Mark, ...]:
             hook=options.get("specname") or attribute,
             function=function,
             bound=not isinstance(static, staticmethod) and not own,
-            wrapper=bool(options.get("wrapper")),
-            old_wrapper=bool(options.get("hookwrapper")),
-            optional=bool(options.get("optionalhook")),
+            options=options,
         )
         found.append(mark)
     return tuple(found)
@@ -188,7 +185,7 @@ def _hook_flaws(plugin: object, *, of_backend: bool) -> tuple[list[str], set[str
 
 
 def _mark_flaws(mark: Mark, *, of_backend: bool) -> list[str]:
-    hook, function = mark.hook, mark.function
+    hook, function, wrapper = mark.hook, mark.function, mark.options.get("wrapper")
     generator = function is not None and inspect.isgeneratorfunction(function)
     if hook in HOOKS:
         if function is None:
@@ -197,13 +194,13 @@ def _mark_flaws(mark: Mark, *, of_backend: bool) -> list[str]:
             return [f"hook {hook}: is async; hooks are plain functions, they may block and run in worker threads"]
         if flaws := _argument_flaws(hook, function, bound=mark.bound):
             return flaws
-    elif not mark.optional:
+    elif not mark.options.get("optionalhook"):
         return [f"hook {hook}: is unknown{nearest(hook, HOOKS)}"]
     if of_backend:
-        if mark.wrapper or mark.old_wrapper:
+        if wrapper or mark.options.get("hookwrapper"):
             return [f"hook {hook}: is a wrapper; only extensions wrap, a backend implements"]
         return [f"hook {hook}: is a generator; return one result instead of yielding"] if generator else []
-    if not mark.wrapper:
+    if not wrapper:
         return [f"hook {hook}: an extension may only wrap; mark it with @hookimpl(wrapper=True)"]
     if function is not None and not generator:
         return [f"hook {hook}: a wrapper is a generator: 'result = yield', then 'return result'"]

@@ -286,17 +286,15 @@ class LoadedDrivers:
 
     def settled(self) -> LoadedDrivers:
         """Return a copy in which the pending drivers that are made, or broken, are in their places."""
-        drivers, distributed, broken, pending = [*self.drivers], [*self.distributed], [*self.broken], []
-        for each in self.pending:
-            made = each.made.result() if each.made.done() else None
-            if made is None:
-                pending.append(each)
-            elif isinstance(made, BrokenDriver):
-                broken.append(made)
-            else:
-                (distributed if each.on_nodes else drivers).append(made)
-        here, on_nodes = tuple(drivers), tuple(distributed)
-        return replace(self, drivers=here, distributed=on_nodes, broken=tuple(broken), pending=tuple(pending))
+        ended = {each: each.made.result() for each in self.pending if each.made.done()}
+        made = [(each.on_nodes, driver) for each, driver in ended.items() if isinstance(driver, Driver)]
+        return replace(
+            self,
+            drivers=(*self.drivers, *(driver for on_nodes, driver in made if not on_nodes)),
+            distributed=(*self.distributed, *(driver for on_nodes, driver in made if on_nodes)),
+            broken=(*self.broken, *(driver for driver in ended.values() if isinstance(driver, BrokenDriver))),
+            pending=tuple(each for each in self.pending if each not in ended),
+        )
 
     @property
     def on_nodes(self) -> tuple[str, ...]:

@@ -26,7 +26,6 @@ from volplane.requests import HookRequest
 __all__ = ["CallHook", "HookCalls", "HookExecutor", "PendingCall", "ThreadExecutor"]
 
 R = TypeVar("R")
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 SPARE_THREADS: Final = 2
@@ -110,13 +109,10 @@ class HookCalls:
         began, outcome = clock(), "cancelled"
         try:
             with logs.bound(driver=driver.name):
-                result = await self._executor.call(
-                    driver.name,
-                    lambda: self._call_in_thread(facade, complete),
-                    seconds,
-                    what=request.hook,
-                    abandoned=abandoned,
+                call = PendingCall(
+                    driver.name, lambda: self._call_in_thread(facade, complete), seconds, request.hook, abandoned
                 )
+                result: R = await self._executor.call(call)
             outcome = "in_progress" if isinstance(result, InProgress) else "ok"
         except (BackendError, PluginError) as error:
             outcome = type(error).__name__
@@ -140,21 +136,15 @@ class HookCalls:
 
 
 class HookExecutor(Protocol):
-    """Runs a hook and waits for it, at most `timeout` seconds. Belongs to one event loop.
+    """Runs hooks. Belongs to one event loop."""
 
-    A call that overruns raises `OutcomeUnknown`, sets `abandoned`, and keeps the asset of its operation locked until
-    the hook returns. A call that found no free thread in time raises `Unavailable`: the hook was not called.
-    """
+    async def call(self, call: PendingCall) -> Any:
+        """Run the hook and wait for it, at most its timeout.
 
-    async def call(
-        self,
-        driver: str,
-        fn: Callable[[], T],
-        timeout: float,  # noqa: ASYNC109 - an overrun hook cannot be cancelled, so a cancel scope would lie
-        *,
-        what: str = "hook",
-        abandoned: threading.Event | None = None,
-    ) -> T: ...
+        A call that overruns raises `OutcomeUnknown`, sets `abandoned`, and keeps the asset of its operation locked
+        until the hook returns. A call that found no free thread in time raises `Unavailable`: the hook was not called.
+        """
+        ...
 
     def running(self, driver: str | None = None) -> tuple[PendingCall, ...]:
         """Return the calls that have not returned, of one driver or of all, oldest first."""
@@ -174,10 +164,12 @@ class PendingCall:
     """
 
     driver: str
-    what: str
     fn: Callable[[], Any]
     timeout: float
-    abandoned: threading.Event
+    """Seconds that the caller waits."""
+    what: str = "hook"
+    abandoned: threading.Event = field(default_factory=threading.Event)
+    """Set once the caller has stopped waiting."""
     returned: asyncio.Future[None] = field(init=False)
     decided: asyncio.Future[None] = field(init=False)
     """Done once the hook has returned or its deadline is past, whichever comes first."""
@@ -264,24 +256,14 @@ class ThreadExecutor:
         self._limits = dict(limits or {})
         self._pools: dict[str, _Pool] = {}
 
-    async def call(
-        self,
-        driver: str,
-        fn: Callable[[], T],
-        timeout: float,  # noqa: ASYNC109
-        *,
-        what: str = "hook",
-        abandoned: threading.Event | None = None,
-    ) -> T:
-        call = PendingCall(driver, what, fn, timeout, abandoned or threading.Event())
-        pool = self._pools.get(driver)
+    async def call(self, call: PendingCall) -> Any:
+        pool = self._pools.get(call.driver)
         if pool is None:
-            size = self._limits.get(driver, DriverLimits()).concurrency + SPARE_THREADS
-            pool = self._pools[driver] = _Pool(driver, size, asyncio.get_running_loop())
+            size = self._limits.get(call.driver, DriverLimits()).concurrency + SPARE_THREADS
+            pool = self._pools[call.driver] = _Pool(call.driver, size, asyncio.get_running_loop())
         pool.waiting.append(call)
         pool.advance(1)
-        result: T = await call.wait(pool.waiting.remove)
-        return result
+        return await call.wait(pool.waiting.remove)
 
     def running(self, driver: str | None = None) -> tuple[PendingCall, ...]:
         calls = (call for name, pool in self._pools.items() if driver in (None, name) for call in pool.calls)

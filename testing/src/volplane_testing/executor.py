@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any
 
 from volplane.drivers.executor import PendingCall
 from volplane.errors import OutcomeUnknown
 
 __all__ = ["InlineExecutor", "Latency"]
-
-T = TypeVar("T")
 
 Latency = Callable[[str, str], tuple[float, float]]
 """(driver, what) -> loop seconds that pass before the hook takes effect, and between its effect and its return."""
@@ -29,22 +26,12 @@ class InlineExecutor:
         self._latency = latency
         self._tasks: dict[PendingCall, asyncio.Task[None]] = {}
 
-    async def call(
-        self,
-        driver: str,
-        fn: Callable[[], T],
-        timeout: float,  # noqa: ASYNC109
-        *,
-        what: str = "hook",
-        abandoned: threading.Event | None = None,
-    ) -> T:
-        call = PendingCall(driver, what, fn, timeout, abandoned or threading.Event())
+    async def call(self, call: PendingCall) -> Any:
         loop = asyncio.get_running_loop()
         call.begun = loop.time()
-        task = self._tasks[call] = loop.create_task(self._perform(call), name=f"{driver} {what}")
+        task = self._tasks[call] = loop.create_task(self._perform(call), name=f"{call.driver} {call.what}")
         task.add_done_callback(lambda _task: self._settle(call, loop.time()))
-        result: T = await call.wait(lambda _call: None)
-        return result
+        return await call.wait(lambda _call: None)
 
     def running(self, driver: str | None = None) -> tuple[PendingCall, ...]:
         return tuple(call for call in self._tasks if driver in (None, call.driver))

@@ -10,6 +10,7 @@ import pytest
 
 from unit.operations.bench import Bench, Work, failing, now, sleeping
 from volplane.controller import logs
+from volplane.drivers.executor import PendingCall
 from volplane.errors import OperationError, OperationInProgress, Unavailable
 from volplane.operations import DriverLimits, Phase
 from volplane_testing.executor import InlineExecutor
@@ -56,7 +57,7 @@ async def test_the_rate_spreads_starts_after_a_burst_of_one_second() -> None:
 async def test_an_overrun_hook_keeps_its_place_among_the_concurrent() -> None:
     bench = Bench({"d": DriverLimits(concurrency=1)})
     executor = InlineExecutor(latency=lambda _driver, _what: (100.0, 0.0))
-    bench.start("hung", lambda: executor.call("d", lambda: None, 1.0), asset="1")
+    bench.start("hung", lambda: executor.call(PendingCall("d", lambda: None, 1.0)), asset="1")
     bench.start("next", asset="2")
     await asyncio.sleep(200)
     assert bench.ran == [("hung", 0.0), ("next", 100.0)]
@@ -87,7 +88,7 @@ async def test_draining_gives_up_after_its_time_and_names_what_still_runs() -> N
 
     async def stubborn() -> None:
         try:
-            await executor.call("d", lambda: None, 500.0)
+            await executor.call(PendingCall("d", lambda: None, 500.0))
         except asyncio.CancelledError:
             cancelled.append("stubborn")
             raise
@@ -119,7 +120,7 @@ async def test_draining_waits_a_second_for_work_that_does_not_heed_its_cancellin
 async def test_draining_names_a_hook_that_has_not_returned_though_its_work_is_over() -> None:
     bench = Bench()
     executor = InlineExecutor(latency=lambda _driver, _what: (50.0, 0.0))
-    bench.start("overrun", lambda: executor.call("d", lambda: None, 1.0), asset="1")
+    bench.start("overrun", lambda: executor.call(PendingCall("d", lambda: None, 1.0)), asset="1")
     await asyncio.sleep(5)
     assert await bench.registry.drain(3) == ("overrun-data[uid]",)
     assert now() == 8.0
@@ -196,7 +197,7 @@ async def test_what_is_said_of_an_overrun_hook_carries_the_operation_though_anot
     try:
         bench.start("first", sleeping(1), asset="1")
         with logs.bound(object="default/second"):
-            bench.start("second", lambda: executor.call("d", lambda: None, 1.0), asset="2")
+            bench.start("second", lambda: executor.call(PendingCall("d", lambda: None, 1.0)), asset="2")
         await asyncio.sleep(5)
     finally:
         logging.getLogger("volplane.operations").removeHandler(listening)

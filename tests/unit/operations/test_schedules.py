@@ -10,6 +10,7 @@ import pytest
 
 from schedules import schedules
 from unit.operations.bench import an_operation
+from volplane.drivers.executor import PendingCall
 from volplane.errors import InvalidArgument, OperationError, Throttled, Unavailable
 from volplane.operations import Again, DriverLimits, OperationRegistry
 from volplane_testing.executor import InlineExecutor
@@ -39,7 +40,7 @@ class Actor:
     async def work(self) -> None:
         random, world = self.world.random, self.world
         what = f"{self.name}#{random.random()}"
-        await world.executor.call(self.driver, lambda: world.effect(self, what), 10.0, what=what)
+        await world.executor.call(PendingCall(self.driver, lambda: world.effect(self, what), 10.0, what=what))
         fault = random.random()
         if fault < 0.15:
             raise Unavailable("down")

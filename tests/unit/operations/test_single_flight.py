@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from unit.operations.bench import Bench, failing, now, sleeping
+from volplane.drivers.executor import PendingCall
 from volplane.errors import BackoffError, OperationInProgress, Unavailable
 from volplane.operations import Phase
 from volplane.operations.operation import hold_until
@@ -104,7 +105,9 @@ async def test_an_asset_stays_taken_until_the_overrun_hook_returns() -> None:
     bench = Bench()
     executor = InlineExecutor(latency=lambda _driver, _what: (40.0, 0.0))
     effects: list[float] = []
-    bench.start("provision", lambda: executor.call("d", lambda: effects.append(now()), 10.0, what="provision"))
+    bench.start(
+        "provision", lambda: executor.call(PendingCall("d", lambda: effects.append(now()), 10.0, what="provision"))
+    )
     await asyncio.sleep(20)
     state = bench.registry.snapshot()[0]
     assert state.phase is Phase.OVERRUN
@@ -146,7 +149,7 @@ async def test_an_overrun_that_the_run_swallows_still_holds_the_asset() -> None:
 
     async def work() -> None:
         with pytest.raises(Exception, match="did not return"):
-            await executor.call("d", lambda: None, 1.0)
+            await executor.call(PendingCall("d", lambda: None, 1.0))
 
     bench.start("provision", work)
     await asyncio.sleep(5)

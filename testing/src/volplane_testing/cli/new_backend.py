@@ -56,7 +56,7 @@ def new_backend(
     for taken in installed.names("backend"):
         # The distribution and the module of my-disks and my_disks are the same.
         if taken.replace("-", "_") == name.replace("-", "_"):
-            found = installed.found("backend", taken)
+            found = installed.entries.get(("backend", taken))
             whose = f" by {found.distribution}" if found is not None else ""
             raise ConfigurationError(f"a backend {taken!r} is installed already{whose}; take another name")
     place = directory if directory is not None else Path(f"volplane-{name.replace('_', '-')}")

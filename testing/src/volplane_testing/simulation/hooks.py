@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
@@ -283,17 +282,11 @@ class TimedExecutor(InlineExecutor):
         super().__init__(latency)
         self._rules = rules
 
-    async def call(
-        self,
-        driver: str,
-        fn: Callable[[], T],
-        timeout: float,  # noqa: ASYNC109 - as the executor's
-        *,
-        what: str = "hook",
-        abandoned: threading.Event | None = None,
-    ) -> T:
-        BEGAN.set(asyncio.get_running_loop().time())
-        return await super().call(driver, fn, timeout, what=what, abandoned=abandoned)
+    async def call(self, call: PendingCall) -> Any:
+        now = asyncio.get_running_loop().time()
+        BEGAN.set(now)
+        call.context.run(BEGAN.set, now)
+        return await super().call(call)
 
     async def _perform(self, call: PendingCall) -> None:
         who = WHO.get()
