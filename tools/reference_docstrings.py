@@ -99,8 +99,8 @@ def parameter_table(schema: ParameterSchema) -> str:
     if not schema.parameters:
         return "None.\n"
     lines = ["| name | value | default | |", "|---|---|---|---|"]
-    for entry in entries(schema):
-        value = re.sub(r"(?<=that matches )(.*)", r"`\1`", entry.value)
-        cells = (f"`{entry.name}`", value, f"`{entry.default}`" if entry.default else "", entry.doc)
+    for name, accepted, default, doc in entries(schema):
+        value = re.sub(r"(?<=that matches )(.*)", r"`\1`", accepted)
+        cells = (f"`{name}`", value, f"`{default}`" if default else "", doc)
         lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
     return "\n".join(lines) + "\n"

@@ -206,7 +206,7 @@ def _show_schema(console: Console, title: str, schema: ParameterSchema) -> None:
     console.heading(title)
     if not schema.parameters:
         console.line("  none")
-    for entry in entries(schema):
-        default = f" [{entry.default}]" if entry.default == "required" else f" [default {entry.default}]"
-        console.sentence(f"{entry.name}: {entry.value}{default if entry.default else ''}")
-        console.note(f"      {entry.doc}")
+    for name, value, default, doc in entries(schema):
+        shown = f" [{default}]" if default == "required" else f" [default {default}]"
+        console.sentence(f"{name}: {value}{shown if default else ''}")
+        console.note(f"      {doc}")

@@ -201,7 +201,7 @@ class PendingCall:
     def settle(self, now: float) -> None:
         """Note that the hook has returned, at loop time `now`."""
         if self.returned.done():
-            return
+            return  # it was withdrawn before
         if self.overrun and self.begun is not None:
             end = "returned" if self.error is None else f"raised {type(self.error).__name__}: {self.error}"
             late = now - self.begun
@@ -244,6 +244,7 @@ class PendingCall:
         self.abandoned.set()
         self.overrun = True
         if self.begun is None:
+            # No thread has taken it, so the hook is never called and the asset is free at once.
             withdraw(self)
             self.returned.set_result(None)
 

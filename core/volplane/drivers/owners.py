@@ -63,6 +63,7 @@ class SourceOwners:
             return SourceOwner(reason=f"several drivers say it is theirs: {', '.join(d.name for d in owners)}")
         missing = [driver.name for driver in drivers if driver.name not in answers]
         if owners:
+            # Another driver may still say that it is its own; only those that are slow are not waited for.
             slow = all((asker := self._askers.get(name)) is not None and asker.slow for name in missing)
             return SourceOwner(driver=owners[0]) if slow else SourceOwner(known=False)
         failures = [
@@ -71,6 +72,7 @@ class SourceOwners:
             if isinstance(answer := answers.get(driver.name), str)
         ]
         if failures:
+            # A driver that cannot tell may be the owner, so that the others' no proves nothing.
             return SourceOwner(reason="; ".join([*doubts, *failures]), known=False)
         return SourceOwner(known=False) if missing else SourceOwner(reason="; ".join(doubts))
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from volplane._messages import nearest
@@ -16,7 +15,6 @@ from volplane.schemas import Parameter, ParameterKind, ParameterSchema
 from volplane.secret import HIDDEN, Secret
 
 __all__ = [
-    "Entry",
     "check",
     "class_parameters",
     "default_text",
@@ -280,21 +278,8 @@ def _number_text(kind: ParameterKind, number: float) -> str:
     return f"{number:g}s" if kind is ParameterKind.DURATION else f"{number:.15g}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """The description of one parameter."""
-
-    name: str
-    value: str
-    """The values that it accepts."""
-    default: str
-    """Text of the default, "required", or empty."""
-    doc: str
-
-
-def entries(schema: ParameterSchema) -> tuple[Entry, ...]:
-    """Describe the parameters in the order of the schema."""
-    result = []
+def entries(schema: ParameterSchema) -> Iterator[tuple[str, str, str, str]]:
+    """Yield name, accepted values, default and documentation of each parameter. "required" stands for no default."""
     for parameter in schema.parameters:
         notes = [parameter.doc]
         if parameter.excludes:
@@ -302,6 +287,4 @@ def entries(schema: ParameterSchema) -> tuple[Entry, ...]:
         if parameter.since > 1:
             notes.append(f"Since schema version {parameter.since}.")
         default = "required" if parameter.required else default_text(parameter)
-        entry = Entry(name=parameter.name, value=type_text(parameter), default=default, doc=" ".join(notes))
-        result.append(entry)
-    return tuple(result)
+        yield parameter.name, type_text(parameter), default, " ".join(notes)

@@ -284,7 +284,7 @@ def test_the_reference_says_what_may_be_given_and_what_is_assumed() -> None:
         Parameter(name="root", doc="Where.", required=True),
         version=2,
     )
-    assert [(e.name, e.value, e.default, e.doc) for e in entries(newer)] == [
+    assert list(entries(newer)) == [
         ("type", "one of gp3, io2, st1", "gp3", "Volume type."),
         ("iops", "a whole number, from 3000 to 16000", "", "Operations a second."),
         ("iopsPerGB", "a whole number, at least 1", "", "Instead of iops. Not together with iops."),
