@@ -30,7 +30,7 @@ from volplane.kube.objects import Claim, Volume
 from volplane.kube.reflector import Reflector
 from volplane.provision import decide as provision
 from volplane.provision.decide import volume_body
-from volplane.reclaim import delete, recycle, scrub_pod
+from volplane.reclaim import delete, recycle, scrub_claim, scrub_pod
 from volplane.reclaim.recycle import Scrub
 from volplane.roles import whole
 from volplane.roles.whole import Whole
@@ -76,7 +76,7 @@ def _end(claim: Claim) -> Any:
 
 def share_the_scrub_pod(stack: ExitStack) -> None:
     """Call every scrubber pod alike, as the stock recycler does."""
-    for module in (recycle, scrub_pod, reclaim):
+    for module in (recycle, scrub_claim, scrub_pod, reclaim):
         replace(stack, module, "pod_name", lambda _volume: "volplane-scrub-0000000000000000")
 
 
