@@ -17,7 +17,6 @@ from volplane._delays import LEAK_CHECK_FAILED, LEAK_CHECK_WITHOUT_DRIVER
 from volplane._messages import nearest
 from volplane.controller import logs
 from volplane.controller.actions import warning
-from volplane.controller.metrics import Metrics
 from volplane.drivers.driver import DriverView
 from volplane.errors import VolplaneError
 from volplane.intents.operation import OperationDeps
@@ -61,25 +60,15 @@ class CheckStatus:
 
 
 class LeakCheck:
-    """Checks the drivers called `drivers`, and keeps the findings."""
+    """Checks all drivers, and keeps the findings."""
 
-    def __init__(
-        self,
-        deps: OperationDeps,
-        drivers: Sequence[str],
-        *,
-        random: Random,
-        node_name: str | None = None,
-        metrics: Metrics | None = None,
-    ) -> None:
-        """node_name: where this process runs, if its drivers reach the storage of this node only."""
+    def __init__(self, deps: OperationDeps, random: Random) -> None:
         self.observations = Observations()
         self._cluster = deps.cluster
         self._deps = deps
         self._random = random
-        self._node_name = node_name
-        self._metrics = metrics
-        self.status = {name: CheckStatus(driver=name) for name in sorted(drivers)}
+        self._metrics = deps.metrics
+        self.status = {name: CheckStatus(driver=name) for name in sorted(deps.drivers.names())}
         """By driver, in order of names."""
         self._wanted = {name: asyncio.Event() for name in self.status}
         """Set: a check of this driver is requested."""
@@ -183,9 +172,9 @@ class LeakCheck:
     def _in_reach(self, volume: Volume) -> bool:
         """Return whether this process can see the volume's asset: it has no place, or lies on the process's node."""
         places = segments_of(volume)
-        if self._node_name is None or not places:
+        if not self._cluster.node_name or not places:
             return True
-        node = self._cluster.nodes.get(self._node_name)
+        node = self._cluster.own_node
         labels = (node.metadata.labels or {}) if node is not None else {}
         return any(place.items() <= labels.items() for place in places)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -153,10 +153,10 @@ class Adoptable:
 class Adoption:
     """Takes assets over, with the running drivers."""
 
-    def __init__(self, deps: OperationDeps, drivers: Sequence[str], dispatcher: Dispatcher) -> None:
+    def __init__(self, deps: OperationDeps, dispatcher: Dispatcher) -> None:
         self._deps = deps
         self._cluster = deps.cluster
-        self._drivers = sorted(drivers)
+        self._drivers = sorted(deps.drivers.names())
         self._one_shots = OneShots(dispatcher, "adopt", lambda run: partial(self._adopt, self._asked[run.name]))
         self._asked: dict[str, Adoptable] = {}
         """By the name of the operation."""

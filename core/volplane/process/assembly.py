@@ -173,8 +173,7 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
         for plural, watch in watches.items()
         for labels, fields in (selectors(plural, role),)
     ]
-    names = drivers.names()
-    check = LeakCheck(deps, names, random=parts.random, node_name=role.node_name or None, metrics=metrics)
+    check = LeakCheck(deps, parts.random)
     attaches = "attacher" in runners
     plane = ControlPlane(
         role=role,
@@ -189,8 +188,10 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
         reflectors=reflectors,
         leak_check=check,
         leak_repair=LeakRepair(check, deps, dispatcher),
-        adoption=Adoption(deps, names, dispatcher),
-        attachments=AttachmentComparison(deps, queues["attacher"].enqueue, names, metrics) if attaches else None,
+        adoption=Adoption(deps, dispatcher),
+        attachments=AttachmentComparison(deps, queues["attacher"].enqueue, drivers.names(), metrics)
+        if attaches
+        else None,
         close=measured.close if measured is not None else lambda: None,
     )
     return plane
