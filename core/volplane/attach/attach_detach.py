@@ -109,9 +109,6 @@ def decide_pair(pair: Pair, state: AttachDetachState, reads: LiveReads) -> Decis
     return _unwanted(pair, attachment, state, reads)
 
 
-# --- wanted -------------------------------------------------------------------------------------------------------
-
-
 def _wanted(
     pair: Pair, attachment: VolumeAttachment | None, volume: Volume, users: Sequence[Pod], state: AttachDetachState
 ) -> Decision:
@@ -164,14 +161,15 @@ def _blocked(
     nodes = ", ".join(sorted({each.spec.node_name for each in others}))
     reason = f"it is attached to {nodes}, and may be on one node at a time"
     theirs = [pod for other in others for pod, _ in users_of(Pair(other.spec.node_name, pair.volume), state.cluster)]
-    # Unless a pod, the node or a failure keeps it there, its detach is about to begin.
-    if not any(
-        each.status.detach_error is not None
+    kept = (
+        each.status.detach_error
         if each.terminating
         else theirs or _mounted(Pair(each.spec.node_name, pair.volume), state)
         for each in others
         if each.status.attached
-    ):
+    )
+    # Unless a failure, a pod or the node keeps it there, its detach is about to begin.
+    if not any(kept):
         return Decision(Wait(reason=reason))
     failures = "".join(
         f"; it cannot be detached from {each.spec.node_name}: {each.status.detach_error.message}"
@@ -224,9 +222,6 @@ def _outlived(attachment: VolumeAttachment, node: Node) -> bool:
     """Return whether it was made for an earlier node of this name."""
     made_for = attachment.annotation(names.NODE_UID)
     return bool(made_for) and made_for != node.uid
-
-
-# --- unwanted -----------------------------------------------------------------------------------------------------
 
 
 def _unwanted(pair: Pair, attachment: VolumeAttachment, state: AttachDetachState, reads: LiveReads) -> Decision:

@@ -320,6 +320,7 @@ def _report(
 
 
 # --- attached without an attachment -------------------------------------------------------------------------------
+#
 # That happens when a process that was stopped in the middle of `attach` goes on after its attachment was removed, when
 # a person removes the finalizer, and when the API server is restored from a backup. The attachment is created again, to
 # be deleted, and is then detached like any other: one operation at a time, on a live read, fenced, with the error in

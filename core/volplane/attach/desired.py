@@ -124,8 +124,6 @@ def _unique_names(volume: Volume) -> list[str]:
 
 VOLUME_INDEXES = {"unique": _unique_names}
 """unique: by driver and handle; a volume with an in-tree source also by the handle in that source."""
-
-
 NODE_INDEX = {"node": lambda pod: [pod.spec.node_name] if pod.spec.node_name and claims_of_pod(pod) else []}
 """node: pods that use claims, by their node."""
 

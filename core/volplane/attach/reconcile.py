@@ -156,7 +156,7 @@ class AttachDetach:
             return
         for pod in (old, new):
             if pod is not None:
-                self._queue_pod(pod)
+                self._queue(*pairs_of_pod(pod, self.state.cluster))
 
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         if _unchanged(old, new, lambda claim: (claim.status.phase, claim.spec.volume_name)):
@@ -214,7 +214,7 @@ class AttachDetach:
                 self._queue(pair_of_attachment(attachment, cluster))
             self._queue_named(name, listed_volumes(new) if new is not None else ())
             for pod in cluster.pods.by_index("node", name):
-                self._queue_pod(pod)
+                self._queue(*pairs_of_pod(pod, self.state.cluster))
             return
         self._queue_named(name, set(volumes_in_use(old)) ^ set(volumes_in_use(new)))
         if old.status.volumes_attached != new.status.volumes_attached:
@@ -226,35 +226,28 @@ class AttachDetach:
             self._queue_named(name, withdrawn | (added - state.reports.get(name, set())))
 
     def _queue_named(self, node: str, volumes: Iterable[str]) -> None:
-        for volume in volumes:
-            if volume.startswith(CSI_PREFIX):
-                self._queue(Pair(node, volume))
+        self._queue(*(Pair(node, volume) for volume in volumes if volume.startswith(CSI_PREFIX)))
 
     def _queue_volume(self, volume: Volume) -> None:
         unique, cluster = unique_name(volume), self.state.cluster
         self._queue_wanted(unique)  # Through another PersistentVolume of the disk, too.
         for attachment in cluster.attachments.by_index("volume", volume.name):
-            self._queue(pair_of_attachment(attachment, cluster))
-            self._queue(Pair(attachment.spec.node_name, unique))
+            self._queue(pair_of_attachment(attachment, cluster), Pair(attachment.spec.node_name, unique))
         if volume.spec.claim_ref is not None:
             self._queue_claim(volume.spec.claim_ref.key)
 
     def _queue_claim(self, key: str) -> None:
         for pod in self.state.cluster.pods.by_index("claim", key):
-            self._queue_pod(pod)
-
-    def _queue_pod(self, pod: Pod) -> None:
-        for pair in pairs_of_pod(pod, self.state.cluster):
-            self._queue(pair)
+            self._queue(*pairs_of_pod(pod, self.state.cluster))
 
     def _queue_wanted(self, unique: str, but: Pair | None = None) -> None:
         """Queue the pairs for which pods want the volume."""
-        for pair in sorted(pairs_wanted(unique, self.state.cluster) - {but}) if unique else ():
-            self._queue(pair)
+        self._queue(*sorted(pairs_wanted(unique, self.state.cluster) - {but} if unique else ()))
 
-    def _queue(self, pair: Pair | None) -> None:
-        if pair is not None and pair.volume:
-            self.pairs.enqueue(pair.key)
+    def _queue(self, *pairs: Pair | None) -> None:
+        for pair in pairs:
+            if pair is not None and pair.volume:
+                self.pairs.enqueue(pair.key)
 
 
 def _unchanged(old: ObjectT | None, new: ObjectT | None, facts: Callable[[ObjectT], object]) -> bool:
