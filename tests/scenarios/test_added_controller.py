@@ -29,9 +29,9 @@ def added(monkeypatch: pytest.MonkeyPatch) -> Duty:
     return VERSION_LABELS
 
 
-def made_by(driver: str) -> dict[str, object]:
+def made_by(driver: str, *, name: str = "v") -> dict[str, object]:
     spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/v"}}
-    return {"metadata": {"name": "v", "annotations": {PROVISIONED_BY: driver}}, "spec": spec}
+    return {"metadata": {"name": name, "annotations": {PROVISIONED_BY: driver}}, "spec": spec}
 
 
 @pytest.mark.usefixtures("added")
@@ -57,6 +57,20 @@ async def test_explain_gives_its_reasons() -> None:
         why = f"driver {DRIVER} cannot say its version"
         assert harness.plane.reasons()["version-labels"] == {"v": why}
         assert f"nothing until something changes: {why}" in harness.plane.explain("volume", "v").next
+
+
+@pytest.mark.usefixtures("added")
+async def test_it_leaves_volumes_of_others_and_odd_versions_alone() -> None:
+    backend = ScriptedBackend(DRIVER, info={"version": "7+git"})
+    async with Harness(backend, controllers=frozenset({"version-labels"})) as harness:
+        await harness.create("volumes", made_by("ebs.csi.aws.com"))
+        await harness.create("volumes", made_by(DRIVER, name="w"))
+        await harness.start()
+        await harness.settle()
+        volumes = await harness.everything("volumes")
+        assert [each["metadata"].get("labels") for each in volumes] == [None, None]
+        why = f"the version '7+git' of driver {DRIVER} cannot be a label"
+        assert harness.plane.reasons()["version-labels"] == {"w": why}
 
 
 async def test_without_its_name_it_does_not_run(added: Duty) -> None:

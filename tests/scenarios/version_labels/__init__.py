@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -16,6 +17,8 @@ from volplane.state.cluster_state import ClusterState
 __all__ = ["LABEL", "VERSION_LABELS"]
 
 LABEL: Final = "example.com/driver-version"
+VALUE: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+"""What the API server takes as the value of a label."""
 
 
 def decide_label(name: str, cluster: ClusterState) -> Action:
@@ -24,10 +27,13 @@ def decide_label(name: str, cluster: ClusterState) -> Action:
     maker = volume.annotation(PROVISIONED_BY) if volume is not None else None
     if volume is None or maker is None:
         return Settled()
-    driver = cluster.drivers.get(maker)
+    driver = cluster.drivers.get(maker) or cluster.drivers.distributed(maker)
     if driver is None:
-        return Wait(reason=f"driver {maker} cannot say its version")
+        ours = cluster.has_driver(maker) or cluster.drivers.on_nodes(maker)
+        return Wait(reason=f"driver {maker} cannot say its version") if ours else Settled()
     version = driver.info.version
+    if not VALUE.fullmatch(version):
+        return Wait(reason=f"the version {version!r} of driver {maker} cannot be a label")
     if (volume.metadata.labels or {}).get(LABEL) == version:
         return Settled()
     body = {"metadata": {"labels": {LABEL: version}}}
