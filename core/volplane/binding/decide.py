@@ -80,6 +80,7 @@ def _decide_named(claim: Claim, cluster: ClusterState) -> Bind | Action:
         if claim.annotation(names.SCRUB_VOLUME_UID) is not None:
             return Wait(reason=message)  # The claim of the scrub itself: the volume will refer to it soon.
         return pending(claim, message, warning(CLAIMS, claim, "FailedBinding", message))
+    # Its asset may be destroyed at any time.
     if _given_up(volume) and not refers_to(volume, claim):
         message = f'volume "{name}" is being deleted'
         return pending(claim, message, warning(CLAIMS, claim, "FailedBinding", message))
@@ -129,6 +130,7 @@ def decide_bound(claim: Claim, cluster: ClusterState) -> Bind | Action:
         return _lost(claim, "ClaimLost", "Bound claim has lost its PersistentVolume. Data on the volume is lost!")
     if refers_to(volume, claim):
         return Bind(volume)
+    # A volume that is scrubbed or deleted keeps no contents for a claim that it does not refer to.
     if volume.annotation(names.INTENT) is None and not _given_up(volume):
         if volume.spec.claim_ref is None:
             # The volume lost its reference, or is another one that has the name of a lost one.
@@ -142,7 +144,7 @@ def decide_bound(claim: Claim, cluster: ClusterState) -> Bind | Action:
 
 
 def _given_up(volume: Volume) -> bool:
-    """Tell whether a deleted volume is released already, so that its asset may be destroyed at any time."""
+    """Return whether a deleted volume is released already, so that its asset may be destroyed at any time."""
     return volume.terminating and volume.status.phase in ("Released", "Failed")
 
 

@@ -111,7 +111,7 @@ class ClaimReconciler:
 
 
 def is_delayed(storage_class: StorageClass) -> bool:
-    """Whether claims of the class wait for the first pod that uses them."""
+    """Return whether claims of the class wait for the first pod that uses them."""
     return storage_class.volume_binding_mode == "WaitForFirstConsumer"
 
 
@@ -128,7 +128,7 @@ def confirm(claim: Claim, outcome: Bind | Action, reads: LiveReads) -> Read | No
 
 
 def not_asked(claim: Claim, storage_class: StorageClass) -> str:
-    """Why another binder has not asked for a volume yet, or ""."""
+    """Return why another binder has not asked for a volume yet, or ""."""
     asked = claim.annotation(names.STORAGE_PROVISIONER) or claim.annotation(names.BETA_STORAGE_PROVISIONER)
     if asked != storage_class.provisioner:
         return f'the binder has not asked driver "{storage_class.provisioner}" for a volume'
@@ -170,7 +170,7 @@ def wait_for_consumer(claim: Claim, cluster: ClusterState) -> Action:
 
 
 def _what_is_near(claim: Claim, cluster: ClusterState) -> str:
-    """What the available volumes of the right class and mode lack, in numbers; "" if there are none."""
+    """Return what the available volumes of the right class and mode lack, in numbers; "" if there are none."""
     demand = demand_of(claim)
     near = cluster.free.candidates(demand.place, _LOOKED_AT)
     if not near:
@@ -186,7 +186,7 @@ def _what_is_near(claim: Claim, cluster: ClusterState) -> str:
 
 
 def rests_with_its_claim(volume: Volume, cluster: ClusterState) -> bool:
-    """Whether it is bound, or the claim's side goes on binding it, and nothing about it is to be put right.
+    """Return whether it is bound, or the claim's side goes on binding it, and nothing about it is to be put right.
 
     What becomes of the claim queues it.
     """
@@ -205,7 +205,7 @@ def rests_with_its_claim(volume: Volume, cluster: ClusterState) -> bool:
 
 
 def is_promised(claim: Claim, cluster: ClusterState) -> bool:
-    """Whether a static volume refers to a claim that never pointed back: it is taken back while the claim exists."""
+    """Return whether a static volume refers to a claim that never pointed back, which may still be taken from it."""
     if claim.spec.volume_name:
         return False
     volumes = map(cluster.volumes.get, cluster.free.reserved_for(claim.key))
@@ -219,7 +219,7 @@ def incomplete(volume: Volume) -> Wait:
 
 
 def claim_of(volume: Volume, reference: ObjectReference, cluster: ClusterState) -> Claim | None:
-    """The claim a reference means. The uid counts: a wrong name beside it must not cost a bound claim its volume."""
+    """Return the claim of a reference. The uid counts: a wrong name beside it must not cost a bound claim its volume."""
     named = cluster.claims.get(reference.key)
     if named is None or named.uid != reference.uid:
         for claim in cluster.claims.by_index("volume", volume.name):
@@ -229,7 +229,7 @@ def claim_of(volume: Volume, reference: ObjectReference, cluster: ClusterState) 
 
 
 def claim_about_to_bind(volume: Volume, cluster: ClusterState) -> Claim | None:
-    """The claim whose side writes this volume next, if there is one. A phase written here would collide with that."""
+    """Return the claim whose side writes this volume next, if any. A phase written here would collide with that."""
     reference = volume.spec.claim_ref
     named = cluster.claims.get(reference.key) if reference is not None else None
     for claim in (*cluster.claims.by_index("volume", volume.name), *([named] if named is not None else [])):
@@ -260,7 +260,7 @@ def half_bound(volume: Volume, claim: Claim) -> Wait:
 
 
 def not_released(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action | None:
-    """What is missing until its asset may go; None once another binder released it, and its claim is not there."""
+    """Return what is missing until its asset may go; None once another binder released it and its claim is gone."""
     reference = volume.spec.claim_ref
     if reference is None or not reference.uid:
         # Never bound, or offered again: it stays until a person deletes the object.
@@ -272,8 +272,10 @@ def not_released(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Act
         return Wait(reason="spec.claimRef lacks namespace or name, so nobody can say whether its claim is gone")
     key = reference.key
     claim = reads.get(CLAIMS, key) if reads.has(CLAIMS, key) else cluster.claims.get(key)
+    # The claim is gone, another one has its name, or it is bound elsewhere.
     if not isinstance(claim, Claim) or claim.uid != reference.uid or claim.spec.volume_name not in ("", volume.name):
         return None
+    # It gets another asset, which its record names already.
     if can_never_be_bound(volume, claim) and has_newer_intent(volume, claim, cluster.sealer):
         return None
     return Wait(reason=f"claim {key} may still be bound to it")

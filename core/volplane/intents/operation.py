@@ -132,6 +132,7 @@ class OperationDeps:
             self.cluster.volumes.observe_deleted(volume.key, volume.uid)
             return None
         reference = live.spec.claim_ref
+        # Another volume has its name now, or its asset is of another process.
         if live.uid != volume.uid or volume_elsewhere(live, self.cluster):
             return None
         if reference is None or not reference.uid or not reference.complete:
@@ -141,7 +142,7 @@ class OperationDeps:
             return live  # A claim that has its name now is another one.
         claim = await self.live_claim(reference.key)
         if claim is None:
-            return live
+            return live  # The server says that the claim is gone; a cache does not prove it.
         bound_elsewhere = bool(claim.spec.volume_name) and claim.spec.volume_name != live.name
         never = can_never_be_bound(live, claim) and has_newer_intent(live, claim, self.cluster.sealer)
         return live if claim.uid != reference.uid or bound_elsewhere or never else None
@@ -245,6 +246,7 @@ class DiscardOperation:
             # The asset was made on a node that was given up and came back. The volume has a later asset.
             return True
         wanted = waiting is not None and await self._still_wanted(waiting, driver)
+        # An asset that a volume holds goes with that volume.
         held = volume is not None and holds_asset(volume, claim, driver.name)
         return not held and (begun or not wanted)
 

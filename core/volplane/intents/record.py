@@ -111,7 +111,7 @@ def presumed_segment(
     """Return the place as `choose_segment` does, for a claim whose record cannot be opened.
 
     If another installation has sealed the record, its place counts, provided that the class allows it and a node is
-    there: anybody may have written it. A tenant gains nothing, who may select any node by an annotation of the claim.
+    there: any tenant may have written it, and gains nothing, as it may select any node by an annotation of the claim.
     """
     text, keys = claim.annotation(names.INTENT), driver.info.topology_keys
     if keys and cluster.sealer.other_author(claim.uid, text):
@@ -167,6 +167,7 @@ def record_intent(
     others: annotations that change with it.
     """
     metadata: dict[str, Any] = {"annotations": {names.INTENT: cluster.sealed(claim, intent), **(others or {})}}
+    # The API server refuses new finalizers on an object that is being deleted.
     if not claim.terminating and not claim.has_finalizer(names.PROVISIONING_FINALIZER):
         metadata["finalizers"] = [*(claim.metadata.finalizers or ()), names.PROVISIONING_FINALIZER]
     return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why=why)
@@ -201,6 +202,7 @@ def settle(claim: Claim, cluster: ClusterState, *, moved: bool = False) -> Actio
         return None  # The process of its node deletes the asset; the assigner decides if there is no such process.
     made = cluster.volumes.get(volume_name_of(claim))
     held = made is not None and holds_asset(made, claim, name)
+    # What a volume holds goes with that volume; what is proven absent needs no record.
     if (held and not moved) or isinstance(cluster.progress.claims.get(claim.uid).step, Discarded):
         return _end_intent(claim)
     if made is None and not claim.terminating and claim.spec.volume_name == volume_name_of(claim):
@@ -224,6 +226,7 @@ def _end_intent(claim: Claim) -> Patch:
 def discard_begun(claim: Claim, cluster: ClusterState) -> bool:
     """Return whether the asset of the claim's intent is being deleted: only its absence ends that."""
     step = cluster.progress.claims.get(claim.uid).step
+    # What this process knows is newer than the record.
     if isinstance(step, Discarding | Discarded):
         return isinstance(step, Discarding)
     intent = cluster.intent_of(claim)
@@ -289,6 +292,7 @@ def can_never_be_bound(volume: Volume, claim: Claim) -> bool:
 
 def has_newer_intent(volume: Volume, claim: Claim, sealer: Sealer) -> bool:
     """Return whether the claim's intent leads to another asset than this volume's, which may go then."""
+    # A volume that was not made for this claim holds nothing of its intent.
     if volume.name != volume_name_of(claim) or volume.annotation(names.PROVISIONED_BY) is None:
         return True
     intent = sealer.open(claim.uid, claim.annotation(names.INTENT))
@@ -408,7 +412,7 @@ def take_over(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action |
     if intent is None or intent.fence == cluster.fence() or not cluster.has_driver(intent.driver):
         return None
     if cluster.drivers.on_nodes(intent.driver) or claim_elsewhere(claim, cluster):
-        return None
+        return None  # The process that has the storage takes it over.
     if (wait := claim_conflict(claim, intent.driver, cluster)) is not None:
         return wait
     return not_leading(cluster, reads) or record_intent(claim, intent, cluster, why="take over what was begun")

@@ -108,6 +108,7 @@ def decide_provision(
         # The asset of an earlier, legal demand stays under the intent until the claim is settled.
         return _name_provisioner(claim, driver.name, terms) or not_provisioned(claim, obstacle)
     discarded = isinstance(cluster.progress.claims.get(claim.uid).step, Discarded)
+    # The class names another driver now: what the former one may have made goes first.
     if known is not None and known.driver != driver.name and not discarded:
         return discard(claim, known.driver, cluster)
     intent = cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
@@ -325,6 +326,7 @@ def restore_annotations(claim: Claim, cluster: ClusterState) -> Action | None:
         return None
     if step is None and awaits_recognition(claim, volume, cluster):
         return run_provision(claim, storage_class, driver)
+    # Only a volume that holds the very asset which this process knows.
     if not isinstance(step, Made) or handle_in(step.asset.source) != handle_in(volume_source(volume)):
         return None
     wanted = _annotations(storage_class, driver, intent, step.asset)

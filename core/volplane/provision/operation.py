@@ -102,6 +102,7 @@ class ProvisionOperation:
             needed = awaits_recognition(claim, volume, self.deps.cluster)
         else:
             needed = not claim.terminating and not claim.bound
+        # Without a record that is ours a crash would leak the asset, and another driver's is not this one's.
         if intent is None or intent.driver != driver.name or not needed:
             raise self.deps.not_justified()
         if intent.fence != self.deps.fence():
@@ -124,6 +125,7 @@ class ProvisionOperation:
         It has the same name, and was never a volume's: that would have ended the intent. Raises Again while it is
         being deleted.
         """
+        # A volume may hold what is found under this name.
         if await self.deps.live_volume(volume_name_of(claim)) is not None:
             raise self.deps.not_justified()
         for generation in range(1, intent.generation):
@@ -162,7 +164,7 @@ class ProvisionOperation:
         if intent.state is not None:
             return False  # A job of the driver was started, and may go on.
         if not driver.supports("find") or driver.info.settle_seconds > 0:
-            return False
+            return False  # It cannot be proven now that nothing was made here.
         return await self.deps.find(claim, intent, driver) is None
 
 

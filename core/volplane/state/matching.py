@@ -63,7 +63,7 @@ class Demand(msgspec.Struct, frozen=True, dict=True):
     selector: LabelSelector | None
 
     def accepts(self, volume: Volume) -> bool:
-        """Tell whether a large enough volume of the same place has the access modes and labels."""
+        """Return whether a large enough volume of the same place has the access modes and labels."""
         modes = volume.spec.access_modes or ()
         if not self.access_modes.issubset(modes):
             return False
@@ -124,7 +124,7 @@ def demand_of(claim: Claim) -> Demand:
 
 
 def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
-    """Tell whether a label selector matches. An unknown operator, which the API server refuses, matches nothing."""
+    """Return whether a label selector matches. An unknown operator, which the API server refuses, matches nothing."""
     return selector is None or label_filter(selector)(labels)
 
 
@@ -163,7 +163,7 @@ def label_filter(selector: LabelSelector) -> Callable[[Mapping[str, str]], bool]
 
 
 def reference_is(reference: ObjectReference | None, claim: KubeObject) -> bool:
-    """Tell whether a volume's reference names this claim: same name and namespace, uid equal or still empty."""
+    """Return whether a volume's reference names this claim: same name and namespace, uid equal or still empty."""
     return (
         reference is not None
         and reference.name == claim.name
@@ -185,13 +185,13 @@ def reference_to(claim: Claim) -> dict[str, str | None]:
 
 
 def refers_to(volume: Volume, claim: KubeObject) -> bool:
-    """Tell whether the volume refers to this claim by its uid."""
+    """Return whether the volume refers to this claim by its uid."""
     reference = volume.spec.claim_ref
     return reference is not None and bool(reference.uid) and reference.uid == claim.uid
 
 
 def refusal(volume: Volume, claim: Claim, *, ignoring: Collection[str] = ()) -> str:
-    """Explain why the volume cannot be bound to the claim, by the first check that fails; "": it can.
+    """Return why the volume cannot be bound to the claim, by the first check that fails; "": it can.
 
     ignoring: the checks to skip: deletion, size, class, attributes, mode, access.
     """
@@ -227,7 +227,7 @@ def _entry_of(volume: Volume) -> Entry:
 
 
 def is_free(volume: Volume, phases: tuple[str, ...] = ("Available",)) -> bool:
-    """Tell whether any claim may take it: in one of the phases, unreserved, not being deleted or scrubbed."""
+    """Return whether any claim may take it: in one of the phases, unreserved, not being deleted or scrubbed."""
     unused = volume.spec.claim_ref is None and not volume.terminating and volume.annotation(names.INTENT) is None
     return unused and volume.status.phase in phases
 
