@@ -205,7 +205,7 @@ def rests_with_its_claim(volume: Volume, cluster: ClusterState) -> bool:
 
 
 def is_promised(claim: Claim, cluster: ClusterState) -> bool:
-    """Return whether a static volume refers to a claim that never pointed back, which may still be taken from it."""
+    """Return whether a static volume refers to a claim that never pointed back: it is freed while the claim exists."""
     if claim.spec.volume_name:
         return False
     volumes = map(cluster.volumes.get, cluster.free.reserved_for(claim.key))
@@ -219,7 +219,7 @@ def incomplete(volume: Volume) -> Wait:
 
 
 def claim_of(volume: Volume, reference: ObjectReference, cluster: ClusterState) -> Claim | None:
-    """Return the claim of a reference. The uid counts: a wrong name beside it must not cost a bound claim its volume."""
+    """Return the claim of a reference. The uid counts: a wrong name must not cost a bound claim its volume."""
     named = cluster.claims.get(reference.key)
     if named is None or named.uid != reference.uid:
         for claim in cluster.claims.by_index("volume", volume.name):
