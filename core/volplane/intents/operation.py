@@ -166,7 +166,7 @@ class OperationDeps:
         request = FindRequest(
             context=context,
             name=volume_name_of(claim),
-            owner=owner_of_claim(claim, context.cluster_id, intent.generation),
+            owner=owner_of_claim(claim, context),
             segment=intent.segment or None,
         )
         found = await self.hooks.call(driver, request)
@@ -226,8 +226,7 @@ class DiscardOperation:
                 # The next step of a long deletion goes on with this asset, and does not look it up again.
                 progress.reached(Discarding(asset))
                 context = self.deps.context(driver, intent.generation, intent.discard)
-                owner = owner_of_claim(claim, context.cluster_id, intent.generation)
-                request = DeleteRequest(context=context, volume=asset_identity(asset, claim, owner))
+                request = DeleteRequest(context=context, volume=asset_identity(asset, claim, context))
                 result = await self.deps.hooks.call(driver, request)
                 if isinstance(result, InProgress):
                     due = self.deps.next_due(result.retry_after)

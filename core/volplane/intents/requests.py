@@ -80,10 +80,11 @@ def allowed_segments(storage_class: StorageClass) -> tuple[Segment, ...]:
     return tuple(segments)
 
 
-def owner_of_claim(claim: Claim, cluster_id: str, generation: int) -> Ownership:
+def owner_of_claim(claim: Claim, context: Context) -> Ownership:
     """Return the marks of the asset that is made for the claim."""
+    name = volume_name_of(claim)
     return Ownership(
-        cluster_id=cluster_id, claim_uid=claim.uid, volume_name=volume_name_of(claim), generation=generation
+        cluster_id=context.cluster_id, claim_uid=claim.uid, volume_name=name, generation=context.generation
     )
 
 
@@ -108,7 +109,7 @@ def provision_request(
         context=context,
         name=volume_name_of(claim),
         capacity_bytes=-(-request_of(claim) // NANOS),
-        owner=owner_of_claim(claim, context.cluster_id, intent.generation),
+        owner=owner_of_claim(claim, context),
         claim=ClaimIdentity(
             namespace=claim.namespace,
             name=claim.name,
@@ -135,15 +136,15 @@ def node_identity(node: Node | None) -> NodeIdentity | None:
     return NodeIdentity(name=node.name, uid=node.uid, instance_id=node.spec.provider_id, labels=labels)
 
 
-def asset_identity(asset: Asset, claim: Claim, owner: Ownership) -> VolumeIdentity:
-    """Return an asset that never became a volume, as `delete` wants it."""
+def asset_identity(asset: Asset, claim: Claim, context: Context) -> VolumeIdentity:
+    """Return an asset that never became a volume, as `delete` wants it. context: of the call."""
     return VolumeIdentity(
-        name=owner.volume_name,
+        name=volume_name_of(claim),
         uid="",
         handle=asset.handle,
         source=asset.source,
         capacity_bytes=asset.capacity_bytes,
-        owner=owner,
+        owner=owner_of_claim(claim, context),
         attributes=dict(asset.attributes),
         volume_mode=VolumeMode(claim.spec.volume_mode or "Filesystem"),
         access_modes=_modes(claim.spec.access_modes),

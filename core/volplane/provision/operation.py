@@ -20,13 +20,13 @@ from volplane.errors import (
 )
 from volplane.intents.operation import OperationDeps
 from volplane.intents.record import provisioning_failed
-from volplane.intents.requests import asset_identity, owner_of_claim, provision_request
+from volplane.intents.requests import asset_identity, provision_request
 from volplane.kube import names
 from volplane.kube.kinds import VOLUME_ATTRIBUTES_CLASSES
 from volplane.kube.objects import Claim, StorageClass, VolumeAttributesClass
 from volplane.operations import Again, Work
 from volplane.provision.decide import awaits_recognition
-from volplane.requests import DeleteRequest, ModifyRequest, ProvisionRequest, ValidateRequest, VolumeIdentity
+from volplane.requests import Context, DeleteRequest, ModifyRequest, ProvisionRequest, ValidateRequest, VolumeIdentity
 from volplane.state.naming import is_in_tree, volume_name_of
 from volplane.state.progress import ClaimProgress, Discarded, Full, Made, Pending
 from volplane.state.records import ClaimIntent
@@ -76,8 +76,8 @@ class ProvisionOperation:
                 made, asked = result.capacity_bytes, request.capacity_bytes
                 raise OutcomeUnknown(f"made {made} bytes where {asked} were asked for")
             if isinstance(result, Asset) and attributes is not None:
-                identity = asset_identity(result, claim, request.owner)
-                result = await _apply_attributes(attributes, identity, driver, request, self.deps) or result
+                identity = asset_identity(result, claim, context)
+                result = await _apply_attributes(attributes, identity, driver, context, self.deps) or result
         except BackendError as error:
             progress.provision_failed(error, self.deps.cluster.monotonic())
             failure = f'Failed to provision volume with StorageClass "{storage_class.name}": {error}'
@@ -133,8 +133,7 @@ class ProvisionOperation:
             found = await self.deps.find(claim, former, driver)
             if found is not None:
                 context = self.deps.context(driver, generation)
-                owner = owner_of_claim(claim, context.cluster_id, generation)
-                request = DeleteRequest(context=context, volume=asset_identity(found, claim, owner))
+                request = DeleteRequest(context=context, volume=asset_identity(found, claim, context))
                 result = await self.deps.hooks.call(driver, request)
                 if isinstance(result, InProgress):
                     raise Again(after=result.retry_after)
@@ -182,34 +181,25 @@ async def _read_attributes(name: str, driver: DriverView, deps: OperationDeps) -
     except ApiNotFound:
         raise NotFound(f'volumeattributesclass.storage.k8s.io "{name}" not found') from None
     if attributes.driver_name not in (driver.name, driver.info.csi_driver_name):
-        raise InvalidArgument(
-            f'VolumeAttributesClass "{name}" is of driver "{attributes.driver_name}", '
-            f'the storage class of "{driver.info.csi_driver_name}"'
-        )
+        of_class = f'the storage class of "{driver.info.csi_driver_name}"'
+        raise InvalidArgument(f'VolumeAttributesClass "{name}" is of driver "{attributes.driver_name}", {of_class}')
     return attributes
 
 
 async def _apply_attributes(
-    attributes: VolumeAttributesClass,
-    asset: VolumeIdentity,
-    driver: DriverView,
-    request: ProvisionRequest,
-    deps: OperationDeps,
+    attributes: VolumeAttributesClass, asset: VolumeIdentity, driver: DriverView, context: Context, deps: OperationDeps
 ) -> InProgress | None:
-    """Give the asset that `request` made the attributes; None when that is done.
+    """Give the asset that was made in this context the attributes; None when that is done.
 
     `InProgress` carries the state of `provision`, which is called again first. Raises OutcomeUnknown: the asset exists,
     whatever the class of the backend's error proves.
     """
-    change = ModifyRequest(context=request.context, volume=asset, parameters=dict(attributes.parameters or {}))
+    change = ModifyRequest(context=context, volume=asset, parameters=dict(attributes.parameters or {}))
     try:
         answer = await deps.hooks.call(driver, change)
     except BackendError as error:
-        raise OutcomeUnknown(
-            f'the asset is made, and is not changed to VolumeAttributesClass "{attributes.name}": {error.message}',
-            code=error.code,
-            retry_after=error.retry_after,
-        ) from error
+        what = f'the asset is made, and is not changed to VolumeAttributesClass "{attributes.name}": {error.message}'
+        raise OutcomeUnknown(what, code=error.code, retry_after=error.retry_after) from error
     if isinstance(answer, InProgress):
-        return InProgress(retry_after=answer.retry_after, state=dict(request.context.state))
+        return InProgress(retry_after=answer.retry_after, state=dict(context.state))
     return None
