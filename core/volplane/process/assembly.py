@@ -179,7 +179,6 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
         role=role,
         state=cluster,
         caches=caches,
-        client=client,
         drivers=drivers,
         executor=parts.executor,
         operations=operations,

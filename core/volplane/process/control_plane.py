@@ -22,7 +22,6 @@ from volplane.drivers.executor import HookExecutor
 from volplane.drivers.registry import DriverRegistry
 from volplane.explain.explain import Explainer, Explanation, what_it_does
 from volplane.kube.cache import Cache
-from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.reflector import Reflector
 from volplane.leaks.check import LeakCheck
@@ -57,7 +56,6 @@ class ControlPlane:
     state: ClusterState
     caches: Mapping[str, Cache[Any]]
     """By the plural of their kind. Controllers start once they are synced."""
-    client: Client
     drivers: DriverRegistry
     executor: HookExecutor
     """Of the hooks; the caller closes it."""

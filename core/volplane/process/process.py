@@ -247,21 +247,15 @@ class ControllerProcess:
                 holder = f"nobody can say who ({error})"
             lease = f"lease {options.namespace}/{options.lease_name}"
             leads = f"waits for {lease}, which {holder} holds" if holder else f"takes {lease}, which nobody holds"
-        log.info(
-            "volplane %s as %s for cluster %s: controllers %s; drivers %s; %s",
-            version("volplane"),
-            options.identity,
-            cluster_id,
-            ", ".join(name for name in ALL_CONTROLLERS if name in options.controllers),
-            ", ".join(drivers) or "none",
-            leads,
-        )
+        runs = ", ".join(name for name in ALL_CONTROLLERS if name in options.controllers)
+        text = "volplane %s as %s for cluster %s: controllers %s; drivers %s; %s"
+        log.info(text, version("volplane"), options.identity, cluster_id, runs, ", ".join(drivers) or "none", leads)
         if found is not None and found.spec.holder_identity and (missing := drivers_of(found) - self._loaded.names):
-            log.warning(
+            text = (
                 "the leader serves drivers that this process is not configured with: %s; nobody serves them once this "
-                "process leads. Give the processes of one lease the same drivers",
-                ", ".join(sorted(missing)),
+                "process leads. Give the processes of one lease the same drivers"
             )
+            log.warning(text, ", ".join(sorted(missing)))
 
     def _say_who_is_left_out(self, recorder: EventRecorder) -> None:
         """Tell in log and event which drivers the last leader served and this one does not, as after an upgrade that
