@@ -28,7 +28,7 @@ from bench.clients import IN_FLIGHT, each
 from bench.objects import bound_volume
 from bench.processes import server
 
-from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Run, Settled
+from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Settled
 from volplane.controller.metrics import Metrics
 from volplane.controller.runner import Runner
 from volplane.kube.cache import Cache
@@ -60,12 +60,9 @@ class Cost:
 
 
 class _Silent:
-    """A recorder and dispatcher that does nothing."""
+    """A recorder that does nothing."""
 
     def record(self, _: EventRecord) -> None: ...
-
-    def start(self, run: Run, requeue: Callable[[], None]) -> None:
-        raise AssertionError(run)
 
 
 async def measured(times: int, work: Callable[[], Awaitable[Any]]) -> Cost:
@@ -119,7 +116,6 @@ async def through_runner(client: Client, cache: Cache[Volume], names: list[str],
         caches={"persistentvolumes": cache},
         client=client,
         recorder=_Silent(),
-        dispatcher=_Silent(),
         workers=IN_FLIGHT,
         metrics=Metrics(),
     )

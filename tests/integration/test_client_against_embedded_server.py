@@ -12,7 +12,7 @@ from random import Random
 import msgspec
 import pytest
 
-from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Run, Settled
+from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Settled
 from volplane.controller.runner import Runner
 from volplane.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
 from volplane.kube.cache import Cache
@@ -206,7 +206,6 @@ async def test_steps_and_events_reach_the_server(world: World) -> None:
             caches={"persistentvolumes": cache},
             client=world.client,
             recorder=recorder,
-            dispatcher=_NoOperations(),
         )
         group.create_task(runner.run())
         group.create_task(recorder.run())
@@ -220,11 +219,6 @@ async def test_steps_and_events_reach_the_server(world: World) -> None:
         await recorder.close()
     events = msgspec.json.decode(await world.client.raw("/api/v1/namespaces/default/events"))["items"]
     assert [(event["reason"], event["involvedObject"]["name"]) for event in events] == [("Labelled", "a")]
-
-
-class _NoOperations:
-    def start(self, run: Run, requeue: Callable[[], None]) -> None:
-        raise AssertionError(f"nothing starts {run}")
 
 
 @pytest.mark.real_time

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -52,7 +52,7 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
 
-__all__ = ["Dispatcher", "Runner", "Steps", "Unsettled"]
+__all__ = ["Runner", "Steps", "Unsettled"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -70,15 +70,8 @@ _TRIES_UNREPORTED = 5
 """Answers of 500 in a row after which a create records its failure event."""
 
 
-class Dispatcher(Protocol):
-    """Starts operations (see `volplane.operations.Dispatcher`)."""
-
-    def start(self, run: Run, requeue: Callable[[], None]) -> None:
-        """Start the operation, and call `requeue` when it has ended or its back-off has.
-
-        Raises OperationInProgress while another holds the asset and BackoffError; requeue is called after either.
-        """
-        ...
+def _starts_nothing(run: Run, _requeue: Callable[[], None]) -> None:
+    raise AssertionError(run)
 
 
 @dataclass(eq=False, repr=False)
@@ -95,7 +88,10 @@ class Runner:
     """By plural; what is written or read live goes into them."""
     client: Client
     recorder: Recorder
-    dispatcher: Dispatcher
+    start_operation: Callable[[Run, Callable[[], None]], None] = _starts_nothing
+    """Starts an operation, and calls the function when that has ended or its back-off has. Raises OperationInProgress
+    while another holds the asset, and BackoffError; the function is called after either.
+    """
     workers: int = 64
     """Keys in flight at once."""
     flow: Flow | None = None
@@ -256,7 +252,7 @@ class Runner:
         if isinstance(action, Run):
             run = msgspec.structs.replace(action, live=True) if written else action
             try:
-                self.dispatcher.start(run, lambda: self.queue.add(key))
+                self.start_operation(run, lambda: self.queue.add(key))
             except OperationInProgress:
                 self.reasons[key] = f"another operation holds {run.asset}"
             except BackoffError as error:

@@ -148,7 +148,7 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
             caches=caches,
             client=client,
             recorder=parts.recorder,
-            dispatcher=dispatcher,
+            start_operation=dispatcher.start,
             workers=_WORKERS_OF_NODE if role.node_name else _WORKERS,
             flow=each.flow,
             predicate=each.predicate,

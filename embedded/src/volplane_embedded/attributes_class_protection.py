@@ -15,7 +15,6 @@ from volplane.controller.runner import Runner
 from volplane.kube.client import Client
 from volplane.kube.kinds import VOLUME_ATTRIBUTES_CLASSES
 from volplane.kube.objects import Claim, Volume, VolumeAttributesClass
-from volplane_embedded.ephemeral_volumes import NoOperations
 from volplane_embedded.informers import Informers, unsubscribing
 
 __all__ = ["AttributesClassProtection"]
@@ -35,7 +34,6 @@ class AttributesClassProtection:
             caches=informers.caches,
             client=client,
             recorder=recorder,
-            dispatcher=NoOperations(),
             workers=1,
         )
 

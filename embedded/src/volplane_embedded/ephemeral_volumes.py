@@ -7,10 +7,9 @@ Source: pkg/controller/volume/ephemeral/controller.go; KEP-1698.
 from __future__ import annotations
 
 from asyncio import TaskGroup
-from collections.abc import Callable
 from typing import Any
 
-from volplane.controller.actions import Action, Create, Delete, LiveReads, Read, Recorder, Run, Settled, Wait, warning
+from volplane.controller.actions import Action, Create, Delete, LiveReads, Read, Recorder, Settled, Wait, warning
 from volplane.controller.runner import Runner
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS
@@ -18,14 +17,7 @@ from volplane.kube.objects import Claim, OwnerReference
 from volplane_embedded.informers import Informers, unsubscribing
 from volplane_embedded.objects import PODS, Pod, PodVolume, is_finished
 
-__all__ = ["EphemeralVolumes", "NoOperations"]
-
-
-class NoOperations:
-    """For runners whose decisions start no operation."""
-
-    def start(self, run: Run, requeue: Callable[[], None]) -> None:
-        raise AssertionError(run)
+__all__ = ["EphemeralVolumes"]
 
 
 class EphemeralVolumes:
@@ -40,7 +32,6 @@ class EphemeralVolumes:
             caches=informers.caches,
             client=client,
             recorder=recorder,
-            dispatcher=NoOperations(),
             workers=5,
         )
         self._claims = Runner(
@@ -50,7 +41,6 @@ class EphemeralVolumes:
             caches=informers.caches,
             client=client,
             recorder=recorder,
-            dispatcher=NoOperations(),
             workers=5,
         )
 

@@ -103,7 +103,7 @@ async def running(
         caches={"persistentvolumes": world.cache},
         client=world.wire.client,
         recorder=world.events,
-        dispatcher=world.operations,
+        start_operation=world.operations.start,
         workers=workers,
         predicate=predicate,
         may_begin=lambda: world.leads,

@@ -240,7 +240,7 @@ async def test_work_begins_only_when_every_cache_is_filled(wire: Callable[[], An
         caches={"persistentvolumes": world.cache, "persistentvolumeclaims": claims},
         client=world.wire.client,
         recorder=world.events,
-        dispatcher=world.operations,
+        start_operation=world.operations.start,
     )
     runner.enqueue("a")
     task = asyncio.create_task(runner.run())

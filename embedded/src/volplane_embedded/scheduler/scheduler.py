@@ -47,7 +47,7 @@ class Scheduler:
             caches=informers.caches,
             client=client,
             recorder=recorder,
-            dispatcher=self._bindings,
+            start_operation=self._bindings.start,
             workers=1,
         )
 
