@@ -2,5 +2,5 @@
 
 The packages of the duties return actions; the assembly gives each runner its decide function. Nothing here knows
 volumes or backends: a runner performs whatever its decide function returns, one step at a time, and starts operations
-through a dispatcher that is passed in.
+through a function that is passed in.
 """
