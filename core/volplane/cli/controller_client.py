@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import aiohttp
-import typer
+from typer import Option
 
 from volplane._messages import nearest
 from volplane.controller.http import HttpAddress, read_token
@@ -24,10 +24,7 @@ from volplane.process.process import LEASE
 __all__ = ["ControllerAddress", "ask", "cluster_client", "get_text", "lease_holder", "require_answer", "require_driver"]
 
 ControllerAddress = Annotated[
-    str,
-    typer.Option(
-        "--http", metavar="ADDRESS:PORT", help="Where the running controller serves its answers (its --http)."
-    ),
+    str, Option("--http", metavar="ADDRESS:PORT", help="Where the running controller serves its answers (its --http).")
 ]
 
 SECONDS = {"GET": 5.0, "POST": 60.0}

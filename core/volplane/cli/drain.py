@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from volplane.cli.controller_client import ControllerAddress, ask, cluster_client, lease_holder, require_driver
 from volplane.cli.framework.console import Console, Output
@@ -243,22 +244,20 @@ async def _delete(client: Client, kind: Any, target: Any, *, grace_seconds: int 
 def drain(
     *,
     kubeconfig: Kubeconfig = None,
-    driver: Annotated[
-        str, typer.Option("--driver", metavar="NAME", help="Only what this driver made or is making.")
-    ] = "",
+    driver: Annotated[str, Option("--driver", metavar="NAME", help="Only what this driver made or is making.")] = "",
     node: Annotated[
         str,
-        typer.Option(
+        Option(
             "--node", metavar="NAME", help="Only what is on this node, of distributed drivers; also one that is gone."
         ),
     ] = "",
     release: Annotated[
-        bool, typer.Option("--release", help="Keep every asset; take our finalizers off. Stop the controllers first.")
+        bool, Option("--release", help="Keep every asset; take our finalizers off. Stop the controllers first.")
     ] = False,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Delete the claims, their volumes and assets. The controllers must run.")
+        bool, Option("--delete", help="Delete the claims, their volumes and assets. The controllers must run.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; otherwise only show what is held.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Do it; otherwise only show what is held.")] = False,
     namespace: OurNamespace = DEFAULT_NAMESPACE,
     timeout: Annotated[
         float, duration_option("--timeout", says="How long --delete waits for everything to be gone.", default="5m")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from typer import Option
 
 from volplane._messages import nearest
 from volplane.cli.controller_client import ControllerAddress, ask, cluster_client, lease_holder
@@ -26,7 +27,6 @@ from volplane.controller.config import Configuration, read_configuration
 from volplane.errors import ApiError, ConfigurationError
 from volplane.explain.explain import Explanation, explain_attachment
 from volplane.explain.explain_pod import read_pod
-from volplane.kube.client import Client
 from volplane.kube.kinds import ATTACHMENTS
 from volplane.process.duties import DEFAULT_CONTROLLERS, parse_controllers
 from volplane.process.process import Options, read_control_plane
@@ -50,9 +50,7 @@ def explain(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="pvc, pv, class, pod or volumeattachment; or KIND/NAME.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="Which one; of pvc and pod also NAMESPACE/NAME.")] = "",
     *,
-    of: Annotated[
-        str, typer.Option("-n", metavar="NAMESPACE", help="Namespace of the claim or pod; default: default.")
-    ] = "",
+    of: Annotated[str, Option("-n", metavar="NAMESPACE", help="Namespace of the claim or pod; default: default.")] = "",
     output: OutputFormat = Output.TEXT,
     http: ControllerAddress = "127.0.0.1:9809",
     kubeconfig: Kubeconfig = None,
@@ -116,50 +114,39 @@ class _Asker:
     options: Options
 
     async def explain(self, subject: str, key: str) -> tuple[list[Mapping[str, Any]], Sequence[str]]:
-        """Return explanations, and notes on how far they can be trusted."""
-        match subject:
-            case "attachment":
-                async with cluster_client(self.kubeconfig) as client:
-                    attachment = await client.find(ATTACHMENTS, key)
-                if attachment is not None:
-                    return [asdict(explain_attachment(attachment))], ()
+        """Return explanations, and notes on how far they can be trusted. Of a pod also those of its claims."""
+        if subject not in ("attachment", "pod"):
+            return await self._decided(subject, [key])
+        async with cluster_client(self.kubeconfig) as client:
+            if subject == "attachment":
+                attachment = await client.find(ATTACHMENTS, key)
                 situation = (f"there is no attachment {key}",)
-                missing = Explanation(kind="attachment", name=key, found=False, situation=situation, tried=(), next=())
-                return [asdict(missing)], ()
-            case "pod":
-                return await self._pod(key)
-        return await self._decided(subject, [key])
+                missing = Explanation(kind="attachment", name=key, found=False, situation=situation)
+                return [asdict(explain_attachment(attachment) if attachment is not None else missing)], ()
+            pod = await read_pod(client, key)
+        explanations, notes = await self._decided("claim", pod.claims) if pod.claims else ([], ())
+        itself = [] if pod.explanation is None else [asdict(pod.explanation)]
+        return [*itself, *explanations], (*pod.doubts, *notes)
 
     async def _decided(self, subject: str, keys: Sequence[str]) -> tuple[list[Mapping[str, Any]], Sequence[str]]:
         answers = [await ask(self.address, "/explain", {subject: key}) for key in keys]
         given: list[Mapping[str, Any]] = [answer for answer in answers if answer is not None]
         if len(given) == len(keys):
             return given, ()
+        # No controller answers: decide as one would that has just started, and say what that lacks.
+        silent = f"no controller answers at {self.address}"
+        decided = "this is what one that starts now with these options would decide"
+        note = f"{silent}: {decided}; what was tried is not known"
         async with cluster_client(self.kubeconfig) as client:
             plane, doubts = await read_control_plane(client, self.configuration, self.options)
             explanations: list[Mapping[str, Any]] = [asdict(plane.explain(subject, key)) for key in keys]
-            note = await self._note(client)
+            try:
+                if leader := await lease_holder(client, self.options.namespace):
+                    note = f"{silent}, but {leader} works: ask it with --http for what it has tried"
+            except ApiError as error:
+                if error.status != HTTPStatus.FORBIDDEN:
+                    raise
             return explanations, (note, *doubts)
-
-    async def _pod(self, key: str) -> tuple[list[Mapping[str, Any]], Sequence[str]]:
-        """Explain the pod, then its claims."""
-        async with cluster_client(self.kubeconfig) as client:
-            pod = await read_pod(client, key)
-        explanations, notes = await self._decided("claim", pod.claims) if pod.claims else ([], ())
-        itself = [] if pod.explanation is None else [asdict(pod.explanation)]
-        return [*itself, *explanations], (*pod.doubts, *notes)
-
-    async def _note(self, client: Client) -> str:
-        """Return what the explanations lack because no controller answered."""
-        silent = f"no controller answers at {self.address}"
-        try:
-            if leader := await lease_holder(client, self.options.namespace):
-                return f"{silent}, but {leader} works: ask it with --http for what it has tried"
-        except ApiError as error:
-            if error.status != HTTPStatus.FORBIDDEN:
-                raise
-        decided = "this is what one that starts now with these options would decide"
-        return f"{silent}: {decided}; what was tried is not known"
 
 
 def _show(console: Console, answer: Mapping[str, Any], *, titled: bool) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from volplane._messages import age_text, size_text
 from volplane.cli.controller_client import ControllerAddress, require_answer, require_driver
@@ -32,13 +33,13 @@ Rows = list[Mapping[str, Any]]
 def leaks(
     *,
     check: Annotated[
-        bool, typer.Option("--check", help="Check now, and wait for the result, instead of showing the last one.")
+        bool, Option("--check", help="Check now, and wait for the result, instead of showing the last one.")
     ] = False,
     fix: Annotated[
-        bool, typer.Option("--fix", help="Delete orphans that two checks, five minutes apart or more, have found.")
+        bool, Option("--fix", help="Delete orphans that two checks, five minutes apart or more, have found.")
     ] = False,
-    driver: Annotated[str, typer.Option("--driver", metavar="NAME", help="Of this driver only.")] = "",
-    handle: Annotated[str, typer.Option("--handle", metavar="HANDLE", help="Only the asset with this handle.")] = "",
+    driver: Annotated[str, Option("--driver", metavar="NAME", help="Of this driver only.")] = "",
+    handle: Annotated[str, Option("--handle", metavar="HANDLE", help="Only the asset with this handle.")] = "",
     output: OutputFormat = Output.TEXT,
     http: ControllerAddress = "127.0.0.1:9809",
 ) -> None:
@@ -188,13 +189,10 @@ def _checks(console: Console, drivers: Iterable[Mapping[str, Any]]) -> None:
 def adopt(
     *,
     former: Annotated[
-        str,
-        typer.Option(
-            "--from", metavar="CLUSTER_ID", help="Whose marks the assets carry now; `volplane leaks` shows it."
-        ),
+        str, Option("--from", metavar="CLUSTER_ID", help="Whose marks the assets carry now; `volplane leaks` shows it.")
     ],
-    driver: Annotated[str, typer.Option("--driver", metavar="NAME", help="Of this driver only.")] = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; otherwise only show what would be done.")] = False,
+    driver: Annotated[str, Option("--driver", metavar="NAME", help="Of this driver only.")] = "",
+    yes: Annotated[bool, Option("--yes", help="Do it; otherwise only show what would be done.")] = False,
     output: OutputFormat = Output.TEXT,
     http: ControllerAddress = "127.0.0.1:9809",
 ) -> None:

@@ -34,6 +34,7 @@ from types import MappingProxyType
 from typing import Annotated, Final
 
 import typer
+from typer import Option
 
 from volplane._messages import why_unusable
 from volplane.cli.framework.console import Console
@@ -174,9 +175,9 @@ def _version(asked: bool) -> None:
 
 def _root(
     version: Annotated[  # noqa: ARG001 - the callback answers it
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool, Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Log everything, and show where a failure came from.")] = False,
+    debug: Annotated[bool, Option("--debug", help="Log everything, and show where a failure came from.")] = False,
 ) -> None:
     if debug:
         from volplane.controller import logs  # noqa: PLC0415 - a part of the start-up time that few need

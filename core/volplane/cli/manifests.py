@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 import yaml
+from typer import Option
 
 from volplane._messages import nearest, why_unusable
 from volplane.cli.framework.options import path_option
@@ -40,31 +41,31 @@ drivers: []
 
 def manifests(
     *,
-    namespace: Annotated[str, typer.Option(metavar="NAME", help="Where it runs.")] = "volplane-system",
+    namespace: Annotated[str, Option(metavar="NAME", help="Where it runs.")] = "volplane-system",
     controllers: Annotated[
-        str, typer.Option(metavar="LIST", help=f"As of `volplane run`: some of {', '.join(ALL_CONTROLLERS)}, or all.")
+        str, Option(metavar="LIST", help=f"As of `volplane run`: some of {', '.join(ALL_CONTROLLERS)}, or all.")
     ] = DEFAULT_CONTROLLERS,
     image: Annotated[
-        str, typer.Option(metavar="IMAGE", help="Image with volplane and the backends; default volplane:VERSION.")
+        str, Option(metavar="IMAGE", help="Image with volplane and the backends; default volplane:VERSION.")
     ] = "",
     config: Annotated[
         Path | None, path_option("--config", "FILE", "Configuration file to put into the ConfigMap.")
     ] = None,
     replicas: Annotated[
-        int, typer.Option(metavar="N", help="Of the Deployment: one works, the others wait for its lease.")
+        int, Option(metavar="N", help="Of the Deployment: one works, the others wait for its lease.")
     ] = 2,
     monitoring: Annotated[
-        bool, typer.Option("--monitoring", help="Add a PodMonitor, for clusters with the Prometheus operator.")
+        bool, Option("--monitoring", help="Add a PodMonitor, for clusters with the Prometheus operator.")
     ] = False,
     network_policies: Annotated[
-        bool, typer.Option(help="Who reaches the pods, and that scrubber pods reach nothing.")
+        bool, Option(help="Who reaches the pods, and that scrubber pods reach nothing.")
     ] = True,
     storage_classes: Annotated[
-        bool, typer.Option(help="A class of each driver of the file: late binding, reclaim policy Delete.")
+        bool, Option(help="A class of each driver of the file: late binding, reclaim policy Delete.")
     ] = True,
     mounts: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--mount",
             metavar="PATH",
             help="A directory of the nodes that a backend works in, mounted under its path: in the DaemonSet if there"
@@ -73,7 +74,7 @@ def manifests(
     ] = None,
     as_root: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--as-root",
             help="What mounts directories runs as root, and may give files to users and remove those of any user;"
             " else as user 65532, who must own the directories.",
@@ -98,14 +99,12 @@ def manifests(
         raise ConfigurationError(
             f"--replicas is {replicas}; it must be 1 to {MOST_REPLICAS}: one works, the others wait to take over"
         )
-    text = CONFIGURATION if config is None else _read(config)
-    _check_drivers(text, config)
     wanted = Installation(
         namespace=namespace,
         option=controllers,
         controllers=chosen,
         image=image or f"{NAME}:{version('volplane')}",
-        configuration=text,
+        configuration=_configuration(config),
         replicas=replicas,
         monitoring=monitoring,
         network_policies=network_policies,
@@ -113,11 +112,8 @@ def manifests(
         mounts=_mounts(mounts or [], as_root=as_root),
         as_root=as_root,
     )
-    shown = documents(wanted)
-    typer.echo(
-        yaml.dump_all(shown, Dumper=_Dumper, sort_keys=False, explicit_start=True, default_flow_style=None, width=120),
-        nl=False,
-    )
+    layout: dict[str, Any] = {"sort_keys": False, "explicit_start": True, "default_flow_style": None, "width": 120}
+    typer.echo(yaml.dump_all(documents(wanted), Dumper=_Dumper, **layout), nl=False)
 
 
 def _mounts(paths: list[str], *, as_root: bool) -> list[str]:
@@ -136,14 +132,23 @@ def _mounts(paths: list[str], *, as_root: bool) -> list[str]:
     return paths
 
 
-def _check_drivers(text: str, config: Path | None) -> None:
-    """Raise ConfigurationError for a driver whose backend is not installed here, or refuses its options.
+def _configuration(path: Path | None) -> str:
+    """Return the text of the file. Raises ConfigurationError if it cannot be used.
 
-    The image must have it too; only an installed backend can show that a name or an option is misspelt.
+    That is also for a backend that is not installed here, or refuses its options. The image must have it too; only an
+    installed backend can show that a name or an option is misspelt.
     """
+    if path is None:
+        return CONFIGURATION
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"--config {path}: cannot be read: {why_unusable(error)}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"--config {path}: is not UTF-8 text: {error.reason} at byte {error.start}") from None
     installed = InstalledPlugins()
     known = installed.names("backend")
-    for driver in parse_configuration(text, str(config)).drivers or ():
+    for driver in parse_configuration(text, str(path)).drivers or ():
         if driver.backend not in known:
             raise ConfigurationError(
                 f"{driver.where}.backend: {driver.backend!r} is not installed here{nearest(driver.backend, known)}; "
@@ -151,16 +156,6 @@ def _check_drivers(text: str, config: Path | None) -> None:
             )
         schema = options_schema(installed.load("backend", driver.backend))
         driver_options(schema, driver.options, f"{driver.where}.options")
-
-
-def _read(path: Path) -> str:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"--config {path}: cannot be read: {why_unusable(error)}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"--config {path}: is not UTF-8 text: {error.reason} at byte {error.start}") from None
-    parse_configuration(text, str(path))
     return text
 
 
@@ -171,8 +166,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _text)
+_TEXT = "tag:yaml.org,2002:str"
+_Dumper.add_representer(
+    str, lambda dumper, text: dumper.represent_scalar(_TEXT, text, style="|" if "\n" in text else None)
+)

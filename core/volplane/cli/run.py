@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from volplane.cli.framework import eventloop
 from volplane.cli.framework.endpoints import HttpAddress, serve_endpoints
@@ -59,10 +59,10 @@ def run(
     config: ConfigFile = None,
     controllers: Controllers = DEFAULT_CONTROLLERS,
     namespace: OurNamespace = DEFAULT_NAMESPACE,
-    leader_elect: Annotated[bool, typer.Option(help="Wait for the lease, so that only one replica works.")] = True,
+    leader_elect: Annotated[bool, Option(help="Wait for the lease, so that only one replica works.")] = True,
     node_name: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--node-name",
             metavar="NAME",
             help="Serve the storage of this node: distributed drivers, and of all objects only those of the node.",
@@ -70,9 +70,9 @@ def run(
     ] = None,
     placement: Annotated[
         Placement,
-        typer.Option(
+        Option(
             help="How claims of distributed drivers get their node: the controller assigner chooses, or the processes"
-            " of the nodes compete for them, each after a random delay (give it to all processes).",
+            " of the nodes compete for them, each after a random delay (give it to all processes)."
         ),
     ] = Placement.ASSIGNER,
     race_base_delay: Annotated[
@@ -83,20 +83,16 @@ def run(
     ] = 60.0,
     immediate: Annotated[
         Immediate,
-        typer.Option(
+        Option(
             help="Who selects the node for claims of distributed drivers that bind immediately: the assigner, or"
-            " somebody else who sets the annotation volume.kubernetes.io/selected-node.",
+            " somebody else who sets the annotation volume.kubernetes.io/selected-node."
         ),
     ] = Immediate.ASSIGNER,
     http: Annotated[
-        str,
-        typer.Option(
-            "--http", metavar="ADDRESS:PORT", help="Where health, metrics and answers for commands are served."
-        ),
+        str, Option("--http", metavar="ADDRESS:PORT", help="Where health, metrics and answers for commands are served.")
     ] = "127.0.0.1:9809",
     scrubber_image: Annotated[
-        str | None,
-        typer.Option("--scrubber-image", metavar="IMAGE", help="Image of scrubber pods; wins over the file."),
+        str | None, Option("--scrubber-image", metavar="IMAGE", help="Image of scrubber pods; wins over the file.")
     ] = None,
     resync: Annotated[
         float,
@@ -104,13 +100,13 @@ def run(
     ] = 600.0,
     disable_force_detach: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--disable-force-detach-on-timeout",
             help="Never detach by the 6 minute timer what an unhealthy node has not unmounted; only the taint"
             " node.kubernetes.io/out-of-service allows it then.",
         ),
     ] = False,
-    log_format: Annotated[LogFormat, typer.Option("--log-format", help="How logs are written.")] = LogFormat.TEXT,
+    log_format: Annotated[LogFormat, Option("--log-format", help="How logs are written.")] = LogFormat.TEXT,
     verbose: Verbose = 0,
 ) -> None:
     """Run the controllers until SIGTERM or Ctrl-C.
@@ -124,12 +120,18 @@ def run(
         raise ConfigurationError(
             f'--node-name is "{node_name}"; it must be the name of a Node, a DNS subdomain (RFC 1123), such as worker-1'
         )
+    race = (race_base_delay, race_max_delay) if placement is Placement.RACE else None
+    if race is not None and not 0 < race_base_delay <= race_max_delay:
+        raise ConfigurationError(
+            f"--race-base-delay is {race_base_delay:g}s and --race-max-delay {race_max_delay:g}s; "
+            "the first must be more than nothing, and at most the second"
+        )
     options = Options(
         controllers=controllers_of_node(controllers) if node_name is not None else parse_controllers(controllers),
         namespace=namespace,
         leader_elect=leader_elect,
         node_name=node_name or "",
-        race=_race(race_base_delay, race_max_delay) if placement is Placement.RACE else None,
+        race=race,
         external_choice=immediate is Immediate.EXTERNAL,
         resync=resync,
         force_detach_after=None if disable_force_detach else FORCE_DETACH_AFTER,
@@ -139,15 +141,6 @@ def run(
         configuration = replace(configuration, scrubber=replace(configuration.scrubber, image=scrubber_image))
     address = HttpAddress.parse("--http", http)
     eventloop.run(lambda stop: _run(kubeconfig, configuration, options, address, stop))
-
-
-def _race(base: float, longest: float) -> tuple[float, float]:
-    if not 0 < base <= longest:
-        raise ConfigurationError(
-            f"--race-base-delay is {base:g}s and --race-max-delay {longest:g}s; the first must be more than nothing, "
-            "and at most the second"
-        )
-    return base, longest
 
 
 async def _run(

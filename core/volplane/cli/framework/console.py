@@ -13,11 +13,10 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Final, Literal, TextIO
 
 import typer
 
@@ -30,19 +29,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Console", "Output", "Progress"]
 
-COLOURS: Mapping[str, str] = MappingProxyType(
-    {
-        "Available": "green",
-        "Bound": "green",
-        "Failed": "red",
-        "Lost": "red",
-        "Pending": "yellow",
-        "Released": "yellow",
-        "Running": "cyan",
-        "Succeeded": "green",
-        "Terminating": "magenta",
-        "deleted": "magenta",
-    }
+COLOURS: Final = (
+    dict.fromkeys(("Available", "Bound", "Succeeded"), "green")
+    | dict.fromkeys(("Failed", "Lost"), "red")
+    | dict.fromkeys(("Pending", "Released"), "yellow")
+    | dict.fromkeys(("Terminating", "deleted"), "magenta")
+    | {"Running": "cyan"}
 )
 """Phase -> its colour. Other phases have none."""
 
@@ -80,20 +72,16 @@ class Console:
 
     def sentence(self, text: str) -> None:
         """Write an indented line of the result, broken between words on a narrow terminal, whole in a pipe."""
-        for line in self._broken(f"  {sanitize(text)}", 4):
-            self._write(line)
+        self._paragraph(f"  {text}", 4)
 
     def heading(self, text: str) -> None:
         """Write the title of a part, after an empty line."""
         self._write("")
-        for line in self._broken(sanitize(text), 3):
-            self._write(self._styled(line, bold=True))
+        self._paragraph(text, 3, bold=True)
 
     def note(self, text: str) -> None:
         """Write a dimmed line: a reason, or what the reader can do."""
-        text = sanitize(text)
-        for line in self._broken(text, len(text) - len(text.lstrip())):
-            self._write(self._styled(line, dim=True))
+        self._paragraph(text, len(text) - len(text.lstrip()), dim=True)
 
     def done(self, text: str) -> None:
         """Write a result that is as it should be, marked "ok"."""
@@ -114,8 +102,7 @@ class Console:
         shown = self._styled(f"{phase:<9}" if fits and detail else phase, fg=COLOURS.get(phase))
         self._write(f"{head}{shown} {detail}".rstrip() if fits else f"{head}{shown}")
         if not fits:
-            for line in self._broken(f"{'':<10}{detail}", 12):
-                self._write(line)
+            self._paragraph(f"{'':<10}{detail}", 12)
 
     def table(self, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Write columns as wide as their widest cell. Cells that are phases are coloured.
@@ -140,21 +127,19 @@ class Console:
             self._write(_PADDING.sub(r"\1", line))
 
     def data(self, value: object, output: Output) -> None:
-        """Write a result for programs: JSON or YAML of anything that msgspec can encode, never coloured."""
-        if output is Output.JSON:
-            self.json(value)
-            return
+        """Write a result for programs: JSON or YAML of anything that msgspec can encode, never coloured.
+
+        Characters that a terminal obeys are written as escapes.
+        """
         import msgspec  # noqa: PLC0415 - start-up time
-        import yaml  # noqa: PLC0415
+
+        if output is Output.JSON:
+            self._write(escaped_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
+            return
+        import yaml  # noqa: PLC0415 - start-up time
 
         # In ASCII, in which a terminal obeys nothing.
         self._write(yaml.safe_dump(msgspec.to_builtins(value), sort_keys=False, width=120).rstrip())
-
-    def json(self, value: Any) -> None:
-        """Write a result for programs. Characters that a terminal obeys are written as JSON escapes."""
-        import msgspec  # noqa: PLC0415 - start-up time
-
-        self._write(escaped_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
 
     def warning(self, text: str) -> None:
         """Write a problem that does not stop the command to stderr."""
@@ -171,21 +156,24 @@ class Console:
         After Ctrl-C nothing of the line is left on a terminal.
         """
         shown = Progress(self._err, what, total, moving=self._colour_err)
+        final = True
         try:
             yield shown
         except KeyboardInterrupt:
-            shown.close(final=not self._colour_err)
+            final = not self._colour_err
             raise
-        except BaseException:
-            shown.close()
-            raise
-        shown.close()
+        finally:
+            shown.close(final=final)
 
     def _marked(self, mark: str, colour: str, text: str) -> None:
         first, *others = self._broken(f"{mark:<6}{sanitize(text)}", 6)
         self._write(f"{self._styled(mark, fg=colour, bold=True)}{first[len(mark) :]}")
         for line in others:
             self._write(line)
+
+    def _paragraph(self, text: str, indent: int, *, bold: bool | None = None, dim: bool | None = None) -> None:
+        for line in self._broken(sanitize(text), indent):
+            self._write(self._styled(line, bold=bold, dim=dim))
 
     def _broken(self, text: str, indent: int) -> list[str]:
         """Break a text into lines that fit the terminal, without cutting words. Later lines are indented."""
@@ -204,9 +192,8 @@ class Console:
         typer.echo(f"{shown} {text}", file=self._err, color=self._colour_err)
 
     def _styled(self, text: str, *, fg: str | None = None, bold: bool | None = None, dim: bool | None = None) -> str:
-        shown = sanitize(text)
         plain = not self._colour_out or (fg is None and bold is None and dim is None)
-        return shown if plain else typer.style(shown, fg=fg, bold=bold, dim=dim)
+        return sanitize(text) if plain else typer.style(sanitize(text), fg=fg, bold=bold, dim=dim)
 
 
 class Progress:
@@ -253,20 +240,16 @@ class Progress:
     def _text(self) -> str:
         count = "" if self._total is None and not self._done else f" {self._done}"
         of = "" if self._total is None else f"/{self._total}"
-        return sanitize(f"{self._what}{count}{of}{f'  {self._detail}' if self._detail else ''}")
+        detail = f"  {self._detail}" if self._detail else ""
+        return sanitize(f"{self._what}{count}{of}{detail}")
 
 
 def _rich_console(stream: TextIO, width: int, *, colour: bool) -> rich.console.Console:
     from rich.console import Console as RichConsole  # noqa: PLC0415 - start-up time
 
+    system: Literal["standard"] | None = "standard" if colour else None
     return RichConsole(
-        file=stream,
-        width=width,
-        force_terminal=colour,
-        color_system="standard" if colour else None,
-        highlight=False,
-        markup=False,
-        emoji=False,
+        file=stream, width=width, force_terminal=colour, color_system=system, highlight=False, markup=False, emoji=False
     )
 
 

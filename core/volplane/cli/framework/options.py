@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from typer import Option
 
 from volplane.cli.framework.console import Output
 from volplane.drivers.parameters import read_value
@@ -35,44 +36,35 @@ DEFAULT_NAMESPACE: Final = "volplane-system"
 def path_option(name: str, metavar: str, says: str, *more: str, **settings: Any) -> Any:
     """Return a `typer.Option` for a path. says: its help. more: other spellings of the option."""
     # Not checked here: where the path is used, one line says what is wrong with it and what to do.
-    return typer.Option(name, *more, metavar=metavar, help=says, readable=False, **settings)
+    return Option(name, *more, metavar=metavar, help=says, readable=False, **settings)
 
 
 DataDirectory = Annotated[
     Path | None, path_option("--data", "DIR", "Keep everything in this directory, safe against a crash.")
 ]
-InMemory = Annotated[bool, typer.Option("--memory", help="Keep everything in memory only. This is the default.")]
-Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")]
-Port = Annotated[
-    int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="Port to listen on; 0 takes a free one.")
-]
+InMemory = Annotated[bool, Option("--memory", help="Keep everything in memory only. This is the default.")]
+Host = Annotated[str, Option("--host", metavar="ADDRESS", help="Address to listen on.")]
+Port = Annotated[int, Option("--port", metavar="PORT", min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
 KubeconfigOut = Annotated[
-    Path | None,
-    path_option("--kubeconfig-out", "FILE", "Where to write the kubeconfig with the token (mode 0600)."),
+    Path | None, path_option("--kubeconfig-out", "FILE", "Where to write the kubeconfig with the token (mode 0600).")
 ]
 Kubeconfig = Annotated[
-    Path | None,
-    path_option("--kubeconfig", "FILE", "Which cluster; else KUBECONFIG, ~/.kube/config or in-cluster."),
+    Path | None, path_option("--kubeconfig", "FILE", "Which cluster; else KUBECONFIG, ~/.kube/config or in-cluster.")
 ]
 ConfigFile = Annotated[
-    Path | None,
-    path_option("--config", "FILE", "Drivers and their options, YAML. Else every backend that needs none."),
+    Path | None, path_option("--config", "FILE", "Drivers and their options, YAML. Else every backend that needs none.")
 ]
 Controllers = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="LIST",
         help=f"What to do: some of {', '.join(ALL_CONTROLLERS)}, or all where no kube-controller-manager does it.",
         show_default="all but binder, protection and attach-detach",
     ),
 ]
-OurNamespace = Annotated[
-    str, typer.Option(metavar="NAME", help="Namespace of the lease, the sealing key and scrubber pods.")
-]
-OutputFormat = Annotated[Output, typer.Option("--output", "-o", help="How the result is written.")]
-Verbose = Annotated[
-    int, typer.Option("--verbose", "-v", count=True, help="Log more; twice: everything.", show_default=False)
-]
+OurNamespace = Annotated[str, Option(metavar="NAME", help="Namespace of the lease, the sealing key and scrubber pods.")]
+OutputFormat = Annotated[Output, Option("--output", "-o", help="How the result is written.")]
+Verbose = Annotated[int, Option("--verbose", "-v", count=True, help="Log more; twice: everything.", show_default=False)]
 
 
 def duration_option(name: str, *, says: str, default: str = "", minimum: float | None = None) -> Any:
@@ -90,4 +82,4 @@ def duration_option(name: str, *, says: str, default: str = "", minimum: float |
         except ValueError as error:
             raise typer.BadParameter(f"it is {str(value)!r}, {error}") from None
 
-    return typer.Option(name, metavar="TIME", help=says, parser=seconds, show_default=default or False)
+    return Option(name, metavar="TIME", help=says, parser=seconds, show_default=default or False)

@@ -12,7 +12,7 @@ import typer
 
 from volplane._messages import nearest
 from volplane.cli.framework import eventloop
-from volplane.cli.framework.console import Console
+from volplane.cli.framework.console import Console, Output
 from volplane.cli.framework.options import duration_option
 from volplane.errors import ConfigurationError
 from volplane.reclaim.scrub_pod import DEFAULT_IMAGE
@@ -91,7 +91,7 @@ def check_cluster(console: Console, plan: Plan, *, list_only: bool, print_rbac: 
         return
     report = _run(console, plan)
     if output is ReportFormat.JSON:
-        console.json(report.document())
+        console.data(report.document(), Output.JSON)
     else:
         _show(console, report)
     if not report.passed:
