@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from volplane.cli.rbac import Rule, cluster_rules, namespace_rules, node_cluster_rules
+from volplane.cli.installation import cluster_rules, namespace_rules, node_cluster_rules
+from volplane.controller.controller import Rule
 from volplane.process.duties import ALL_CONTROLLERS, NODE_CONTROLLERS
 
 __all__ = ["FILE", "content"]

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from integration.controller_process import DRIVER, Asked, Site, running_process
-from volplane.cli.rbac import Rule, cluster_rules, namespace_rules
+from volplane.cli.installation import cluster_rules, namespace_rules
 from volplane.controller.config import Configuration, DriverSettings
+from volplane.controller.controller import Rule
 from volplane.drivers.contract import Plugin
 from volplane.kube import names
 from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES

@@ -8,7 +8,7 @@ from typing import Any
 
 from integration.controller_process import DRIVER, Site, running_process
 from integration.test_permissions import allowed
-from volplane.cli.rbac import cluster_rules, namespace_rules, node_cluster_rules
+from volplane.cli.installation import cluster_rules, namespace_rules, node_cluster_rules
 from volplane.controller.config import Configuration, DriverSettings
 from volplane.kube import names
 from volplane.kube.kinds import CAPACITIES, CLAIMS, NODES, VOLUMES

@@ -16,9 +16,10 @@ import pytest
 from backends import Filer
 from integration.controller_process import Asked, Site, running_process
 from volplane import hookimpl
-from volplane.cli.rbac import Rule, cluster_rules, named_secrets, namespace_rules, secret_rule
+from volplane.cli.installation import cluster_rules, named_secrets, namespace_rules, secret_rule
 from volplane.controller import logs
 from volplane.controller.config import Configuration, DriverSettings
+from volplane.controller.controller import Rule
 from volplane.drivers.contract import Plugin
 from volplane.errors import ApiNotFound, Unavailable
 from volplane.kube.kinds import CLAIMS, SECRETS, STORAGE_CLASSES, VOLUMES

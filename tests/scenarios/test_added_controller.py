@@ -10,8 +10,8 @@ from scenarios.backends import ScriptedBackend
 from scenarios.harness import Harness
 from scenarios.stories import claim, storage_class
 from scenarios.version_labels import LABEL, VERSION_LABELS
-from volplane.cli.rbac import Rule, cluster_rules
-from volplane.controller.controller import Duty
+from volplane.cli.installation import cluster_rules
+from volplane.controller.controller import Duty, Rule
 from volplane.drivers.driver import BrokenDriver
 from volplane.errors import ConfigurationError
 from volplane.kube.names import PROVISIONED_BY

@@ -1,20 +1,36 @@
-"""The objects that install the controllers in a cluster. Pure.
+"""The objects that install the controllers in a cluster, with the RBAC rules of exactly the calls that they make. Pure.
 
-`volplane manifests` prints them, and the templates of the Helm chart (deploy/chart) are written from them.
+`volplane manifests` prints the objects, and the templates of the Helm chart (deploy/chart) are written from them.
+
+Each duty declares its own rules (`permissions`); all controllers read what the caches hold. The reclaimer alone follows
+pods of our namespace, and lists those of another before it erases what was used there.
+tests/integration/test_permissions.py runs them and compares their requests with these rules, in both directions.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from volplane.cli.rbac import Rule, cluster_rules, named_secrets, namespace_rules, node_cluster_rules, secret_rule
 from volplane.controller.config import Configuration, parse_configuration
+from volplane.controller.controller import FOLLOW, READ, Rule
+from volplane.intents.bootstrap import SEAL_SECRET
+from volplane.process import duties
 from volplane.process.duties import NODE_CONTROLLERS, namespace_labels
+from volplane.process.process import LEASE
+from volplane.secret import Secret, SecretPlace
 
-__all__ = ["Installation", "documents"]
+__all__ = [
+    "Installation",
+    "cluster_rules",
+    "documents",
+    "named_secrets",
+    "namespace_rules",
+    "node_cluster_rules",
+    "secret_rule",
+]
 
 Json = dict[str, Any]
 
@@ -34,6 +50,15 @@ that users may give; the kubelet also evicts and shuts down these two classes la
 """
 ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
 """What root needs to give directories to users, and to remove what pods of any user have written there."""
+
+_ALL = (
+    Rule("", "persistentvolumes", READ),
+    Rule("", "persistentvolumeclaims", READ),
+    Rule("", "nodes", FOLLOW),
+    Rule("storage.k8s.io", "storageclasses", FOLLOW),
+    Rule("", "events", ("create", "get", "patch")),
+)
+"""What every process needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +153,85 @@ def role(kind: str, name: str, place: str, rules: Any, namespace: str) -> Iterat
     yield {"apiVersion": f"{group}/v1", "kind": kind, "metadata": metadata, "rules": rules}
     binding = {"apiVersion": f"{group}/v1", "kind": f"{kind}Binding", "metadata": metadata}
     yield {**binding, "roleRef": {"apiGroup": group, "kind": kind, "name": name}, "subjects": subjects}
+
+
+def cluster_rules(controllers: Collection[str], namespace: str, *, distributed: bool = False) -> list[Rule]:
+    """Return the rules of a ClusterRole. namespace: ours; it is read, as is kube-system for the default cluster id.
+
+    distributed: some drivers are served by processes of nodes, or publish their room.
+    """
+    base = [*_ALL, Rule("", "namespaces", ("get",), tuple(sorted({"kube-system", namespace})))]
+    where = {"", "distributed"} if distributed else {""}
+    return _merged([*base, *(rule for rule in _of(sorted(controllers)) if not rule.ours and rule.where in where)])
+
+
+def node_cluster_rules(namespace: str) -> list[Rule]:
+    """Return the rules of the ClusterRole of the processes of nodes.
+
+    They share an account, and RBAC knows no labels: it cannot restrict each to the objects of its own node.
+    """
+    return cluster_rules(NODE_CONTROLLERS, namespace)  # They publish room, and need no CSIDriver for that.
+
+
+def namespace_rules(
+    controllers: Collection[str],
+    secrets: Iterable[str] = (),
+    *,
+    leases: Iterable[str] = (LEASE,),
+    publishing: bool = False,
+) -> list[Rule]:
+    """Return the rules of a Role in our namespace. secrets: names from the options. publishing: the room of some driver
+    is published. leases: names; empty = any, for processes of nodes.
+
+    RBAC cannot restrict a create to a name.
+    """
+    base = [
+        Rule("coordination.k8s.io", "leases", ("create",)),
+        Rule("coordination.k8s.io", "leases", ("get", "patch"), tuple(leases)),
+        Rule("", "secrets", ("create",)),
+        secret_rule({SEAL_SECRET, *secrets}),
+    ]
+    where = {"", *(("cluster",) if leases else ()), *(("publishing",) if publishing else ())}
+    # What a reclaimer does comes first, and a publisher of room before those that only read it.
+    chosen = _of(sorted(controllers, reverse=True))
+    return _merged([*base, *(rule for rule in chosen if rule.ours and rule.where in where)])
+
+
+def _of(controllers: Iterable[str]) -> Iterator[Rule]:
+    """Yield the rules of these controllers."""
+    permissions = {duty.option: duty.permissions for duty in duties.DUTIES}
+    for name in controllers:
+        yield from permissions.get(name, ())
+
+
+def secret_rule(names: Iterable[str]) -> Rule:
+    """Allow to get these Secrets and no others; no list and no watch, which RBAC cannot restrict to names."""
+    return Rule("", "secrets", ("get",), tuple(sorted(names)))
+
+
+def named_secrets(configuration: Configuration) -> dict[str, set[str]]:
+    """Map namespaces to the names of the Secrets that options refer to, as secret:NAMESPACE/NAME/KEY."""
+    named: dict[str, set[str]] = {}
+    options = [settings.options for settings in configuration.drivers or ()]
+    options += [settings.options for settings in configuration.extensions]
+    for given in options:
+        for value in given.values():
+            try:
+                secret = Secret(value.strip() if isinstance(value, str) else "")
+            except ValueError:
+                continue
+            if secret.place is SecretPlace.KUBERNETES:
+                namespace, _, name = secret.where.partition("/")
+                named.setdefault(namespace, set()).add(name)
+    return named
+
+
+def _merged(rules: Iterable[Rule]) -> list[Rule]:
+    """Merge into one rule per resource and names, with all verbs, in the order in which resources first appear."""
+    verbs: dict[tuple[str, str, tuple[str, ...]], dict[str, None]] = {}
+    for rule in rules:
+        verbs.setdefault((rule.group, rule.resource, rule.names), {}).update(dict.fromkeys(rule.verbs))
+    return [Rule(group, resource, tuple(all_verbs), named) for (group, resource, named), all_verbs in verbs.items()]
 
 
 def quota(namespace: str) -> Json:

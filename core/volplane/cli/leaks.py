@@ -149,20 +149,11 @@ def _findings(console: Console, findings: Iterable[Mapping[str, Any]]) -> None:
     if not ordered:
         console.line("nothing found")
         return
-    rows = [
-        (
-            each["verdict"],
-            each["driver"],
-            each["handle"] or "-",
-            each["volume"] or "-",
-            size_text(each["capacity_bytes"]),
-            age_text(each["age_seconds"]),
-            each["first_seen"],
-            "yes" if each["confirmed"] else "no",
-            each["detail"],
-        )
-        for each in ordered[:MOST_ROWS]
-    ]
+    rows = []
+    for each in ordered[:MOST_ROWS]:
+        names = (each["verdict"], each["driver"], each["handle"] or "-", each["volume"] or "-")
+        seen = (each["first_seen"], "yes" if each["confirmed"] else "no", each["detail"])
+        rows.append((*names, size_text(each["capacity_bytes"]), age_text(each["age_seconds"]), *seen))
     console.table(("VERDICT", "DRIVER", "HANDLE", "VOLUME", "SIZE", "AGE", "FIRST SEEN", "CONFIRMED", "DETAIL"), rows)
     if len(ordered) > MOST_ROWS:
         console.note(f"and {len(ordered) - MOST_ROWS} more; -o json shows all")
@@ -170,20 +161,17 @@ def _findings(console: Console, findings: Iterable[Mapping[str, Any]]) -> None:
 
 def _checks(console: Console, drivers: Iterable[Mapping[str, Any]]) -> None:
     for each in drivers:
-        name = each["driver"]
+        name, error, checked_at = each["driver"], each["error"], each["checked_at"]
         if each["can_list"] is False:
             console.note(f"driver {name} cannot list its assets: nothing is known of them")
-        elif each["error"] and each["checked_at"] is None:
-            console.note(f"driver {name} could not be checked yet: {each['error']}")
-        elif each["error"]:
-            console.note(
-                f"driver {name}: the last check failed: {each['error']}; the last complete one was at "
-                f"{each['checked_at']}"
-            )
-        elif each["checked_at"] is None:
+        elif error and checked_at is None:
+            console.note(f"driver {name} could not be checked yet: {error}")
+        elif error:
+            console.note(f"driver {name}: the last check failed: {error}; the last complete one was at {checked_at}")
+        elif checked_at is None:
             console.note(f"driver {name} has not been checked yet")
         else:
-            console.note(f"driver {name} was checked at {each['checked_at']}")
+            console.note(f"driver {name} was checked at {checked_at}")
 
 
 def adopt(

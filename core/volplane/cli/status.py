@@ -32,29 +32,37 @@ def status(
     """
     answer, volumes, claims = asyncio.run(_read(kubeconfig, http))
     console = Console()
-    waiting = _waiting(claims, volumes, (answer or {}).get("reasons", {}))
+    told = answer or {}
+    operations: list[Mapping[str, Any]] = told.get("operations", [])
+    waiting = _waiting(claims, volumes, told.get("reasons", {}))
+    counts = {"volumes": _counted(volumes), "claims": _counted(claims)}
     if output is Output.TEXT:
         _drivers(console, answer, http)
-        _phases(console, volumes, claims)
+        console.heading("Objects")
+        found = {word: sorted(counted.items()) or [("-", 0)] for word, counted in counts.items()}
+        rows = [(word, phase, str(count)) for word, phases in found.items() for phase, count in phases]
+        console.table(("KIND", "PHASE", "COUNT"), rows)
         if waiting:
             console.heading("Waiting")
             console.table(("KIND", "NAME", "PHASE", "REASON"), waiting[:MOST_ROWS])
         if len(waiting) > MOST_ROWS:
             console.note(f"and {len(waiting) - MOST_ROWS} more; -o json shows all")
-        _operations(console, (answer or {}).get("operations", []))
+        if operations:
+            console.heading("Operations")
+            shown = [(each["name"], each["driver"], each["phase"], each["error"] or "-") for each in operations]
+            console.table(("NAME", "DRIVER", "PHASE", "LAST ERROR"), shown[:MOST_ROWS])
     else:
         names = ("kind", "name", "phase", "reason")
         content = {
             "controller": answer is not None,
-            "leads": (answer or {}).get("leads", False),
-            "drivers": (answer or {}).get("drivers", []),
-            "volumes": _counted(volumes),
-            "claims": _counted(claims),
+            "leads": told.get("leads", False),
+            "drivers": told.get("drivers", []),
+            **counts,
             "waiting": [dict(zip(names, row, strict=True)) for row in waiting],
-            "operations": (answer or {}).get("operations", []),
+            "operations": operations,
         }
         console.data(content, output)
-    if not all(driver["healthy"] for driver in (answer or {}).get("drivers", [])):
+    if not all(driver["healthy"] for driver in told.get("drivers", [])):
         raise typer.Exit(1)
 
 
@@ -88,14 +96,6 @@ def _counted(items: Iterable[Volume | Claim]) -> Mapping[str, int]:
     return Counter("Terminating" if item.terminating else item.status.phase or "Pending" for item in items)
 
 
-def _phases(console: Console, volumes: Iterable[Volume], claims: Iterable[Claim]) -> None:
-    console.heading("Objects")
-    rows = []
-    for word, items in (("volumes", volumes), ("claims", claims)):
-        rows += [(word, phase, str(count)) for phase, count in sorted(_counted(items).items())] or [(word, "-", "0")]
-    console.table(("KIND", "PHASE", "COUNT"), rows)
-
-
 def _waiting(
     claims: Iterable[Claim], volumes: Iterable[Volume], reasons: Mapping[str, Mapping[str, str]]
 ) -> list[tuple[str, str, str, str]]:
@@ -117,11 +117,3 @@ def _waiting(
             why = reasons.get("volumes", {}).get(volume.key, volume.status.message or "-")
             rows.append(("volume", volume.key, phase, why))
     return rows
-
-
-def _operations(console: Console, operations: list[Mapping[str, Any]]) -> None:
-    if not operations:
-        return
-    console.heading("Operations")
-    rows = [(item["name"], item["driver"], item["phase"], item["error"] or "-") for item in operations[:MOST_ROWS]]
-    console.table(("NAME", "DRIVER", "PHASE", "LAST ERROR"), rows)

@@ -1,6 +1,6 @@
 """The duties of a process, and what follows from the list: names of `--controllers`, defaults, labels of the namespace.
 
-A new duty is one line here. `volplane.process.assembly` makes its controllers, `volplane.cli.rbac` its rules.
+A new duty is one line here. `volplane.process.assembly` makes its controllers, `volplane.cli.installation` its rules.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from api_fields import unknown_fields, unknown_fields_of_object
+from volplane.cli.installation import cluster_rules, namespace_rules
 from volplane.cli.main import main
-from volplane.cli.rbac import cluster_rules, namespace_rules
 from volplane.controller.config import ScrubberSettings, parse_configuration
 from volplane.kube.objects import Volume
 from volplane.process.duties import ALL_CONTROLLERS
