@@ -1,9 +1,13 @@
-"""`volplane explain KIND NAME`: why an object is in its state, and what happens next."""
+"""`volplane explain KIND NAME`: why an object is in its state, and what happens next.
+
+`volplane status`: drivers, volumes, claims and operations, and why some of them wait.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -27,11 +31,12 @@ from volplane.controller.config import Configuration, read_configuration
 from volplane.errors import ApiError, ConfigurationError
 from volplane.explain.explain import Explanation, explain_attachment
 from volplane.explain.explain_pod import read_pod
-from volplane.kube.kinds import ATTACHMENTS
-from volplane.process.duties import DEFAULT_CONTROLLERS, parse_controllers
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, VOLUMES
+from volplane.kube.objects import Claim, Volume
+from volplane.process.duties import CHANGES, DEFAULT_CONTROLLERS, parse_controllers
 from volplane.process.process import Options, read_control_plane
 
-__all__ = ["explain"]
+__all__ = ["explain", "status"]
 
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "claim": ("pvc", "pvcs", "claim", "claims", "persistentvolumeclaim", "persistentvolumeclaims"),
@@ -43,6 +48,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
 """Kind to its names on the command line, as kubectl knows them."""
 WORDS: Final = ("class", "pod", "pv", "pvc", "volumeattachment")
 NAMESPACED: Final = frozenset({"claim", "pod"})
+MOST_ROWS: Final = 50
 PARTS: Final = (("Where it stands", "situation"), ("What was tried", "tried"), ("What happens next", "next"))
 
 
@@ -72,7 +78,13 @@ def explain(
     console = Console()
     if output is Output.TEXT:
         for each in explanations:
-            _show(console, each, titled=len(explanations) > 1)
+            if len(explanations) > 1:
+                console.heading(f"{each['kind']} {each['name']}")
+            for heading, part in PARTS:
+                if each[part]:
+                    console.heading(heading)
+                for sentence in each[part]:
+                    console.sentence(sentence)
         for note in notes:
             console.note(note)
     else:
@@ -149,11 +161,95 @@ class _Asker:
             return explanations, (note, *doubts)
 
 
-def _show(console: Console, answer: Mapping[str, Any], *, titled: bool) -> None:
-    if titled:
-        console.heading(f"{answer['kind']} {answer['name']}")
-    for heading, part in PARTS:
-        if answer[part]:
-            console.heading(heading)
-            for sentence in answer[part]:
-                console.sentence(sentence)
+def status(
+    *, kubeconfig: Kubeconfig = None, http: ControllerAddress = "127.0.0.1:9809", output: OutputFormat = Output.TEXT
+) -> None:
+    """Show drivers, volumes and claims by phase, running operations, and what waits for what.
+
+    Objects are read from the cluster; drivers, operations and reasons from the controller process, where one answers.
+    Exit code 1 if a driver cannot be used.
+    """
+    answer, volumes, claims = asyncio.run(_read(kubeconfig, http))
+    console = Console()
+    told = answer or {}
+    operations: list[Mapping[str, Any]] = told.get("operations", [])
+    waiting = _waiting(claims, volumes, told.get("reasons", {}))
+    counts = {"volumes": _counted(volumes), "claims": _counted(claims)}
+    if output is Output.TEXT:
+        _drivers(console, answer, http)
+        console.heading("Objects")
+        found = {word: sorted(counted.items()) or [("-", 0)] for word, counted in counts.items()}
+        rows = [(word, phase, str(count)) for word, phases in found.items() for phase, count in phases]
+        console.table(("KIND", "PHASE", "COUNT"), rows)
+        if waiting:
+            console.heading("Waiting")
+            console.table(("KIND", "NAME", "PHASE", "REASON"), waiting[:MOST_ROWS])
+        if len(waiting) > MOST_ROWS:
+            console.note(f"and {len(waiting) - MOST_ROWS} more; -o json shows all")
+        if operations:
+            console.heading("Operations")
+            shown = [(each["name"], each["driver"], each["phase"], each["error"] or "-") for each in operations]
+            console.table(("NAME", "DRIVER", "PHASE", "LAST ERROR"), shown[:MOST_ROWS])
+    else:
+        names = ("kind", "name", "phase", "reason")
+        content = {
+            "controller": answer is not None,
+            "leads": told.get("leads", False),
+            "drivers": told.get("drivers", []),
+            **counts,
+            "waiting": [dict(zip(names, row, strict=True)) for row in waiting],
+            "operations": operations,
+        }
+        console.data(content, output)
+    if not all(driver["healthy"] for driver in told.get("drivers", [])):
+        raise typer.Exit(1)
+
+
+async def _read(kubeconfig: Path | None, address: str) -> tuple[Mapping[str, Any] | None, list[Volume], list[Claim]]:
+    """Return the answer of the controller, if there is one, and the cluster's volumes and claims."""
+    answer = await ask(address, "/status")
+    async with cluster_client(kubeconfig) as client:
+        claims = (await client.list(CLAIMS)).items
+        return answer, list((await client.list(VOLUMES)).items), list(claims)
+
+
+def _drivers(console: Console, answer: Mapping[str, Any] | None, address: str) -> None:
+    console.heading("Drivers")
+    if answer is None:
+        console.note(f"no controller answers at {address}; --http names another address")
+        return
+    if not answer["leads"]:
+        console.note("this process waits for the lease; another one works")
+    rows = [
+        (each["name"], each["backend"], "hung" if each["hung"] else each["state"], each["error"] or "-")
+        for each in answer["drivers"]
+    ]
+    if rows:
+        console.table(("NAME", "BACKEND", "STATE", "PROBLEM"), rows)
+    elif answer["leads"]:
+        console.note("none is configured; `volplane plugins` shows what is installed")
+
+
+def _counted(items: Iterable[Volume | Claim]) -> Mapping[str, int]:
+    """Count the objects by phase."""
+    return Counter("Terminating" if item.terminating else item.status.phase or "Pending" for item in items)
+
+
+def _waiting(
+    claims: Iterable[Claim], volumes: Iterable[Volume], reasons: Mapping[str, Mapping[str, str]]
+) -> list[tuple[str, str, str, str]]:
+    """List claims that are not bound or wait for a change, and failed or released volumes, with the reasons."""
+    rows = []
+    for claim in claims:
+        phase = "Terminating" if claim.terminating else claim.status.phase
+        if phase != "Bound":
+            rows.append(("claim", claim.key, phase, reasons.get("claims", {}).get(claim.key, "-")))
+            continue
+        found = [reasons.get(changes, {}).get(claim.key) for changes in CHANGES]
+        rows += [("claim", claim.key, phase, why) for why in found if why is not None]
+    for volume in volumes:
+        phase = "Terminating" if volume.terminating else volume.status.phase
+        if phase in ("Failed", "Released", "Terminating"):
+            why = reasons.get("volumes", {}).get(volume.key, volume.status.message or "-")
+            rows.append(("volume", volume.key, phase, why))
+    return rows

@@ -68,14 +68,11 @@ async def _report(console: Console, address: str, only: Mapping[str, str], *, ch
         report = await _check(console, address, only["driver"])
     if fix:
         report = await require_answer(address, "/leaks/fix", chosen, method="POST")
-        report = await _poll(
-            console,
-            address,
-            report,
-            "deleting orphans",
-            running=lambda now: [each for each in now["repairs"] if each["state"] == "running"],
-            seconds=FIX_SECONDS,
-        )
+
+        def running(now: Report) -> Rows:
+            return [each for each in now["repairs"] if each["state"] == "running"]
+
+        report = await _poll(console, address, report, "deleting orphans", running=running, seconds=FIX_SECONDS)
     else:
         report = {**report, "repairs": []}
     wanted = {

@@ -63,7 +63,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "run": Command("Run the controllers for a cluster"),
         "dev": Command("Run a whole small cluster on this machine, for kubectl", "dev"),
         "explain": Command("Tell why a claim is where it is, and what happens next"),
-        "status": Command("Show drivers, volumes and claims, and what waits for what"),
+        "status": Command("Show drivers, volumes and claims, and what waits for what", module="explain"),
         "leaks": Command("Show what is left on the backends, or missing there, and delete orphans"),
         "drain": Command("Show what volplane holds, and release it before leaving a cluster"),
         "adopt": Command("After a restore: take over the former cluster's assets", module="leaks"),

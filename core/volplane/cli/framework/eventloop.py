@@ -25,6 +25,25 @@ def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
     SIGINT, else what `main` raises.
     """
     received: list[signal.Signals] = []
+
+    async def with_signals() -> None:
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+        def stopped(number: signal.Signals) -> None:
+            received.append(number)
+            stop.set()
+            for each in SIGNALS:
+                loop.remove_signal_handler(each)
+                signal.signal(each, lambda last, _frame: os._exit(128 + last))
+
+        for number in SIGNALS:
+            loop.add_signal_handler(number, stopped, number)
+        try:
+            await main(stop)
+        finally:
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
+
     factory: Callable[[], asyncio.AbstractEventLoop] | None = None
     if importlib.util.find_spec("uvloop") is not None:
         import uvloop  # noqa: PLC0415 - an optional extra
@@ -32,7 +51,7 @@ def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
         factory = uvloop.new_event_loop
     try:
         with _rare_collection(), asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(_with_signals(main, received))
+            runner.run(with_signals())
     except Exception as failure:
         if signal.SIGINT in received:
             raise KeyboardInterrupt from failure
@@ -58,26 +77,3 @@ def _rare_collection() -> Iterator[None]:
         if not frozen_before:
             gc.unfreeze()
         gc.set_threshold(*before)
-
-
-async def _with_signals(
-    main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], received: list[signal.Signals]
-) -> None:
-    """Run `main` with an event that the first signal sets, and append that signal to `received`."""
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-
-    def stopped(number: signal.Signals) -> None:
-        received.append(number)
-        stop.set()
-        for each in SIGNALS:
-            loop.remove_signal_handler(each)
-            signal.signal(each, lambda last, _frame: os._exit(128 + last))
-
-    for number in SIGNALS:
-        loop.add_signal_handler(number, stopped, number)
-    try:
-        await main(stop)
-    finally:
-        for number in SIGNALS:
-            loop.remove_signal_handler(number)
