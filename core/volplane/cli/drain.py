@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -306,12 +305,17 @@ async def _drain(
         gone = await work.node_is_gone(client)
         if not gone:
             await _check_controllers(client, work.namespace, address, mode)
-        async with _recorder(client) as recorder:
+        recorder = EventRecorder(client, instance=f"drain@{socket.gethostname()}", now=lambda: datetime.now(UTC))
+        writing = asyncio.ensure_future(recorder.run())
+        try:
             if mode == "release":
                 await work.release(console, client, recorder)
                 left: Sequence[Leftover] = [Leftover(held=each, by=(each.why,)) for _, each in await work.find(client)]
             else:
                 left = await work.delete(console, client, recorder, address, gone=gone)
+        finally:
+            await recorder.close(EVENT_SECONDS)
+            await writing
         if gone:
             console.note(f"what they were is left on the disks of {work.node}: erase these before they are used again")
         _report(console, left)
@@ -345,18 +349,6 @@ async def _check_controllers(client: Client, namespace: str, address: str, mode:
             f"no controller is at work (by the lease in namespace {namespace}, and at {address}): nobody would "
             "delete the assets. Start it, or use --release"
         )
-
-
-@asynccontextmanager
-async def _recorder(client: Client) -> AsyncIterator[EventRecorder]:
-    """Yield a recorder that writes events until the block ends."""
-    recorder = EventRecorder(client, instance=f"drain@{socket.gethostname()}", now=lambda: datetime.now(UTC))
-    writing = asyncio.ensure_future(recorder.run())
-    try:
-        yield recorder
-    finally:
-        await recorder.close(EVENT_SECONDS)
-        await writing
 
 
 def _report(console: Console, left: Sequence[Leftover]) -> None:

@@ -10,7 +10,7 @@ tests/integration/test_permissions.py runs them and compares their requests with
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,37 +122,28 @@ def documents(wanted: Installation) -> Iterator[Json]:
 
 
 def _accounts(wanted: Installation, parsed: Configuration, *, distributed: bool) -> Iterator[Json]:
+    """Yield the service accounts, each with its roles and their bindings."""
+    namespace, secrets = wanted.namespace, named_secrets(parsed)
+    ours = secrets.get(namespace, ())
     publishing = any(driver.distributed or driver.storage_capacity for driver in parsed.drivers or ())
-    everywhere = cluster_rules(wanted.controllers, wanted.namespace, distributed=publishing)
-    secrets = named_secrets(parsed)
-    ours = secrets.get(wanted.namespace, ())
-    here = namespace_rules(wanted.controllers, ours, publishing=publishing)
-    yield from account(NAME, wanted.namespace, everywhere, here, secrets)
+    everywhere = cluster_rules(wanted.controllers, namespace, distributed=publishing)
+    accounts = [(NAME, everywhere, namespace_rules(wanted.controllers, ours, publishing=publishing))]
     if distributed:
         there = namespace_rules(NODE_CONTROLLERS, ours, leases=(), publishing=True)
-        yield from account(NODE_NAME, wanted.namespace, node_cluster_rules(wanted.namespace), there, secrets)
-
-
-def account(
-    name: str, namespace: str, everywhere: list[Rule], here: list[Rule], secrets: Mapping[str, Collection[str]]
-) -> Iterator[Json]:
-    """Yield a service account with its roles. secrets: namespace -> names, of those that it may read."""
-    yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(namespace, name)}
-    yield from role("ClusterRole", name, "", [rule.body() for rule in everywhere], namespace)
-    yield from role("Role", name, namespace, [rule.body() for rule in here], namespace)
-    for other, names in sorted(secrets.items()):
-        if other != namespace:
-            yield from role("Role", name, other, [secret_rule(names).body()], namespace)
-
-
-def role(kind: str, name: str, place: str, rules: Any, namespace: str) -> Iterator[Json]:
-    """Return a Role in namespace `place`, or a ClusterRole, and its binding to our account `name` in `namespace`."""
-    group = "rbac.authorization.k8s.io"
-    metadata = {key: value for key, value in _metadata(place, name).items() if value}
-    subjects = [{"kind": "ServiceAccount", "name": name, "namespace": namespace}]
-    yield {"apiVersion": f"{group}/v1", "kind": kind, "metadata": metadata, "rules": rules}
-    binding = {"apiVersion": f"{group}/v1", "kind": f"{kind}Binding", "metadata": metadata}
-    yield {**binding, "roleRef": {"apiGroup": group, "kind": kind, "name": name}, "subjects": subjects}
+        accounts.append((NODE_NAME, node_cluster_rules(namespace), there))
+    for name, everywhere, here in accounts:
+        yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(namespace, name)}
+        roles = [("ClusterRole", "", everywhere), ("Role", namespace, here)]
+        # Options may name Secrets of other namespaces.
+        others = sorted((place, names) for place, names in secrets.items() if place != namespace)
+        for kind, place, rules in (*roles, *(("Role", place, [secret_rule(names)]) for place, names in others)):
+            group = "rbac.authorization.k8s.io"
+            metadata = {key: value for key, value in _metadata(place, name).items() if value}
+            head = {"apiVersion": f"{group}/v1", "kind": kind, "metadata": metadata}
+            yield {**head, "rules": [rule.body() for rule in rules]}
+            subjects = [{"kind": "ServiceAccount", "name": name, "namespace": namespace}]
+            reference = {"apiGroup": group, "kind": kind, "name": name}
+            yield {**head, "kind": f"{kind}Binding", "roleRef": reference, "subjects": subjects}
 
 
 def cluster_rules(controllers: Collection[str], namespace: str, *, distributed: bool = False) -> list[Rule]:

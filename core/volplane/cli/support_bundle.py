@@ -29,26 +29,19 @@ from volplane.cli.controller_client import ControllerAddress, ask, cluster_clien
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import DEFAULT_NAMESPACE, ConfigFile, Kubeconfig, OurNamespace, path_option
 from volplane.errors import ApiError, ConfigurationError, VolplaneError
+from volplane.kube import kinds
 from volplane.kube.client import Client
 from volplane.kube.events import EVENTS
-from volplane.kube.kinds import (
-    ATTACHMENTS,
-    CLAIMS,
-    CSI_DRIVERS,
-    CSI_NODES,
-    LEASES,
-    PODS,
-    STORAGE_CLASSES,
-    VOLUME_ATTRIBUTES_CLASSES,
-    VOLUMES,
-    Kind,
-)
+from volplane.kube.kinds import Kind
 from volplane.secret import HIDDEN, redacted
 
 __all__ = ["support_bundle", "without_secrets"]
 
 
-KINDS: Final = (VOLUMES, CLAIMS, STORAGE_CLASSES, VOLUME_ATTRIBUTES_CLASSES, ATTACHMENTS, CSI_DRIVERS, CSI_NODES)
+KINDS: Final = (
+    *(kinds.VOLUMES, kinds.CLAIMS, kinds.STORAGE_CLASSES, kinds.VOLUME_ATTRIBUTES_CLASSES),
+    *(kinds.ATTACHMENTS, kinds.CSI_DRIVERS, kinds.CSI_NODES),
+)
 OF_STORAGE: Final = frozenset({"PersistentVolume", "PersistentVolumeClaim", "StorageClass"})
 """Kinds of objects whose events are read."""
 PAGE: Final = 500
@@ -168,13 +161,13 @@ async def _ask_controller(bundle: Bundle, address: str) -> None:
 async def _read_cluster(bundle: Bundle, client: Client, namespace: str) -> None:
     bundle.add_json("cluster/version.json", json.loads(await client.raw("/version")))
     wanted: list[tuple[Kind[Any], str]] = [(kind, "") for kind in KINDS]
-    wanted += [(PODS, namespace), (LEASES, namespace), (EVENTS, "")]
+    wanted += [(kinds.PODS, namespace), (kinds.LEASES, namespace), (EVENTS, "")]
     pods: Sequence[Any] = ()
     for kind, place in wanted:
         items = await _items(bundle, client, kind, place)
         if items is None:
             continue
-        if kind is PODS:
+        if kind is kinds.PODS:
             pods = items
         if kind is EVENTS:
             items = [
