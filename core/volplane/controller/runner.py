@@ -206,8 +206,10 @@ class Runner:
                 # are.
                 self.queue.seen(key)
             action = self.decide(key, reads)
+            if isinstance(action, Run) and written:
+                action = msgspec.structs.replace(action, live=True)
             if isinstance(action, Wait | Settled | Run):
-                return self._end_pass(key, action, written=written)
+                return self._end_pass(key, action)
             try:
                 await self._perform(key, action, reads)
                 written = isinstance(action, Patch | Delete) and action.kind is self.kind and action.target.key == key
@@ -244,24 +246,20 @@ class Runner:
         for event in action.events:
             self.recorder.record(event)
 
-    def _end_pass(self, key: str, action: Wait | Settled | Run, *, written: bool) -> str:
-        """Perform what ends a pass; return how it ended, for metrics.
-
-        written: whether the last step was a write of this object, which the server answered.
-        """
+    def _end_pass(self, key: str, action: Wait | Settled | Run) -> str:
+        """Perform what ends a pass; return how it ended, for metrics."""
         if isinstance(action, Run):
-            run = msgspec.structs.replace(action, live=True) if written else action
             try:
-                self.start_operation(run, lambda: self.queue.add(key))
+                self.start_operation(action, lambda: self.queue.add(key))
             except OperationInProgress:
-                self.reasons[key] = f"another operation holds {run.asset}"
+                self.reasons[key] = f"another operation holds {action.asset}"
             except BackoffError as error:
                 self.reasons[key] = str(error)
             except OperationError as error:
                 self.reasons[key] = str(error)
                 self.queue.retry(key, backoff.REGISTRY_CLOSED)
             else:
-                self.reasons[key] = started(run.name)
+                self.reasons[key] = started(action.name)
             return "operation"
         for event in action.events:
             self.recorder.record(event)

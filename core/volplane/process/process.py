@@ -258,9 +258,7 @@ class ControllerProcess:
             log.warning(text, ", ".join(sorted(missing)))
 
     def _say_who_is_left_out(self, recorder: EventRecorder) -> None:
-        """Tell in log and event which drivers the last leader served and this one does not, as after an upgrade that
-        removes one, or where two processes of one lease are configured differently.
-        """
+        """Say in log and event which drivers the last leader served and this one does not, as after an upgrade."""
         lock = self._lock
         if lock is None or lock.taken is None or not (missing := drivers_of(lock.former) - self._loaded.names):
             return
