@@ -46,7 +46,7 @@ CHECKSUM = "checksum/config"
 CENTRAL_PRIORITY = "system-cluster-critical"
 NODE_PRIORITY = "system-node-critical"
 """Priority classes that every cluster has. A claim of a pod of any priority may wait for us, so that ours is above all
-that users may give; the kubelet also evicts and shuts down these two classes last. See `quota`.
+that users may give; the kubelet also evicts and shuts down these two classes last. See `_admission`.
 """
 ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
 """What root needs to give directories to users, and to remove what pods of any user have written there."""
@@ -95,11 +95,7 @@ def documents(wanted: Installation) -> Iterator[Json]:
     yield from _accounts(wanted, parsed, distributed=distributed)
     data = {"volplane.yaml": wanted.configuration}
     yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(namespace), "data": data}
-    if wanted.network_policies:
-        yield from network_policies(namespace)
-    yield quota(namespace)
-    if wanted.replicas > 1:
-        yield disruption_budget(namespace)
+    yield from _admission(wanted)
     # The process reads the file when it starts: pods are replaced when it changes.
     checksum = hashlib.sha256(wanted.configuration.encode()).hexdigest()
     arguments = (
@@ -116,7 +112,11 @@ def documents(wanted: Installation) -> Iterator[Json]:
         agent["env"] = [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
         yield daemon_set(wanted, agent, checksum)
     if wanted.monitoring:
-        yield pod_monitor(namespace)
+        # Prometheus scrapes all processes. The kind comes with the Prometheus operator.
+        ours = {"key": "app.kubernetes.io/name", "operator": "In", "values": [NAME, NODE_NAME]}
+        endpoints = [{"port": "http", "path": "/metrics"}]
+        spec = {"selector": {"matchExpressions": [ours]}, "podMetricsEndpoints": endpoints}
+        yield _object("monitoring.coreos.com/v1", "PodMonitor", namespace, spec)
     if wanted.storage_classes:
         yield from storage_classes([driver.name for driver in parsed.drivers or ()])
 
@@ -225,42 +225,28 @@ def _merged(rules: Iterable[Rule]) -> list[Rule]:
     return [Rule(group, resource, tuple(all_verbs), named) for (group, resource, named), all_verbs in verbs.items()]
 
 
-def quota(namespace: str) -> Json:
-    """Allow the priority classes of our pods.
-
-    A cluster may keep them to namespaces that have a quota for them (ResourceQuota admission, `limitedResources`), as
-    GKE does. kube-system always has one, other namespaces bring their own. The number never binds.
-    """
+def _admission(wanted: Installation) -> Iterator[Json]:
+    """Yield what restricts and protects our pods: network policies, a quota of their priority, a disruption budget."""
+    namespace = wanted.namespace
+    if wanted.network_policies:
+        # The controllers take traffic to their one port. Where they go to (API server, storage systems) depends on the
+        # cluster and the backends. Scrubber pods have no traffic at all.
+        ingress = [{"ports": [{"protocol": "TCP", "port": PORT}]}]
+        ours = {"podSelector": {"matchLabels": LABELS}, "policyTypes": ["Ingress"], "ingress": ingress}
+        yield _object("networking.k8s.io/v1", "NetworkPolicy", namespace, ours)
+        scrubbers = {"matchLabels": {"app.kubernetes.io/name": SCRUBBER}}
+        nothing = {"podSelector": scrubbers, "policyTypes": ["Ingress", "Egress"]}
+        yield _object("networking.k8s.io/v1", "NetworkPolicy", namespace, nothing, SCRUBBER)
+    # A cluster may keep the priority classes of our pods to namespaces that have a quota for them (ResourceQuota
+    # admission, `limitedResources`), as GKE does. kube-system always has one, other namespaces bring their own. The
+    # number never binds.
     classes = {"scopeName": "PriorityClass", "operator": "In", "values": [CENTRAL_PRIORITY, NODE_PRIORITY]}
-    spec = {"hard": {"pods": "1G"}, "scopeSelector": {"matchExpressions": [classes]}}
-    return _object("v1", "ResourceQuota", namespace, spec, "volplane-critical")
-
-
-def disruption_budget(namespace: str) -> Json:
-    """Let one replica be evicted at a time, and always one that is not ready, which must not block a drain."""
-    spec = {"maxUnavailable": 1, "selector": {"matchLabels": LABELS}, "unhealthyPodEvictionPolicy": "AlwaysAllow"}
-    return _object("policy/v1", "PodDisruptionBudget", namespace, spec)
-
-
-def pod_monitor(namespace: str) -> Json:
-    """Let Prometheus scrape all processes. The kind comes with the Prometheus operator."""
-    ours = {"key": "app.kubernetes.io/name", "operator": "In", "values": [NAME, NODE_NAME]}
-    endpoints = [{"port": "http", "path": "/metrics"}]
-    spec = {"selector": {"matchExpressions": [ours]}, "podMetricsEndpoints": endpoints}
-    return _object("monitoring.coreos.com/v1", "PodMonitor", namespace, spec)
-
-
-def network_policies(namespace: str) -> Iterator[Json]:
-    """Restrict the controllers to traffic to their one port, and scrubber pods to no traffic at all.
-
-    Where the controllers go to (API server, storage systems) depends on the cluster and the backends.
-    """
-    ingress = [{"ports": [{"protocol": "TCP", "port": PORT}]}]
-    ours = {"podSelector": {"matchLabels": LABELS}, "policyTypes": ["Ingress"], "ingress": ingress}
-    yield _object("networking.k8s.io/v1", "NetworkPolicy", namespace, ours)
-    scrubbers = {"matchLabels": {"app.kubernetes.io/name": SCRUBBER}}
-    nothing = {"podSelector": scrubbers, "policyTypes": ["Ingress", "Egress"]}
-    yield _object("networking.k8s.io/v1", "NetworkPolicy", namespace, nothing, SCRUBBER)
+    quota = {"hard": {"pods": "1G"}, "scopeSelector": {"matchExpressions": [classes]}}
+    yield _object("v1", "ResourceQuota", namespace, quota, "volplane-critical")
+    if wanted.replicas > 1:
+        # One replica is evicted at a time, and always one that is not ready, which must not block a drain.
+        budget = {"maxUnavailable": 1, "selector": {"matchLabels": LABELS}, "unhealthyPodEvictionPolicy": "AlwaysAllow"}
+        yield _object("policy/v1", "PodDisruptionBudget", namespace, budget)
 
 
 def storage_classes(drivers: Sequence[str]) -> Iterator[Json]:

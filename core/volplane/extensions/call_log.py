@@ -18,17 +18,8 @@ __all__ = ["CallLog"]
 log = logging.getLogger(__name__)
 
 LOGGED: Final = (
-    "provision",
-    "delete",
-    "find",
-    "recycle",
-    "attach",
-    "detach",
-    "expand",
-    "modify",
-    "adopt",
-    "create_snapshot",
-    "delete_snapshot",
+    *("provision", "delete", "find", "recycle", "attach", "detach", "expand", "modify", "adopt"),
+    *("create_snapshot", "delete_snapshot"),
 )
 
 
