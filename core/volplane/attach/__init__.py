@@ -24,7 +24,7 @@ __all__ = ["ATTACHER", "ATTACH_DETACH", "CSI_DRIVER_OBJECTS"]
 
 def _attacher(_role: Role, deps: OperationDeps) -> Iterable[Controller]:
     if not deps.loaded.attaches:
-        return
+        return  # No driver here attaches.
     cluster, queue = deps.cluster, deps.queue("attacher")
 
     def of_driver(name: str) -> Iterator[str]:
@@ -51,7 +51,7 @@ def _csi_drivers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     attacher, capacity = role.runs("attacher"), role.runs("capacity")
     publishes = capacity and deps.loaded.publishes and not role.node_name
     if not publishes and not (attacher and deps.loaded.attaches):
-        return
+        return  # Nothing here needs the objects.
     cluster, queue = deps.cluster, deps.queue("csidrivers")
 
     def subscribe() -> None:

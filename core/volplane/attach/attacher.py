@@ -144,6 +144,7 @@ def _attach_step(attachment: VolumeAttachment, candidates: tuple[str, ...], clus
     node = cluster.nodes.get(attachment.spec.node_name)
     if node is None:
         return _cannot(attachment, "attach", f'node "{attachment.spec.node_name}" does not exist', cluster)
+    # What is being deleted must not be attached any more: its asset may go at any moment.
     if volume.terminating and not attachment.status.attached:
         return _cannot(attachment, "attach", f'PersistentVolume "{name}" is being deleted', cluster)
     # What is attached must be on record before the backend attaches it: else nothing could detach it.

@@ -138,7 +138,7 @@ def needs_attaching(unique: str, cluster: ClusterState) -> bool:
 def pairs_of_pod(pod: Pod, cluster: ClusterState) -> Iterator[Pair]:
     """Yield the pairs of a pod that is on a node, ended or not."""
     if not pod.spec.node_name:
-        return
+        return  # It is not known where it will need its volumes.
     for key in claims_of_pod(pod):
         claim = cluster.claims.get(key)
         volume = volume_of_claim(claim, cluster) if claim is not None else None
@@ -201,7 +201,7 @@ def pair_of_attachment(attachment: VolumeAttachment, cluster: ClusterState) -> P
         pair = Pair(node, unique_name(volume))
         return pair if pair.volume and pair.attachment == attachment.name else None
     if attachment.spec.source.persistent_volume_name is None or not named_by_controller(attachment):
-        return None
+        return None  # Another controller made it, and has to delete it.
     reported = cluster.nodes.get(node)
     for unique in (*listed_volumes(reported), *volumes_in_use(reported)) if reported is not None else ():
         pair = Pair(node, unique)

@@ -192,12 +192,12 @@ class AttacherHandlers:
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
         if old is not None and new is not None and old.terminating == new.terminating and old.uid == new.uid:
-            return
+            return  # Attaching depends on nothing else of a volume.
         for attachment in self.cluster.attachments.by_index("volume", (new or old or Volume()).name):
             self.attachments.enqueue(attachment.key)
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
         if old is not None and new is not None and old.spec.provider_id == new.spec.provider_id:
-            return
+            return  # It is the same machine.
         for attachment in self.cluster.attachments.by_index("node", (new or old or Node()).name):
             self.attachments.enqueue(attachment.key)

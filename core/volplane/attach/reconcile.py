@@ -177,7 +177,7 @@ class AttachDetach:
     def driver_changed(self, old: CsiDriver | None, new: CsiDriver | None) -> None:
         """Queue the volumes of a driver whose CSIDriver says otherwise now whether they need attaching."""
         if old is not None and new is not None and old.spec == new.spec:
-            return
+            return  # Its volumes need attaching as before, or not.
         prefix = f"{CSI_PREFIX}{(new or old or CsiDriver()).name}^"
         for volume in self.state.cluster.volumes.values():
             if unique_name(volume).startswith(prefix):

@@ -94,6 +94,7 @@ def modification_target(claim: Claim, volume: Volume) -> str:
     finished, unless the backend refuses it.
     """
     wanted, tried = claim.spec.volume_attributes_class_name or "", _tried(claim)
+    # A change that goes on may have been applied in part: it is finished unless another class is named.
     if wanted or tried.status == IN_PROGRESS:
         return wanted or tried.target_volume_attributes_class_name
     known = read_intent(ChangeIntent, volume.annotation(names.MODIFICATION))

@@ -181,7 +181,7 @@ class ExpandHandlers:
             self.cluster.progress.changes.forget((old.uid, MODIFY))
         reference = new.spec.claim_ref if new is not None else None
         if new is None or reference is None or not reference.uid:
-            return
+            return  # No claim is bound to it.
         claim = self.cluster.claims.get(reference.key)
         if claim is not None and (wants_more(claim) or notes_size_before(new)):
             self.resizer.enqueue(claim.key)
