@@ -82,10 +82,8 @@ def allowed_segments(storage_class: StorageClass) -> tuple[Segment, ...]:
 
 def owner_of_claim(claim: Claim, context: Context) -> Ownership:
     """Return the marks of the asset that is made for the claim."""
-    name = volume_name_of(claim)
-    return Ownership(
-        cluster_id=context.cluster_id, claim_uid=claim.uid, volume_name=name, generation=context.generation
-    )
+    cluster_id, name = context.cluster_id, volume_name_of(claim)
+    return Ownership(cluster_id=cluster_id, claim_uid=claim.uid, volume_name=name, generation=context.generation)
 
 
 def _modes(names_of_modes: list[str] | None) -> tuple[AccessMode, ...]:

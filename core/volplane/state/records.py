@@ -4,10 +4,8 @@ On a claim the record is sealed, because tenants may write claims: HMAC-SHA-256 
 with a key from a Secret of our namespace. A missing or broken seal reads as "outcome unknown", never as "nothing was
 done". Volumes and attachments are written by administrators and controllers only; their records carry no seal.
 
-`RecordConflicts` remembers what the caches show of writes over our records. A tenant may write claims. Another
-installation of volplane may serve a driver of the same name, with a sealing key and a Lease of its own. A process may
-run without an election beside one that was elected. The API server refuses none of these writes.
-`volplane.intents.record` decides what to do about them.
+`RecordConflicts` remembers what the caches show of writes over our records, which the API server does not refuse.
+`volplane.intents.record` names those who make them, and decides what to do.
 """
 
 from __future__ import annotations
