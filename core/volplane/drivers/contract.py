@@ -47,7 +47,6 @@ __all__ = [
     "driver_name_flaw",
     "extension_flaws",
     "info_flaws",
-    "is_special",
     "marks",
     "result_flaw",
     "schema_flaws",
@@ -120,15 +119,10 @@ def driver_name_flaw(name: str) -> str | None:
 # --- hooks ------------------------------------------------------------------------------------------------------------
 
 
-def is_special(attribute: str) -> bool:
-    """Tell whether Python reserves this name, such as `__init__`."""
-    return attribute.startswith("__") and attribute.endswith("__")
-
-
 def marks(plugin: object) -> tuple[Mark, ...]:
     """Return all marked attributes of `plugin` but special methods, without evaluating properties."""
     found = []
-    for attribute in sorted(name for name in dir(plugin) if not is_special(name)):
+    for attribute in sorted(name for name in dir(plugin) if not (name.startswith("__") and name.endswith("__"))):
         static = function = inspect.getattr_static(plugin, attribute, None)
         while isinstance(function, staticmethod | classmethod | types.MethodType):
             function = function.__func__

@@ -18,7 +18,7 @@ import pluggy
 
 from volplane._messages import one_line
 from volplane.assets import Done
-from volplane.drivers.contract import HOOKS, Plugin, is_special, result_flaw
+from volplane.drivers.contract import HOOKS, Plugin, result_flaw
 from volplane.drivers.parameters import class_parameters
 from volplane.errors import BackendError, InvalidArgument, OutcomeUnknown, PluginError, Unavailable, Unsupported
 from volplane.hookspecs import PROJECT, BackendSpec
@@ -115,16 +115,6 @@ class Extension:
     """Option -> secret."""
 
 
-class _PluginManager(pluggy.PluginManager):
-    """Skips names that cannot be hooks, which makes a driver in two thirds of the time."""
-
-    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
-        return None if is_special(name) else super().parse_hookimpl_opts(plugin, name)
-
-    def parse_hookspec_opts(self, module_or_class: Any, name: str) -> pluggy.HookspecOpts | None:
-        return super().parse_hookspec_opts(module_or_class, name) if name in HOOKS else None
-
-
 class Driver:
     """One backend instance and the extensions around it, with one typed method that calls any hook.
 
@@ -152,7 +142,7 @@ class Driver:
         """The secrets of the driver and of its extensions, by their names in messages."""
         for extension in extensions:
             self.secrets |= {f"option {o} of {extension.plugin}": secret for o, secret in extension.secrets.items()}
-        self._hooks = _PluginManager(PROJECT)
+        self._hooks = pluggy.PluginManager(PROJECT)
         self._hooks.add_hookspecs(BackendSpec)
         try:
             self._hooks.register(backend, name="backend")
