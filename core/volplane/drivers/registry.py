@@ -255,6 +255,7 @@ class DriverRegistry:
         if isinstance(made, BrokenDriver):
             self._broken[made.name] = made
         else:
+            # The processes of the nodes call its hooks: here they would act on the storage of another machine.
             self._distributed[made.name] = made.view
         self._note_started()
         self._changed(made.name)
