@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from integration.node_cluster import Cluster, pod
-from volplane.attach.desired import CSI_PREFIX, attachment_name
+from volplane.attach.desired import attachment_name
 from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NODES, VOLUMES
 from volplane.kube.objects import Claim
+from volplane.state.cluster_state import CSI_PREFIX
 from volplane_embedded.kubelet.attached_disks import disk_path
 from volplane_embedded.objects import PODS
 from volplane_testing.disks import DiskDirectory

@@ -11,8 +11,8 @@ from scenarios.backends import AttachingBackend
 from scenarios.faults import refusing
 from scenarios.harness import HEAD, Harness, Json
 from scenarios.references import place, resolved
-from volplane.attach.desired import Pair, csi_parts, pairs_of_pod, users_of
-from volplane.state.cluster_state import finished
+from volplane.attach.desired import Pair, pairs_of_pod, users_of
+from volplane.state.cluster_state import csi_parts, finished
 
 DRIVER = "fake.csi.volplane.test"
 ORDER = ("nodes", "pods", "claims", "volumes", "attachments")

@@ -209,7 +209,7 @@ def leave_the_scrubber_pod(stack: ExitStack) -> None:
         return release(dataclasses.replace(self, cluster=without_pods))
 
     replace(stack, Scrub, "_release", hasty)
-    replace(stack, recycle, "_remove_stray_pod", lambda *_: None)
+    replace(stack, whole, "remove_strays", lambda *_: None)
 
 
 def poll_what_is_kept(stack: ExitStack) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from unit.binding.objects import claim
 from volplane.assets import AccessMode, VolumeMode, VolumeSource
-from volplane.attach.desired import NODE_INDEX, VOLUME_INDEXES
+from volplane.attach.desired import NODE_INDEX
 from volplane.controller.actions import Action, LiveReads, Wait
 from volplane.controller.controller import Role
 from volplane.drivers.driver import DriverView
@@ -23,7 +23,7 @@ from volplane.process.duties import ALL_CONTROLLERS
 from volplane.reclaim import delete, recycle
 from volplane.roles import decisions
 from volplane.schemas import DriverInfo
-from volplane.state.cluster_state import CLAIM_INDEXES, POD_INDEXES, ClusterState
+from volplane.state.cluster_state import CLAIM_INDEXES, POD_INDEXES, VOLUME_INDEXES, ClusterState
 from volplane.state.records import Sealer
 
 DRIVER: Final = "disk.example.com"

@@ -11,13 +11,14 @@ from typing import Final
 
 from volplane.attach.attach_detach import AttachDetachState, waiting_nodes
 from volplane.attach.attacher import decide_attachment, decide_csi_driver
-from volplane.attach.desired import NODE_INDEX, VOLUME_INDEXES, count_volumes, wanted_or_attached
+from volplane.attach.desired import NODE_INDEX, count_volumes, wanted_or_attached
 from volplane.attach.operation import AttacherHandlers, AttachOperation, DetachOperation
 from volplane.attach.reconcile import AttachDetach
 from volplane.controller.controller import FOLLOW, READ, Controller, Duty, Role, Rule, Watch
 from volplane.intents.operation import OperationDeps
 from volplane.kube.names import PROVISIONED_BY
 from volplane.kube.objects import KubeObject
+from volplane.state.cluster_state import VOLUME_INDEXES
 
 __all__ = ["ATTACHER", "ATTACH_DETACH", "CSI_DRIVER_OBJECTS"]
 

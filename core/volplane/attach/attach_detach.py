@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 from volplane.attach.attacher import declared
 from volplane.attach.desired import (
     Pair,
-    csi_parts,
     elsewhere,
     is_managed,
     is_ready,
@@ -25,7 +24,6 @@ from volplane.attach.desired import (
     out_of_service,
     pair_of_attachment,
     pairs_wanted,
-    unique_name,
     users_of,
     volume_of_claim,
     volumes_in_use,
@@ -34,7 +32,7 @@ from volplane.controller.actions import Action, Create, Delete, EventRecord, Liv
 from volplane.kube import names
 from volplane.kube.kinds import ATTACHMENTS, NODES, PODS, VOLUMES
 from volplane.kube.objects import Claim, Node, Pod, Volume, VolumeAttachment
-from volplane.state.cluster_state import ClusterState
+from volplane.state.cluster_state import ClusterState, csi_parts, unique_name
 
 __all__ = [
     "DELETION_LASTS",

@@ -20,14 +20,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from volplane.assets import AccessMode, Ownership, VolumeMode, VolumeSource
-from volplane.attach.desired import (
-    attachment_name,
-    csi_parts,
-    listed_volumes,
-    shares_nodes,
-    unique_name,
-    volumes_in_use,
-)
+from volplane.attach.desired import attachment_name, listed_volumes, shares_nodes, volumes_in_use
 from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Read, Run, Settled, Wait, warning
 from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import DriverLookup, driver_named, driver_of
@@ -36,7 +29,7 @@ from volplane.kube import names
 from volplane.kube.kinds import ATTACHMENTS, CSI_DRIVERS, NODES
 from volplane.kube.objects import Node, Volume, VolumeAttachment
 from volplane.requests import NodeIdentity, VolumeIdentity
-from volplane.state.cluster_state import ClusterState
+from volplane.state.cluster_state import ClusterState, csi_parts, unique_name
 from volplane.state.naming import asset_key, handle_in, volume_source
 from volplane.state.progress import Attached, Attaching, AttachmentFailure, Detached, Detaching
 from volplane.state.records import INTENT_VERSION, AttachmentIntent, attachment_intent_of, write_intent

@@ -17,17 +17,21 @@ from typing import NamedTuple
 
 from volplane.kube import names
 from volplane.kube.objects import Claim, Node, Pod, Volume, VolumeAttachment
-from volplane.state.cluster_state import ClusterState, asset_name, claim_of_volume, claims_of_pod, finished
-from volplane.state.naming import csi_source, handle_in, volume_source
+from volplane.state.cluster_state import (
+    CSI_PREFIX,
+    ClusterState,
+    claim_of_volume,
+    claims_of_pod,
+    csi_parts,
+    finished,
+    unique_name,
+)
 
 __all__ = [
-    "CSI_PREFIX",
     "NODE_INDEX",
-    "VOLUME_INDEXES",
     "Pair",
     "attachment_name",
     "count_volumes",
-    "csi_parts",
     "elsewhere",
     "is_managed",
     "is_ready",
@@ -41,14 +45,12 @@ __all__ = [
     "pairs_wanted",
     "plugin_label",
     "shares_nodes",
-    "unique_name",
     "users_of",
     "volume_of_claim",
     "volumes_in_use",
     "wanted_or_attached",
 ]
 
-CSI_PREFIX = "kubernetes.io/csi/"
 _MANY = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 _NAME = re.compile("csi-[0-9a-f]{64}")
 
@@ -70,23 +72,6 @@ class Pair(NamedTuple):
         """The name of the attachment that stands for it."""
         driver, handle = csi_parts(self.volume)
         return attachment_name(driver, handle, self.node) if driver else self.volume
-
-
-def unique_name(volume: Volume) -> str:
-    """Return driver and handle as one name, by which nodes report the volume; "" if it needs no attaching.
-
-    Two PersistentVolumes with the same driver and handle are one volume.
-    """
-    driver, handle = csi_source(volume)
-    return f"{CSI_PREFIX}{driver}^{handle}" if driver else ""
-
-
-def csi_parts(unique: str) -> tuple[str, str]:
-    """Return driver and handle of a unique name; two empty texts for the volume of another kind of plugin."""
-    if not unique.startswith(CSI_PREFIX):
-        return "", ""
-    driver, _, handle = unique.removeprefix(CSI_PREFIX).partition("^")
-    return driver, handle
 
 
 @functools.lru_cache(16_384)
@@ -114,16 +99,6 @@ def plugin_label(driver: str) -> str:
 # --- pods --------------------------------------------------------------------------------------------------------
 
 
-def _unique_names(volume: Volume) -> list[str]:
-    name = unique_name(volume)
-    if not name:
-        return []
-    recorded = f"{CSI_PREFIX}{asset_name(csi_parts(name)[0], handle_in(volume_source(volume)))}"
-    return [name] if recorded == name else [name, recorded]
-
-
-VOLUME_INDEXES = {"unique": _unique_names}
-"""unique: by driver and handle; a volume with an in-tree source also by the handle in that source."""
 NODE_INDEX = {"node": lambda pod: [pod.spec.node_name] if pod.spec.node_name and claims_of_pod(pod) else []}
 """node: pods that use claims, by their node."""
 

@@ -10,9 +10,7 @@ from msgspec.structs import replace
 
 from volplane.attach.attach_detach import AttachDetachState, Decision, decide_node, decide_pair, report_differs
 from volplane.attach.desired import (
-    CSI_PREFIX,
     Pair,
-    csi_parts,
     is_managed,
     is_ready,
     listed_volumes,
@@ -22,14 +20,13 @@ from volplane.attach.desired import (
     pairs_of_pod,
     pairs_wanted,
     plugin_label,
-    unique_name,
     volumes_in_use,
 )
 from volplane.controller.actions import Action, Create, Delete, LiveReads, Queue, Settled, Wait
 from volplane.controller.metrics import Metrics
 from volplane.kube import names
 from volplane.kube.objects import Claim, CsiDriver, KubeObject, Node, Pod, Volume, VolumeAttachment
-from volplane.state.cluster_state import asset_name, finished
+from volplane.state.cluster_state import CSI_PREFIX, asset_name, csi_parts, finished, unique_name
 from volplane.state.records import attachment_intent_of
 
 __all__ = ["AttachDetach"]

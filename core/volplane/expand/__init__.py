@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from volplane.controller.controller import Controller, Duty, Role, Rule
-from volplane.expand.modify import decide_modify
-from volplane.expand.operation import ExpandHandlers, ExpandOperation, ModifyOperation
+from volplane.expand.modify import ExpandHandlers, decide_modify
+from volplane.expand.operation import ExpandOperation, ModifyOperation
 from volplane.expand.resize import decide_resize
 from volplane.intents.operation import OperationDeps
 from volplane.kube.names import PROVISIONED_BY

@@ -1,4 +1,6 @@
-"""Changing the attributes of a bound claim's asset to those of its VolumeAttributesClass. Pure decisions.
+"""Changing the attributes of a bound claim's asset to those of its VolumeAttributesClass.
+
+The decisions are pure. `ExpandHandlers` queue what a change concerns, for sizes too.
 
 The claim's status names the class that is tried before the hook is called. After the hook, first the volume names the
 new class, then the claim's status shows it as current. A class that the backend refuses may be taken back. A class that
@@ -9,29 +11,34 @@ Source: external-resizer, `pkg/modifycontroller`; KEP-3751.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
-from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Settled, Wait, warning
+from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Queue, Read, Settled, Wait, warning
 from volplane.drivers.driver import DriverView
 from volplane.expand.resize import (
+    EXPAND,
     bound_volume,
     conditions_with,
     conditions_without,
     growth,
     message_of,
+    notes_size_before,
     record_change,
     resume_change,
+    wants_more,
 )
 from volplane.intents.ownership import driver_of, run_on_asset
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUME_ATTRIBUTES_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, ModifyVolumeStatus, Volume, VolumeAttributesClass
 from volplane.state.cluster_state import ClusterState
+from volplane.state.matching import request_of
 from volplane.state.progress import Changed, Changing, Refused
 from volplane.state.records import INTENT_VERSION, ChangeIntent, read_intent
 
-__all__ = ["MODIFY", "decide_modify", "modification_target", "stages", "wants_other_attributes"]
+__all__ = ["MODIFY", "ExpandHandlers", "decide_modify", "modification_target", "stages", "wants_other_attributes"]
 
 MODIFY: Final = "modify"
 PENDING: Final = "Pending"
@@ -225,3 +232,52 @@ def _status_patch(
     )
     body = {"status": {**status, "conditions": conditions}}
     return Patch(kind=CLAIMS, target=claim, body=body, subresource="status", why=why, events=events)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpandHandlers:
+    """Listens to the caches: queues what a change may concern, and drops the progress of changes that have ended."""
+
+    cluster: ClusterState
+    resizer: Queue
+    modifier: Queue
+    forget: Callable[[str, str, str], None]
+    """Drops the back-off of an operation, named by verb, key and uid."""
+
+    def subscribe(self) -> None:
+        """Follow the caches."""
+        self.cluster.claims.subscribe(self.claim_changed)
+        self.cluster.volumes.subscribe(self.volume_changed)
+
+    def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
+        if new is None:
+            return
+        volume = self.cluster.volumes.get(new.spec.volume_name)
+        if wants_more(new):
+            if old is not None and request_of(old) != request_of(new):
+                self.forget(EXPAND, new.key, new.uid)
+            self.resizer.enqueue(new.key)
+        elif volume is not None:
+            if old is not None and wants_more(old):
+                self.cluster.progress.changes.forget((volume.uid, EXPAND))
+            if notes_size_before(volume):
+                self.resizer.enqueue(new.key)
+        if wants_other_attributes(new):
+            if old is not None and old.spec.volume_attributes_class_name != new.spec.volume_attributes_class_name:
+                self.forget(MODIFY, new.key, new.uid)
+            self.modifier.enqueue(new.key)
+        elif volume is not None and old is not None and wants_other_attributes(old):
+            self.cluster.progress.changes.forget((volume.uid, MODIFY))
+
+    def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
+        if new is None and old is not None:
+            self.cluster.progress.changes.forget((old.uid, EXPAND))
+            self.cluster.progress.changes.forget((old.uid, MODIFY))
+        reference = new.spec.claim_ref if new is not None else None
+        if new is None or reference is None or not reference.uid:
+            return  # No claim is bound to it.
+        claim = self.cluster.claims.get(reference.key)
+        if claim is not None and (wants_more(claim) or notes_size_before(new)):
+            self.resizer.enqueue(claim.key)
+        if claim is not None and wants_other_attributes(claim):
+            self.modifier.enqueue(claim.key)

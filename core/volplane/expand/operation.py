@@ -1,7 +1,4 @@
-"""The operations `expand` and `modify`: the live checks, one call of the hook, and its result kept.
-
-The event handlers queue the claims that a change concerns, and drop the progress of changes that have ended.
-"""
+"""The operations `expand` and `modify`: the live checks, one call of the hook, and its result kept."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from volplane.assets import Asset, InProgress
-from volplane.controller.actions import Queue, Run, warning
+from volplane.controller.actions import Run, warning
 from volplane.drivers.driver import DriverView
 from volplane.errors import (
     AlreadyExists,
@@ -26,14 +23,12 @@ from volplane.errors import (
     Unsupported,
     VolumeInUse,
 )
-from volplane.expand.modify import MODIFY, modification_target, wants_other_attributes
+from volplane.expand.modify import MODIFY, modification_target
 from volplane.expand.resize import (
     EXPAND,
     expansion_target,
-    notes_size_before,
     recorded_state,
     recorded_target,
-    wants_more,
 )
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import volume_identity
@@ -43,11 +38,10 @@ from volplane.kube.objects import Claim, Volume
 from volplane.kube.quantity import format_bytes
 from volplane.operations import Work
 from volplane.requests import ExpandRequest, HookRequest, ModifyRequest
-from volplane.state.cluster_state import ClusterState
-from volplane.state.matching import refers_to, request_of
+from volplane.state.matching import refers_to
 from volplane.state.progress import Changed, Changing, Refused, Untouched
 
-__all__ = ["ExpandHandlers", "ExpandOperation", "ModifyOperation"]
+__all__ = ["ExpandOperation", "ModifyOperation"]
 
 Request = Callable[..., HookRequest[Any]]
 """Makes the request of (context=, volume=)."""
@@ -138,52 +132,3 @@ class ModifyOperation(_ChangeOperation):
         except ApiNotFound:
             raise self.deps.not_justified() from None
         return target, partial(ModifyRequest, parameters=dict(attributes.parameters or {}))
-
-
-@dataclass(frozen=True, slots=True)
-class ExpandHandlers:
-    """Listens to the caches: queues what a change may concern, and drops the progress of changes that have ended."""
-
-    cluster: ClusterState
-    resizer: Queue
-    modifier: Queue
-    forget: Callable[[str, str, str], None]
-    """Drops the back-off of an operation, named by verb, key and uid."""
-
-    def subscribe(self) -> None:
-        """Follow the caches."""
-        self.cluster.claims.subscribe(self.claim_changed)
-        self.cluster.volumes.subscribe(self.volume_changed)
-
-    def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
-        if new is None:
-            return
-        volume = self.cluster.volumes.get(new.spec.volume_name)
-        if wants_more(new):
-            if old is not None and request_of(old) != request_of(new):
-                self.forget(EXPAND, new.key, new.uid)
-            self.resizer.enqueue(new.key)
-        elif volume is not None:
-            if old is not None and wants_more(old):
-                self.cluster.progress.changes.forget((volume.uid, EXPAND))
-            if notes_size_before(volume):
-                self.resizer.enqueue(new.key)
-        if wants_other_attributes(new):
-            if old is not None and old.spec.volume_attributes_class_name != new.spec.volume_attributes_class_name:
-                self.forget(MODIFY, new.key, new.uid)
-            self.modifier.enqueue(new.key)
-        elif volume is not None and old is not None and wants_other_attributes(old):
-            self.cluster.progress.changes.forget((volume.uid, MODIFY))
-
-    def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
-        if new is None and old is not None:
-            self.cluster.progress.changes.forget((old.uid, EXPAND))
-            self.cluster.progress.changes.forget((old.uid, MODIFY))
-        reference = new.spec.claim_ref if new is not None else None
-        if new is None or reference is None or not reference.uid:
-            return  # No claim is bound to it.
-        claim = self.cluster.claims.get(reference.key)
-        if claim is not None and (wants_more(claim) or notes_size_before(new)):
-            self.resizer.enqueue(claim.key)
-        if claim is not None and wants_other_attributes(claim):
-            self.modifier.enqueue(claim.key)

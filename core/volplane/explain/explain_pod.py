@@ -17,13 +17,11 @@ from typing import Any
 from volplane.attach.attach_detach import AttachDetachState, decide_pair
 from volplane.attach.desired import (
     NODE_INDEX,
-    VOLUME_INDEXES,
     Pair,
     is_ready,
     listed_volumes,
     needs_attaching,
     out_of_service,
-    unique_name,
     volume_of_claim,
     volumes_in_use,
 )
@@ -40,10 +38,12 @@ from volplane.kube.objects import Claim, KubeObject, Pod, PodVolume, Volume
 from volplane.state.cluster_state import (
     CLAIM_INDEXES,
     POD_INDEXES,
+    VOLUME_INDEXES,
     ClusterState,
     claim_of_volume,
     claims_of_pod,
     finished,
+    unique_name,
 )
 from volplane.state.records import Sealer
 

@@ -27,13 +27,9 @@ __all__ = ["PROTECTION", "controllers"]
 def controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     """Yield the controllers of claims and of volumes."""
     cluster, live = deps.cluster, LivePods()
-    claim_protection = ClaimProtection(
-        claims=cluster.claims,
-        pods=cluster.pods,
-        live=live,
-        monotonic=cluster.monotonic,
-        promised=lambda claim: role.runs("binder") and is_promised(claim, cluster),
-    )
+    claim_protection = ClaimProtection(claims=cluster.claims, pods=cluster.pods, live=live, monotonic=cluster.monotonic)
+    if role.runs("binder"):
+        claim_protection.promised = partial(is_promised, cluster=cluster)
     handlers = ProtectionHandlers(
         state=claim_protection, claims=deps.queue("pvcprotection"), volumes=deps.queue("pvprotection")
     )
@@ -53,15 +49,17 @@ def controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         explained="",
         watches=(Watch(cache=cluster.volumes), Watch(cache=cluster.pods)),
         subscribe=subscribe,
-        operations={"unprotect": lambda run: partial(live.refresh, run.asset, deps.reads, cluster.monotonic)},
+        operations={"unprotect": partial(live.operation, client=deps.reads, monotonic=cluster.monotonic)},
         predicate=cluster.claims.__contains__,
     )
     yield Controller(
         queue="pvprotection",
         cache=cluster.volumes,
-        decide=lambda key, _: decide_volume_protection(key, cluster.volumes, cluster.claims, removed),
+        decide=partial(
+            decide_volume_protection, volumes=cluster.volumes, claims=cluster.claims, removes_protection=removed
+        ),
         explained="",
-        predicate=lambda key: volume_protection_may_act(key, cluster.volumes, removed),
+        predicate=partial(volume_protection_may_act, volumes=cluster.volumes, removes_protection=removed),
     )
 
 

@@ -16,8 +16,7 @@ from volplane.controller.controller import READ, Duty, Handler, Role, Rule, Watc
 from volplane.intents.operation import OperationDeps
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import VOLUMES, Kind
-from volplane.kube.names import PROVISIONED_BY
-from volplane.kube.objects import KubeObject, ObjectReference, Volume
+from volplane.kube.objects import KubeObject, ObjectReference
 from volplane.reclaim.delete import DeleteOperation
 from volplane.reclaim.recycle import RecycleOperation
 from volplane.reclaim.scrub_pod import pod_name
@@ -40,12 +39,6 @@ POD_EVENTS: Final[Kind[PodEvent]] = Kind("v1", "Event", "events", True, PodEvent
 
 def operations(role: Role, deps: OperationDeps) -> Mapping[str, Handler]:
     """Return what the queue of volumes runs for this duty. `identify` asks who owns a static volume."""
-
-    def forget_source(old: Volume | None, new: Volume | None) -> None:
-        if new is None and old is not None and old.annotation(PROVISIONED_BY) is None:
-            deps.drivers.forget_source(volume_source(old))
-
-    deps.cluster.volumes.subscribe(forget_source)
     return {
         "delete": DeleteOperation(deps, role.runs("binder")),
         "recycle": RecycleOperation(deps, role.runs("binder")),

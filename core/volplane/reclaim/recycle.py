@@ -24,7 +24,7 @@ from volplane.intents.ownership import NO_PLUGIN, DriverLookup, driver_of, run_o
 from volplane.intents.record import not_leading, scrub_conflict
 from volplane.intents.requests import volume_identity
 from volplane.kube import names
-from volplane.kube.kinds import PODS, VOLUMES, WHOLE_PODS
+from volplane.kube.kinds import CLAIMS, PODS, VOLUMES, WHOLE_PODS
 from volplane.kube.objects import Claim, Pod, Volume, WholePod
 from volplane.operations import Work
 from volplane.reclaim.delete import Terms, VolumeOperation, failed, report_failure
@@ -34,8 +34,8 @@ from volplane.reclaim.scrub_claim import (
     hold,
     record,
     released_from,
-    remove_stray_claim,
     scrub_key,
+    sealed_uid,
 )
 from volplane.reclaim.scrub_pod import (
     LONGEST_FAILURE,
@@ -160,11 +160,6 @@ def remove_strays(key: str, volume: Volume | None, cluster: ClusterState, reads:
     """Remove the pod or claim of an unwanted scrub; None if there is none, or its node's process removes it."""
     if volume is not None and cluster.drivers.on_nodes(volume.annotation(names.PROVISIONED_BY) or ""):
         return None
-    return _remove_stray_pod(key, volume, cluster, reads) or remove_stray_claim(key, volume, cluster)
-
-
-def _remove_stray_pod(key: str, volume: Volume | None, cluster: ClusterState, reads: LiveReads) -> Action | None:
-    """Remove a scrubber pod whose volume is gone, is another one, or is not being scrubbed; None if there is none."""
     wanted = pod_name(volume) if volume is not None and volume.annotation(names.INTENT) is not None else None
     for pod in cluster.pods.by_index("scrubs", key):
         # A terminating pod delays only the deletion of the volume that it may still have mounted.
@@ -174,6 +169,12 @@ def _remove_stray_pod(key: str, volume: Volume | None, cluster: ClusterState, re
                 # Another leader may have started it: this cache may be outdated.
                 return Read(VOLUMES, key, why="is this scrub not wanted any more?")
             return _remove_pod(pod, why="this scrub is not wanted any more")
+    for claim in cluster.claims.by_index("volume", key) if wanted is None else ():
+        # Claims that others made are theirs, whatever volume they name.
+        if claim.namespace == cluster.namespace and sealed_uid(claim, cluster.sealer):
+            if claim.terminating:
+                return None
+            return Delete(kind=CLAIMS, target=claim, why="its volume is not being scrubbed", exact=False)
     return None
 
 

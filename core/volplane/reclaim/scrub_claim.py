@@ -30,8 +30,8 @@ __all__ = [
     "hold",
     "record",
     "released_from",
-    "remove_stray_claim",
     "scrub_key",
+    "sealed_uid",
 ]
 
 _SEAL: Final = "volplane.dev/scrub-seal"
@@ -127,19 +127,6 @@ def give_back(volume: Volume, intent: RecycleIntent, cluster: ClusterState, read
     return _restore(volume, intent, cluster, reads, why="the scrub is over")
 
 
-def remove_stray_claim(key: str, volume: Volume | None, cluster: ClusterState) -> Action | None:
-    """Remove a scrub's claim whose volume is gone, or is not being scrubbed; None if there is none."""
-    if volume is not None and volume.annotation(names.INTENT) is not None:
-        return None
-    for claim in cluster.claims.by_index("volume", key):
-        # Claims that others made are theirs, whatever volume they name.
-        if claim.namespace == cluster.namespace and _sealed_uid(claim, cluster.sealer):
-            if claim.terminating:
-                return None
-            return Delete(kind=CLAIMS, target=claim, why="its volume is not being scrubbed", exact=False)
-    return None
-
-
 def scrub_key(volume: Volume, cluster: ClusterState) -> str:
     """Return `namespace/name` of the claim, and of the pod."""
     return f"{cluster.namespace}/{pod_name(volume)}"
@@ -174,14 +161,14 @@ def record(
     return Patch(kind=VOLUMES, target=volume, body=body, why=why, events=events)
 
 
-def _sealed_uid(claim: Claim, sealer: Sealer) -> str:
+def sealed_uid(claim: Claim, sealer: Sealer) -> str:
     """Return the uid of the volume that this claim scrubs; "" if volplane did not make the claim."""
     uid, seal = claim.annotation(names.SCRUB_VOLUME_UID), claim.annotation(_SEAL)
     return uid if uid and seal and sealer.signed(f"scrub claim {claim.name}", uid.encode(), seal) else ""
 
 
 def _is_ours(claim: Claim, volume: Volume, sealer: Sealer) -> bool:
-    return _sealed_uid(claim, sealer) == volume.uid and claim.spec.volume_name == volume.name
+    return sealed_uid(claim, sealer) == volume.uid and claim.spec.volume_name == volume.name
 
 
 def _body(volume: Volume, cluster: ClusterState) -> dict[str, Any]:

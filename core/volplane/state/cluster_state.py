@@ -35,16 +35,22 @@ from volplane.state.records import ClaimIntent, RecordConflicts, Sealer, attachm
 __all__ = [
     "ATTACHMENT_INDEXES",
     "CLAIM_INDEXES",
+    "CSI_PREFIX",
     "POD_INDEXES",
     "SCRUB_VOLUME",
+    "VOLUME_INDEXES",
     "ClusterState",
     "Drivers",
     "NodePlaces",
     "asset_name",
     "claim_of_volume",
     "claims_of_pod",
+    "csi_parts",
     "finished",
+    "unique_name",
 ]
+CSI_PREFIX = "kubernetes.io/csi/"
+"""Begins the names of volumes of CSI drivers, as nodes report them."""
 
 
 class Drivers(Protocol):
@@ -70,6 +76,9 @@ class Drivers(Protocol):
 
     def owner_of(self, source: VolumeSource) -> SourceOwner:
         """Return the one driver that owns a static volume's source, as far as it is known. Calls no hook."""
+
+    def forget_source(self, source: VolumeSource) -> None:
+        """Drop what is known of a source whose volume is gone."""
 
     def attachers(self, csi_driver: str) -> tuple[str, ...]:
         """Return the configured drivers, usable or not, that serve the attachments of this CSI driver name."""
@@ -275,3 +284,32 @@ class NodePlaces:
     def _changed(self, old: Node | None, new: Node | None) -> None:
         if old is None or new is None or old.metadata.labels != new.metadata.labels:
             self._known.clear()
+
+
+def unique_name(volume: Volume) -> str:
+    """Return driver and handle as one name, by which nodes report the volume; "" if it needs no attaching.
+
+    Two PersistentVolumes with the same driver and handle are one volume.
+    """
+    driver, handle = csi_source(volume)
+    return f"{CSI_PREFIX}{driver}^{handle}" if driver else ""
+
+
+def csi_parts(unique: str) -> tuple[str, str]:
+    """Return driver and handle of a unique name; two empty texts for the volume of another kind of plugin."""
+    if not unique.startswith(CSI_PREFIX):
+        return "", ""
+    driver, _, handle = unique.removeprefix(CSI_PREFIX).partition("^")
+    return driver, handle
+
+
+def _unique_names(volume: Volume) -> list[str]:
+    name = unique_name(volume)
+    if not name:
+        return []
+    recorded = f"{CSI_PREFIX}{asset_name(csi_parts(name)[0], handle_in(volume_source(volume)))}"
+    return [name] if recorded == name else [name, recorded]
+
+
+VOLUME_INDEXES: Mapping[str, IndexFunction[Volume]] = {"unique": _unique_names}
+"""unique: by driver and handle; a volume with an in-tree source also by the handle in that source."""

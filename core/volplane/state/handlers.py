@@ -15,7 +15,7 @@ from volplane.kube import names
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume, VolumeAttachment
 from volplane.state.cluster_state import SCRUB_VOLUME, ClusterState, claims_of_pod, finished
 from volplane.state.matching import class_of_claim
-from volplane.state.naming import shows_asset, volume_name_of
+from volplane.state.naming import shows_asset, volume_name_of, volume_source
 from volplane.state.records import RecycleIntent, attachment_intent_of, read_intent
 
 __all__ = ["EventHandlers"]
@@ -145,6 +145,8 @@ class EventHandlers:
         if new is None:
             if old is not None:
                 progress.volumes.forget(old.uid)
+                if old.annotation(names.PROVISIONED_BY) is None:
+                    self.cluster.drivers.forget_source(volume_source(old))
             return
         progress.volumes.get(new.uid).status_seen(new.status.message)
         if new.name.startswith("pvc-"):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from unit.binding.objects import claim, volume
-from volplane.controller.actions import Patch, Settled, Wait
+from volplane.controller.actions import LiveReads, Patch, Settled, Wait
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.names import VOLUME_PROTECTION as GUARD
@@ -25,7 +25,9 @@ def decided(item: Volume | None, of: Claim | None = None, *, removes_protection:
         volumes.observe(item)
     if of is not None:
         claims.observe(of)
-    return decide_volume_protection("v", volumes, claims, lambda _: removes_protection)
+    return decide_volume_protection(
+        "v", LiveReads(), volumes=volumes, claims=claims, removes_protection=lambda _: removes_protection
+    )
 
 
 def left(action: Any) -> list[str]:

@@ -13,7 +13,8 @@ from unit.reclaim.scrubbing import BY_CLAIM, HELD, INTENT, OURS, SCRUB_CLAIM, di
 from volplane.controller.actions import Create, Delete, LiveReads, Patch, Read, Wait
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
-from volplane.reclaim.scrub_claim import claim_lost, give_back, held_for_scrub, hold, remove_stray_claim
+from volplane.reclaim.recycle import remove_strays
+from volplane.reclaim.scrub_claim import claim_lost, give_back, held_for_scrub, hold
 from volplane.reclaim.scrub_pod import pod_name
 from volplane.state.cluster_state import ClusterState
 from volplane.state.records import RecycleIntent, recycle_intent_of
@@ -242,7 +243,7 @@ def test_a_claim_of_the_name_that_is_not_ours_is_left_where_it_is() -> None:
 @pytest.mark.parametrize("item", [None, volume(**CSI)])
 def test_a_claim_whose_volume_is_gone_or_not_being_scrubbed_is_removed(item: Volume | None) -> None:
     there, theirs = made(), claim("a", namespace=OURS, volumeName="v")
-    action = remove_stray_claim("v", item, state(theirs, there))
+    action = remove_strays("v", item, state(theirs, there), LiveReads())
     assert action == Delete(kind=CLAIMS, target=there, why="its volume is not being scrubbed", exact=False)
 
 
@@ -256,8 +257,8 @@ def test_a_claim_whose_volume_is_gone_or_not_being_scrubbed_is_removed(item: Vol
     ],
 )
 def test_one_that_is_going_is_not_ours_or_is_of_another_volume_is_left_alone(there: Claim) -> None:
-    assert remove_stray_claim("v", None, state(there)) is None
+    assert remove_strays("v", None, state(there), LiveReads()) is None
 
 
 def test_the_claim_of_a_scrub_that_goes_on_is_no_stray() -> None:
-    assert remove_stray_claim("v", HOLDING, state(made())) is None
+    assert remove_strays("v", HOLDING, state(made()), LiveReads()) is None

@@ -16,12 +16,13 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from volplane.attach.desired import attachment_name, unique_name
+from volplane.attach.desired import attachment_name
 from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.kinds import ATTACHMENTS, CSI_DRIVERS, NODES
 from volplane.kube.objects import Volume, VolumeAttachment
 from volplane.kube.quantity import parse
+from volplane.state.cluster_state import unique_name
 from volplane_embedded.kubelet.mounts import MountError
 
 __all__ = ["AttachedDisks", "NodeFull", "NotAttached", "device_path", "disk_path"]

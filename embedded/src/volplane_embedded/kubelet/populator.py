@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from volplane.attach.desired import unique_name
 from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
+from volplane.state.cluster_state import unique_name
 from volplane_embedded.kubelet.mounts import MountError
 from volplane_embedded.objects import Pod, PodVolume, claim_names
 

@@ -12,11 +12,12 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from volplane.attach.desired import attachment_name, csi_parts, unique_name
+from volplane.attach.desired import attachment_name
 from volplane.errors import ApiError
 from volplane.kube.client import Client
 from volplane.kube.kinds import SECRETS
 from volplane.kube.objects import Claim, Node, Volume
+from volplane.state.cluster_state import csi_parts, unique_name
 from volplane_embedded.kubelet.attached_disks import AttachedDisks, NodeFull, NotAttached
 from volplane_embedded.kubelet.container_config import MountedVolume
 from volplane_embedded.kubelet.environment import ConfigObjects, Missing
