@@ -1,7 +1,6 @@
 """The binder: which volume a claim is bound to, and the writes that bind or unbind the two.
 
-`decide` chooses and writes, `steps` is what comes before and after. `volplane.roles.whole` calls them: claims
-and volumes have one queue each, to which several duties contribute.
+`volplane.roles` calls the decisions: claims and volumes have one queue each, to which several duties contribute.
 """
 
 from typing import Any, Final

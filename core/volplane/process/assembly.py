@@ -174,7 +174,7 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
         for labels, fields in (selectors(plural, role),)
     ]
     check = LeakCheck(deps, parts.random)
-    attaches = "attacher" in runners
+    attaches = duties.ATTACHES in runners
     plane = ControlPlane(
         role=role,
         state=cluster,
@@ -188,7 +188,7 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
         leak_check=check,
         leak_repair=LeakRepair(check, deps, dispatcher),
         adoption=Adoption(deps, dispatcher),
-        attachments=AttachmentComparison(deps, queues["attacher"].enqueue, drivers.names(), metrics)
+        attachments=AttachmentComparison(deps, queues[duties.ATTACHES].enqueue, drivers.names(), metrics)
         if attaches
         else None,
         close=measured.close if measured is not None else lambda: None,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from volplane.binding.steps import is_promised
+from volplane.binding.decide import is_promised
 from volplane.controller.controller import FOLLOW, Controller, Duty, Role, Rule, Watch
 from volplane.intents.operation import OperationDeps
 from volplane.intents.ownership import removes_protection

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from volplane import provision, reclaim
-from volplane.binding.steps import ClaimReconciler
+from volplane.binding.decide import ClaimReconciler
 from volplane.controller.actions import Decide
 from volplane.controller.controller import Controller, Duty, Handler, Role, Watch
 from volplane.intents.operation import OperationDeps

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from volplane.binding.steps import not_asked, not_released
+from volplane.binding.decide import not_asked, not_released
 from volplane.controller.actions import Action, LiveReads, Settled, Wait, warning
 from volplane.intents.ownership import finalizer_step, held_for_reclaim
 from volplane.intents.record import class_is_gone, driver_of_class, settle, settled_metadata, take_over

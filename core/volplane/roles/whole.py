@@ -10,23 +10,21 @@ from dataclasses import dataclass
 from volplane.binding.decide import (
     Bind,
     bind_step,
-    decide_bound,
-    decide_unbound,
-    migration_step,
-    pending,
-    unbind_patch,
-    volume_phase_step,
-)
-from volplane.binding.steps import (
     claim_about_to_bind,
     claim_of,
     confirm,
+    decide_bound,
+    decide_unbound,
     half_bound,
     incomplete,
     is_delayed,
+    migration_step,
     never_bound,
     no_volume_fits,
+    pending,
     rests_with_its_claim,
+    unbind_patch,
+    volume_phase_step,
     wait_for_consumer,
 )
 from volplane.controller.actions import Action, LiveReads, Read, Settled, Wait, warning

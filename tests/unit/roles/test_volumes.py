@@ -8,7 +8,7 @@ import pytest
 
 from unit.binding.objects import claim, volume
 from unit.deciding import decide_volume, disk, read, state_with
-from volplane.binding.steps import is_promised
+from volplane.binding.decide import is_promised
 from volplane.controller.actions import Delete, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import KubeObject, Volume

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from unit.binding.objects import claim, storage_class, volume
 from unit.deciding import empty_state, put
-from volplane.binding.steps import ClaimReconciler
+from volplane.binding.decide import ClaimReconciler
 from volplane.controller.actions import Decide, LiveReads, Patch, Read
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
