@@ -11,8 +11,6 @@ import sys
 import threading
 import time
 
-__all__ = ["INTERRUPTED", "main"]
-
 INTERRUPTED = 128 + signal.SIGINT
 """The exit code after Ctrl-C, as shells have it."""
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, Literal
 
-__all__ = ["TABLE", "Backoff", "Budget"]
-
 LONGEST_ASKED_BY_SERVER: Final = 300.0
 """Upper bound of a delay that an API server asks for: a longer silence looks like a broken controller."""
 

@@ -7,8 +7,6 @@ from typing import Final
 from prometheus_client import Counter, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
-__all__ = ["COLLECTORS", "ERRORS", "SECONDS", "TokenBucket"]
-
 SECONDS: Final = Histogram(
     "volplane_cloud_request_duration_seconds",
     "How long calls of a cloud's API took, failed ones included",

@@ -34,16 +34,6 @@ from volplane.kube.kinds import ATTACHMENTS, NODES, PODS, VOLUMES
 from volplane.kube.objects import Claim, Node, Pod, Volume, VolumeAttachment
 from volplane.state.cluster_state import ClusterState, csi_parts, unique_name
 
-__all__ = [
-    "DELETION_LASTS",
-    "AttachDetachState",
-    "Decision",
-    "decide_node",
-    "decide_pair",
-    "report_differs",
-    "waiting_nodes",
-]
-
 ATTACH_TIMEOUT: Final = 120.0
 """Seconds after which, again and again, events on the pods report that no attacher answers."""
 DELETION_LASTS: Final = 120.0

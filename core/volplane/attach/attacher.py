@@ -34,18 +34,6 @@ from volplane.state.naming import asset_key, handle_in, volume_source
 from volplane.state.progress import Attached, Attaching, AttachmentFailure, Detached, Detaching
 from volplane.state.records import INTENT_VERSION, AttachmentIntent, attachment_intent_of, write_intent
 
-__all__ = [
-    "VALID",
-    "decide_attachment",
-    "decide_csi_driver",
-    "declared",
-    "identity_of_record",
-    "intent_of",
-    "node_of_record",
-    "unrecorded_attachment",
-    "volume_to_attach",
-]
-
 VALID: Final = 60.0
 """Seconds for which a listing of the backend counts: a process that was stopped meanwhile lists again."""
 TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"

@@ -33,8 +33,6 @@ from volplane.leaks.comparison import assets_of
 from volplane.state.progress import UnrecordedAttachment
 from volplane.state.records import AttachmentIntent, attachment_intent_of
 
-__all__ = ["INTERVAL", "AttachmentComparison"]
-
 INTERVAL = 60.0
 """Seconds between comparisons, as those of the external-attacher."""
 

@@ -27,30 +27,6 @@ from volplane.state.cluster_state import (
     unique_name,
 )
 
-__all__ = [
-    "NODE_INDEX",
-    "Pair",
-    "attachment_name",
-    "count_volumes",
-    "elsewhere",
-    "is_managed",
-    "is_ready",
-    "listed_volumes",
-    "may_share",
-    "named_by_controller",
-    "needs_attaching",
-    "out_of_service",
-    "pair_of_attachment",
-    "pairs_of_pod",
-    "pairs_wanted",
-    "plugin_label",
-    "shares_nodes",
-    "users_of",
-    "volume_of_claim",
-    "volumes_in_use",
-    "wanted_or_attached",
-]
-
 _MANY = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 _NAME = re.compile("csi-[0-9a-f]{64}")
 

@@ -27,8 +27,6 @@ from volplane.state.cluster_state import ClusterState
 from volplane.state.progress import Attached, Attaching, AttachmentFailure, AttachmentProgress, Detached, Detaching
 from volplane.state.records import AttachmentIntent, attachment_intent_of
 
-__all__ = ["AttachOperation", "AttacherHandlers", "DetachOperation"]
-
 _GRPC_CODES: Final = {
     "UNKNOWN": 2,
     "INVALID_ARGUMENT": 3,

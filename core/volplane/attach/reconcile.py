@@ -29,8 +29,6 @@ from volplane.kube.objects import Claim, CsiDriver, KubeObject, Node, Pod, Volum
 from volplane.state.cluster_state import CSI_PREFIX, asset_name, csi_parts, finished, unique_name
 from volplane.state.records import attachment_intent_of
 
-__all__ = ["AttachDetach"]
-
 _REPORT_TOGETHER: Final = 0.5
 """Seconds for which a volume's report waits at most for others that are about to be attached to its node.
 

@@ -49,33 +49,6 @@ from volplane.state.matching import (
 )
 from volplane.state.naming import volume_name_of
 
-__all__ = [
-    "Bind",
-    "ClaimReconciler",
-    "bind_step",
-    "claim_about_to_bind",
-    "claim_of",
-    "claim_status_step",
-    "confirm",
-    "decide_bound",
-    "decide_unbound",
-    "half_bound",
-    "incomplete",
-    "is_delayed",
-    "is_promised",
-    "migration_step",
-    "never_bound",
-    "no_volume_fits",
-    "not_asked",
-    "not_released",
-    "pending",
-    "reset_claim_step",
-    "rests_with_its_claim",
-    "unbind_patch",
-    "volume_phase_step",
-    "wait_for_consumer",
-]
-
 _NO_CLASS = "no persistent volumes available for this claim and no storage class is set"
 _LOOKED_AT = 100
 """Volumes that a message counts, at most."""

@@ -21,8 +21,6 @@ from volplane.kube.http.transport import HttpTransport
 from volplane.kube.kinds import LEASES
 from volplane.process.process import LEASE
 
-__all__ = ["ControllerAddress", "ask", "cluster_client", "get_text", "lease_holder", "require_answer", "require_driver"]
-
 ControllerAddress = Annotated[
     str, Option("--http", metavar="ADDRESS:PORT", help="Where the running controller serves its answers (its --http).")
 ]

@@ -30,8 +30,6 @@ from volplane.reclaim.scrub_pod import SCRUB_LABEL
 from volplane.state.cluster_state import SCRUB_VOLUME, claims_of_pod
 from volplane.state.naming import node_hash
 
-__all__ = ["Drain", "Leftover", "drain"]
-
 POLL_SECONDS = 1.0
 CONFLICTS = 10
 MOST_ROWS = 200

@@ -36,8 +36,6 @@ from volplane.kube.objects import Claim, Volume
 from volplane.process.duties import CHANGES, DEFAULT_CONTROLLERS, parse_controllers
 from volplane.process.process import Options, read_control_plane
 
-__all__ = ["explain", "status"]
-
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "claim": ("pvc", "pvcs", "claim", "claims", "persistentvolumeclaim", "persistentvolumeclaims"),
     "volume": ("pv", "pvs", "volume", "volumes", "persistentvolume", "persistentvolumes"),

@@ -22,16 +22,6 @@ from volplane.process.duties import NODE_CONTROLLERS, namespace_labels
 from volplane.process.process import LEASE
 from volplane.secret import Secret, SecretPlace
 
-__all__ = [
-    "Installation",
-    "cluster_rules",
-    "documents",
-    "named_secrets",
-    "namespace_rules",
-    "node_cluster_rules",
-    "secret_rule",
-]
-
 Json = dict[str, Any]
 
 NAME = "volplane"

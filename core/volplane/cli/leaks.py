@@ -17,8 +17,6 @@ from volplane.cli.controller_client import ControllerAddress, require_answer, re
 from volplane.cli.framework.console import Console, Output
 from volplane.cli.framework.options import OutputFormat
 
-__all__ = ["adopt", "leaks"]
-
 ORDER = ("orphan", "ghost", "drifted", "foreign")
 BAD = frozenset({"orphan", "ghost"})
 MOST_ROWS = 50

@@ -40,8 +40,6 @@ from volplane._messages import why_unusable
 from volplane.cli.framework.console import Console
 from volplane.errors import ConfigurationError, VolplaneError
 
-__all__ = ["COMMANDS", "application", "main"]
-
 GROUP: Final = "volplane.commands"
 """Entry points by which other distributions bring commands."""
 

@@ -21,8 +21,6 @@ from volplane.drivers.parameters import driver_options
 from volplane.errors import ConfigurationError
 from volplane.process.duties import ALL_CONTROLLERS, DEFAULT_CONTROLLERS, parse_controllers
 
-__all__ = ["manifests"]
-
 MOST_REPLICAS = 10
 MOUNT = r"(/[A-Za-z0-9._-]+)+"
 TAKEN = ("/etc", "/usr", "/opt/volplane", "/tmp", "/proc", "/sys", "/dev", "/bin", "/lib")  # noqa: S108 - of the container

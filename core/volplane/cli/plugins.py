@@ -21,8 +21,6 @@ from volplane.drivers.parameters import check, entries, type_text
 from volplane.errors import ConfigurationError, PluginError, VolplaneError
 from volplane.schemas import ParameterSchema
 
-__all__ = ["plugins"]
-
 _EXAMPLES: Final = (
     "example",
     "/example",

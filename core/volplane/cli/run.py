@@ -32,8 +32,6 @@ from volplane.kube.http.transport import HttpTransport
 from volplane.process.duties import DEFAULT_CONTROLLERS, PLACER, controllers_of_node, parse_controllers
 from volplane.process.process import ControllerProcess, Options
 
-__all__ = ["run"]
-
 
 class LogFormat(StrEnum):
     TEXT = "text"

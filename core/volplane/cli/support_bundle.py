@@ -35,9 +35,6 @@ from volplane.kube.events import EVENTS
 from volplane.kube.kinds import Kind
 from volplane.secret import HIDDEN, redacted
 
-__all__ = ["support_bundle", "without_secrets"]
-
-
 KINDS: Final = (
     *(kinds.VOLUMES, kinds.CLAIMS, kinds.STORAGE_CLASSES, kinds.VOLUME_ATTRIBUTES_CLASSES),
     *(kinds.ATTACHMENTS, kinds.CSI_DRIVERS, kinds.CSI_NODES),

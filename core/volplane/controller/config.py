@@ -38,19 +38,6 @@ import yaml
 from volplane._messages import nearest, why_unusable
 from volplane.errors import ConfigurationError
 
-__all__ = [
-    "ADDED_CAPABILITIES",
-    "CONTAINER",
-    "VOLUME",
-    "Configuration",
-    "DriverSettings",
-    "ExtensionSettings",
-    "ScrubberSettings",
-    "parse_configuration",
-    "read_configuration",
-    "template_flaws",
-]
-
 _KEYS: Final = ("clusterId", "drivers", "extensions", "scrubber")
 _DRIVER_KEYS: Final = ("name", "backend", "options", "concurrency", "rate", "timeout", "distributed", "storageCapacity")
 _EXTENSION_KEYS: Final = ("name", "options")

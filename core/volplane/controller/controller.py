@@ -16,20 +16,6 @@ from volplane.controller.metrics import Metrics
 from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim
 
-__all__ = [
-    "FOLLOW",
-    "FORCE_DETACH_AFTER",
-    "READ",
-    "Controller",
-    "Duty",
-    "Handler",
-    "LateQueue",
-    "Role",
-    "Rule",
-    "Watch",
-    "Work",
-]
-
 S = TypeVar("S")
 
 Work = Callable[[], Awaitable[str | None]]

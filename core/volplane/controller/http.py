@@ -33,8 +33,6 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from volplane.errors import ConfigurationError, VolplaneError
 
-__all__ = ["DIRECTORY_VARIABLE", "ActionToken", "HttpAddress", "Pages", "read_token", "serve_pages"]
-
 DIRECTORY_VARIABLE: Final = "VOLPLANE_RUNTIME_DIR"
 _FILE: Final = "http-{}.token"
 _LONGEST: Final = 256

@@ -21,8 +21,6 @@ from volplane.kube.leases import LeaseLock, fence_of
 from volplane.kube.objects import Lease
 from volplane.requests import Fence
 
-__all__ = ["Elector", "Leadership"]
-
 _LOG = logging.getLogger(__name__)
 
 _RELEASE_SECONDS = 2.0

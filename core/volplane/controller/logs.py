@@ -30,8 +30,6 @@ from volplane.kube.cache import Cache
 from volplane.kube.objects import KubeObject, Volume, VolumeAttachment
 from volplane.secret import redacted
 
-__all__ = ["bind", "bound", "configure", "fields", "log_stray_errors", "new_span", "trace_of", "traceparent"]
-
 _FIELDS: ContextVar[Mapping[str, str]] = ContextVar("volplane_log_fields")
 _NONE: Mapping[str, str] = MappingProxyType({})
 _COLOURS = {"DEBUG": "\x1b[2m", "WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[1;31m"}

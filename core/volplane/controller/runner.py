@@ -52,8 +52,6 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
 
-__all__ = ["Runner", "Steps", "Unsettled"]
-
 _LOG = logging.getLogger(__name__)
 
 _MOST_STEPS = 50

@@ -18,8 +18,6 @@ from typing import Final, NamedTuple, Protocol
 from volplane._delays import Backoff
 from volplane.kube.transport import ApiMetrics
 
-__all__ = ["AdaptiveConcurrency", "ControllerMetrics", "DelayingQueue", "LoopTime", "QueueCounters", "WorkQueue"]
-
 _SHORTEST = 0.001
 """Shortest delay: a time 1e-16 s ahead equals the present by the clock, and the key would come back without end."""
 _ACTIVE: Final = 1.0

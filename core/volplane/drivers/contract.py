@@ -36,23 +36,6 @@ from volplane.hookspecs import PROJECT, REQUIRED_HOOKS, BackendSpec
 from volplane.requests import HookRequest
 from volplane.schemas import HOOKSPEC_VERSION, DriverInfo, Parameter, ParameterKind, ParameterSchema
 
-__all__ = [
-    "HOOKS",
-    "LONGEST_HANDLE",
-    "LONGEST_STATE",
-    "RESULTS",
-    "Mark",
-    "Plugin",
-    "backend_flaws",
-    "driver_name_flaw",
-    "extension_flaws",
-    "info_flaws",
-    "marks",
-    "result_flaw",
-    "schema_flaws",
-    "version_flaw",
-]
-
 _SPEC_MARK: Final = f"{PROJECT}_spec"
 _IMPL_MARK: Final = f"{PROJECT}_impl"
 

@@ -32,8 +32,6 @@ from volplane._messages import nearest, one_line
 from volplane.drivers.contract import Plugin
 from volplane.errors import PluginError
 
-__all__ = ["GROUPS", "IMPORT_DEADLINE", "GivenPlugins", "Installed", "InstalledPlugins", "PluginSource", "installed"]
-
 log = logging.getLogger(__name__)
 
 GROUPS: Final[Mapping[str, str]] = {"backend": "volplane.backends", "extension": "volplane.extensions"}

@@ -27,20 +27,6 @@ from volplane.requests import Context, DescribeRequest, HookRequest
 from volplane.schemas import DriverInfo, ParameterSchema
 from volplane.secret import Secret, redacted
 
-__all__ = [
-    "BrokenDriver",
-    "Driver",
-    "DriverState",
-    "DriverStatus",
-    "DriverView",
-    "Extension",
-    "LoadedDrivers",
-    "PendingDriver",
-    "problem",
-    "serves_attachments",
-    "why_none_works",
-]
-
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")

@@ -23,8 +23,6 @@ from volplane.operations import Again
 from volplane.operations.operation import DriverLimits, hold_until
 from volplane.requests import HookRequest
 
-__all__ = ["CallHook", "HookCalls", "HookExecutor", "PendingCall", "ThreadExecutor"]
-
 R = TypeVar("R")
 log = logging.getLogger(__name__)
 

@@ -33,17 +33,6 @@ from volplane.requests import Context, DescribeRequest
 from volplane.schemas import ParameterSchema
 from volplane.secret import Secret, redacted
 
-__all__ = [
-    "build_driver",
-    "build_extension",
-    "default_drivers",
-    "in_daemon_thread",
-    "load_drivers",
-    "newer_flaw",
-    "options_schema",
-    "within",
-]
-
 log = logging.getLogger(__name__)
 
 BUILD_DEADLINE: Final = 30.0

@@ -20,8 +20,6 @@ from volplane.drivers.executor import HookCalls
 from volplane.errors import BackendError, PluginError
 from volplane.requests import Context, OwnsRequest
 
-__all__ = ["SourceOwner", "SourceOwners"]
-
 GRACE: Final = 1.0
 """Seconds after which a driver that has not answered holds up only the sources that no other driver owns."""
 OWNS_TIMEOUT: Final = 30.0

@@ -14,17 +14,6 @@ from volplane.kube import quantity
 from volplane.schemas import Parameter, ParameterKind, ParameterSchema
 from volplane.secret import HIDDEN, Secret
 
-__all__ = [
-    "check",
-    "class_parameters",
-    "default_text",
-    "driver_options",
-    "entries",
-    "read_value",
-    "secrets_of",
-    "type_text",
-]
-
 _DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+", re.ASCII)
 _SECONDS_ALONE: Final = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)

@@ -32,8 +32,6 @@ from volplane.kube.kinds import SECRETS
 from volplane.requests import Context, ProbeRequest, StartRequest, StopRequest
 from volplane.secret import Secret, SecretPlace
 
-__all__ = ["DriverRegistry", "refresh_secrets"]
-
 log = logging.getLogger(__name__)
 
 START_TIMEOUT: Final = 30.0

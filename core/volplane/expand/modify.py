@@ -38,8 +38,6 @@ from volplane.state.matching import request_of
 from volplane.state.progress import Changed, Changing, Refused
 from volplane.state.records import INTENT_VERSION, ChangeIntent, read_intent
 
-__all__ = ["MODIFY", "ExpandHandlers", "decide_modify", "modification_target", "stages", "wants_other_attributes"]
-
 MODIFY: Final = "modify"
 PENDING: Final = "Pending"
 IN_PROGRESS: Final = "InProgress"

@@ -41,8 +41,6 @@ from volplane.requests import ExpandRequest, HookRequest, ModifyRequest
 from volplane.state.matching import refers_to
 from volplane.state.progress import Changed, Changing, Refused, Untouched
 
-__all__ = ["ExpandOperation", "ModifyOperation"]
-
 Request = Callable[..., HookRequest[Any]]
 """Makes the request of (context=, volume=)."""
 

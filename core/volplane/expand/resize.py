@@ -27,25 +27,6 @@ from volplane.state.matching import capacity_of, held_by, mode_of, refers_to, re
 from volplane.state.progress import Changed, Changing, Refused, Untouched
 from volplane.state.records import INTENT_VERSION, ChangeIntent, read_intent, write_intent
 
-__all__ = [
-    "EXPAND",
-    "RESIZE_CONDITIONS",
-    "RESIZING",
-    "bound_volume",
-    "conditions_with",
-    "conditions_without",
-    "decide_resize",
-    "expansion_target",
-    "growth",
-    "message_of",
-    "notes_size_before",
-    "record_change",
-    "recorded_state",
-    "recorded_target",
-    "resume_change",
-    "wants_more",
-]
-
 EXPAND: Final = "expand"
 IN_PROGRESS: Final = "ControllerResizeInProgress"
 INFEASIBLE: Final = "ControllerResizeInfeasible"

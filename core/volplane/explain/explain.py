@@ -22,8 +22,6 @@ from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim, refers_to
 from volplane.state.naming import volume_name_of
 
-__all__ = ["Explainer", "Explanation", "attachment_sentence", "explain_attachment", "what_it_does"]
-
 _MOST_NAMES = 10
 _REFUSED_CLAIM = (
     "the claim of a generic ephemeral volume or of a StatefulSet is made by its controller: where that is refused, for"

@@ -47,8 +47,6 @@ from volplane.state.cluster_state import (
 )
 from volplane.state.records import Sealer
 
-__all__ = ["PodExplanation", "explain_pod", "read_pod"]
-
 
 class PodEvent(KubeObject):
     """core/v1 Event about a pod."""

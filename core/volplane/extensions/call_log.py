@@ -13,8 +13,6 @@ from typing import Any, ClassVar, Final
 
 from volplane import BackendError, Parameter, ParameterKind, ParameterSchema, hookimpl, redacted
 
-__all__ = ["CallLog"]
-
 log = logging.getLogger(__name__)
 
 LOGGED: Final = (

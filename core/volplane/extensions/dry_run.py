@@ -8,8 +8,6 @@ from typing import Any, ClassVar, Final
 
 from volplane import Declined, Parameter, ParameterKind, ParameterSchema, ProvisionRequest, hookimpl
 
-__all__ = ["DryRun"]
-
 log = logging.getLogger(__name__)
 
 

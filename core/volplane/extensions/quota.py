@@ -28,8 +28,6 @@ from volplane import (
 from volplane.errors import ConfigurationError
 from volplane.kube.quantity import format_bytes, parse
 
-__all__ = ["Quota"]
-
 
 class Quota:
     """Declines calls that would take a namespace over its limit.

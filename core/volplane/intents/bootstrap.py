@@ -21,8 +21,6 @@ from volplane.kube.kinds import NAMESPACES, SECRETS, Kind
 from volplane.kube.objects import Secret
 from volplane.state.records import Sealer
 
-__all__ = ["SEAL_SECRET", "Bootstrap", "cluster_id_of", "ensure_namespace", "ensure_sealer", "find_sealer"]
-
 SEAL_SECRET = "volplane-seal"  # noqa: S105 - the name of a Secret, not a secret
 _KEY = "key"
 

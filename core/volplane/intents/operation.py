@@ -37,8 +37,6 @@ from volplane.state.naming import volume_name_of
 from volplane.state.progress import ClaimProgress, Discarded, Discarding, LongCall, Made, Pending
 from volplane.state.records import ClaimIntent
 
-__all__ = ["DiscardOperation", "HookCaller", "OperationDeps"]
-
 _MOMENT = 0.25
 """Seconds for which an answer of the server counts as a live read: a read may take as long."""
 

@@ -21,24 +21,6 @@ from volplane.kube.objects import Claim, Node, Volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import asset_key, is_in_tree, node_hash, volume_source
 
-__all__ = [
-    "NO_PLUGIN",
-    "DriverLookup",
-    "claim_elsewhere",
-    "driver_named",
-    "driver_of",
-    "finalizer_step",
-    "held_for_reclaim",
-    "metadata_without_node",
-    "node_metadata",
-    "on_node",
-    "removes_protection",
-    "run_on_asset",
-    "shared_with",
-    "volume_elsewhere",
-    "without_finalizer",
-]
-
 NO_PLUGIN = "no volume plugin matched"
 _RECLAIM = (names.RECLAIM_FINALIZER, names.IN_TREE_FINALIZER)
 _SERVED_NODE_GONE = "node {}, which this process serves, does not exist"

@@ -49,30 +49,6 @@ from volplane.state.records import (
     named_in_record,
 )
 
-__all__ = [
-    "after_deleted_volume",
-    "can_never_be_bound",
-    "choose_segment",
-    "claim_conflict",
-    "class_is_gone",
-    "discard",
-    "discard_begun",
-    "driver_of_class",
-    "has_newer_intent",
-    "holds_asset",
-    "not_leading",
-    "not_provisioned",
-    "presumed_intent",
-    "presumed_segment",
-    "provisioning_failed",
-    "record_intent",
-    "run_provision",
-    "scrub_conflict",
-    "settle",
-    "settled_metadata",
-    "take_over",
-]
-
 # --- the place ----------------------------------------------------------------------------------------------------
 
 

@@ -21,18 +21,6 @@ from volplane.state.matching import capacity_of, request_of
 from volplane.state.naming import generation_of, handle_in, volume_name_of, volume_source
 from volplane.state.records import ClaimIntent
 
-__all__ = [
-    "allowed_segments",
-    "asset_identity",
-    "context_of",
-    "node_identity",
-    "owner_of_claim",
-    "provision_request",
-    "segments_of",
-    "split_parameters",
-    "volume_identity",
-]
-
 NANOS = 10**9
 NAME_PREFIX = "pvc-"
 _ACCESS_MODES = frozenset(AccessMode)

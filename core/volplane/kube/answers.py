@@ -20,8 +20,6 @@ from volplane.kube.kinds import Kind
 from volplane.kube.objects import Fields, KubeObject
 from volplane.kube.transport import LineStream
 
-__all__ = ["Change", "Listing", "Page", "changes", "decoded", "decoder_of", "error_from", "flattened", "read_object"]
-
 _DEEPEST: Final = 100
 """Levels of lists and objects that `flattened` keeps."""
 _TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)

@@ -18,8 +18,6 @@ from typing import Generic, TypeVar
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import Claim, KubeObject, Volume
 
-__all__ = ["Cache", "IndexFunction", "Listener"]
-
 _LOG = logging.getLogger(__name__)
 _MOST_SHARED = 4096
 """Distinct lists, and maps, that are kept to be shared; above it they are dropped, and the next ones are kept."""

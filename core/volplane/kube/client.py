@@ -23,8 +23,6 @@ from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
 from volplane.kube.transport import ApiMetrics, Request, Transport
 
-__all__ = ["JSON_PATCH", "MERGE_PATCH", "CircuitBreaker", "Client", "full_list_if_expired"]
-
 _LOG = logging.getLogger(__name__)
 
 MERGE_PATCH = "application/merge-patch+json"

@@ -25,8 +25,6 @@ from volplane._messages import one_line, sanitize
 from volplane.errors import ConfigurationError
 from volplane.kube.transport import Response
 
-__all__ = ["Credentials", "ExecCredential", "Identity", "Source", "run_plugin"]
-
 _LOG = logging.getLogger(__name__)
 
 _REFRESH_SECONDS = 60.0

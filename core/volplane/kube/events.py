@@ -28,8 +28,6 @@ from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
 from volplane.kube.transport import ApiMetrics
 
-__all__ = ["EVENTS", "MOST_WAITING", "Event", "EventRecord", "EventRecorder"]
-
 _LOG = logging.getLogger(__name__)
 
 MOST_WAITING = 100_000

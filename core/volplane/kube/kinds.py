@@ -7,24 +7,6 @@ from typing import Any, Generic, TypeVar
 
 from volplane.kube import objects
 
-__all__ = [
-    "ATTACHMENTS",
-    "CAPACITIES",
-    "CLAIMS",
-    "CSI_DRIVERS",
-    "CSI_NODES",
-    "LEASES",
-    "NAMESPACES",
-    "NODES",
-    "PODS",
-    "SECRETS",
-    "STORAGE_CLASSES",
-    "VOLUMES",
-    "VOLUME_ATTRIBUTES_CLASSES",
-    "WHOLE_PODS",
-    "Kind",
-]
-
 T = TypeVar("T", bound=objects.KubeObject)
 
 

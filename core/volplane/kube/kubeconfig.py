@@ -23,8 +23,6 @@ from volplane.errors import ConfigurationError
 from volplane.kube.credentials import Credentials, ExecCredential, Identity, run_plugin
 from volplane.kube.http.route import Address, Route, client_context
 
-__all__ = ["route_and_credentials"]
-
 V = TypeVar("V")
 
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")

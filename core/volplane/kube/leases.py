@@ -17,8 +17,6 @@ from volplane.kube.kinds import LEASES
 from volplane.kube.objects import Lease
 from volplane.requests import Fence
 
-__all__ = ["LeaseLock", "drivers_of", "fence_of"]
-
 
 def fence_of(lease: Lease) -> Fence:
     """Return the term of leadership that the Lease shows."""

@@ -14,48 +14,6 @@ import msgspec
 from volplane.kube.names import BIND_COMPLETED
 from volplane.kube.quantity import parse
 
-__all__ = [
-    "Claim",
-    "ClaimSpec",
-    "ClaimStatus",
-    "CsiDriver",
-    "CsiDriverSpec",
-    "CsiNode",
-    "CsiNodeDriver",
-    "CsiStorageCapacity",
-    "Fields",
-    "KubeObject",
-    "LabelSelector",
-    "Lease",
-    "LeaseSpec",
-    "Metadata",
-    "ModifyVolumeStatus",
-    "Namespace",
-    "Node",
-    "NodeSelector",
-    "NodeSelectorTerm",
-    "ObjectReference",
-    "OwnerReference",
-    "Pod",
-    "PodSpec",
-    "PodStatus",
-    "PodVolume",
-    "Requirement",
-    "SchedulingGate",
-    "Secret",
-    "StorageClass",
-    "TopologyTerm",
-    "Volume",
-    "VolumeAttachment",
-    "VolumeAttachmentSpec",
-    "VolumeAttachmentStatus",
-    "VolumeAttributesClass",
-    "VolumeError",
-    "VolumeSpec",
-    "VolumeStatus",
-    "WholePod",
-]
-
 
 class Fields(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, kw_only=True):
     """Base of every struct: camel case outside, unknown fields ignored, no part in garbage collection."""

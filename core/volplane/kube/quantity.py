@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final, Literal
 
-__all__ = ["Format", "Quantity", "canonical_milli", "format_bytes", "parse"]
-
 Format = Literal["BinarySI", "DecimalSI", "DecimalExponent"]
 
 WRONG_FORMAT: Final = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"

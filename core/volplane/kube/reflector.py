@@ -22,8 +22,6 @@ from volplane.kube.client import Client, full_list_if_expired
 from volplane.kube.objects import KubeObject
 from volplane.kube.transport import ApiMetrics
 
-__all__ = ["Reflector"]
-
 _LOG = logging.getLogger(__name__)
 
 _QUIET = 90.0

@@ -11,8 +11,6 @@ from typing import Protocol
 
 import msgspec
 
-__all__ = ["ApiMetrics", "LineStream", "Request", "Response", "Transport"]
-
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of the server. path is absolute and not yet percent-encoded."""

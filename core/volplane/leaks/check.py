@@ -36,8 +36,6 @@ from volplane.leaks.comparison import (
     paced,
 )
 
-__all__ = ["INTERVAL", "CheckStatus", "LeakCheck"]
-
 INTERVAL = 600.0
 JITTER = 0.1
 

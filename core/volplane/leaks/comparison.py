@@ -29,19 +29,6 @@ from volplane.requests import ListRequest
 from volplane.state.matching import capacity_of
 from volplane.state.naming import handle_in, volume_source
 
-__all__ = [
-    "GRACE_SECONDS",
-    "Comparison",
-    "Finding",
-    "Key",
-    "Observations",
-    "Verdict",
-    "assets_of",
-    "feed_live",
-    "findings_of",
-    "paced",
-]
-
 GRACE_SECONDS = 300.0
 """Between the two observations of an orphan; longer than any listing may lag behind its backend."""
 NANOS = 10**9

@@ -29,8 +29,6 @@ from volplane.operations import Again, Dispatcher, OneShots, OneShotState, OneSh
 from volplane.requests import AdoptRequest, DeleteRequest, VolumeIdentity
 from volplane.state.naming import asset_key
 
-__all__ = ["Adoptable", "Adoption", "LeakRepair"]
-
 LOOK_SECONDS = 10.0
 """How long one live look at all claims and volumes serves the repairs of a driver."""
 

@@ -20,23 +20,6 @@ from volplane.controller.controller import Work
 from volplane.controller.workqueue import LoopTime
 from volplane.errors import ApiError, BackendError, BackoffError, OperationError, RetryPolicy
 
-__all__ = [
-    "RUNNING",
-    "UNLIMITED",
-    "Again",
-    "DriverLimits",
-    "Ended",
-    "Operation",
-    "OperationState",
-    "Pause",
-    "Pauses",
-    "Phase",
-    "Requeue",
-    "apart",
-    "hold_until",
-    "retry_delay",
-]
-
 Requeue = Callable[[], None]
 """Queues the object of an operation, to be decided again."""
 

@@ -35,8 +35,6 @@ from volplane.operations.operation import (
     retry_delay,
 )
 
-__all__ = ["Dispatcher", "OneShotState", "OneShotStatus", "OneShots", "OperationRegistry"]
-
 log = logging.getLogger(__name__)
 
 CANCEL_GRACE: Final = 1.0

@@ -30,8 +30,6 @@ from volplane.placement.state import PlacementState, unsuitable
 from volplane.state.naming import volume_name_of
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 
-__all__ = ["Assigner", "Membership", "decide_assignment", "decide_membership", "decide_node", "why_lost"]
-
 
 class Assigner:
     """Decides claims, and counts on a node what is on its way there until the write is answered."""

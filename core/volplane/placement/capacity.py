@@ -32,8 +32,6 @@ from volplane.state.cluster_state import ClusterState, NodePlaces
 from volplane.state.matching import class_of_claim
 from volplane.state.naming import node_hash
 
-__all__ = ["CapacityState", "MeasureOperation", "decide_capacity"]
-
 PUBLISHER: Final = "volplane"
 """Value of the label `csi.storage.k8s.io/managed-by`."""
 POLL_SECONDS: Final = 60.0

@@ -9,8 +9,6 @@ from volplane.kube.cache import Cache
 from volplane.kube.objects import Node
 from volplane.state.naming import node_hash
 
-__all__ = ["NodeBook", "is_ready", "takes_volumes"]
-
 
 def is_ready(node: Node) -> bool:
     """Return whether the kubelet reports that. A node without the condition counts as ready: nothing speaks against."""

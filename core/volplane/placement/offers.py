@@ -19,8 +19,6 @@ from volplane.placement.room import Room, Usage
 from volplane.schemas import Param, ParameterSchema
 from volplane.schemas import read_parameters as read_values
 
-__all__ = ["CLASS_PARAMETERS", "NodeOffers", "Offer", "PlacementParameters", "choose", "read_parameters"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementParameters:

@@ -26,8 +26,6 @@ from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim, request_of
 from volplane.state.naming import volume_name_of
 
-__all__ = ["RaceTimes", "RoomOperation", "decide_race"]
-
 _NANOS = 10**9
 FULL_SECONDS = 60.0
 """Time after which a claim for which there was no room is looked at again."""

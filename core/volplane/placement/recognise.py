@@ -20,8 +20,6 @@ from volplane.requests import FindRequest
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import asset_key
 
-__all__ = ["RecogniseOperation", "decide_recognition"]
-
 
 def decide_recognition(volume: Volume, cluster: ClusterState) -> Action | None:
     """Return the next action for a volume of an earlier node of our name; None for any other volume."""

@@ -13,8 +13,6 @@ from volplane.kube.quantity import parse
 from volplane.placement.nodes import NodeBook
 from volplane.state.matching import selects
 
-__all__ = ["UNPUBLISHED_SECONDS", "Promise", "PublishedRoom", "Room", "Usage"]
-
 UNPUBLISHED_SECONDS: Final = 60.0
 """Longest time for which a new volume counts against the published room of its node: the room is measured as often."""
 

@@ -23,8 +23,6 @@ from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import capacity_of, class_of_claim, request_of
 from volplane.state.naming import node_hash, volume_name_of
 
-__all__ = ["PlacementHandlers", "PlacementState", "unsuitable"]
-
 _NANOS = 10**9
 _MOST_CLASSES = 1_000
 REFUSED_SECONDS: Final = 60.0

@@ -37,8 +37,6 @@ from volplane.roles.node import selectors
 from volplane.state.cluster_state import CLAIM_INDEXES, POD_INDEXES, ClusterState, NodePlaces
 from volplane.state.records import Sealer
 
-__all__ = ["Dependencies", "build", "watches_of"]
-
 _WORKERS = 64
 _WORKERS_OF_NODE = 8
 """Keys in flight in each controller of a process that serves one node: its driver takes few more."""

@@ -30,8 +30,6 @@ from volplane.operations import OperationRegistry
 from volplane.process.duties import CHANGES
 from volplane.state.cluster_state import ClusterState
 
-__all__ = ["STOP_SECONDS", "ControlPlane", "Term"]
-
 _LOG = logging.getLogger(__name__)
 
 ENQUEUED_AT_ONCE = 500

@@ -20,19 +20,6 @@ from volplane.provision import PROVISIONER
 from volplane.reclaim import RECLAIMER
 from volplane.roles import CLAIMS_AND_VOLUMES
 
-__all__ = [
-    "ALL_CONTROLLERS",
-    "CHANGES",
-    "DEFAULT_CONTROLLERS",
-    "DUTIES",
-    "NODE_CONTROLLERS",
-    "PLACER",
-    "controllers_of_node",
-    "namespace_labels",
-    "options",
-    "parse_controllers",
-]
-
 DUTIES: Final[list[Duty[Any]]] = [
     CLAIMS_AND_VOLUMES,
     BINDER,
@@ -60,6 +47,8 @@ CHANGES: Final = tuple(queue for duty in DUTIES for queue in duty.changes)
 """The queues of controllers that change the volumes of bound claims."""
 PLACER: Final = ASSIGNER.option
 """The controller that places claims of distributed drivers: a value of `--placement` and `--immediate`."""
+ATTACHES: Final = ATTACHER.option
+"""The queue of the controller that calls the hooks of attachments, with whose nodes attachments are compared."""
 NODE_CONTROLLERS: Final = tuple(duty.option for duty in DUTIES if duty.on_nodes)
 """What a process with `--node-name` may run: the rest is decided for the whole cluster."""
 

@@ -22,8 +22,6 @@ from volplane.kube.objects import Claim, KubeObject, Volume
 from volplane.requests import DeleteRequest, HookRequest, ProvisionRequest
 from volplane.state.matching import class_of_claim, class_of_volume
 
-__all__ = ["MeasuredHooks", "count_inventory"]
-
 R = TypeVar("R")
 T = TypeVar("T", bound=KubeObject)
 Count = tuple[str, tuple[str, ...]]

@@ -40,8 +40,6 @@ from volplane.process.duties import ALL_CONTROLLERS, namespace_labels
 from volplane.state.naming import node_hash
 from volplane.state.records import Sealer
 
-__all__ = ["LEASE", "ControllerProcess", "Options", "read_control_plane"]
-
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 15

@@ -27,17 +27,6 @@ from volplane.kube.objects import Claim, KubeObject, Pod, Volume
 from volplane.state.cluster_state import claim_of_volume, claims_of_pod
 from volplane.state.matching import refers_to
 
-__all__ = [
-    "BELIEVED",
-    "ClaimProtection",
-    "LivePods",
-    "ProtectionHandlers",
-    "decide_claim_protection",
-    "decide_volume_protection",
-    "uses",
-    "volume_protection_may_act",
-]
-
 BELIEVED = 30.0
 """Seconds for which a user is believed that only a live list showed."""
 OPERATION_DRIVER = "volplane.dev/protection"

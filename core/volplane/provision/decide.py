@@ -45,16 +45,6 @@ from volplane.state.naming import handle_in, is_in_tree, reclaim_finalizer, show
 from volplane.state.progress import Discarded, Full, Made, Pending
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 
-__all__ = [
-    "Terms",
-    "ask_for_another_node",
-    "awaits_recognition",
-    "decide_provision",
-    "provisioner_of",
-    "restore_annotations",
-    "volume_body",
-]
-
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 
 

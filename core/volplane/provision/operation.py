@@ -31,8 +31,6 @@ from volplane.state.naming import is_in_tree, volume_name_of
 from volplane.state.progress import ClaimProgress, Discarded, Full, Made, Pending
 from volplane.state.records import ClaimIntent
 
-__all__ = ["ProvisionOperation"]
-
 MOST_CLASSES = 1_000
 
 

@@ -39,16 +39,6 @@ from volplane.state.naming import reclaim_finalizer
 from volplane.state.progress import Deleted, Deleting, VolumeProgress
 from volplane.state.records import INTENT_VERSION, DeleteIntent, read_intent
 
-__all__ = [
-    "DeleteOperation",
-    "Terms",
-    "VolumeOperation",
-    "decide_delete",
-    "failed",
-    "report_failure",
-    "require_claim_gone",
-]
-
 
 class Terms(NamedTuple):
     """What a role adds to the reclaim of a volume. The defaults are those beside another binder."""

@@ -18,8 +18,6 @@ from volplane.kube.objects import Claim, Volume, VolumeAttachment
 from volplane.state.naming import volume_name_of
 from volplane.state.records import attachment_intent_of, named_in_record
 
-__all__ = ["Held", "Target", "held_of", "released"]
-
 Target = Claim | Volume | VolumeAttachment
 TargetT = TypeVar("TargetT", Claim, Volume, VolumeAttachment)
 

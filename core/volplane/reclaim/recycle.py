@@ -54,17 +54,6 @@ from volplane.state.naming import volume_source
 from volplane.state.progress import BackendErased, Erasing, ScrubPlan, VolumeProgress
 from volplane.state.records import INTENT_VERSION, RecycleIntent, recycle_intent_of
 
-__all__ = [
-    "RecycleOperation",
-    "abandon_scrub",
-    "decide_recycle",
-    "end_scrub",
-    "job_erases",
-    "recycles",
-    "remove_strays",
-    "users_of_former",
-]
-
 _FAILED = "VolumeFailedRecycle"
 _MOST_STRANGERS = 3
 """Pods of others that are removed from the scrubber's place in one attempt."""

@@ -23,17 +23,6 @@ from volplane.state.matching import class_of_volume, mode_of
 from volplane.state.naming import volume_source
 from volplane.state.records import DeleteIntent, RecycleIntent, Sealer, recycle_intent_of, write_intent
 
-__all__ = [
-    "claim_lost",
-    "give_back",
-    "held_for_scrub",
-    "hold",
-    "record",
-    "released_from",
-    "scrub_key",
-    "sealed_uid",
-]
-
 _SEAL: Final = "volplane.dev/scrub-seal"
 
 

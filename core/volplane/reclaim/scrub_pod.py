@@ -24,25 +24,6 @@ from volplane.state.naming import volume_source
 from volplane.state.progress import ScrubPlan
 from volplane.state.records import RecycleIntent, Sealer
 
-__all__ = [
-    "BLOCK_SCRIPT",
-    "DEVICE",
-    "LONGEST_FAILURE",
-    "SCRIPT",
-    "SCRUB_GATE",
-    "SCRUB_LABEL",
-    "Unmountable",
-    "belongs",
-    "last_lines",
-    "overlaid",
-    "pod_body",
-    "pod_name",
-    "scrub_deadline",
-    "sealed_spec",
-    "source_digest",
-    "spec_difference",
-]
-
 _APPENDED: Final = ("volumes", "volumeMounts")
 """Lists of a template that are appended to ours; everything else replaces ours."""
 

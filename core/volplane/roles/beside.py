@@ -30,8 +30,6 @@ from volplane.state.matching import class_of_claim
 from volplane.state.naming import is_in_tree
 from volplane.state.records import recycle_intent_of
 
-__all__ = ["Beside", "has_or_had_volume"]
-
 _DRIVER_GRACE: Final = 60.0
 """Seconds that a volume may wait for a driver that is not configured here; another process may have it."""
 

@@ -25,8 +25,6 @@ from volplane.state.matching import refers_to
 from volplane.state.naming import node_hash, volume_name_of
 from volplane.state.records import ClaimIntent
 
-__all__ = ["OneNode", "selectors"]
-
 _LABELLED: Final = (CLAIMS.plural, VOLUMES.plural, PODS.plural, CAPACITIES.plural)
 _RACED_FOR: Final = (CLAIMS.plural, VOLUMES.plural)
 """One that races for claims has to see them all, and has nobody who labels volumes."""

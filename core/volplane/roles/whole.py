@@ -50,8 +50,6 @@ from volplane.state.matching import class_of_claim, refers_to
 from volplane.state.naming import volume_name_of
 from volplane.state.records import recycle_intent_of
 
-__all__ = ["Whole"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:

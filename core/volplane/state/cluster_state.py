@@ -32,23 +32,6 @@ from volplane.state.naming import Overlaps, csi_source, handle_in, volume_name_o
 from volplane.state.progress import Progress
 from volplane.state.records import ClaimIntent, RecordConflicts, Sealer, attachment_intent_of
 
-__all__ = [
-    "ATTACHMENT_INDEXES",
-    "CLAIM_INDEXES",
-    "CSI_PREFIX",
-    "POD_INDEXES",
-    "SCRUB_VOLUME",
-    "VOLUME_INDEXES",
-    "ClusterState",
-    "Drivers",
-    "NodePlaces",
-    "asset_name",
-    "claim_of_volume",
-    "claims_of_pod",
-    "csi_parts",
-    "finished",
-    "unique_name",
-]
 CSI_PREFIX = "kubernetes.io/csi/"
 """Begins the names of volumes of CSI drivers, as nodes report them."""
 

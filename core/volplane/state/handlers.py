@@ -18,8 +18,6 @@ from volplane.state.matching import class_of_claim
 from volplane.state.naming import shows_asset, volume_name_of, volume_source
 from volplane.state.records import RecycleIntent, attachment_intent_of, read_intent
 
-__all__ = ["EventHandlers"]
-
 _HELD = names.PROVISIONING_FINALIZER
 
 

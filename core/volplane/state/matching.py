@@ -22,27 +22,6 @@ from volplane.kube import names
 from volplane.kube.objects import Claim, KubeObject, LabelSelector, ObjectReference, Volume
 from volplane.kube.quantity import parse
 
-__all__ = [
-    "Demand",
-    "FreeVolumes",
-    "Place",
-    "WaitingClaims",
-    "capacity_of",
-    "class_of_claim",
-    "class_of_volume",
-    "demand_of",
-    "held_by",
-    "label_filter",
-    "mode_of",
-    "place_of",
-    "reference_is",
-    "reference_to",
-    "refers_to",
-    "refusal",
-    "request_of",
-    "selects",
-]
-
 MODE_ORDER = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
 
 

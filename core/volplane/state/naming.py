@@ -22,22 +22,6 @@ from volplane.assets import VolumeSource
 from volplane.kube import names
 from volplane.kube.objects import Claim, Source, Volume, VolumeSpec
 
-__all__ = [
-    "IN_TREE_PREFIX",
-    "Overlap",
-    "Overlaps",
-    "asset_key",
-    "csi_source",
-    "generation_of",
-    "handle_in",
-    "is_in_tree",
-    "node_hash",
-    "reclaim_finalizer",
-    "shows_asset",
-    "volume_name_of",
-    "volume_source",
-]
-
 IN_TREE_PREFIX = "kubernetes.io/"
 _HANDLES = {
     "csi": "volumeHandle",

@@ -18,37 +18,6 @@ from volplane.assets import Asset
 from volplane.errors import AlreadyDeleted, BackendError, OutcomeUnknown
 from volplane.state.records import ClaimIntent
 
-__all__ = [
-    "Attached",
-    "Attaching",
-    "AttachmentFailure",
-    "AttachmentProgress",
-    "BackendErased",
-    "ChangeProgress",
-    "Changed",
-    "Changing",
-    "ClaimProgress",
-    "Deleted",
-    "Deleting",
-    "Detached",
-    "Detaching",
-    "Discarded",
-    "Discarding",
-    "Erasing",
-    "Full",
-    "LongCall",
-    "Made",
-    "Pending",
-    "Progress",
-    "ProgressTable",
-    "Refused",
-    "Resume",
-    "ScrubPlan",
-    "UnrecordedAttachment",
-    "Untouched",
-    "VolumeProgress",
-]
-
 
 class Resume(NamedTuple):
     """What comes before a hook that answered `InProgress` is called again; nothing, if both are empty."""

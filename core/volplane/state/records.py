@@ -24,26 +24,6 @@ from volplane._delays import RECORD_OVERWRITTEN
 from volplane.kube import names
 from volplane.kube.objects import Claim, Volume, VolumeAttachment
 
-__all__ = [
-    "INTENT_VERSION",
-    "TAKEOVER_GRACE",
-    "AttachmentIntent",
-    "ChangeIntent",
-    "ClaimIntent",
-    "DeleteIntent",
-    "Intent",
-    "NamedInRecord",
-    "RecordConflict",
-    "RecordConflicts",
-    "RecycleIntent",
-    "Sealer",
-    "attachment_intent_of",
-    "named_in_record",
-    "read_intent",
-    "recycle_intent_of",
-    "write_intent",
-]
-
 INTENT_VERSION = 1
 """The version that is written; this one and the one before are read, others are unreadable: then the backend is asked.
 

@@ -17,8 +17,6 @@ from volplane.kube.kinds import VOLUME_ATTRIBUTES_CLASSES
 from volplane.kube.objects import Claim, Volume, VolumeAttributesClass
 from volplane_embedded.informers import Informers, unsubscribing
 
-__all__ = ["AttributesClassProtection"]
-
 FINALIZER: Final = "kubernetes.io/vac-protection"
 
 

@@ -17,8 +17,6 @@ from volplane.kube.objects import Claim, OwnerReference
 from volplane_embedded.informers import Informers, unsubscribing
 from volplane_embedded.objects import PODS, Pod, PodVolume, is_finished
 
-__all__ = ["EphemeralVolumes"]
-
 
 class EphemeralVolumes:
     """Both controllers."""

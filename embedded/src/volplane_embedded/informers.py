@@ -36,8 +36,6 @@ from volplane.kube.reflector import Reflector
 from volplane.state.matching import place_of
 from volplane_embedded.objects import PODS, QUOTAS, Pod, ResourceQuota, claim_names, is_finished, needs_node
 
-__all__ = ["Informers", "unsubscribing"]
-
 
 class Informers:
     """The caches. Pods are indexed by `pending`, `node` and `claim`, volumes by `candidates` and `claim`."""

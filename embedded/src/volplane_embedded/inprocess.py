@@ -10,8 +10,6 @@ from typing import Protocol, runtime_checkable
 from volplane.errors import ApiUnavailable
 from volplane.kube.transport import LineStream, Request, Response
 
-__all__ = ["Answered", "InProcessTransport", "Server", "Watched"]
-
 
 class Answered(Protocol):
     """A complete response of a server."""

@@ -36,8 +36,6 @@ from volplane_embedded.quota_status import QuotaStatus
 from volplane_embedded.sandbox.limits import why_no_cgroup
 from volplane_embedded.scheduler.scheduler import Scheduler
 
-__all__ = ["LocalNodes"]
-
 _LOG = logging.getLogger(__name__)
 _RETRY_SECONDS = 2.0
 

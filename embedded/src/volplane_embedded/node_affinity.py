@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping
 from volplane.kube.objects import Node, NodeSelector, NodeSelectorTerm, Requirement, Taint, TopologyTerm, Volume
 from volplane_embedded.objects import Pod, Toleration
 
-__all__ = ["in_topology", "pod_allows", "preference", "selector_matches", "untolerated", "volume_allows"]
-
 
 def selector_matches(selector: NodeSelector, node: Node) -> bool:
     """Tell whether one of the terms matches. A selector without terms matches no node."""

@@ -16,34 +16,6 @@ from volplane.kube import objects
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import Fields, KubeObject, NodeSelector, NodeSelectorTerm, SchedulingGate
 
-__all__ = [
-    "CONFIG_MAPS",
-    "MEASURED_CLAIMS",
-    "PODS",
-    "QUOTAS",
-    "Condition",
-    "ConfigMap",
-    "Container",
-    "ContainerStatus",
-    "EnvVar",
-    "MeasuredClaim",
-    "Now",
-    "Pod",
-    "PodSpec",
-    "PodStatus",
-    "PodVolume",
-    "ResourceQuota",
-    "SecurityContext",
-    "Toleration",
-    "VolumeMount",
-    "claim_names",
-    "condition_of",
-    "is_finished",
-    "needs_node",
-    "timestamp",
-    "with_condition",
-]
-
 
 class EnvVar(Fields):
     name: str

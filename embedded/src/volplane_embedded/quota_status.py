@@ -21,8 +21,6 @@ from volplane_embedded.apiserver.claim_quota import measured
 from volplane_embedded.informers import Informers, unsubscribing
 from volplane_embedded.objects import MEASURED_CLAIMS, QUOTAS, MeasuredClaim, ResourceQuota
 
-__all__ = ["QuotaStatus"]
-
 _LOG = logging.getLogger(__name__)
 
 _GATHER_SECONDS: Final = 0.05

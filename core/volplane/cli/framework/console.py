@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     import rich.console
     import rich.progress
 
-__all__ = ["Console", "Output", "Progress"]
-
 COLOURS: Final = (
     dict.fromkeys(("Available", "Bound", "Succeeded"), "green")
     | dict.fromkeys(("Failed", "Lost"), "red")

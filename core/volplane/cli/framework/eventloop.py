@@ -11,8 +11,6 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["run"]
-
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 YOUNG = 20_000
 """Allocations less deallocations between two collections of the youngest generation; Python's default is 700."""

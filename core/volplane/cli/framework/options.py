@@ -13,23 +13,6 @@ from volplane.drivers.parameters import read_value
 from volplane.process.duties import ALL_CONTROLLERS
 from volplane.schemas import Parameter, ParameterKind
 
-__all__ = [
-    "DEFAULT_NAMESPACE",
-    "ConfigFile",
-    "Controllers",
-    "DataDirectory",
-    "Host",
-    "InMemory",
-    "Kubeconfig",
-    "KubeconfigOut",
-    "OurNamespace",
-    "OutputFormat",
-    "Port",
-    "Verbose",
-    "duration_option",
-    "path_option",
-]
-
 DEFAULT_NAMESPACE: Final = "volplane-system"
 
 

@@ -15,8 +15,6 @@ from typing import Any, Final, TypeVar, cast
 
 import httptools
 
-__all__ = ["Answer", "BrokenOff", "Connection", "ConnectionPool", "NotHttp", "Tls"]
-
 T = TypeVar("T")
 
 Tls = ssl.SSLContext | bool

@@ -21,19 +21,6 @@ import aiohappyeyeballs
 from volplane.errors import ApiError, ApiUnavailable, ConfigurationError
 from volplane.kube.http.connection import BrokenOff, Connection, NotHttp, Tls
 
-__all__ = [
-    "CONNECT_SECONDS",
-    "Address",
-    "ConnectTimeoutError",
-    "ProxyError",
-    "Route",
-    "client_context",
-    "refused",
-    "silent",
-    "unreachable",
-    "why_unreachable",
-]
-
 CONNECT_SECONDS: Final = 10.0
 _NEXT_ADDRESS_SECONDS: Final = 0.25
 """After this without a connection the next address of a name is tried beside it (RFC 8305)."""

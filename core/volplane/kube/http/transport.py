@@ -19,8 +19,6 @@ from volplane.kube.http.connection import Answer, BrokenOff, ConnectionPool
 from volplane.kube.http.route import CONNECT_SECONDS, ConnectTimeoutError, Route, silent, unreachable
 from volplane.kube.transport import LineStream, Request, Response
 
-__all__ = ["HttpTransport"]
-
 _LOOK_SECONDS = 30.0
 """How long a watch that was refused waits for other credentials."""
 

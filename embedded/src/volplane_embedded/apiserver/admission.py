@@ -13,8 +13,6 @@ from volplane_embedded.apiserver.kinds.storageclasses import is_default
 from volplane_embedded.apiserver.quota_admission import QUOTA_PLUGIN
 from volplane_embedded.apiserver.resources import Json, Resource
 
-__all__ = ["PLUGINS", "Admission", "Webhook"]
-
 _PROTECTION: Final = {
     "persistentvolumeclaims": "kubernetes.io/pvc-protection",
     "persistentvolumes": "kubernetes.io/pv-protection",

@@ -23,8 +23,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-__all__ = ["Certificate", "ensure_certificate", "make_certificate", "server_context"]
-
 _LIFETIME: Final = timedelta(days=3650)
 _CERTIFICATE_MARK: Final = "-----BEGIN CERTIFICATE-----"
 

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from volplane.kube.quantity import Quantity, parse
 
-__all__ = ["ATTRIBUTES_CLASS", "Charge", "charge", "evaluated", "measured", "storage_resources", "usage"]
-
 ATTRIBUTES_CLASS: Final = "VolumeAttributesClass"
 """The only scope that claims are in."""
 

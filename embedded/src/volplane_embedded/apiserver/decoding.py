@@ -15,8 +15,6 @@ from volplane_embedded.apiserver.requests import parse_media_type
 from volplane_embedded.apiserver.resources import Json, Resource
 from volplane_embedded.apiserver.schema import check
 
-__all__ = ["check_fields", "check_kind", "decode", "decode_object", "unsupported_media_type"]
-
 _YamlLoader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml where PyYAML was built with it: it is ten times as fast."""
 _YAML_DEPTH: Final = 100

@@ -12,8 +12,6 @@ import msgspec
 
 from volplane_embedded.apiserver.resources import Resource
 
-__all__ = ["Definition", "Field", "Type", "definition", "definition_of", "name_of", "names"]
-
 _PACKAGES: Final[Mapping[str, str]] = {
     "": "io.k8s.api.core.v1",
     "coordination.k8s.io": "io.k8s.api.coordination.v1",

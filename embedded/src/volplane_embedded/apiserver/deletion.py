@@ -18,8 +18,6 @@ from volplane_embedded.apiserver.scalars import format_time
 from volplane_embedded.apiserver.storage import ObjectStorage, storage_of
 from volplane_embedded.apiserver.store import Stored, key_of
 
-__all__ = ["Deleted", "Deletion"]
-
 
 class _Meta(msgspec.Struct, gc=False):
     name: str

@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-__all__ = ["descriptions_of"]
-
 _PREFIXES: Final = ("v1", "core_v1", "events_v1", "storage_v1")
 _WORD: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _MODEL: Final = re.compile(

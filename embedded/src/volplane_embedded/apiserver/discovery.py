@@ -11,8 +11,6 @@ from typing import Final, NamedTuple
 
 from volplane_embedded.apiserver.resources import Json, Resource
 
-__all__ = ["AGGREGATED", "KUBERNETES_MINOR", "Discovery"]
-
 KUBERNETES_MINOR: Final = "36"
 """Minor version of Kubernetes 1 whose API is served."""
 AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"

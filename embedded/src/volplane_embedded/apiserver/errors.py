@@ -9,22 +9,6 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-__all__ = [
-    "MOST_CAUSES",
-    "Cause",
-    "StatusError",
-    "already_exists",
-    "bad_request",
-    "conflict",
-    "denied",
-    "forbidden",
-    "gone",
-    "invalid",
-    "not_found",
-    "webhook_failed",
-]
-
-
 MOST_OF_A_VALUE: Final = 1024
 """Characters of a name or a value of the client that are repeated in an answer. A stock server repeats all of them."""
 MOST_OF_A_MESSAGE: Final = 16_384

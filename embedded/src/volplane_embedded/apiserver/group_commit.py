@@ -6,8 +6,6 @@ import asyncio
 import logging
 from typing import Protocol
 
-__all__ = ["Commits", "Committing"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -18,8 +18,6 @@ from volplane_embedded.apiserver.responses import error_answer
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.apiserver.watch import Watch
 
-__all__ = ["MAX_BODY_BYTES", "HttpHandler", "Listener", "serve"]
-
 _log = logging.getLogger(__name__)
 _requests = logging.getLogger(f"{__name__}.requests")
 """What aiohttp reports of requests: mistakes of ours, and not those of clients, who could fill the log with them."""

@@ -16,8 +16,6 @@ from typing import Final
 
 from volplane_embedded.apiserver.store import Stored
 
-__all__ = ["DataDirInUse", "SqliteJournal"]
-
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS objects (
     storage TEXT NOT NULL, key TEXT NOT NULL, version INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (storage, key)

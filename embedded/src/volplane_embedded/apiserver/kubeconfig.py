@@ -10,8 +10,6 @@ from typing import Final
 
 import yaml
 
-__all__ = ["CONTEXT", "ensure_token", "render_kubeconfig", "write_kubeconfig"]
-
 CONTEXT: Final = "volplane"
 _TOKEN_BYTES: Final = 32
 

@@ -17,8 +17,6 @@ from volplane_embedded.apiserver.selectors import Selection, select
 from volplane_embedded.apiserver.storage import ObjectStorage, storage_of
 from volplane_embedded.apiserver.store import Compacted, Page, key_of
 
-__all__ = ["Lists"]
-
 _PAGE_EXPIRED: Final = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without"
     " the continue parameter, or use the continue token in this response to retrieve the remainder of the results."

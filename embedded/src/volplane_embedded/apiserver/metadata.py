@@ -14,16 +14,6 @@ from volplane_embedded.apiserver.requests import Request
 from volplane_embedded.apiserver.resources import Json, Resource
 from volplane_embedded.apiserver.scalars import format_time
 
-__all__ = [
-    "begin",
-    "carry_over",
-    "clean",
-    "generate_name",
-    "mark_deleting",
-    "match_name",
-    "match_namespace",
-]
-
 _NAME_LENGTH: Final = 63
 _SUFFIX_LENGTH: Final = 5
 _SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"

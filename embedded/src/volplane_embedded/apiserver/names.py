@@ -10,17 +10,6 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
-__all__ = [
-    "ANNOTATION_BYTES",
-    "Rule",
-    "config_key",
-    "dns_label",
-    "label_value",
-    "path_segment",
-    "qualified_name",
-    "subdomain",
-]
-
 ANNOTATION_BYTES: Final = 256 * 1024
 """Keys and values of all annotations of an object together."""
 

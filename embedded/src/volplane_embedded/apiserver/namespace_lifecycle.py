@@ -14,8 +14,6 @@ from volplane_embedded.apiserver.resources import Json, Resource
 from volplane_embedded.apiserver.storage import ObjectStorage, storage_of
 from volplane_embedded.apiserver.store import key_of
 
-__all__ = ["INITIAL", "NamespaceLifecycle"]
-
 INITIAL: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
 _IMMORTAL: Final = frozenset({"default", "kube-system", "kube-public"})
 _PLURAL: Final = "namespaces"

@@ -13,17 +13,6 @@ from volplane_embedded.apiserver import names
 from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.resources import Json
 
-__all__ = [
-    "STANDARD_FINALIZERS",
-    "UNQUALIFIED",
-    "validate",
-    "validate_labels",
-    "validate_of_kind",
-    "validate_template",
-    "validate_update",
-    "validate_update_of_kind",
-]
-
 UNQUALIFIED: Final = "name is neither a standard finalizer name nor is it fully qualified"
 STANDARD_FINALIZERS: Final = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
 _NOT_OF_TEMPLATES: Final = (

@@ -16,8 +16,6 @@ from volplane_embedded.apiserver.errors import StatusError
 from volplane_embedded.apiserver.openapi_protobuf import PROTOBUF, encode_document, wants_protobuf
 from volplane_embedded.apiserver.resources import Json, Resource
 
-__all__ = ["OpenApi"]
-
 _PATCHES: Final = (
     "application/json-patch+json",
     "application/merge-patch+json",

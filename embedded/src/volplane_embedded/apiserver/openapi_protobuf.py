@@ -11,8 +11,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-__all__ = ["PROTOBUF", "encode_document", "wants_protobuf"]
-
 Json = Mapping[str, Any]
 
 PROTOBUF: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"

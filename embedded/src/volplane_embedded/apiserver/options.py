@@ -17,8 +17,6 @@ from volplane_embedded.apiserver.errors import Cause, StatusError, bad_request, 
 from volplane_embedded.apiserver.requests import Query
 from volplane_embedded.apiserver.resources import Json, Resource
 
-__all__ = ["DeleteOptions", "ListOptions", "WriteOptions", "parse_version"]
-
 _FIELD_VALIDATION: Final = ("Ignore", "Warn", "Strict")
 _PROPAGATION: Final = ("Foreground", "Background", "Orphan")
 _MATCHES: Final = ("Exact", "NotOlderThan")

@@ -10,8 +10,6 @@ import msgspec
 from volplane_embedded.apiserver.errors import StatusError, bad_request
 from volplane_embedded.apiserver.resources import Json
 
-__all__ = ["json_patch", "merge_patch"]
-
 _MAX_OPERATIONS = 10_000
 _MAX_COPIED_BYTES = 3 * 1024 * 1024
 """What all copies of a patch together may add, as in the stock server."""

@@ -14,8 +14,6 @@ from volplane_embedded.apiserver.options import DeleteOptions, WriteOptions
 from volplane_embedded.apiserver.requests import Query, Request
 from volplane_embedded.apiserver.storage import ObjectStorage
 
-__all__ = ["LogSource", "bind", "evict", "open_log"]
-
 LogSource = Callable[[str, str, str | None, bool, Query], AsyncIterator[bytes]]
 """Opens the output of a container: namespace, pod, container (None: the only one), follow, and the query with
 `tailLines`, `sinceSeconds`, `sinceTime`, `timestamps`, `limitBytes`, `previous`. May raise StatusError before the first

@@ -14,8 +14,6 @@ from typing import Any, Final, NamedTuple
 from volplane_embedded.apiserver.errors import bad_request
 from volplane_embedded.apiserver.resources import Json
 
-__all__ = ["MEDIA_TYPE", "decode_protobuf"]
-
 MEDIA_TYPE: Final = "application/vnd.kubernetes.protobuf"
 _MAGIC: Final = b"k8s\x00"
 

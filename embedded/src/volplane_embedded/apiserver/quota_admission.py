@@ -14,8 +14,6 @@ from volplane_embedded.apiserver.errors import forbidden
 from volplane_embedded.apiserver.resources import Json, Resource
 from volplane_embedded.apiserver.storage import ObjectStorage, storage_of
 
-__all__ = ["QUOTA_PLUGIN", "QuotaAdmission"]
-
 QUOTA_PLUGIN: Final = "ResourceQuota"
 
 

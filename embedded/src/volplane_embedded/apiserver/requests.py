@@ -9,8 +9,6 @@ from urllib.parse import unquote
 from volplane_embedded.apiserver.errors import StatusError, bad_request
 from volplane_embedded.apiserver.resources import Resource
 
-__all__ = ["Answer", "Query", "Request", "Routes", "is_watch", "not_served", "parse_media_type", "wrong_method"]
-
 
 @dataclass(slots=True)
 class Answer:

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from volplane_embedded.apiserver.errors import Cause
 
-__all__ = ["Clock", "Column", "Json", "Resource", "Since", "StatusStrategy", "Strategy", "keep_metadata"]
-
 Json = dict[str, Any]
 """A decoded JSON object. Strategies own the objects that they get, and may change them in place."""
 

@@ -13,20 +13,6 @@ from volplane_embedded.apiserver.errors import StatusError, bad_request
 from volplane_embedded.apiserver.requests import Answer, parse_media_type
 from volplane_embedded.apiserver.resources import Json, Resource
 
-__all__ = [
-    "PLAIN",
-    "Form",
-    "Renderer",
-    "Tabulate",
-    "error_answer",
-    "json_answer",
-    "negotiate",
-    "plain",
-    "served",
-    "text_answer",
-    "warning_header",
-]
-
 _MOST_OF_WARNINGS: Final = 4096
 _MOST_OF_A_WARNING: Final = 256
 _META_GROUP: Final = "meta.k8s.io"

@@ -10,8 +10,6 @@ from volplane_embedded.apiserver.requests import Answer, wrong_method
 from volplane_embedded.apiserver.resources import Json
 from volplane_embedded.apiserver.responses import json_answer
 
-__all__ = ["REVIEWS", "review"]
-
 _ALL: Final = ["*"]
 _RULES: Final[Json] = {
     "resourceRules": [{"verbs": _ALL, "apiGroups": _ALL, "resources": _ALL}],

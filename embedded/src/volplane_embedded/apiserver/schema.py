@@ -17,8 +17,6 @@ from volplane_embedded.apiserver import scalars
 from volplane_embedded.apiserver.definitions import Definition, Field, Type, definition, definition_of
 from volplane_embedded.apiserver.resources import Json, Resource
 
-__all__ = ["SchemaReport", "check", "duplicate_fields"]
-
 
 @dataclass(frozen=True, slots=True)
 class SchemaReport:

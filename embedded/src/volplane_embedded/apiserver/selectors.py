@@ -13,8 +13,6 @@ from volplane_embedded.apiserver.errors import bad_request
 from volplane_embedded.apiserver.resources import Json, Resource
 from volplane_embedded.apiserver.subscribers import Route
 
-__all__ = ["Requirement", "Selection", "Term", "parse_fields", "parse_labels", "select"]
-
 _TOKEN = re.compile(r"\s*(?:(==|!=|=|!|<|>|\(|\)|,)|([^\s=!<>(),]+))")
 
 

@@ -32,8 +32,6 @@ from volplane_embedded.apiserver.tables import table
 from volplane_embedded.apiserver.verbs import Verbs, Written
 from volplane_embedded.apiserver.watch import Watch, Watches
 
-__all__ = ["ApiServer", "Parameters"]
-
 _log = logging.getLogger(__name__)
 
 Parameters = Sequence[tuple[str, str]] | Mapping[str, str]

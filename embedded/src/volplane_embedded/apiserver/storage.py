@@ -15,8 +15,6 @@ from volplane_embedded.apiserver.requests import Request
 from volplane_embedded.apiserver.resources import Json, Resource
 from volplane_embedded.apiserver.store import Store, Stored, key_of
 
-__all__ = ["ObjectStorage", "storage_of", "unwritable"]
-
 
 def storage_of(resource: Resource) -> str:
     """Store key of the objects of a resource."""

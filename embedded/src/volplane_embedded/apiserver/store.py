@@ -20,8 +20,6 @@ from volplane_embedded.apiserver.group_commit import Commits, Committing
 from volplane_embedded.apiserver.resources import Json
 from volplane_embedded.apiserver.subscribers import Route, Subscriber, Subscribers
 
-__all__ = ["Change", "ChangeType", "Compacted", "Journal", "Page", "Snapshot", "Store", "Stored", "key_of"]
-
 ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
 
 _LOG_BYTES: Final = 128 * 1024 * 1024

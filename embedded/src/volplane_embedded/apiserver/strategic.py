@@ -10,8 +10,6 @@ from volplane_embedded.apiserver.definitions import Definition, Field, definitio
 from volplane_embedded.apiserver.errors import StatusError, bad_request
 from volplane_embedded.apiserver.resources import Json, Resource
 
-__all__ = ["strategic_merge"]
-
 _PATCH: Final = "$patch"
 _RETAIN: Final = "$retainKeys"
 _ORDER: Final = "$setElementOrder/"

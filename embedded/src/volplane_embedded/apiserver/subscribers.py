@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-__all__ = ["Changed", "Route", "Subscriber", "Subscribers"]
-
 
 class Changed(Protocol):
     """A change of one object."""

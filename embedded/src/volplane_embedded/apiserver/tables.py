@@ -8,8 +8,6 @@ from typing import Any
 
 from volplane_embedded.apiserver.resources import Column, Json, Resource, Since
 
-__all__ = ["human_duration", "table"]
-
 
 def table(
     resource: Resource,

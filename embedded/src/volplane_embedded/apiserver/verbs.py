@@ -32,8 +32,6 @@ from volplane_embedded.apiserver.storage import ObjectStorage, storage_of
 from volplane_embedded.apiserver.store import Stored, key_of
 from volplane_embedded.apiserver.strategic import strategic_merge
 
-__all__ = ["Verbs", "Written"]
-
 _MODIFIED: Final = "the object has been modified; please apply your changes to the latest version and try again"
 _NAME_ATTEMPTS: Final = 8
 

@@ -19,8 +19,6 @@ from volplane_embedded.apiserver.selectors import Selection
 from volplane_embedded.apiserver.storage import ObjectStorage, storage_of
 from volplane_embedded.apiserver.store import Change, ChangeType, Compacted, Stored
 
-__all__ = ["INITIAL_EVENTS_END", "Watch", "Watches"]
-
 INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 _BOOKMARK_SECONDS: Final = 60.0
 _BEFORE_TIMEOUT_SECONDS: Final = 2.0

@@ -20,8 +20,6 @@ from volplane_embedded.cli.embedded_server import (
 )
 from volplane_embedded.cli.failed_start import undone_unless_started
 
-__all__ = ["register"]
-
 
 def register(app: typer.Typer) -> None:
     """Add the command."""

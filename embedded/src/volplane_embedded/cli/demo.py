@@ -24,8 +24,6 @@ from volplane_embedded.cli.demo_storage import DemoStorage, demo_storage
 from volplane_embedded.cli.development_cluster import Directories, development_cluster, with_default_driver
 from volplane_embedded.cli.embedded_server import ServerSettings
 
-__all__ = ["register"]
-
 TIME_LIMIT = 120.0
 _NODES = 2
 _MEMORY = "/dev/shm"  # noqa: S108 -- a directory with a random name is made below it

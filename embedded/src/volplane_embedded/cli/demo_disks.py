@@ -11,8 +11,6 @@ from typing import Any, Final
 
 from volplane.controller.config import DriverSettings
 
-__all__ = ["DemoCloud", "NotInstalled", "demo_cloud"]
-
 _DRIVER: Final = "ebs.volplane.dev"
 _ZONE: Final = "eu-test-1a"
 _SECONDS: Final = 0.3

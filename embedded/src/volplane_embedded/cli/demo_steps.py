@@ -17,8 +17,6 @@ from volplane_embedded.cli.demo_disks import DemoCloud
 from volplane_embedded.cli.demo_storage import DemoStorage
 from volplane_embedded.cli.development_cluster import DevelopmentCluster
 
-__all__ = ["Demo", "DemoFailed"]
-
 NAMESPACE = "default"
 MESSAGE = "written by a pod"
 _IDLE = "trap 'exit 0' TERM; while :; do sleep 0.1; done"

@@ -15,8 +15,6 @@ from volplane.kube.objects import Volume
 from volplane_embedded.cli.development_cluster import DEFAULT_DRIVER
 from volplane_embedded.kubelet.local_exports import LocalExport
 
-__all__ = ["DemoStorage", "demo_storage"]
-
 _NFS_DRIVER: Final = "nfs.volplane.dev"
 
 

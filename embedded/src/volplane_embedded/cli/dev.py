@@ -35,8 +35,6 @@ from volplane_embedded.cli.node_labels import NodeLabels, parse_node_labels
 from volplane_embedded.kubelet.local_exports import LocalExport
 from volplane_embedded.kubelet.node_status import node_names
 
-__all__ = ["register"]
-
 DRIVER_SECONDS = 10.0
 """How long the introduction waits for drivers that start."""
 

@@ -24,8 +24,6 @@ from volplane_embedded.kubelet.local_exports import LocalExport
 from volplane_embedded.kubelet.node_plugins import NodePlugin
 from volplane_embedded.local_nodes import LocalNodes
 
-__all__ = ["DEFAULT_DRIVER", "DevelopmentCluster", "Directories", "development_cluster", "with_default_driver"]
-
 DEFAULT_BACKEND = "hostpath"
 DEFAULT_DRIVER = "hostpath.volplane.dev"
 NEW_DRIVERS_SECONDS = 1.0

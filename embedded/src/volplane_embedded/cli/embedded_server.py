@@ -25,16 +25,6 @@ from volplane_embedded.apiserver.kubeconfig import ensure_token, write_kubeconfi
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.apiserver.store import Store
 
-__all__ = [
-    "EmbeddedServer",
-    "ServerSettings",
-    "allow_open_files",
-    "embedded_server",
-    "is_loopback",
-    "make_directory",
-    "server_settings",
-]
-
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with, not bound
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from volplane_embedded.kubelet.mounts import MountError, remove_tree
 
-__all__ = ["undone_unless_started"]
-
 
 @contextmanager
 def undone_unless_started(files: Iterable[Path], directories: Iterable[Path]) -> Iterator[Callable[[], None]]:

@@ -12,8 +12,6 @@ from volplane.errors import ConfigurationError
 from volplane_embedded.apiserver.names import label_value, qualified_name
 from volplane_embedded.kubelet.node_status import FIXED_LABELS
 
-__all__ = ["NodeLabels", "parse_node_labels"]
-
 NodeLabels = Annotated[
     list[str] | None,
     typer.Option(

@@ -25,8 +25,6 @@ from volplane.kube.quantity import parse
 from volplane.state.cluster_state import unique_name
 from volplane_embedded.kubelet.mounts import MountError
 
-__all__ = ["AttachedDisks", "NodeFull", "NotAttached", "device_path", "disk_path"]
-
 _NODES: Final = "nodes"
 _EXHAUSTED: Final = 8
 """RESOURCE_EXHAUSTED of google.rpc.Code, in `attachError`."""

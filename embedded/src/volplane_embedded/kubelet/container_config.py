@@ -17,15 +17,6 @@ from volplane_embedded.objects import Container, Pod, SecurityContext, VolumeMou
 from volplane_embedded.sandbox.libc import CAPABILITIES
 from volplane_embedded.sandbox.spec import Bind, Spec
 
-__all__ = [
-    "DEFAULT_CAPABILITIES",
-    "ContainerConfigError",
-    "ContainerPaths",
-    "MountedVolume",
-    "config_error",
-    "sandbox_spec",
-]
-
 DEFAULT_CAPABILITIES: Final = frozenset(
     (
         "CHOWN",

@@ -24,8 +24,6 @@ from volplane_embedded.objects import PODS, Container, Now, Pod, timestamp
 from volplane_embedded.sandbox.limits import default_memory
 from volplane_embedded.sandbox.spec import Report, Spec
 
-__all__ = ["ContainerRuntime", "Dependencies"]
-
 _LOG = logging.getLogger(__name__)
 
 

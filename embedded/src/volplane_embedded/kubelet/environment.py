@@ -17,8 +17,6 @@ from volplane.kube.objects import Secret
 from volplane_embedded.kubelet.status import HOST
 from volplane_embedded.objects import ConfigMap, Container, Pod
 
-__all__ = ["ConfigObjects", "Missing", "config_references", "expand", "field_value", "make_environment", "references"]
-
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _REFERENCE: Final = re.compile(r"\$(?:\$|\(([^()]*)\))")
 _ITEM: Final = re.compile(r"(metadata\.(?:labels|annotations))\['([^']*)'\]")

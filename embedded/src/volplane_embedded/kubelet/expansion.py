@@ -12,8 +12,6 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, Volume
 
-__all__ = ["awaits_node", "finish_expansion"]
-
 _PENDING: Final = frozenset({"NodeResizePending", "NodeResizeInProgress"})
 
 

@@ -28,8 +28,6 @@ from volplane_embedded.kubelet.pod_workers import PodWorker
 from volplane_embedded.kubelet.populator import attached_volumes
 from volplane_embedded.objects import PODS, Pod, is_finished
 
-__all__ = ["Kubelet"]
-
 _LOG = logging.getLogger(__name__)
 
 _STARTS: Final = 8

@@ -11,8 +11,6 @@ from typing import Self
 from volplane.errors import ConfigurationError
 from volplane_embedded.kubelet.mounts import MountError
 
-__all__ = ["LocalExport", "local_directory"]
-
 
 @dataclass(frozen=True, slots=True)
 class LocalExport:

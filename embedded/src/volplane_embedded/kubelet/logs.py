@@ -14,8 +14,6 @@ from typing import BinaryIO, Final, Protocol
 
 from volplane_embedded.apiserver.errors import bad_request
 
-__all__ = ["LogOptions", "LogQuery", "filter_lines", "parse_lines", "read_log_options", "read_logs"]
-
 _LONGEST_AGO: Final = 10 * 365 * 86_400
 _POLL_SECONDS: Final = 0.1
 _CHUNK: Final = 256 * 1024

@@ -16,16 +16,6 @@ from typing import Final
 
 from volplane_embedded.kubelet.trees import remove_directory, visit_tree
 
-__all__ = [
-    "MountError",
-    "check_host_path",
-    "check_local",
-    "mount_nfs",
-    "remove_tree",
-    "set_volume_ownership",
-    "unmount_below",
-]
-
 _MOUNT_SECONDS: Final = 60
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 """Spaces, tabs, line ends and backslashes in /proc/self/mountinfo (proc(5))."""

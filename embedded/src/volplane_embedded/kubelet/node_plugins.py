@@ -20,8 +20,6 @@ from volplane.kube.kinds import CSI_NODES
 from volplane.kube.objects import CsiNode, CsiNodeDriver, Node
 from volplane_embedded.informers import Informers, unsubscribing
 
-__all__ = ["NodePlugin", "PluginRegistration", "entries"]
-
 _LOG = logging.getLogger(__name__)
 
 

@@ -22,17 +22,6 @@ from volplane.kube.names import ATTACH_BY_CONTROLLER
 from volplane.kube.objects import Node
 from volplane_embedded.objects import PODS, Now, timestamp, with_condition
 
-__all__ = [
-    "FIXED_LABELS",
-    "LOCAL_NODE",
-    "ZONES",
-    "NodeRegistration",
-    "node_labels",
-    "node_names",
-    "node_status",
-    "taint_removal",
-]
-
 _LOG = logging.getLogger(__name__)
 
 LOCAL_NODE: Final = "node.volplane.dev/local"

@@ -13,20 +13,6 @@ from typing import Literal
 from volplane_embedded.kubelet.pod_state import ContainerRecord, PodRecord
 from volplane_embedded.objects import Pod
 
-__all__ = [
-    "DeletePod",
-    "FailPod",
-    "Idle",
-    "KillContainers",
-    "MountVolumes",
-    "PodAction",
-    "StartContainer",
-    "TerminateContainers",
-    "UnmountVolumes",
-    "compute_pod_action",
-    "pod_phase",
-]
-
 Phase = Literal["Pending", "Running", "Succeeded", "Failed"]
 
 

@@ -27,15 +27,6 @@ from volplane_embedded.objects import ContainerStatus, Pod, timestamp
 from volplane_embedded.sandbox.monitor import start_ticks
 from volplane_embedded.sandbox.spec import Report, decode_report
 
-__all__ = [
-    "PodDirectory",
-    "attempt_of",
-    "kill_stale_processes",
-    "left_directories",
-    "restore_record",
-    "terminated_state",
-]
-
 _LOG = logging.getLogger(__name__)
 
 _UNKNOWN: Final = "ContainerStatusUnknown"

@@ -8,8 +8,6 @@ from datetime import datetime
 
 from volplane_embedded.objects import Pod
 
-__all__ = ["ContainerRecord", "PodRecord", "Terminated", "new_record"]
-
 FIRST_PAUSE = 10.0
 LONGEST_PAUSE = 300.0
 _STABLE = 600.0

@@ -35,8 +35,6 @@ from volplane_embedded.kubelet.status import generate_pod_status
 from volplane_embedded.kubelet.volume_manager import VolumesNotReady
 from volplane_embedded.objects import PODS, Pod, is_finished, timestamp
 
-__all__ = ["PodWorker"]
-
 _LOG = logging.getLogger(__name__)
 
 _FIRST_RETRY: Final = 0.5

@@ -17,8 +17,6 @@ from volplane.state.cluster_state import unique_name
 from volplane_embedded.kubelet.mounts import MountError
 from volplane_embedded.objects import Pod, PodVolume, claim_names
 
-__all__ = ["ClaimUse", "Desired", "DesiredVolume", "attached_volumes", "claim_error", "populate"]
-
 _ONE_POD: Final = "ReadWriteOncePod"
 
 

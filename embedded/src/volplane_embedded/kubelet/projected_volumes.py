@@ -14,8 +14,6 @@ from typing import Any, Final
 from volplane_embedded.kubelet.environment import ConfigObjects, Missing, field_value
 from volplane_embedded.objects import Pod, PodVolume
 
-__all__ = ["File", "is_projection", "projected_files", "referenced_objects", "write_files"]
-
 _MODE: Final = 0o644
 
 

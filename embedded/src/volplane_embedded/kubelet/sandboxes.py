@@ -19,8 +19,6 @@ import volplane_embedded
 from volplane_embedded.sandbox.monitor import KILL, TERMINATE
 from volplane_embedded.sandbox.spec import Report, Spec, decode_report, encode
 
-__all__ = ["Sandbox", "Sandboxes"]
-
 _LOG = logging.getLogger(__name__)
 
 _DEATH_SECONDS: Final = 5.0

@@ -12,8 +12,6 @@ from volplane_embedded.kubelet.pod_actions import pod_phase, should_restart
 from volplane_embedded.kubelet.pod_state import ContainerRecord, PodRecord, Terminated
 from volplane_embedded.objects import Condition, Container, Pod, timestamp, with_condition
 
-__all__ = ["HOST", "generate_pod_status"]
-
 HOST = "127.0.0.1"
 """Address of every pod: pods share the network of the machine."""
 

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-__all__ = ["TreeChanged", "remove_directory", "visit_tree"]
-
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ALL: Final = stat.S_IRWXU
 _RESTARTS: Final = 20

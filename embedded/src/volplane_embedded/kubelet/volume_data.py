@@ -14,8 +14,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["VolumeData", "read_volume_data", "write_volume_data"]
-
 _LOG = logging.getLogger(__name__)
 
 _PLUGIN: Final = "kubernetes.io~csi"

@@ -33,8 +33,6 @@ from volplane_embedded.kubelet.volumes_in_use import VolumesInUse
 from volplane_embedded.node_affinity import volume_allows
 from volplane_embedded.objects import CONFIG_MAPS, Pod
 
-__all__ = ["FailedOperation", "VolumeManager", "VolumesNotReady"]
-
 
 @dataclass(frozen=True, slots=True)
 class FailedOperation:

@@ -10,8 +10,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-__all__ = ["VolumeOperations"]
-
 
 class VolumeOperations:
     """The operations that run, and those that wait for them in the order in which they came."""

@@ -22,8 +22,6 @@ from volplane_embedded.kubelet.populator import DesiredVolume
 from volplane_embedded.kubelet.projected_volumes import is_projection, projected_files, referenced_objects, write_files
 from volplane_embedded.objects import Pod, PodVolume
 
-__all__ = ["VolumePlugins", "volume_gid"]
-
 _LARGEST_GID: Final = 2**32 - 2
 
 Configure = Callable[[Pod, Sequence[str], Sequence[str]], Awaitable[ConfigObjects]]

@@ -16,8 +16,6 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import NODES
 from volplane.kube.objects import Node
 
-__all__ = ["VolumesInUse"]
-
 
 class VolumesInUse:
     """Who uses what on the nodes of this process. Nothing is written about a node before `begin`, so that the list of a

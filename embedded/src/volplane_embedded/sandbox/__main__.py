@@ -15,8 +15,6 @@ import sys
 
 from volplane_embedded.sandbox import monitor
 
-__all__ = ["main"]
-
 
 def main(arguments: list[str]) -> int:
     """Serve until the kubelet closes the socket whose descriptor is the only argument. Returns the exit code."""

@@ -10,8 +10,6 @@ from volplane_embedded.sandbox import libc
 from volplane_embedded.sandbox.seccomp import filter_system_calls
 from volplane_embedded.sandbox.spec import Spec
 
-__all__ = ["assume", "enter_user_namespace", "forbid_user_namespaces"]
-
 
 def enter_user_namespace(spec: Spec, flags: int) -> None:
     """Move into a new user namespace, and into the others of `flags`.

@@ -14,8 +14,6 @@ from typing import Final
 
 from volplane_embedded.sandbox import libc
 
-__all__ = ["OLD", "mask_proc", "show_host"]
-
 OLD: Final = Path("/old")
 """Where the host's tree is while the new root is built."""
 _PROGRAMS: Final = (

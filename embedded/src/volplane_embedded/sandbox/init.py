@@ -18,8 +18,6 @@ from volplane_embedded.sandbox.limits import limit_process, limit_process_ids
 from volplane_embedded.sandbox.rootfs import MountFailure, build
 from volplane_embedded.sandbox.spec import Spec, Stage
 
-__all__ = ["FORWARDED", "InitMessage", "decode_messages", "run"]
-
 FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _WAITED: Final = (*FORWARDED, signal.SIGCHLD)
 

@@ -14,38 +14,6 @@ import socket
 import struct
 from typing import Final
 
-__all__ = [
-    "AT_RECURSIVE",
-    "CAPABILITIES",
-    "MS_BIND",
-    "MS_NODEV",
-    "MS_NOEXEC",
-    "MS_NOSUID",
-    "MS_PRIVATE",
-    "MS_RDONLY",
-    "MS_REC",
-    "NEW_CGROUP",
-    "NEW_IPC",
-    "NEW_MOUNTS",
-    "NEW_NETWORK",
-    "NEW_PIDS",
-    "NEW_USER",
-    "NEW_UTS",
-    "bring_up_loopback",
-    "die_with_parent",
-    "forbid_inspection",
-    "forbid_new_privileges",
-    "hold_capabilities",
-    "install_filter",
-    "limit_capabilities",
-    "mount",
-    "open_in_root",
-    "pivot_root",
-    "restrict_mount",
-    "unmount_detached",
-    "unshare",
-]
-
 NEW_MOUNTS: Final = 0x00020000
 NEW_CGROUP: Final = 0x02000000
 NEW_UTS: Final = 0x04000000

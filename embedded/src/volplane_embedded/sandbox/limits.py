@@ -16,8 +16,6 @@ from typing import Final, Self
 
 from volplane_embedded.sandbox.spec import Spec
 
-__all__ = ["Cgroup", "default_memory", "limit_process", "limit_process_ids", "own_cgroup", "why_no_cgroup"]
-
 _ROOT: Final = Path("/sys/fs/cgroup")
 _NEEDED: Final = frozenset({"memory", "pids"})
 _FEWEST_IDS: Final = 301

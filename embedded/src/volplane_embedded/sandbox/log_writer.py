@@ -8,8 +8,6 @@ import time
 from pathlib import Path
 from typing import Final
 
-__all__ = ["ContainerLog"]
-
 _LONGEST_LINE: Final = 16 * 1024
 
 

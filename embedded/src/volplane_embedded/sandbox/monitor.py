@@ -17,8 +17,6 @@ from volplane_embedded.sandbox.limits import Cgroup
 from volplane_embedded.sandbox.log_writer import ContainerLog
 from volplane_embedded.sandbox.spec import Report, Spec, Stage, decode_spec, encode
 
-__all__ = ["KILL", "TERMINATE", "run", "start_ticks"]
-
 TERMINATE: Final = b"T"
 """Order of the kubelet: send SIGTERM to the command. The end of the connection means KILL."""
 KILL: Final = b"K"

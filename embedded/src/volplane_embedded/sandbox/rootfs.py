@@ -19,8 +19,6 @@ from volplane_embedded.sandbox import libc
 from volplane_embedded.sandbox.host_tree import mask_proc, show_host
 from volplane_embedded.sandbox.spec import Bind, Spec
 
-__all__ = ["MountFailure", "build"]
-
 _SIZES: Final = {"run": "size=16m,nr_inodes=10k", "dev": "size=1m,nr_inodes=1k", "shm": "size=64m,nr_inodes=10k"}
 """Of the small file systems in memory that each command has of its own."""
 _DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty")

@@ -16,8 +16,6 @@ from typing import Final, NamedTuple
 
 from volplane_embedded.sandbox import libc
 
-__all__ = ["filter_system_calls"]
-
 _ALLOW: Final = 0x7FFF0000
 _ERRNO: Final = 0x00050000
 

@@ -6,8 +6,6 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Bind", "Report", "Spec", "Stage", "decode_report", "decode_spec", "encode"]
-
 Stage = Literal["", "namespaces", "mounts", "command"]
 """What failed. "namespaces": this machine cannot run any sandbox."""
 

@@ -20,8 +20,6 @@ from volplane_embedded.scheduler.scheduling import Bind, SchedulerState, decide
 from volplane_embedded.scheduler.volume_binding import StorageState
 from volplane_embedded.scheduler.volume_limits import LimitState
 
-__all__ = ["Scheduler"]
-
 _LOG = logging.getLogger(__name__)
 _RETRY_SECONDS = 1.0
 

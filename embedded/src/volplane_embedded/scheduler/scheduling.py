@@ -28,8 +28,6 @@ from volplane_embedded.scheduler.volume_binding import (
 )
 from volplane_embedded.scheduler.volume_limits import TOO_MANY, LimitState, full_nodes
 
-__all__ = ["Bind", "Placement", "SchedulerState", "decide"]
-
 _GATED = "Scheduling is blocked due to non-empty scheduling gates"
 _ONE_POD = "ReadWriteOncePod"
 _IN_USE = f"node(s) unavailable due to PersistentVolumeClaim with {_ONE_POD} access mode already in-use by another pod"

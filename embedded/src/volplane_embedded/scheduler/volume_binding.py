@@ -25,17 +25,6 @@ from volplane.state.matching import (
 from volplane_embedded.node_affinity import in_topology, volume_allows
 from volplane_embedded.objects import Pod, claim_names
 
-__all__ = [
-    "ClaimBinding",
-    "PodVolumeClaims",
-    "StorageState",
-    "Unschedulable",
-    "bind_patch",
-    "conflict",
-    "match_claims",
-    "pod_volume_claims",
-]
-
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 _NONE_FIT = "node(s) didn't find available persistent volumes to bind"
 _NO_ROOM = "node(s) did not have enough free storage"

@@ -16,8 +16,6 @@ from volplane.state.matching import class_of_claim
 from volplane_embedded.objects import Pod, claim_names, is_finished
 from volplane_embedded.scheduler.volume_binding import StorageState
 
-__all__ = ["TOO_MANY", "LimitState", "full_nodes"]
-
 TOO_MANY = "node(s) exceed max volume count"
 
 

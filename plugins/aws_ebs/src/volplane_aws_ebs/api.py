@@ -10,16 +10,6 @@ from typing import Any, Protocol
 from volplane.cloud import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, CloudError, measured
 from volplane_aws_ebs.settings import Settings
 
-__all__ = [
-    "Action",
-    "AwsClient",
-    "AwsError",
-    "Connect",
-    "NewClient",
-    "ServiceClient",
-    "connect",
-]
-
 _CONNECT_SECONDS = 5
 _READ_SECONDS = 20
 _ATTEMPTS = 2

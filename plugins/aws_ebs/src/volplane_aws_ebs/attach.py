@@ -36,8 +36,6 @@ from volplane_aws_ebs.resources import (
 )
 from volplane_aws_ebs.state_waits import STUCK_DETACHING_SECONDS, Pair, StateWaits
 
-__all__ = ["Attacher"]
-
 _FIRST_POLL = 1.25
 _STUCK_ATTACHING_SECONDS = 90.0
 _REFUSED_SECONDS = 30.0

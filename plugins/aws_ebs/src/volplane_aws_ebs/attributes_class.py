@@ -13,8 +13,6 @@ from volplane_aws_ebs.resources import Ec2Volume
 from volplane_aws_ebs.settings import check_tags
 from volplane_aws_ebs.volume_types import VOLUME_TYPES, allowed_iops
 
-__all__ = ["AttributesClass"]
-
 _DELETION: Final = "tagDeletion"
 _KNOWN: Final = (
     "type, iops, throughput, iopsPerGB, allowAutoIOPSIncreaseOnModify, tagSpecification_1 and so on, tagDeletion_1 and "

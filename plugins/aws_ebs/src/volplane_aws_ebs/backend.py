@@ -37,8 +37,6 @@ from volplane_aws_ebs.snapshots import Snapshotter
 from volplane_aws_ebs.state_waits import StateWaits
 from volplane_aws_ebs.volume_types import LARGEST_GIB
 
-__all__ = ["AwsEbsBackend"]
-
 _USUAL_ZONE = "availability-zone"
 _AVAILABLE = ("available", "information")
 """States of a zone in which volumes can be made (Amazon EC2 API reference, AvailabilityZone); others are impaired,

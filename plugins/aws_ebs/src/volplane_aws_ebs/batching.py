@@ -12,8 +12,6 @@ from volplane_aws_ebs.api import Action, AwsClient
 from volplane_aws_ebs.errors import NOT_FOUND, is_throttled
 from volplane_aws_ebs.resources import Ec2Instance, Ec2Snapshot, Ec2Volume, VolumeModification
 
-__all__ = ["DescribeBatches", "NameKey"]
-
 _MAX_IDS = 500
 _MAX_FILTER_VALUES = 200
 """EC2's limit of values in one filter (Amazon EC2 API reference, DescribeVolumes)."""

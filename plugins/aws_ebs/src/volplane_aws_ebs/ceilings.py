@@ -17,8 +17,6 @@ from volplane_aws_ebs.errors import THROTTLED
 from volplane_aws_ebs.resources import zone_parameter
 from volplane_aws_ebs.volume_types import VOLUME_TYPES
 
-__all__ = ["Ceilings"]
-
 _KNOWN_SECONDS: Final = 12 * 3_600.0
 _UNKNOWN_SECONDS: Final = 600.0
 _TOO_MANY: Final = 2**31 - 1

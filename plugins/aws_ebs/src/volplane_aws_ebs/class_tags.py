@@ -12,8 +12,6 @@ from volplane_aws_ebs.ownership_tags import RESERVED_IN_CLASSES
 from volplane_aws_ebs.settings import check_tags
 from volplane_aws_ebs.tag_templates import Render, TemplateError, parsed
 
-__all__ = ["SPECIFICATION", "ClassTags"]
-
 SPECIFICATION: Final = "tagSpecification"
 _LONGEST_VALUE: Final = 256
 

@@ -32,8 +32,6 @@ from volplane_aws_ebs.settings import check_tag_count
 from volplane_aws_ebs.state_waits import StateWaits
 from volplane_aws_ebs.volume_spec import VolumeSpec
 
-__all__ = ["Provisioner", "choose_zone"]
-
 _FIRST_POLL = 1.25
 _LONGEST_POLL_PAUSE = 10.0
 _UNSEEN_SECONDS = 10.0

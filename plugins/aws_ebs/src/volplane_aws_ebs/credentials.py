@@ -11,8 +11,6 @@ from botocore.session import Session
 
 from volplane_aws_ebs.settings import Settings
 
-__all__ = ["session_for"]
-
 
 def session_for(settings: Settings, sts: Mapping[str, Any]) -> boto3.Session:
     """Return a session with the credentials of the options, else of the default chain; with `role_arn`, those of the

@@ -14,8 +14,6 @@ from volplane_aws_ebs.errors import NOT_FOUND
 from volplane_aws_ebs.resources import Ec2Volume, existing, volume_id, volume_id_from
 from volplane_aws_ebs.state_waits import StateWaits
 
-__all__ = ["Deleter"]
-
 _FIRST_POLL = 1.25
 _SECOND_LOOK = 1.0
 _MISSED = "missed"

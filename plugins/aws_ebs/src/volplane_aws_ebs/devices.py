@@ -10,8 +10,6 @@ from string import ascii_lowercase
 from volplane import ResourceExhausted
 from volplane_aws_ebs.resources import Ec2Instance
 
-__all__ = ["NAMES", "DeviceNames"]
-
 NAMES = tuple(
     [f"/dev/xvd{first}{last}" for first in "abd" for last in ascii_lowercase if (first, last) <= ("d", "x")]
     + [f"/dev/xvd{letter}" for letter in ascii_lowercase[1:]]

@@ -16,8 +16,6 @@ from volplane_aws_ebs.errors import is_throttled, to_backend_error
 from volplane_aws_ebs.resources import Ec2Instance, Ec2Snapshot, Ec2Volume, VolumeModification
 from volplane_aws_ebs.settings import Settings
 
-__all__ = ["SETTLE_SECONDS", "Ec2"]
-
 SETTLE_SECONDS = 60.0
 """After this time a change is visible to Describe calls or was never made.
 

@@ -18,19 +18,6 @@ from volplane import (
 )
 from volplane.cloud import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, CloudError, ErrorRow, ErrorTable
 
-__all__ = [
-    "MODIFICATION_RETRY_SECONDS",
-    "NOT_ATTACHED",
-    "NOT_FOUND",
-    "QUOTA",
-    "THROTTLED",
-    "is_throttled",
-    "outcome_unknown",
-    "to_backend_error",
-    "volume_failed",
-    "volume_vanished",
-]
-
 NOT_FOUND = frozenset({"InvalidVolume.NotFound", "InvalidSnapshot.NotFound"})
 """The resource does not exist: success for delete and detach."""
 NOT_ATTACHED = frozenset({"IncorrectState", "InvalidAttachment.NotFound"})

@@ -15,8 +15,6 @@ from typing import Any
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action
 
-__all__ = ["PARTITIONS", "PLACEHOLDER", "iam_policy"]
-
 PARTITIONS = ("aws", "aws-cn", "aws-us-gov", "aws-iso", "aws-iso-b", "aws-iso-e", "aws-iso-f", "aws-eusc")
 """Source: AWS General Reference, "Amazon Resource Names"."""
 PLACEHOLDER = "CLUSTER_ID"

@@ -29,8 +29,6 @@ from volplane_aws_ebs.resources import Ec2Volume, VolumeModification, asset_from
 from volplane_aws_ebs.state_waits import StateWaits
 from volplane_aws_ebs.volume_types import VOLUME_TYPES, allowed_iops, check_throughput
 
-__all__ = ["Modifier"]
-
 _OPTIMIZING_RETRY = 60.0
 _FAILED_RETRY = 8 * 3_600.0
 """A change that failed is tried again after this time: three times a day, which leaves one change for other wishes."""

@@ -11,8 +11,6 @@ from volplane_aws_ebs.api import Action
 from volplane_aws_ebs.ec2 import Ec2
 from volplane_aws_ebs.resources import Ec2Volume, existing, volume_id
 
-__all__ = ["adopt", "list_page", "write_term"]
-
 _PAGE_SIZE = 500
 
 

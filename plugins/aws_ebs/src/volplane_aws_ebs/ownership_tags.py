@@ -11,30 +11,6 @@ from collections.abc import Mapping
 from volplane import ClaimIdentity, Ownership
 from volplane.cloud import TAGS
 
-__all__ = [
-    "CLAIM_NAME",
-    "CLAIM_NAMESPACE",
-    "CLUSTER",
-    "FENCE",
-    "GENERATION",
-    "IOPS_PER_GIB",
-    "MOST_TAGS",
-    "OWN_TAGS",
-    "RAISE_ON_MODIFY",
-    "RESERVED_IN_CLASSES",
-    "RESERVED_PREFIXES",
-    "SNAPSHOT",
-    "VOLUME",
-    "WRITABLE_LATER",
-    "client_token",
-    "owner_of",
-    "recorded_spec",
-    "refuse_foreign",
-    "snapshot_tags",
-    "tag_specifications",
-    "volume_tags",
-]
-
 CLUSTER, CLAIM, VOLUME, GENERATION = TAGS.cluster, TAGS.claim, TAGS.volume, TAGS.generation
 SPEC, FENCE = TAGS.demand, TAGS.fence
 IOPS_PER_GIB = "ebs.csi.aws.com/IOPSPerGb"

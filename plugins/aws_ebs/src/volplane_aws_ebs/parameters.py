@@ -11,8 +11,6 @@ from volplane import InvalidArgument, Param, ParameterKind, ParameterSchema, Vol
 from volplane_aws_ebs.class_tags import SPECIFICATION, ClassTags
 from volplane_aws_ebs.volume_types import VOLUME_TYPES, allowed_iops
 
-__all__ = ["BLOCK_UNTIL_INITIALIZED", "PARAMETERS", "ClassParameters"]
-
 BLOCK_UNTIL_INITIALIZED: Final = "blockAttachUntilInitialized"
 _CSI_FS_TYPE: Final = "csi.storage.k8s.io/fstype"
 _FS_TYPES: Final = ("ext4", "ext3", "xfs", "ntfs")

@@ -11,8 +11,6 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Change", "PendingModifications"]
-
 _MERGE_SECONDS = 2.0
 _ASKED_SECONDS = 10.0
 """A change that its hook has not asked for within this time may be withdrawn: no other hook makes it."""

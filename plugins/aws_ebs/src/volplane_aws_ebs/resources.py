@@ -14,23 +14,6 @@ from volplane import Asset, InvalidArgument, NodeIdentity, NotFound, VolumeIdent
 from volplane.cloud import csi_asset
 from volplane_aws_ebs.settings import Settings
 
-__all__ = [
-    "IN_TREE",
-    "Ec2Attachment",
-    "Ec2Instance",
-    "Ec2Snapshot",
-    "Ec2Volume",
-    "VolumeModification",
-    "asset_from",
-    "existing",
-    "instance_id",
-    "place",
-    "tags_from",
-    "volume_id",
-    "volume_id_from",
-    "zone_parameter",
-]
-
 
 def tags_from(response: Mapping[str, Any]) -> dict[str, str]:
     """Return the tags of a resource in a response."""

@@ -10,8 +10,6 @@ from volplane import InvalidArgument, Param, Secret
 from volplane.cloud import DiskOptions
 from volplane_aws_ebs.ownership_tags import MOST_TAGS, OWN_TAGS, RESERVED_PREFIXES
 
-__all__ = ["CSI_DRIVER", "ZONE_ID_LABEL", "ZONE_LABEL", "Settings", "check_tag_count", "check_tags"]
-
 CSI_DRIVER = "ebs.csi.aws.com"
 ZONE_LABEL = "topology.kubernetes.io/zone"
 _EBS_ZONE_LABEL = "topology.ebs.csi.aws.com/zone"

@@ -24,8 +24,6 @@ from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
 from volplane_aws_ebs.errors import NOT_FOUND, outcome_unknown
 from volplane_aws_ebs.resources import Ec2Snapshot, tags_from, volume_id
 
-__all__ = ["Snapshotter"]
-
 _STARTED = "begun"
 _LONGEST_PAUSE = 5.0
 

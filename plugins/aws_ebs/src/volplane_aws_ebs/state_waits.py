@@ -10,8 +10,6 @@ from volplane.cloud import RetryLater, StateAges
 from volplane_aws_ebs.ec2 import Ec2
 from volplane_aws_ebs.resources import Ec2Attachment, Ec2Volume
 
-__all__ = ["STUCK_DETACHING_SECONDS", "Pair", "StateWaits"]
-
 STUCK_DETACHING_SECONDS = 120.0
 _STUCK_CREATING_SECONDS = 600.0
 _STUCK_CREATING_RETRY = 60.0

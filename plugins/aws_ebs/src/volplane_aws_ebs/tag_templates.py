@@ -12,8 +12,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-__all__ = ["FIELDS", "TemplateError", "parsed"]
-
 FIELDS: Final = ("PVCNamespace", "PVCName", "PVName")
 
 Value = str | int | bool

@@ -14,8 +14,6 @@ from volplane_aws_ebs.parameters import ClassParameters
 from volplane_aws_ebs.resources import Ec2Volume
 from volplane_aws_ebs.volume_types import VOLUME_TYPES, check_throughput
 
-__all__ = ["VolumeSpec"]
-
 _MULTI_NODE = frozenset({AccessMode.READ_WRITE_MANY, AccessMode.READ_ONLY_MANY})
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from volplane import InvalidArgument
 
-__all__ = ["LARGEST_GIB", "VOLUME_TYPES", "VolumeType", "allowed_iops", "check_throughput"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeType:

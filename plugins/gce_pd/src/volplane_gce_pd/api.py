@@ -15,8 +15,6 @@ from typing import Any
 from volplane.cloud import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, CloudError, measured
 from volplane_gce_pd.settings import Settings
 
-__all__ = ["ComputeClient", "Connect", "GceError", "Method", "connect"]
-
 _TIMEOUT_SECONDS = 20.0
 _REQUEST_LINE = re.compile(r"^[A-Z]+ https?://\S+: ")
 """The client library puts it before Google's message."""

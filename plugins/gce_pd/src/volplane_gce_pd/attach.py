@@ -45,8 +45,6 @@ from volplane_gce_pd.resources import (
     instance_key,
 )
 
-__all__ = ["Attacher", "VmQueues"]
-
 _QUEUE_RETRY = 1.0
 _QUEUED_SECONDS = 300.0
 """An operation that no caller asked about for so long does not count any more."""

@@ -38,8 +38,6 @@ from volplane_gce_pd.resources import asset_from, disk_key_from, disk_name, inst
 from volplane_gce_pd.settings import Settings, check_labels
 from volplane_gce_pd.snapshots import Snapshotter
 
-__all__ = ["GcePdBackend"]
-
 _UP = ("UP",)
 
 

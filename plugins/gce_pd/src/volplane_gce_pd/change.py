@@ -14,8 +14,6 @@ from volplane_gce_pd.operations import LongOperations, Outcome
 from volplane_gce_pd.ownership import FOREIGN_LABELS, write_term
 from volplane_gce_pd.resources import FORCE_ATTACH, Disk, asset_from, disk_key, existing
 
-__all__ = ["Changer"]
-
 _PATHS: Final = {
     "size_gb": "sizeGb",
     "provisioned_iops": "provisionedIops",

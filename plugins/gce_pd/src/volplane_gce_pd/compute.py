@@ -14,8 +14,6 @@ from volplane_gce_pd.errors import NOT_FOUND, code_of, is_throttled
 from volplane_gce_pd.resources import Disk, DiskKey, DiskSnapshot, Instance, InstanceKey, Operation
 from volplane_gce_pd.settings import Settings
 
-__all__ = ["SETTLE_SECONDS", "Compute", "Named"]
-
 SETTLE_SECONDS = 60.0
 """After this time a request that got no answer has arrived or never will."""
 _POLL_INTERVAL = 0.5

@@ -28,8 +28,6 @@ from volplane_gce_pd.operations import LongOperations, Outcome
 from volplane_gce_pd.parameters import DiskSpec
 from volplane_gce_pd.resources import Disk, DiskKey, asset_from, disk_name
 
-__all__ = ["Provisioner"]
-
 _FULL = "full"
 _STUCK_SECONDS = 600.0
 _STUCK_RETRY = 60.0

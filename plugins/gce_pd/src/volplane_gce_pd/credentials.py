@@ -15,8 +15,6 @@ from google.auth.exceptions import DefaultCredentialsError
 
 from volplane_gce_pd.settings import Settings
 
-__all__ = ["credentials_for"]
-
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 _LIFETIME_SECONDS = 3_600
 

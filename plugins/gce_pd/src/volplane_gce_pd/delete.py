@@ -13,8 +13,6 @@ from volplane_gce_pd.operations import LongOperations, Outcome
 from volplane_gce_pd.ownership import FOREIGN_LABELS
 from volplane_gce_pd.resources import Disk, disk_key, disk_key_from, existing
 
-__all__ = ["Deleter"]
-
 _STUCK_SECONDS = 600.0
 _STUCK_RETRY = 60.0
 

@@ -8,16 +8,6 @@ from dataclasses import dataclass
 
 from volplane import InvalidArgument
 
-__all__ = [
-    "DISK_TYPES",
-    "LARGEST_GIB",
-    "DiskType",
-    "check_least_performance",
-    "check_performance",
-    "hyperdisk_limit",
-    "least_performance",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskType:

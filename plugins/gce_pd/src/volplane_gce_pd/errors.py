@@ -18,17 +18,6 @@ from volplane import (
 )
 from volplane.cloud import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, CloudError, ErrorRow, ErrorTable
 
-__all__ = [
-    "ALREADY_EXISTS",
-    "IN_USE",
-    "NOT_FOUND",
-    "THROTTLED",
-    "code_of",
-    "is_throttled",
-    "outcome_unknown",
-    "to_backend_error",
-]
-
 NOT_FOUND = frozenset({"notFound", "RESOURCE_NOT_FOUND", "HTTP 404"})
 """The resource does not exist: success for delete and detach."""
 ALREADY_EXISTS = frozenset({"alreadyExists", "RESOURCE_ALREADY_EXISTS", "HTTP 409"})

@@ -16,8 +16,6 @@ from volplane_gce_pd.api import GceError, Method
 from volplane_gce_pd.compute import Compute
 from volplane_gce_pd.resources import DiskKey, request_id
 
-__all__ = ["LongOperations", "Outcome"]
-
 _OPERATION = "operation"
 _ATTEMPT = "attempt"
 _FIRST_POLL = 0.75

@@ -16,8 +16,6 @@ from volplane_gce_pd.api import Method
 from volplane_gce_pd.compute import Compute
 from volplane_gce_pd.resources import Disk, disk_key, existing, request_id
 
-__all__ = ["FOREIGN_LABELS", "adopt", "list_page", "set_labels", "write_term"]
-
 FOREIGN_LABELS = ("goog-gke-volume", "goog-k8s-cluster-name")
 """Labels by which other drivers mark what they make."""
 _ADOPT_RETRY = 1.0

@@ -27,8 +27,6 @@ from volplane_gce_pd.disk_types import DISK_TYPES, check_least_performance, chec
 from volplane_gce_pd.resources import FORCE_ATTACH, Disk, disk_key_from, snapshot_name_from
 from volplane_gce_pd.settings import Settings, check_labels
 
-__all__ = ["PARAMETERS", "ClassParameters", "DiskSpec", "mebibytes"]
-
 MIB = 1 << 20
 _FS_TYPES = ("ext4", "ext3", "xfs", "btrfs", "ntfs")
 _CSI_FS_TYPE = "csi.storage.k8s.io/fstype"

@@ -17,26 +17,6 @@ from volplane import Asset, InvalidArgument, NodeIdentity, NotFound, Ownership, 
 from volplane.cloud import csi_asset
 from volplane_gce_pd.settings import Settings
 
-__all__ = [
-    "FORCE_ATTACH",
-    "AttachedDisk",
-    "Disk",
-    "DiskKey",
-    "DiskSnapshot",
-    "Instance",
-    "InstanceKey",
-    "Operation",
-    "asset_from",
-    "disk_key",
-    "disk_key_from",
-    "disk_name",
-    "existing",
-    "instance_key",
-    "request_id",
-    "resource_name",
-    "snapshot_name_from",
-]
-
 FORCE_ATTACH = "force-attach"
 """Attribute of volumes of the class parameter availability-class: regional-hard-failover, as of the official driver."""
 

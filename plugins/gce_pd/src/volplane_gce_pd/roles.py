@@ -12,8 +12,6 @@ from typing import Any
 
 from volplane_gce_pd.api import Method
 
-__all__ = ["custom_role"]
-
 _MORE: Mapping[str, tuple[str, ...]] = {
     "insert": (
         "compute.disks.setLabels",

@@ -10,8 +10,6 @@ from typing import Annotated
 from volplane import InvalidArgument, Param, Secret
 from volplane.cloud import DiskOptions
 
-__all__ = ["CSI_DRIVER", "OWN_LABELS", "ZONE_LABEL", "Settings", "check_labels"]
-
 CSI_DRIVER = "pd.csi.storage.gke.io"
 ZONE_LABEL = "topology.gke.io/zone"
 _STOCK_ZONE_LABEL = "topology.kubernetes.io/zone"

@@ -19,8 +19,6 @@ from volplane_gce_pd.errors import ALREADY_EXISTS, NOT_FOUND, code_of
 from volplane_gce_pd.operations import LongOperations, Outcome
 from volplane_gce_pd.resources import DiskKey, DiskSnapshot, disk_key, resource_name, snapshot_name_from
 
-__all__ = ["Snapshotter"]
-
 _READY_POLL = 2.0
 
 

@@ -76,8 +76,6 @@ from volplane_hostpath.settings import PARAMETERS, ClassParameters, Settings
 from volplane_hostpath.static_volumes import path_below_root, root_spellings, static_path
 from volplane_hostpath.update import adopt_marker, expand_marker
 
-__all__ = ["HostPathBackend"]
-
 _ONE_NODE = frozenset({AccessMode.READ_WRITE_ONCE, AccessMode.READ_WRITE_ONCE_POD})
 _RETRY_SECONDS = 0.1
 

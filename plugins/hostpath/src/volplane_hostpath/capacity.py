@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-__all__ = ["Space", "human", "room", "used_by_others"]
-
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 

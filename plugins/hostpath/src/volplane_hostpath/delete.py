@@ -40,21 +40,6 @@ from volplane_hostpath.static_volumes import (
     static_path,
 )
 
-__all__ = [
-    "STATIC_PREFIX",
-    "delete_marked",
-    "delete_static",
-    "delete_unmarked",
-    "empty_trash",
-    "refuse_in_use",
-    "refuse_mounted_above",
-    "refuse_mounts_below",
-    "refuse_not_static",
-    "remove_empty_marker",
-    "remove_leftovers",
-    "volume_of_entry",
-]
-
 STATIC_PREFIX = "static-"
 
 

@@ -12,23 +12,6 @@ from volplane_hostpath import syscalls
 from volplane_hostpath.errors import printable
 from volplane_hostpath.mounts import MountIdentity
 
-__all__ = [
-    "NotADirectory",
-    "ancestors",
-    "closing",
-    "create_file",
-    "directory_exists",
-    "entry_exists",
-    "names_in",
-    "open_directory",
-    "open_path",
-    "read_file",
-    "remove_entry",
-    "split",
-    "suppress_errno",
-    "sync",
-]
-
 _DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BLOCK = 1 << 16
 _NOT_PLAIN = frozenset({errno.ENOTDIR, errno.ELOOP})

@@ -16,8 +16,6 @@ from volplane_hostpath import syscalls
 from volplane_hostpath.dirfd import closing, sync
 from volplane_hostpath.root import Root
 
-__all__ = ["DiskWaits", "Target"]
-
 Target = tuple[int, str]
 """What must be on the disk: an open directory and the path of a file or directory in it, "" for itself."""
 

@@ -16,8 +16,6 @@ from volplane import (
     VolumeInUse,
 )
 
-__all__ = ["printable", "storage_errors", "to_backend_error"]
-
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 _DENIED_RETRY = 15.0

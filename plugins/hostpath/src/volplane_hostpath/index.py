@@ -23,8 +23,6 @@ from volplane_hostpath.locks import locked, thread_lock
 from volplane_hostpath.markers import VolumeMarker, marker_file
 from volplane_hostpath.root import INDEX, TMP, VOLUMES, Root
 
-__all__ = ["VolumeIndex", "read_volume_marker", "volume_names"]
-
 _COUNTERS = struct.Struct("<QQ")
 _LARGEST = 2**63 - 1
 

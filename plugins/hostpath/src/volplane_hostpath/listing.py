@@ -17,8 +17,6 @@ from volplane_hostpath.parent_directories import is_ours
 from volplane_hostpath.provision import asset_of
 from volplane_hostpath.root import TMP, TRASH, VOLUMES, Root
 
-__all__ = ["PAGE", "list_page"]
-
 PAGE = 500
 _MARKED = "marked:"
 _LEFTOVER = "left:"

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 
 from volplane import Context, Unavailable
 
-__all__ = ["STRIPES", "Deadline", "Locks"]
-
 STRIPES = 256
 _LONGEST_CALL = 15.0
 _FIRST_PAUSE = 0.001

@@ -17,8 +17,6 @@ from typing import Any
 from volplane import directory
 from volplane.directory import CorruptMarker, decode_fields, encode_fields
 
-__all__ = ["RootMarker", "VolumeMarker", "marker_file"]
-
 
 def marker_file(volume_name: str) -> str:
     """Return the file name of a volume's marker."""

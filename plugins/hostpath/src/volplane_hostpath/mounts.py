@@ -9,19 +9,6 @@ import threading
 import weakref
 from dataclasses import dataclass, field
 
-__all__ = [
-    "Mount",
-    "MountIdentity",
-    "MountTable",
-    "mount_id",
-    "mounts_above",
-    "mounts_below",
-    "mounts_of",
-    "parse_fstab",
-    "parse_mountinfo",
-    "read_mounts",
-]
-
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 

@@ -28,17 +28,6 @@ from volplane_hostpath.disk_waits import Target
 from volplane_hostpath.index import VolumeIndex
 from volplane_hostpath.root import PARENTS, Root
 
-__all__ = [
-    "entries_of",
-    "forget_parents",
-    "is_ours",
-    "make_parent_directories",
-    "refuse_foreign_parents",
-    "register_parents",
-    "remove_empty_parents",
-    "remove_stale_entries",
-]
-
 _MODE = 0o711
 
 

@@ -57,14 +57,6 @@ from volplane_hostpath.parent_directories import (
 from volplane_hostpath.root import TMP, TRASH, VOLUMES, Root
 from volplane_hostpath.settings import HOST_PATH, Settings
 
-__all__ = [
-    "NodeTopology",
-    "asset_of",
-    "discard_staged",
-    "finish_volume",
-    "stage_volume",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class NodeTopology:

@@ -19,8 +19,6 @@ from volplane_hostpath.dirfd import NotADirectory, open_directory, suppress_errn
 from volplane_hostpath.errors import printable
 from volplane_hostpath.mounts import MountIdentity
 
-__all__ = ["DEPTH", "empty_directory"]
-
 DEPTH = 16
 """Number of directories that are open at once, with two descriptors each."""
 _MAX_ROUNDS = 8

@@ -19,22 +19,6 @@ from volplane_hostpath.markers import RootMarker
 from volplane_hostpath.mounts import MountIdentity, MountTable, parse_fstab, read_mounts
 from volplane_hostpath.settings import Settings
 
-__all__ = [
-    "INDEX",
-    "LOCKS",
-    "PARENTS",
-    "ROOT_MARKER",
-    "SUBDIRECTORIES",
-    "TMP",
-    "TRASH",
-    "VOLUMES",
-    "OpenRoots",
-    "Root",
-    "initialise",
-    "reason_unusable",
-    "unmounted_above",
-]
-
 ROOT_MARKER = "root.json"
 INDEX = "ledger"
 """Lock and counters of the index (index.py)."""

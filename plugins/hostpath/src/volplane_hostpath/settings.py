@@ -11,8 +11,6 @@ from typing import Annotated, Any
 from volplane import InvalidArgument, Param, ParameterSchema, ProvisionRequest, read_parameters
 from volplane.directory import DirectoryParameters
 
-__all__ = ["HOST_PATH", "LOCAL", "PARAMETERS", "ClassParameters", "Settings"]
-
 LOCAL = "local"
 HOST_PATH = "hostPath"
 _SOURCES = (LOCAL, HOST_PATH)

@@ -13,8 +13,6 @@ from volplane_hostpath.parent_directories import is_ours
 from volplane_hostpath.root import ROOT_MARKER, Root
 from volplane_hostpath.settings import HOST_PATH, LOCAL
 
-__all__ = ["path_below_root", "refuse_marked", "refuse_other_root", "refuse_parent", "root_spellings", "static_path"]
-
 _DIRECTORY_TYPES = frozenset({"", "Directory", "DirectoryOrCreate"})
 
 

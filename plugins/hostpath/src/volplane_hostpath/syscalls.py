@@ -6,8 +6,6 @@ import ctypes
 import errno
 import os
 
-__all__ = ["AVAILABLE", "open_beneath", "syncfs"]
-
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _SYSCALL = _LIBC.syscall
 _SYSCALL.restype = ctypes.c_long

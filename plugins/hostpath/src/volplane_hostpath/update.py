@@ -13,8 +13,6 @@ from volplane_hostpath.locks import Deadline
 from volplane_hostpath.markers import VolumeMarker, marker_file
 from volplane_hostpath.root import TMP, VOLUMES, Root
 
-__all__ = ["adopt_marker", "expand_marker"]
-
 
 def expand_marker(
     root: Root, index: VolumeIndex, waits: DiskWaits, marker: VolumeMarker, *, capacity_bytes: int, context: Context

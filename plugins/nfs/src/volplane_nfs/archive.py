@@ -28,8 +28,6 @@ from volplane_nfs.nfs4.operations import PUTFH, REMOVE, RENAME, SAVEFH
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.volumes import is_directory
 
-__all__ = ["archive_directory", "remove_expired"]
-
 _DATA: Final = b"data"
 _MARKER: Final = b"marker"
 

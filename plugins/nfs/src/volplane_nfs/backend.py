@@ -76,8 +76,6 @@ from volplane_nfs.volumes import (
     wanted_attributes,
 )
 
-__all__ = ["NfsBackend"]
-
 _AGAIN: Final = 0.1
 
 

@@ -42,8 +42,6 @@ from volplane_nfs.volumes import (
     text,
 )
 
-__all__ = ["SLICE", "delete_owned", "delete_unfinished", "empty_trash", "finish_deletion", "scrub"]
-
 SLICE: Final = 0.5
 """Seconds of removal in one call."""
 _FULL: Final = frozenset({Status.NOTEMPTY, Status.EXIST})

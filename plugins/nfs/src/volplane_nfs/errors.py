@@ -19,8 +19,6 @@ from volplane.directory import CONTROL, CorruptMarker
 from volplane_nfs.nfs4 import NfsError, NotAnNfsServer, Status, TransportError, name_of_status
 from volplane_nfs.nfs4.files import NotADirectory
 
-__all__ = ["LOST_HANDLE", "STORAGE_ERRORS", "printable", "to_backend_error"]
-
 _DENIED_RETRY: Final = 15.0
 """Seconds. Exports are repaired by hand while people wait: sooner than `PermissionDenied` by itself."""
 _SQUASHED: Final = (

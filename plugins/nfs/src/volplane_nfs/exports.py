@@ -16,8 +16,6 @@ from volplane_nfs.settings import Settings
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.volumes import read_marker
 
-__all__ = ["Exports", "NoExports"]
-
 _AGAIN = 0.2
 """Seconds until a call is repeated that met a deletion."""
 

@@ -21,8 +21,6 @@ from volplane_nfs.settings import Settings
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.volumes import asset_of
 
-__all__ = ["PAGE", "all_markers", "list_page", "tidy_up"]
-
 PAGE = 5000
 """Assets of one page, at most. Each page reads the names of all markers, so pages are large."""
 _PART: Final = 500

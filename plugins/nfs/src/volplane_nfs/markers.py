@@ -25,8 +25,6 @@ from typing import Any
 from volplane import InvalidArgument, directory
 from volplane.directory import encode_fields, parent_key
 
-__all__ = ["LONGEST_NAME", "VolumeMarker", "is_deleting", "parent_file", "parent_marker"]
-
 LONGEST_NAME = 222
 """Characters of the name of a volume: those of its marker, with a generation, fit into the name of a file."""
 LARGEST = 3500

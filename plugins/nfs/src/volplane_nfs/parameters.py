@@ -12,8 +12,6 @@ from volplane import InvalidArgument, Param, ParameterSchema, ProvisionRequest, 
 from volplane.directory import DirectoryParameters
 from volplane_nfs.settings import LARGEST_ID, Settings, ShareAddress, is_host
 
-__all__ = ["ARCHIVE", "DELETE", "PARAMETERS", "REQUIRED", "RETAIN", "ClassParameters", "refuse_mount_options"]
-
 DELETE, RETAIN, ARCHIVE = "delete", "retain", "archive"
 NONE, REQUIRED = "none", "required"
 _VERSIONS = frozenset({"nfsvers", "vers"})

@@ -44,8 +44,6 @@ from volplane_nfs.volumes import (
     wanted_attributes,
 )
 
-__all__ = ["make_parents", "provision_directory"]
-
 _PARENT_MODE: Final = 0o755
 _FINAL: Final = frozenset({Status.NAMETOOLONG, Status.BADNAME, Status.BADCHAR, Status.INVAL, Status.XDEV})
 """Errors that become such as prove that nothing was made: so nothing may be left."""

@@ -26,8 +26,6 @@ from volplane_nfs.nfs4 import operations as nfs
 from volplane_nfs.nfs4.attributes import FSID, TIME_METADATA
 from volplane_nfs.nfs4.operations import Entry, Reply, Request, Result
 
-__all__ = ["PynfsClient"]
-
 _RESULTS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "GETFH": lambda answer: bytes(answer.object),
     "GETATTR": lambda answer: _attributes(answer.obj_attributes),

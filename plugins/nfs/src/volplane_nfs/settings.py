@@ -12,8 +12,6 @@ from urllib.parse import urlsplit
 from volplane import InvalidArgument, Param
 from volplane_nfs.nfs4 import Address
 
-__all__ = ["LARGEST_ID", "Settings", "ShareAddress", "is_host"]
-
 SUBDIRECTORY, EXPORT = "subdirectory", "export"
 LARGEST_ID = 2**32 - 2
 

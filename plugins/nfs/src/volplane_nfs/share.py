@@ -24,8 +24,6 @@ from volplane_nfs.nfs4.files import (
 from volplane_nfs.nfs4.operations import PUTFH
 from volplane_nfs.settings import ShareAddress
 
-__all__ = ["Handles", "Share"]
-
 _DIRECTORIES: Final = ("volumes", "trash", "parents", "archive", "exports", "tmp")
 _ATTEMPTS: Final = 4
 _CONTROL: Final = CONTROL.encode()

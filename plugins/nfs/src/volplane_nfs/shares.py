@@ -22,8 +22,6 @@ from volplane_nfs.sources import below_pseudo_path, path_below_share
 from volplane_nfs.space import free_bytes
 from volplane_nfs.volumes import read_marker
 
-__all__ = ["Shares"]
-
 
 class Shares:
     """All shares of a driver, in the order of its option. Shares of one server have one client."""

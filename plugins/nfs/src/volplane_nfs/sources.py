@@ -7,8 +7,6 @@ from volplane.directory import CONTROL, path_components
 from volplane_nfs.nfs4.files import Path
 from volplane_nfs.settings import Settings, ShareAddress
 
-__all__ = ["below_pseudo_path", "path_below_share", "static_path"]
-
 
 def _names(source: VolumeSource) -> tuple[str, list[str]] | None:
     """Return server and path of an nfs source, None if it is none that can be used."""

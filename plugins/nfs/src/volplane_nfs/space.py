@@ -23,8 +23,6 @@ from volplane_nfs.parameters import REQUIRED
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.volumes import text
 
-__all__ = ["free_bytes", "free_space", "limit_of", "require_limit", "space_request"]
-
 _MASK: Final = mask_of(QUOTA_AVAIL_HARD, QUOTA_USED, SPACE_AVAIL, SPACE_TOTAL)
 _ROUNDING: Final = 1 << 16
 """Bytes by which a server may show less than the limit that was set: it counts in blocks."""

@@ -10,8 +10,6 @@ from volplane_nfs.nfs4.operations import LOOKUP, PUTFH
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.volumes import text
 
-__all__ = ["refuse_not_static"]
-
 
 def refuse_not_static(share: Share, handles: Handles, path: Path) -> None:
     """Raise unless the directory at the path can be nothing but a static volume.

@@ -19,8 +19,6 @@ from volplane_nfs.nfs4 import Compounds, NfsError, Status, done, values_of
 from volplane_nfs.nfs4.files import batches, page_of_names, read_page
 from volplane_nfs.nfs4.operations import GETFH, LOOKUP, PUTFH, REMOVE, RENAME, SAVEFH, Reply, Request
 
-__all__ = ["TreeRemoval"]
-
 _AT_ONCE: Final = 8
 """COMPOUNDs that are sent before the first is answered, and directories that are read together."""
 _BATCH: Final = 40

@@ -25,24 +25,6 @@ from volplane_nfs.nfs4.operations import LOOKUP, PUTFH, READLINK, REMOVE, VERIFY
 from volplane_nfs.settings import Settings
 from volplane_nfs.share import Handles, Share
 
-__all__ = [
-    "INITIAL_MODE",
-    "Found",
-    "ancestors",
-    "asset_of",
-    "directory_attributes",
-    "is_directory",
-    "is_unfinished",
-    "marker_in",
-    "ours",
-    "read_found",
-    "read_marker",
-    "read_request",
-    "replace_marker",
-    "text",
-    "wanted_attributes",
-]
-
 INITIAL_MODE = 0o700
 """Of a directory that is not finished. The mode of the class is set last."""
 LOOK = mask_of(TYPE, MODE, OWNER, OWNER_GROUP)

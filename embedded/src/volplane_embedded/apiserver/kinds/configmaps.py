@@ -11,8 +11,6 @@ from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME
 from volplane_embedded.apiserver.kinds.validation import refused
 from volplane_embedded.apiserver.resources import Column, Json, Resource, Strategy
 
-__all__ = ["RESOURCE", "ConfigMapStrategy", "immutable_causes", "validate_keys", "validate_size"]
-
 _MAX_BYTES: Final = 1024 * 1024
 _IMMUTABLE: Final = "field is immutable when `immutable` is set"
 

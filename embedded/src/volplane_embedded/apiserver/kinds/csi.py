@@ -20,8 +20,6 @@ from volplane_embedded.apiserver.kinds.validation import (
 from volplane_embedded.apiserver.kinds.volume_sources import driver_name
 from volplane_embedded.apiserver.resources import Column, Json, Resource, Strategy
 
-__all__ = ["CAPACITY", "DRIVER", "NODE", "CapacityStrategy", "DriverStrategy", "NodeStrategy"]
-
 _NODE_ID_BYTES: Final = 256
 _GROUP_POLICIES: Final = ("File", "None", "ReadWriteOnceWithFSType")
 _LIFECYCLES: Final = ("Ephemeral", "Persistent")

@@ -11,8 +11,6 @@ from volplane_embedded.apiserver.kinds.printer_columns import NAME, field_text, 
 from volplane_embedded.apiserver.kinds.validation import refused
 from volplane_embedded.apiserver.resources import Column, Json, Resource, Since, Strategy
 
-__all__ = ["CORE", "NEW", "CoreEventStrategy", "NewEventStrategy"]
-
 _NEW_TO_CORE: Final[Mapping[str, str]] = {
     "regarding": "involvedObject",
     "note": "message",

@@ -10,9 +10,6 @@ from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME, path
 from volplane_embedded.apiserver.resources import Column, Json, Resource, Strategy
 
-__all__ = ["RESOURCE", "LeaseStrategy"]
-
-
 _OF_A_GATE: Final = ("strategy", "preferredHolder")
 """Fields of the feature gate CoordinatedLeaderElection, which is off by default: a stock server drops them."""
 

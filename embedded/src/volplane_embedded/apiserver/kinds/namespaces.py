@@ -11,8 +11,6 @@ from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME, field_t
 from volplane_embedded.apiserver.kinds.validation import fill_condition_times, refused
 from volplane_embedded.apiserver.resources import Column, Json, Resource, StatusStrategy
 
-__all__ = ["NAME_LABEL", "RESOURCE", "NamespaceStrategy"]
-
 NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 

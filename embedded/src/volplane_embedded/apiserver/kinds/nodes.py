@@ -18,8 +18,6 @@ from volplane_embedded.apiserver.kinds.validation import (
 )
 from volplane_embedded.apiserver.resources import Column, Json, Resource, StatusStrategy
 
-__all__ = ["RESOURCE", "NodeStrategy"]
-
 _EFFECTS: Final = ("NoExecute", "NoSchedule", "PreferNoSchedule")
 _SYSTEM_INFO: Final = (
     "machineID",

@@ -26,8 +26,6 @@ from volplane_embedded.apiserver.kinds.validation import (
 )
 from volplane_embedded.apiserver.resources import Column, Json, Resource, StatusStrategy
 
-__all__ = ["RESOURCE", "ClaimStrategy", "default_spec", "requested", "validate_spec"]
-
 _IMMUTABLE: Final = (
     "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims"
 )

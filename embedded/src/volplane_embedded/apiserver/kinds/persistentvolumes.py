@@ -23,8 +23,6 @@ from volplane_embedded.apiserver.kinds.validation import (
 from volplane_embedded.apiserver.resources import Clock, Column, Json, Resource, StatusStrategy
 from volplane_embedded.apiserver.scalars import format_time
 
-__all__ = ["BETA_CLASS", "VOLUME_MODES", "VolumeStrategy", "resource", "validate_inline"]
-
 BETA_CLASS = "volume.beta.kubernetes.io/storage-class"
 VOLUME_MODES = ("Block", "Filesystem")
 _POLICIES = ("Delete", "Recycle", "Retain")

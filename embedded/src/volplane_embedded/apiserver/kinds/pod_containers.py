@@ -19,8 +19,6 @@ from volplane_embedded.apiserver.kinds.validation import (
 )
 from volplane_embedded.apiserver.resources import Json
 
-__all__ = ["check_id", "validate_containers", "validate_images"]
-
 _PORT_NAME: Final = re.compile(r"[-a-z0-9]+")
 _VARIABLE: Final = re.compile(r"[ -<>-~]+")
 _LARGEST_PORT: Final = 65535

@@ -11,8 +11,6 @@ from volplane_embedded.apiserver.kinds.persistentvolumeclaims import default_spe
 from volplane_embedded.apiserver.kinds.validation import canonical_amounts, canonical_resources, fill_condition_times
 from volplane_embedded.apiserver.resources import Json
 
-__all__ = ["CONTAINER_LISTS", "containers", "default", "qos_class"]
-
 CONTAINER_LISTS: Final = ("initContainers", "containers", "ephemeralContainers")
 _PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
 _PROBE: Final = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}

@@ -11,8 +11,6 @@ from volplane_embedded.apiserver.kinds.validation import refused
 from volplane_embedded.apiserver.kinds.volume_sources import check_local_path, check_mode
 from volplane_embedded.apiserver.resources import Json
 
-__all__ = ["ENVIRONMENT_FIELDS", "check_downward_file", "check_field", "check_resource_field"]
-
 ENVIRONMENT_FIELDS: Final = frozenset(
     {
         "metadata.name",

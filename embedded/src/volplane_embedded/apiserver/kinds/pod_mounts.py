@@ -10,8 +10,6 @@ from volplane_embedded.apiserver.kinds.validation import one_of
 from volplane_embedded.apiserver.kinds.volume_sources import check_backsteps
 from volplane_embedded.apiserver.resources import Json
 
-__all__ = ["validate_mounts"]
-
 _PROPAGATIONS: Final = ("Bidirectional", "HostToContainer", "None")
 _RECURSIVE: Final = ("Disabled", "Enabled", "IfPossible")
 _BLOCK_SOURCES: Final = frozenset({"persistentVolumeClaim", "ephemeral"})

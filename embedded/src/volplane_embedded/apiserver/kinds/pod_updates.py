@@ -14,8 +14,6 @@ from volplane_embedded.apiserver.kinds.pod_validation import REQUIRED_DURING
 from volplane_embedded.apiserver.kinds.validation import immutable, named, refused
 from volplane_embedded.apiserver.resources import Json
 
-__all__ = ["validate_change", "validate_status"]
-
 _IMMUTABLE: Final = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
     "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"

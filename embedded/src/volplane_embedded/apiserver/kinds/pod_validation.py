@@ -19,8 +19,6 @@ from volplane_embedded.apiserver.kinds.validation import (
 )
 from volplane_embedded.apiserver.resources import Json
 
-__all__ = ["REQUIRED_DURING", "validate", "validate_tolerations"]
-
 REQUIRED_DURING: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED_DURING: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _EFFECTS: Final = ("NoExecute", "NoSchedule", "PreferNoSchedule")

@@ -23,8 +23,6 @@ from volplane_embedded.apiserver.kinds.volume_sources import (
 )
 from volplane_embedded.apiserver.resources import Json
 
-__all__ = ["validate"]
-
 _SHORTEST_TOKEN: Final = 600
 _LONGEST_TOKEN: Final = 2**32
 

@@ -11,8 +11,6 @@ from volplane_embedded.apiserver.kinds.printer_columns import POD_COLUMNS, field
 from volplane_embedded.apiserver.resources import Clock, Json, Resource, StatusStrategy
 from volplane_embedded.apiserver.scalars import format_time
 
-__all__ = ["PodStrategy", "resource"]
-
 _FINAL_PHASES: Final = frozenset({"Failed", "Succeeded"})
 
 

@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from volplane_embedded.apiserver.resources import Column, Json, Since
 
-__all__ = ["AGE", "NAME", "NAME_DESCRIPTION", "POD_COLUMNS", "field_text", "modes", "path", "pod_row_conditions"]
-
 NAME_DESCRIPTION: Final = (
     "Name must be unique within a namespace. Is required when creating resources, although some resources may allow a"
     " client to request the generation of an appropriate name automatically. Name is primarily intended for creation"

@@ -17,8 +17,6 @@ from volplane_embedded.apiserver.kinds.validation import (
 )
 from volplane_embedded.apiserver.resources import Column, Json, Resource, StatusStrategy
 
-__all__ = ["RESOURCE", "QuotaStrategy"]
-
 _COMPUTE: Final = frozenset({"cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"})
 _STORAGE: Final = frozenset(
     {"ephemeral-storage", "requests.ephemeral-storage", "limits.ephemeral-storage", "requests.storage"}

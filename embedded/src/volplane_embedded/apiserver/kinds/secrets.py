@@ -14,8 +14,6 @@ from volplane_embedded.apiserver.kinds.configmaps import immutable_causes, valid
 from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME, field_text, path
 from volplane_embedded.apiserver.resources import Column, Json, Resource, Strategy
 
-__all__ = ["SECRET", "SERVICE_ACCOUNT", "SecretStrategy"]
-
 _TOKEN_TYPE: Final = "kubernetes.io/service-account-token"  # noqa: S105 - a type, no secret
 _DOCKER_KEYS: Final[Mapping[str, str]] = {
     "kubernetes.io/dockercfg": ".dockercfg",

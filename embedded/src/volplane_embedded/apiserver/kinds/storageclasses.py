@@ -12,15 +12,6 @@ from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME, path
 from volplane_embedded.apiserver.kinds.validation import immutable, one_of, refused
 from volplane_embedded.apiserver.resources import Column, Json, Resource, Strategy
 
-__all__ = [
-    "ATTRIBUTES_CLASS",
-    "DEFAULT_CLASS_ANNOTATIONS",
-    "STORAGE_CLASS",
-    "AttributesClassStrategy",
-    "StorageClassStrategy",
-    "is_default",
-]
-
 DEFAULT_CLASS_ANNOTATIONS: Final = (
     "storageclass.kubernetes.io/is-default-class",
     "storageclass.beta.kubernetes.io/is-default-class",

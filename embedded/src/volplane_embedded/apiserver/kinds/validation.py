@@ -11,27 +11,6 @@ from volplane_embedded.apiserver import names, object_meta
 from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.resources import Json
 
-__all__ = [
-    "ACCESS_MODES",
-    "INTEGER_RESOURCES",
-    "access_modes",
-    "basic_quantity",
-    "canonical_amounts",
-    "canonical_resources",
-    "fill_condition_times",
-    "immutable",
-    "is_native_resource",
-    "label_selector",
-    "named",
-    "node_selector",
-    "node_selector_term",
-    "nonnegative_quantity",
-    "one_of",
-    "positive_quantity",
-    "refused",
-    "resource_quantity",
-]
-
 ACCESS_MODES: Final = frozenset({"ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"})
 _LABEL_OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
 _NODE_OPERATORS: Final = _LABEL_OPERATORS | {"Gt", "Lt"}

@@ -11,22 +11,6 @@ from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.kinds.validation import one_of, refused
 from volplane_embedded.apiserver.resources import Json
 
-__all__ = [
-    "HOST_PATH_TYPES",
-    "KEYS",
-    "check_backsteps",
-    "check_fc",
-    "check_host_path",
-    "check_iscsi",
-    "check_local_path",
-    "check_mode",
-    "check_nfs",
-    "check_partition",
-    "default",
-    "driver_name",
-    "validate",
-]
-
 HOST_PATH_TYPES: Final = (
     "",
     "BlockDevice",

@@ -13,8 +13,6 @@ from volplane_embedded.apiserver.kinds.validation import immutable, named
 from volplane_embedded.apiserver.kinds.volume_sources import driver_name
 from volplane_embedded.apiserver.resources import Column, Json, Resource, StatusStrategy, keep_metadata
 
-__all__ = ["RESOURCE", "AttachmentStrategy"]
-
 _ERROR_BYTES: Final = 1024
 _METADATA_BYTES: Final = 256 * 1024
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from volplane_testing.cloud import Rate
 
-__all__ = ["EC2_LIMITS", "INSTANCE_TYPES", "VOLUME_TYPES", "Behaviour", "InstanceType", "VolumeType"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeType:

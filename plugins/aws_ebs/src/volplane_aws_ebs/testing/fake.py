@@ -14,9 +14,6 @@ from volplane_aws_ebs.testing.faults import EC2Error
 from volplane_aws_ebs.testing.state import AccountState, Instance, Snapshot, Volume
 from volplane_testing.cloud import FakeCloud, Fault
 
-__all__ = ["FakeEC2"]
-
-
 Handler = Callable[[AccountState, Mapping[str, Any]], dict[str, Any]]
 
 _CREATE_VOLUME = (

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from volplane_testing.cloud import CloudFailure
 
-__all__ = ["EC2Error", "invalid"]
-
 _STATUS = {
     "RequestLimitExceeded": 503,
     "InsufficientVolumeCapacity": 503,

@@ -10,8 +10,6 @@ from typing import Any, Protocol, TypeVar
 from volplane_aws_ebs.testing.faults import EC2Error, invalid
 from volplane_testing.cloud import page_of
 
-__all__ = ["Numbered", "filters_from", "matching", "page_from"]
-
 _MAX_VALUES = 200
 _MIN_RESULTS = 5
 

@@ -19,8 +19,6 @@ from botocore.exceptions import ConnectionClosedError, EndpointConnectionError
 from volplane_aws_ebs.testing.fake import FakeEC2
 from volplane_aws_ebs.testing.server import Exchange
 
-__all__ = ["InProcess", "intercept"]
-
 
 class InProcess:
     """Makes boto3 clients on a fake, one per service: pass it to `AwsEbsBackend(options, connect_to=InProcess(fake))`.

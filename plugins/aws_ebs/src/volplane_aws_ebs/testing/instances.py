@@ -11,15 +11,6 @@ from volplane_aws_ebs.testing.filters import Read, filters_from, matching, page_
 from volplane_aws_ebs.testing.state import AccountState, Attachment, Instance, Volume
 from volplane_aws_ebs.testing.volumes import attachment_output
 
-__all__ = [
-    "add_instance",
-    "attach_volume",
-    "describe_instances",
-    "detach_volume",
-    "terminate_instance",
-    "volumes_attached_to",
-]
-
 _DEVICE = re.compile(r"/dev/(sd[b-z]|xvd[b-z]|xvd[a-d][a-z]|sda[1-9]?)")
 _MAX_ATTACHMENTS = 16
 

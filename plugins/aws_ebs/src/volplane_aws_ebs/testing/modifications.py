@@ -10,8 +10,6 @@ from volplane_aws_ebs.testing.filters import Read, filters_from, matching, page_
 from volplane_aws_ebs.testing.state import AccountState, Modification, Volume
 from volplane_aws_ebs.testing.volumes import check_type_quota, performance
 
-__all__ = ["describe_volumes_modifications", "modify_volume"]
-
 _DAY = 86_400.0
 _OPEN = ("modifying", "optimizing")
 

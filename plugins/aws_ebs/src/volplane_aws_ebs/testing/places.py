@@ -11,8 +11,6 @@ from volplane_aws_ebs.testing.filters import Read, filters_from, matching, page_
 from volplane_aws_ebs.testing.state import AccountState, Volume
 from volplane_aws_ebs.testing.volumes import volumes_by_id
 
-__all__ = ["describe_availability_zones", "describe_instance_types", "describe_volume_status"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Zone:

@@ -16,8 +16,6 @@ from botocore.session import Session
 from volplane_aws_ebs.testing.faults import EC2Error
 from volplane_testing.cloud import CloudFailure
 
-__all__ = ["ModelViolation", "QueryProtocol"]
-
 _NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15"
 _ENVELOPE = frozenset({"Action", "Version"})
 

@@ -16,8 +16,6 @@ from volplane_aws_ebs.testing.query import QueryProtocol
 from volplane_testing.cloud import CloudFailure, FakeCloudServer, HttpRequest, HttpResponse, Reply
 from volplane_testing.disks import DiskDirectory
 
-__all__ = ["Exchange", "FakeEC2Server"]
-
 _XML = "text/xml;charset=UTF-8"
 
 _CREDENTIAL = re.compile(r"Credential=([^/,\s]+)/\d{8}/([^/]+)/(\w+)/aws4_request")

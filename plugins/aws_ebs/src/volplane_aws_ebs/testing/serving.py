@@ -12,8 +12,6 @@ from volplane_aws_ebs.testing.server import FakeEC2Server
 from volplane_testing.cloud import ServedFake
 from volplane_testing.disks import DiskDirectory
 
-__all__ = ["serve"]
-
 
 @contextmanager
 def serve(*, port: int = 0, disks: Path | None = None, instances: int = 1) -> Iterator[ServedFake]:

@@ -10,8 +10,6 @@ from volplane_aws_ebs.testing.filters import Read, filters_from, matching, page_
 from volplane_aws_ebs.testing.state import SNAPSHOT_ID, AccountState, Snapshot
 from volplane_aws_ebs.testing.tags import tags_from_specification, tags_output
 
-__all__ = ["create_snapshot", "delete_snapshot", "describe_snapshots"]
-
 
 def create_snapshot(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
     """CreateSnapshot: it has no client token, so every call creates a snapshot."""

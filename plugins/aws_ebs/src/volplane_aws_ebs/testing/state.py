@@ -14,20 +14,6 @@ from volplane_aws_ebs.testing.behaviour import Behaviour
 from volplane_aws_ebs.testing.faults import EC2Error
 from volplane_testing.cloud import Former, Timeline
 
-__all__ = [
-    "SNAPSHOT_ID",
-    "VOLUME_ID",
-    "AccountState",
-    "Attachment",
-    "Instance",
-    "Modification",
-    "Snapshot",
-    "TagIndex",
-    "Token",
-    "Volume",
-    "canonical_request",
-]
-
 
 @dataclass(slots=True)
 class Attachment:

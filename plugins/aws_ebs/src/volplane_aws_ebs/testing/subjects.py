@@ -15,8 +15,6 @@ from volplane_aws_ebs.testing.in_process import InProcess
 from volplane_testing import Subject
 from volplane_testing.cloud import Fault, FaultKind, SteppedClock
 
-__all__ = ["attaching_subject", "subject"]
-
 GIB: Final = 1 << 30
 ZONE: Final = "topology.kubernetes.io/zone"
 MAX_FAULTS: Final = 12

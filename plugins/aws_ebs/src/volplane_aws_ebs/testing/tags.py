@@ -9,8 +9,6 @@ from volplane_aws_ebs.testing.faults import EC2Error, invalid
 from volplane_aws_ebs.testing.state import AccountState, Snapshot, Volume
 from volplane_testing.cloud import Former
 
-__all__ = ["create_tags", "delete_tags", "tags_from_specification", "tags_output"]
-
 _MAX_TAGS = 50
 _LONGEST_KEY = 128
 _LONGEST_VALUE = 256

@@ -12,17 +12,6 @@ from volplane_aws_ebs.testing.state import VOLUME_ID, AccountState, Attachment, 
 from volplane_aws_ebs.testing.tags import tags_from_specification, tags_output
 from volplane_testing.cloud import Former
 
-__all__ = [
-    "attachment_output",
-    "check_type_quota",
-    "create_volume",
-    "delete_volume",
-    "describe_volumes",
-    "performance",
-    "volume_output",
-    "volumes_by_id",
-]
-
 _LONGEST_TOKEN = 64
 _INITIALIZATION_RATES = (100, 300)
 _DEFAULT_KEY = "arn:aws:kms:{region}:{account}:key/aws-ebs-default"

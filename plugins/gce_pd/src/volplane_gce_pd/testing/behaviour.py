@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["COMPUTE_QUOTAS", "MACHINE_TYPES", "Behaviour", "DiskRules"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskRules:

@@ -11,8 +11,6 @@ from volplane_gce_pd.testing.errors import ComputeError, bad_request, in_use, no
 from volplane_gce_pd.testing.project import Effect, Project
 from volplane_gce_pd.testing.records import URL, DiskRecord, OperationRecord, fingerprint
 
-__all__ = ["NAME", "checked_labels", "delete", "insert", "place_of", "resize", "set_labels", "update"]
-
 Params = Mapping[str, Any]
 NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 _KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from volplane_testing.cloud import CloudFailure
 
-__all__ = ["ComputeError", "bad_request", "in_use", "not_found"]
-
 _STATUS = {
     "notFound": 404,
     "alreadyExists": 409,

@@ -18,8 +18,6 @@ from volplane_gce_pd.testing.records import DiskRecord, InstanceRecord, Operatio
 from volplane_testing.cloud import CloudFailure, FakeCloud, FakeCloudServer, Fault, HttpRequest, HttpResponse
 from volplane_testing.disks import DiskDirectory
 
-__all__ = ["FakeCompute", "FakeComputeServer"]
-
 _MINUTE = 60.0
 
 

@@ -22,8 +22,6 @@ from requests.structures import CaseInsensitiveDict
 from volplane_gce_pd.testing.fake import FakeCompute
 from volplane_testing.cloud import HttpRequest
 
-__all__ = ["InProcess"]
-
 
 class InProcess:
     """Makes clients on a fake: pass it to `GcePdBackend(options, connect_to=InProcess(fake))`.

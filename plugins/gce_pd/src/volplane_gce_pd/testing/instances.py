@@ -9,8 +9,6 @@ from volplane_gce_pd.testing.errors import ComputeError, bad_request, in_use
 from volplane_gce_pd.testing.project import Effect, Project
 from volplane_gce_pd.testing.records import DiskRecord, InstanceRecord, OperationRecord
 
-__all__ = ["add_instance", "attach_disk", "delete_instance", "detach_disk"]
-
 Params = Mapping[str, Any]
 
 

@@ -22,8 +22,6 @@ from volplane_gce_pd.testing.errors import ComputeError, not_found
 from volplane_gce_pd.testing.project import Project
 from volplane_gce_pd.testing.records import OperationRecord
 
-__all__ = ["METHODS", "Method", "ModelViolation", "parsed", "permissions_for"]
-
 Handler = Callable[[Project, str, Mapping[str, Any]], "dict[str, Any] | OperationRecord"]
 _PREFIX = "/compute/v1/"
 _REQUEST_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -20,8 +20,6 @@ from volplane_gce_pd.testing.records import (
 )
 from volplane_testing.cloud import Fault, Timeline
 
-__all__ = ["Effect", "Project"]
-
 _EPOCH = 1_767_225_600.0  # 2026-01-01T00:00:00Z is second 0 of the clock.
 _OPERATION_CODES = {
     "quotaExceeded": ("QUOTA_EXCEEDED", 403),

@@ -12,8 +12,6 @@ from volplane_gce_pd.testing.project import Project
 from volplane_gce_pd.testing.records import URL
 from volplane_testing.cloud import page_of
 
-__all__ = ["aggregated_list", "get", "list_some"]
-
 Params = Mapping[str, Any]
 Json = dict[str, Any]
 R = TypeVar("R")

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["URL", "DiskRecord", "InstanceRecord", "OperationRecord", "SnapshotRecord", "fingerprint"]
-
 URL = "https://www.googleapis.com/compute/v1/"
 Json = dict[str, Any]
 """A JSON object, as in requests and answers."""

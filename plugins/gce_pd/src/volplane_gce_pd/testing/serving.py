@@ -11,8 +11,6 @@ from volplane_gce_pd.backend import GcePdBackend
 from volplane_gce_pd.testing.fake import FakeCompute, FakeComputeServer
 from volplane_testing.cloud import ServedFake
 
-__all__ = ["serve"]
-
 
 @contextmanager
 def serve(*, port: int = 0, disks: Path | None = None, instances: int = 1) -> Iterator[ServedFake]:

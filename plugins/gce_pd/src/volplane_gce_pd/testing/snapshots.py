@@ -10,8 +10,6 @@ from volplane_gce_pd.testing.errors import ComputeError, bad_request
 from volplane_gce_pd.testing.project import Effect, Project
 from volplane_gce_pd.testing.records import OperationRecord, SnapshotRecord
 
-__all__ = ["create_snapshot", "delete"]
-
 Params = Mapping[str, Any]
 
 

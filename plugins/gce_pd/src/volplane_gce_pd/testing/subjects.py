@@ -16,8 +16,6 @@ from volplane_gce_pd.testing.in_process import InProcess
 from volplane_testing import Subject
 from volplane_testing.cloud import Fault, FaultKind, SteppedClock
 
-__all__ = ["subject"]
-
 GIB: Final = 1 << 30
 MAX_FAULTS: Final = 12
 _FAST: Final[Mapping[str, object]] = {"attach": True, "mutations_per_second": 1000}

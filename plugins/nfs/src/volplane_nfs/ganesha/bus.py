@@ -12,8 +12,6 @@ from jeepney.io.blocking import DBusConnection, open_dbus_connection
 
 from volplane import Unavailable
 
-__all__ = ["Bus", "DBus", "OpenBus", "Refused"]
-
 _NAME: Final = "org.ganesha.nfsd"
 _PATH: Final = "/org/ganesha/nfsd/ExportMgr"
 

@@ -15,8 +15,6 @@ from volplane import InvalidArgument, Unavailable
 from volplane_nfs.markers import VolumeMarker
 from volplane_nfs.settings import Settings
 
-__all__ = ["export_block", "file_of", "remove_file", "server_path", "write_file"]
-
 
 def file_of(settings: Settings, export_id: int) -> Path:
     """Return the path of the file, in the option config_directory, of the EXPORT block with this Export_Id.

@@ -20,8 +20,6 @@ from volplane_nfs.nfs4.files import MISSING, create_link, entries, names, read_l
 from volplane_nfs.nfs4.operations import LOOKUP, PUTFH, REMOVE
 from volplane_nfs.share import Handles, Share
 
-__all__ = ["allocate", "free_unused", "release"]
-
 _FREED: Final = b".free"
 _GUESSES: Final = 4
 _TAKEN: Final = 4

@@ -8,8 +8,6 @@ from typing import Any, Final
 from volplane import BackendError, InvalidArgument, Unavailable, VolumeInUse
 from volplane_nfs.ganesha.bus import Bus, Refused
 
-__all__ = ["ExportManager"]
-
 _BUSY: Final = "another export admin operation is in progress"
 _ATTEMPTS: Final = 6
 _FIRST_PAUSE: Final = 0.02

@@ -8,32 +8,6 @@ from typing import Any, Final
 
 from volplane_nfs.nfs4.xdr import BITMAP, INT64, UINT32, UINT64, Codec, MalformedData, Opaque, Reader, Struct
 
-__all__ = [
-    "ATTRIBUTES",
-    "CHANGE",
-    "DIRECTORY",
-    "FATTR",
-    "FILEHANDLE",
-    "FILEHANDLE_BYTES",
-    "FILEID",
-    "FSID",
-    "LINK",
-    "MODE",
-    "NUMLINKS",
-    "OWNER",
-    "OWNER_GROUP",
-    "QUOTA_AVAIL_HARD",
-    "QUOTA_USED",
-    "RDATTR_ERROR",
-    "REGULAR",
-    "SIZE",
-    "SPACE_AVAIL",
-    "SPACE_TOTAL",
-    "TIME_METADATA",
-    "TYPE",
-    "mask_of",
-]
-
 REGULAR, DIRECTORY, LINK = 1, 2, 5
 """Values of TYPE: NF4REG, NF4DIR, NF4LNK."""
 

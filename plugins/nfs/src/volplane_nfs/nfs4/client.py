@@ -17,8 +17,6 @@ from volplane_nfs.nfs4.rpc import Credentials
 from volplane_nfs.nfs4.session import Channel
 from volplane_nfs.nfs4.status import Status
 
-__all__ = ["Client", "Compounds", "done", "values_of"]
-
 _REST_FIRST: Final = 1.0
 _REST_LONGEST: Final = 15.0
 _SILENCE: Final = 1.0

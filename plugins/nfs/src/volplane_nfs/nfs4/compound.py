@@ -12,8 +12,6 @@ from typing import Final
 from volplane_nfs.nfs4.operations import ILLEGAL, OPERATIONS, Operation, Reply, Request, Result, result_of
 from volplane_nfs.nfs4.xdr import UINT32, MalformedData, Opaque, Reader
 
-__all__ = ["MAXIMUM_OPERATIONS", "pack_compound", "pack_reply", "unpack_compound", "unpack_reply"]
-
 MAXIMUM_OPERATIONS: Final = 128
 """In one COMPOUND. Servers have limits of their own; sessions announce them."""
 _TAG_LENGTH_BYTES: Final = 4

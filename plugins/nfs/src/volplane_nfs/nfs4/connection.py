@@ -29,8 +29,6 @@ from volplane_nfs.nfs4.rpc import (
 )
 from volplane_nfs.nfs4.xdr import MalformedData, Reader
 
-__all__ = ["Address", "Connection", "Dial", "Stream", "dial_tcp"]
-
 _CHUNK: Final = 1 << 16
 _XID_BYTES: Final = 4
 _TICK: Final = 0.25

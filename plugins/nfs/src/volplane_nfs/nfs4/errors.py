@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from volplane_nfs.nfs4.status import name_of_status
 
-__all__ = ["NfsError", "NoAnswer", "NotAnNfsServer", "OutcomeUnknown", "ServerUnavailable", "TransportError"]
-
 
 class NfsError(Exception):
     """The server refused an operation. status: its code. operation: name. index: of the operation in the COMPOUND,

@@ -37,28 +37,6 @@ from volplane_nfs.nfs4.operations import (
 )
 from volplane_nfs.nfs4.status import Status
 
-__all__ = [
-    "ANONYMOUS",
-    "MISSING",
-    "NotADirectory",
-    "Path",
-    "create_directory",
-    "create_link",
-    "directory_handle",
-    "entries",
-    "make_directory",
-    "names",
-    "page_of_names",
-    "read_attributes",
-    "read_file",
-    "read_link",
-    "remove",
-    "rename",
-    "root_handle",
-    "walk",
-    "write_file",
-]
-
 Path = tuple[bytes, ...]
 
 ANONYMOUS: Final = (0, bytes(12))

@@ -29,16 +29,6 @@ from volplane_nfs.nfs4.xdr import (
     Union,
 )
 
-__all__ = [
-    "OPERATIONS",
-    "Entry",
-    "Operation",
-    "Reply",
-    "Request",
-    "Result",
-    "result_of",
-]
-
 MAXIMUM_NAME: Final = 1024
 """Bytes of a name that are sent or taken. A server that allows fewer says NAMETOOLONG."""
 MAXIMUM_LINK: Final = 4096

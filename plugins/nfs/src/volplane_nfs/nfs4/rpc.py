@@ -9,20 +9,6 @@ from typing import Final
 from volplane_nfs.nfs4.errors import NotAnNfsServer, ServerUnavailable
 from volplane_nfs.nfs4.xdr import UINT32, Array, MalformedData, Opaque, Reader, Struct
 
-__all__ = [
-    "AUTH_SYS",
-    "COMPOUND",
-    "NULL",
-    "USUAL_REPLY",
-    "Credentials",
-    "RecordParser",
-    "call_header",
-    "call_record",
-    "check_reply_header",
-    "framed",
-    "success_header",
-]
-
 NFS_PROGRAM: Final = 100003
 NFS_VERSION: Final = 4
 NULL, COMPOUND = 0, 1

@@ -31,8 +31,6 @@ from volplane_nfs.nfs4.slots import LARGEST_CALL, MOST_OPERATIONS, SLOTS, Sessio
 from volplane_nfs.nfs4.status import Status, name_of_status
 from volplane_nfs.nfs4.xdr import MalformedData, Reader
 
-__all__ = ["LARGEST_ANSWER", "Channel"]
-
 LARGEST_ANSWER: Final = (1 << 18) + 4096
 """Bytes of the largest record that is taken from a server."""
 _CONNECT_WAIT: Final = 0.5

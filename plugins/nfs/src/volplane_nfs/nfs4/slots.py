@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Final
 
-__all__ = ["LARGEST_CALL", "MOST_OPERATIONS", "SLOTS", "Session", "Slot"]
-
 SLOTS: Final = 16
 """Calls that are under way at once, at most."""
 LARGEST_CALL: Final = 1 << 18

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["Status", "name_of_status"]
-
 
 class Status(IntEnum):
     """Those that this client or its users tell apart; others are numbers."""

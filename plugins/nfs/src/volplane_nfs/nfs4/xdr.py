@@ -13,23 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final, Protocol
 
-__all__ = [
-    "BITMAP",
-    "BOOL",
-    "INT64",
-    "UINT32",
-    "UINT64",
-    "VOID",
-    "Array",
-    "Codec",
-    "Fixed",
-    "MalformedData",
-    "Opaque",
-    "Reader",
-    "Struct",
-    "Union",
-]
-
 _U32: Final = struct.Struct(">I")
 _U64: Final = struct.Struct(">Q")
 _TWO: Final = struct.Struct(">II")

@@ -18,8 +18,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self
 
-__all__ = ["GaneshaServer", "why_no_ganesha"]
-
 START_SECONDS: Final = 20.0
 _READ_SEARCH: Final = 2
 """CAP_DAC_READ_SEARCH: FSAL_VFS opens files by handle."""

@@ -40,8 +40,6 @@ from volplane_nfs.testing.model import DATA, ModelBus, ModelServer
 if TYPE_CHECKING:
     from volplane_testing import Subject
 
-__all__ = ["backend_through", "export_subject", "ganesha_subject", "picture", "subject", "subject_on"]
-
 MODEL: Final = "nfs://model.example.com/vol"
 _RESTART: Final = 0.01
 _FAULTS: Final = (("lost before", 0.02), ("lost after", 0.03))

@@ -32,8 +32,6 @@ from volplane_nfs.nfs4.operations import Entry, Operation, Reply, Request, Resul
 from volplane_nfs.nfs4.status import Status
 from volplane_nfs.testing.model.state import SLOTS, SPACE, Node, State
 
-__all__ = ["Execution", "failed"]
-
 _NAME_BYTES: Final = 255
 
 

@@ -13,8 +13,6 @@ from volplane_nfs.ganesha.bus import Refused
 from volplane_nfs.nfs4.attributes import DIRECTORY
 from volplane_nfs.testing.model.state import Node, State
 
-__all__ = ["BusFault", "Export", "ModelBus"]
-
 DATA: Final = "/data"
 """Where the share is on the server's own file system."""
 _BLOCK: Final = re.compile(r"EXPORT \{(?P<fields>[^{}]*(\{[^{}]*\}[^{}]*)*)\}")

@@ -17,8 +17,6 @@ from volplane_nfs.nfs4.xdr import MalformedData, Reader
 from volplane_nfs.testing.model.execution import Execution, failed
 from volplane_nfs.testing.model.state import SLOTS, State
 
-__all__ = ["Fault", "ModelServer"]
-
 LARGEST_CALL: Final = 1 << 20
 
 Fault = Callable[[list[Request]], Status | str | None]

@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from volplane_nfs.nfs4.attributes import DIRECTORY
 
-__all__ = ["SLOTS", "SPACE", "Node", "State"]
-
 SPACE: Final = 1 << 40
 """Bytes of the whole file system."""
 SLOTS: Final = 16
