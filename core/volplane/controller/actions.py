@@ -12,28 +12,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from volplane.kube.events import EventRecord
+from volplane.kube.events import EventRecord as EventRecord  # noqa: PLC0414 -- for those that make actions
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
-
-__all__ = [
-    "Action",
-    "Create",
-    "Decide",
-    "Delete",
-    "EventRecord",
-    "Flow",
-    "LiveReads",
-    "Patch",
-    "Predicate",
-    "Queue",
-    "Read",
-    "Recorder",
-    "Run",
-    "Settled",
-    "Wait",
-    "operation_name",
-]
 
 
 class Queue(Protocol):

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar, Token
 from datetime import UTC, datetime
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Literal, TextIO
 
 import msgspec
@@ -97,15 +97,12 @@ def log_stray_errors() -> None:
             name = failed.thread.name if failed.thread is not None else "unknown"
             log.error("thread %s has ended with an error", name, exc_info=failed.exc_value or False)
 
-    def uncaught(_: type[BaseException], error: BaseException, __: TracebackType | None) -> None:
-        log.critical("the process ends with an error", exc_info=error)
-
     def unraisable(failed: sys.UnraisableHookArgs) -> None:
         text = failed.err_msg or "an error that cannot be raised"
         log.error("%s: %r", text, failed.object, exc_info=failed.exc_value or False)
 
     threading.excepthook = in_thread
-    sys.excepthook = uncaught
+    sys.excepthook = lambda _kind, error, _trace: log.critical("the process ends with an error", exc_info=error)
     sys.unraisablehook = unraisable
 
 

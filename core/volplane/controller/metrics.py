@@ -10,6 +10,7 @@ attributes are metrics; `metrics.lost[labels]` is one series. Code that the simu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
@@ -79,166 +80,131 @@ class Metrics:
             self.descriptions.append(Description(name, family.type, labels, family.documentation))
             self.registry.register(collector)
 
-        make = self._make
-        self.leading = make(Gauge, "volplane_leading{lease}", "1: this process holds the lease and works")
+        counter, gauge = partial(self._make, Counter), partial(self._make, Gauge)
+        histogram = partial(self._make, Histogram)
+        self.leading = gauge("volplane_leading{lease}", "1: this process holds the lease and works")
 
         # Calls of the API server, under the names of client-go.
-        self._requests = make(
-            Counter, "rest_client_requests_total{method,resource,code}", "Calls of the API server, by status code"
+        self._requests = counter(
+            "rest_client_requests_total{method,resource,code}", "Calls of the API server, by status code"
         )
-        self._request_seconds = make(
-            Histogram,
-            "rest_client_request_duration_seconds{method,resource}",
-            "How long calls of the API server took",
-            _LATENCY,
+        self._request_seconds = histogram(
+            "rest_client_request_duration_seconds{method,resource}", "How long calls of the API server took", _LATENCY
         )
-        self._undecodable = make(
-            Counter, "volplane_undecodable_objects_total{resource}", "Objects skipped because they break the schema"
+        self._undecodable = counter(
+            "volplane_undecodable_objects_total{resource}", "Objects skipped because they break the schema"
         )
-        self._lists = make(
-            Counter,
+        self._lists = counter(
             "volplane_reflector_lists_total{resource}",
             "Times a kind was listed: at the start and after a watch was lost",
         )
-        self._watch_ends = make(
-            Counter, "volplane_reflector_watch_ends_total{resource,why}", "Watches that ended, and why"
-        )
-        self._events_dropped = make(Counter, "volplane_events_dropped_total{why}", "Events not written, and why")
+        self._watch_ends = counter("volplane_reflector_watch_ends_total{resource,why}", "Watches that ended, and why")
+        self._events_dropped = counter("volplane_events_dropped_total{why}", "Events not written, and why")
 
         # Work queues and passes, under the names of client-go's workqueue.
-        self._added = make(Counter, "workqueue_adds_total{name}", "Keys added to a queue")
-        self._depth = make(Gauge, "workqueue_depth{name}", "Keys waiting in a queue")
-        self._waited = make(
-            Histogram,
-            "workqueue_queue_duration_seconds{name}",
-            "How long keys waited until a worker took them",
-            _LATENCY,
+        self._added = counter("workqueue_adds_total{name}", "Keys added to a queue")
+        self._depth = gauge("workqueue_depth{name}", "Keys waiting in a queue")
+        self._waited = histogram(
+            "workqueue_queue_duration_seconds{name}", "How long keys waited until a worker took them", _LATENCY
         )
-        self._worked = make(
-            Histogram, "workqueue_work_duration_seconds{name}", "How long workers took for a key", _LATENCY
-        )
-        self._retried = make(Counter, "workqueue_retries_total{name}", "Keys that came back after a failure")
-        self._passes = make(
-            Counter, "volplane_reconcile_total{controller,result}", "Passes over an object, by how they ended"
+        self._worked = histogram("workqueue_work_duration_seconds{name}", "How long workers took for a key", _LATENCY)
+        self._retried = counter("workqueue_retries_total{name}", "Keys that came back after a failure")
+        self._passes = counter(
+            "volplane_reconcile_total{controller,result}", "Passes over an object, by how they ended"
         )
 
         # Hooks, and the operations that call them.
-        self._storage_operations = make(
-            Histogram,
+        self._storage_operations = histogram(
             "storage_operation_duration_seconds{volume_plugin,operation_name,status,migrated}",
             "How long calls of hooks took that change storage",
             _OPERATION,
         )
-        self._hook_calls = make(
-            Counter,
+        self._hook_calls = counter(
             "volplane_hook_calls_total{driver,hook,result}",
             "Calls of hooks; result: ok, in_progress or the class of the error",
         )
-        self._hook_seconds = make(
-            Histogram, "volplane_hook_seconds{driver,hook}", "How long calls of hooks took", _HOOK
-        )
-        self._runs = make(
-            Histogram,
+        self._hook_seconds = histogram("volplane_hook_seconds{driver,hook}", "How long calls of hooks took", _HOOK)
+        self._runs = histogram(
             "volplane_operation_seconds{driver,operation}",
             "How long runs of operations took, live checks included",
             _OPERATION,
         )
-        self.operations = make(
-            Gauge,
-            "volplane_operations{driver,operation,phase}",
-            "Operations now, by phase: queued, running, overrun, waiting",
+        self.operations = gauge(
+            "volplane_operations{driver,operation,phase}", "Operations now, by phase: queued, running, overrun, waiting"
         )
-        self._operation_errors = make(
-            Counter, "volume_operation_errors_total{plugin_name,operation_name}", "Operations that failed"
+        self._operation_errors = counter(
+            "volume_operation_errors_total{plugin_name,operation_name}", "Operations that failed"
         )
-        self.drivers = make(Gauge, "volplane_driver_healthy{driver}", "1: the driver can be used now")
+        self.drivers = gauge("volplane_driver_healthy{driver}", "1: the driver can be used now")
 
         # Lives of claims and volumes, under the names of the external provisioner and the binder.
-        self.lives = make(
-            Histogram,
+        self.lives = histogram(
             "volume_operation_total_seconds{plugin_name,operation_name}",
             "From the first attempt until the claim is bound or the volume gone",
             _OPERATION,
         )
-        self._provisioned = make(
-            Counter,
-            "controller_persistentvolumeclaim_provision_total{class,source}",
-            "Calls of `provision` that made an asset",
+        self._provisioned = counter(
+            "controller_persistentvolumeclaim_provision_total{class,source}", "Calls of `provision` that made an asset"
         )
-        self._provision_failed = make(
-            Counter,
-            "controller_persistentvolumeclaim_provision_failed_total{class,source}",
-            "Calls of `provision` that failed",
+        self._provision_failed = counter(
+            "controller_persistentvolumeclaim_provision_failed_total{class,source}", "Calls of `provision` that failed"
         )
-        self._provision_seconds = make(
-            Histogram,
+        self._provision_seconds = histogram(
             "controller_persistentvolumeclaim_provision_duration_seconds{class,source}",
             "How long calls of `provision` took that made an asset",
             _ATTEMPT,
         )
-        self._deleted = make(
-            Counter, "controller_persistentvolume_delete_total{class}", "Calls of `delete` that deleted an asset"
+        self._deleted = counter(
+            "controller_persistentvolume_delete_total{class}", "Calls of `delete` that deleted an asset"
         )
-        self._delete_failed = make(
-            Counter, "controller_persistentvolume_delete_failed_total{class}", "Calls of `delete` that failed"
+        self._delete_failed = counter(
+            "controller_persistentvolume_delete_failed_total{class}", "Calls of `delete` that failed"
         )
-        self._delete_seconds = make(
-            Histogram,
+        self._delete_seconds = histogram(
             "controller_persistentvolume_delete_duration_seconds{class}",
             "How long calls of `delete` took that deleted an asset",
             _ATTEMPT,
         )
-        self.retroactive = make(Counter, "retroactive_storageclass_total", "Claims given the default class later")
-        self.retroactive_errors = make(
-            Counter, "retroactive_storageclass_errors_total", "The same, refused by the server"
-        )
+        self.retroactive = counter("retroactive_storageclass_total", "Claims given the default class later")
+        self.retroactive_errors = counter("retroactive_storageclass_errors_total", "The same, refused by the server")
         self.inventory = {
-            "total_pv": make(Gauge, "pv_collector_total_pv_count{plugin_name,volume_mode}", "Volumes"),
-            "bound_pv": make(Gauge, "pv_collector_bound_pv_count{storage_class}", "Bound volumes"),
-            "unbound_pv": make(Gauge, "pv_collector_unbound_pv_count{storage_class}", "Volumes that are not bound"),
-            "bound_pvc": make(
-                Gauge, "pv_collector_bound_pvc_count{namespace,storage_class,volume_attributes_class}", "Bound claims"
+            "total_pv": gauge("pv_collector_total_pv_count{plugin_name,volume_mode}", "Volumes"),
+            "bound_pv": gauge("pv_collector_bound_pv_count{storage_class}", "Bound volumes"),
+            "unbound_pv": gauge("pv_collector_unbound_pv_count{storage_class}", "Volumes that are not bound"),
+            "bound_pvc": gauge(
+                "pv_collector_bound_pvc_count{namespace,storage_class,volume_attributes_class}", "Bound claims"
             ),
-            "unbound_pvc": make(
-                Gauge,
+            "unbound_pvc": gauge(
                 "pv_collector_unbound_pvc_count{namespace,storage_class,volume_attributes_class}",
                 "Claims that are not bound",
             ),
         }
 
         # Attachments, under the names of the attach-detach controller.
-        self._forced_detaches = make(
-            Gauge,
+        self._forced_detaches = gauge(
             "attach_detach_controller_attachdetach_controller_forced_detaches{reason}",
             "Volumes detached though their node may use them, since the start; reason: timeout, out-of-service",
         )
         self._forced_detaches.show({"timeout": 0, "out-of-service": 0})
-        self._attached_volumes = make(
-            Gauge,
+        self._attached_volumes = gauge(
             "attachdetach_controller_total_volumes{plugin_name,state}",
             "Volumes on nodes, by what wants them (desired_state_of_world) and what has them (actual_state_of_world)",
         )
-        self._attachable_in_use = make(
-            Gauge,
+        self._attachable_in_use = gauge(
             "storage_count_attachable_volumes_in_use{node,volume_plugin}",
             "Volumes of pods that need attaching, by node",
         )
 
         # Leaks, and volumes whose nodes are gone.
-        self.findings = make(
-            Gauge,
-            "volplane_leak_findings{driver,verdict}",
-            "What the last leak check found: orphan, ghost, drifted, foreign",
+        self.findings = gauge(
+            "volplane_leak_findings{driver,verdict}", "What the last leak check found: orphan, ghost, drifted, foreign"
         )
-        self._leak_checks = make(
-            Counter, "volplane_leak_checks_total{driver,result}", "Leak checks, complete or failed"
-        )
-        self._leak_checked = make(
-            Gauge,
+        self._leak_checks = counter("volplane_leak_checks_total{driver,result}", "Leak checks, complete or failed")
+        self._leak_checked = gauge(
             "volplane_leak_check_last_success_timestamp_seconds{driver}",
             "Unix time at which the last complete leak check ended",
         )
-        self.lost = make(Gauge, "volplane_lost_volumes{driver}", "Volumes of distributed drivers whose node is gone")
+        self.lost = gauge("volplane_lost_volumes{driver}", "Volumes of distributed drivers whose node is gone")
 
     def _make(self, kind: type[M], name: str, documentation: str, *buckets: tuple[float, ...]) -> Series[M]:
         """Make a metric. name: with its labels, as in `name{label,other}`."""

@@ -167,10 +167,23 @@ class Runner:
             self._report(key, "ApiCallRefused", text, lasting=True)
         except ApiUnavailable as error:
             result = "unavailable"
-            self._unavailable(key, error)
+            # It concerns every key: one warning every few seconds, the rest at the level of debug.
+            now, level = asyncio.get_running_loop().time(), logging.DEBUG
+            if now >= self._warned_at + _WARN_EVERY:
+                self._warned_at, level = now, logging.WARNING
+            self._retry(key, error, backoff.API_UNAVAILABLE, asked=error.retry_after, level=level)
+            if error.status == 500 and "failed calling webhook" in error.message:
+                # It concerns this object, not the whole server; each try may last as long as the webhook's timeout.
+                text = f"The Kubernetes API failed a call: {error}"
+                self._report(key, "ApiCallFailed", text, what=str(error), again="; trying again")
+            elif error.status == 500:
+                self._report(key, "", "", what=str(error), again="; trying again", lasting=True)
         except ApiError as error:
             result = "refused"
-            self._refused(key, error)
+            # The server will answer the same until a user changes something: the event says so on the object.
+            seconds = self._retry(key, error, backoff.API_REFUSED, level=logging.ERROR)
+            text = f"The Kubernetes API refused a call ({f'{error.status} {error.reason}'.strip()}): {error.message}"
+            self._report(key, "ApiCallRefused", text, what=str(error), again=f"; trying again in {seconds:.3g} s")
         except Unsettled as error:
             result = "unsettled"
             self._retry(key, error, backoff.RECONCILE_FAILED, level=logging.ERROR)
@@ -276,25 +289,6 @@ class Runner:
         _LOG.log(level, "trying again in %.3g s: %s", seconds, error)
         return seconds
 
-    def _refused(self, key: str, error: ApiError) -> None:
-        """Record an event on the object: the server will answer the same until a user changes something."""
-        seconds = self._retry(key, error, backoff.API_REFUSED, level=logging.ERROR)
-        text = f"The Kubernetes API refused a call ({f'{error.status} {error.reason}'.strip()}): {error.message}"
-        self._report(key, "ApiCallRefused", text, what=str(error), again=f"; trying again in {seconds:.3g} s")
-
-    def _unavailable(self, key: str, error: ApiUnavailable) -> None:
-        """Try again soon. It concerns every key: one warning every few seconds, the rest at the level of debug."""
-        now, level = asyncio.get_running_loop().time(), logging.DEBUG
-        if now >= self._warned_at + _WARN_EVERY:
-            self._warned_at, level = now, logging.WARNING
-        self._retry(key, error, backoff.API_UNAVAILABLE, asked=error.retry_after, level=level)
-        if error.status == 500 and "failed calling webhook" in error.message:
-            # It concerns this object, not the whole server, and each try may last as long as the webhook's timeout.
-            text = f"The Kubernetes API failed a call: {error}"
-            self._report(key, "ApiCallFailed", text, what=str(error), again="; trying again")
-        elif error.status == 500:
-            self._report(key, "", "", what=str(error), again="; trying again", lasting=True)
-
     def _report(
         self, key: str, reason: str, text: str, *, what: str = "", again: str = "", lasting: bool = False
     ) -> None:
@@ -317,21 +311,21 @@ class Runner:
         return None if cache is None else cache.get(key)
 
 
+@dataclass(frozen=True, eq=False)
 class Steps:
     """Performs steps and puts the answers into `caches` (by plural). Kinds without a cache can be used too, and other
     structs than a cache holds.
     """
 
-    def __init__(self, client: Client, caches: Mapping[str, Cache[Any]]) -> None:
-        self._client = client
-        self._caches = caches
+    client: Client
+    caches: Mapping[str, Cache[Any]]
 
     async def patch(self, step: Patch) -> None:
         """Patch the object. Raises Unsettled if that changed nothing, or an Api error."""
         target = step.target
         metadata = {**step.body.get("metadata", {}), "resourceVersion": target.metadata.resource_version}
         body = {**step.body, "metadata": metadata}
-        answer = await self._client.patch(step.kind, target.key, body, subresource=step.subresource)
+        answer = await self.client.patch(step.kind, target.key, body, subresource=step.subresource)
         gone = self._learn(step.kind, answer)
         if answer.version == target.version and not gone:
             raise Unsettled(f"the patch of {step.kind.plural} {target.key} ({step.why}) changed nothing")
@@ -339,7 +333,7 @@ class Steps:
     async def create(self, step: Create) -> bool:
         """Create the object and return True; False if it existed already, and was read into the cache instead."""
         try:
-            answer = await self._client.create(step.kind, step.body)
+            answer = await self.client.create(step.kind, step.body)
         except ApiError as error:
             if not error.already_exists:
                 raise
@@ -353,12 +347,9 @@ class Steps:
     async def delete(self, step: Delete) -> None:
         """Delete the object. Raises ApiConflict if it is not the one that was decided upon."""
         target = step.target
-        left = await self._client.delete(
-            step.kind,
-            target.key,
-            uid=target.uid,
-            resource_version=target.metadata.resource_version if step.exact else None,
-            grace_seconds=step.grace_seconds,
+        version = target.metadata.resource_version if step.exact else None
+        left = await self.client.delete(
+            step.kind, target.key, uid=target.uid, resource_version=version, grace_seconds=step.grace_seconds
         )
         cache = self._cache_of(step.kind)
         if cache is not None and left is None:
@@ -383,7 +374,7 @@ class Steps:
         cache = self._cache_of(kind)
         before = None if cache is None else cache.get(key)
         try:
-            live: KubeObject = await self._client.get(kind, key)
+            live: KubeObject = await self.client.get(kind, key)
         except ApiNotFound:
             # What the cache held before the server answered is gone; what came into it meanwhile is newer than this.
             if cache is not None and before is not None:
@@ -394,7 +385,7 @@ class Steps:
         return live
 
     def _cache_of(self, kind: Kind[Any]) -> Cache[Any] | None:
-        cache = self._caches.get(kind.plural)
+        cache = self.caches.get(kind.plural)
         return cache if cache is not None and cache.kind.struct is kind.struct else None
 
     def _learn(self, kind: Kind[Any], answer: KubeObject) -> bool:

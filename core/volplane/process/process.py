@@ -105,8 +105,6 @@ class ControllerProcess:
             cluster_id=self.configuration.cluster_id,
         )
 
-    # --- status -------------------------------------------------------------------------------------------------
-
     @property
     def plane(self) -> ControlPlane | None:
         """The controllers, while this process leads."""
@@ -167,8 +165,6 @@ class ControllerProcess:
             for controller in plane.controllers.values():
                 controller.measure(self.metrics)
         return self.metrics.exposition()
-
-    # --- running ------------------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set; then finish running steps and operations, log what is left, release the Lease.
