@@ -65,13 +65,9 @@ def decide_attachment(key: str, cluster: ClusterState, reads: LiveReads) -> Acti
     step, shown = progress.step, attachment.status.attachment_metadata or {}
     # The status may be wrong: the backend shows otherwise, or the machine is another.
     doubtful = progress.lost or _moved(attachment, cluster) or (isinstance(step, Attached) and step.metadata != shown)
-    if attachment.status.attached and not doubtful:
-        return _keep_declared(attachment, candidates, cluster)
-    return _attach_step(attachment, candidates, cluster)
-
-
-def _keep_declared(attachment: VolumeAttachment, candidates: tuple[str, ...], cluster: ClusterState) -> Action:
-    """Repair finalizer and record of what is attached, if a person edited them: without them nothing detaches it."""
+    if not attachment.status.attached or doubtful:
+        return _attach_step(attachment, candidates, cluster)
+    # A person may have edited finalizer and record of what is attached: without them nothing detaches it.
     volume = cluster.volumes.get(attachment.spec.source.persistent_volume_name or "")
     node = cluster.nodes.get(attachment.spec.node_name)
     record = attachment_intent_of(attachment)
@@ -400,14 +396,9 @@ def declaration(volume: Volume, driver: DriverView, node: Node, cluster_id: str)
 
 def identity_of_record(record: AttachmentIntent, cluster_id: str) -> VolumeIdentity:
     """Return the volume as hooks see it, from the record alone."""
-    owner = None
-    if record.generation:
-        owner = Ownership(
-            cluster_id=cluster_id,
-            claim_uid=record.volume.removeprefix("pvc-"),
-            volume_name=record.volume,
-            generation=record.generation,
-        )
+    owner, claim = None, record.volume.removeprefix("pvc-")
+    if generation := record.generation:
+        owner = Ownership(cluster_id=cluster_id, claim_uid=claim, volume_name=record.volume, generation=generation)
     in_source = record.fields.get("volumeAttributes") if record.source == "csi" else None
     return VolumeIdentity(
         name=record.volume,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,7 +21,6 @@ from volplane.attach.attacher import unrecorded_attachment
 from volplane.attach.desired import plugin_label
 from volplane.controller import logs
 from volplane.controller.actions import warning
-from volplane.controller.metrics import Metrics
 from volplane.drivers.driver import DriverView
 from volplane.errors import VolplaneError
 from volplane.intents.operation import OperationDeps
@@ -49,9 +48,6 @@ class AttachmentComparison:
     deps: OperationDeps
     wake: Callable[[str], None]
     """Queues an attachment."""
-    drivers: Sequence[str]
-    """Names of the drivers that may attach."""
-    metrics: Metrics | None = None
     _missing: set[str] = field(default_factory=set, init=False)
     """Uids of attachments that the last listing did not show."""
     _unexpected: dict[str, set[tuple[str, str]]] = field(default_factory=dict, init=False)
@@ -62,7 +58,7 @@ class AttachmentComparison:
         for cache in (self.deps.cluster.attachments, self.deps.cluster.volumes, self.deps.cluster.nodes):
             await cache.listed.wait()
         async with asyncio.TaskGroup() as group:
-            for name in self.drivers:
+            for name in self.deps.drivers.names():
                 group.create_task(self._keep_comparing(name, interval), name=f"attachments of {name}")
 
     async def _keep_comparing(self, name: str, interval: float) -> None:
@@ -98,9 +94,9 @@ class AttachmentComparison:
                 self._find_unexpected(driver.name, listed, stood)
             failed = False
         finally:
-            if self.metrics is not None:
+            if (metrics := self.deps.metrics) is not None:
                 plugin, seconds = plugin_label(driver.info.csi_driver_name or ""), cluster.monotonic() - started
-                self.metrics.attach_detach_ended(plugin, _VERIFY, seconds, failed=failed)
+                metrics.attach_detach_ended(plugin, _VERIFY, seconds, failed=failed)
 
     def _of(self, driver: str) -> Iterator[tuple[VolumeAttachment, AttachmentIntent]]:
         for attachment in self.deps.cluster.attachments.values():
@@ -126,7 +122,7 @@ class AttachmentComparison:
                 self.wake(attachment.name)
             else:
                 self._missing.add(attachment.uid)
-        self._missing &= {each.uid for name in self.drivers for each, _ in self._attached(name)}
+        self._missing &= {each.uid for name in self.deps.drivers.names() for each, _ in self._attached(name)}
 
     def _find_unexpected(
         self, driver: str, listed: Mapping[str, ListedAsset], stood: Mapping[str, list[VolumeAttachment]]
@@ -155,10 +151,8 @@ class AttachmentComparison:
                 leaves = node is not None and marked is not None
                 if (asset.handle, place) not in seen:
                     follows = "it is detached if that stays so" if leaves else "a person may want that, and it stays"
-                    where = node.name if node is not None else place
-                    text = (
-                        f"the backend shows it attached to {where}, for which there is no VolumeAttachment; {follows}"
-                    )
+                    where = f"to {node.name if node is not None else place}, for which there is no VolumeAttachment"
+                    text = f"the backend shows it attached {where}; {follows}"
                     self._warn(volume.name, "UnexpectedAttachment", text)
                 elif node is not None and leaves:
                     self._left_over(volume, node, driver)

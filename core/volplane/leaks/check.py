@@ -24,17 +24,7 @@ from volplane.intents.requests import segments_of
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Volume
-from volplane.leaks.comparison import (
-    Comparison,
-    Finding,
-    Key,
-    Observations,
-    Verdict,
-    assets_of,
-    feed_live,
-    findings_of,
-    paced,
-)
+from volplane.leaks.comparison import Comparison, Finding, Key, Observations, Verdict, assets_of, feed_live, paced
 
 INTERVAL = 600.0
 JITTER = 0.1
@@ -132,10 +122,8 @@ class LeakCheck:
         finally:
             self._running.discard(name)
         before, complete = self.status[name], why is None
-        ended = asyncio.get_running_loop().time() if complete else before.ended
-        self.status[name] = CheckStatus(
-            driver=name, attempts=before.attempts + 1, can_list=True, ended=ended, error=why or ""
-        )
+        attempts, ended = before.attempts + 1, asyncio.get_running_loop().time() if complete else before.ended
+        self.status[name] = CheckStatus(driver=name, attempts=attempts, can_list=True, ended=ended, error=why or "")
         if self._metrics is not None:
             self._metrics.leak_checked(name, self._cluster.now().timestamp() if complete else None)
         return complete
@@ -154,12 +142,12 @@ class LeakCheck:
             comparison.add_claim(claim)
         async for volume in paced(list(self._cluster.volumes.values())):
             comparison.add_volume(volume)
-        findings = await findings_of(comparison)
+        findings = [finding async for finding in paced(comparison.findings()) if finding is not None]
         # Absence from a cache proves nothing: what the caches leave unexplained is compared with live objects.
         if any(finding.verdict is not Verdict.FOREIGN for finding in findings):
             comparison.forget_objects()
             await feed_live(comparison, self._deps.client)
-            findings = await findings_of(comparison)
+            findings = [finding async for finding in paced(comparison.findings()) if finding is not None]
         for finding in self.observations.add(name, findings, began=began, ended=ended):
             if finding.verdict is not Verdict.FOREIGN:
                 log.info("%s: %s (it counts if the next check finds it too)", _describe(finding), finding.detail)
@@ -178,18 +166,15 @@ class LeakCheck:
 
     def _warn(self, name: str, findings: Sequence[Finding]) -> None:
         """Log each confirmed finding once, as long as it lasts; record events on a ghost and its claim."""
-        confirmed = {
-            finding.key: finding
-            for finding in findings
-            if finding.verdict is not Verdict.FOREIGN and self.observations.confirmed(finding)
-        }
+        ours = (finding for finding in findings if finding.verdict is not Verdict.FOREIGN)
+        confirmed = {finding.key: finding for finding in ours if self.observations.confirmed(finding)}
         for key in confirmed.keys() - self._warned:
             log.warning("%s: %s", _describe(confirmed[key]), confirmed[key].detail)
-        ghosts = [finding for finding in confirmed.values() if finding.verdict is Verdict.GHOST]
         self._warned = {key for key in self._warned if key[1] != name} | confirmed.keys()
-        for ghost in ghosts:
+        for ghost in confirmed.values():
             # The same event at every check, which is counted. Its reason is that of external-health-monitor of CSI.
-            if (volume := self._cluster.volumes.get(ghost.volume)) is None:
+            volume = self._cluster.volumes.get(ghost.volume)
+            if ghost.verdict is not Verdict.GHOST or volume is None:
                 continue
             what = f"asset {ghost.handle}" if ghost.handle else "the asset"
             text = (
@@ -198,10 +183,8 @@ class LeakCheck:
             )
             self._deps.recorder.record(warning(VOLUMES, volume, "VolumeConditionAbnormal", text))
             reference = volume.spec.claim_ref
-            if reference is None:
-                continue
-            claim = self._cluster.claims.get(reference.key)
-            if claim is not None and reference.uid in ("", None, claim.uid):
+            claim = self._cluster.claims.get(reference.key) if reference is not None else None
+            if reference is not None and claim is not None and reference.uid in ("", None, claim.uid):
                 self._deps.recorder.record(warning(CLAIMS, claim, "VolumeConditionAbnormal", text))
 
     def settled(self, finding: Finding) -> None:

@@ -278,8 +278,10 @@ async def paced(items: Iterable[T]) -> AsyncIterator[T]:
 
 async def feed_live(comparison: Comparison, client: Client) -> None:
     """Compare with what the API server has now. Raises ApiError; VolplaneError if an object cannot be read."""
-    feeds: tuple[tuple[Kind[Any], Callable[[Any], None]], ...]
-    feeds = ((CLAIMS, comparison.add_claim), (VOLUMES, comparison.add_volume))
+    feeds: Iterable[tuple[Kind[Any], Callable[[Any], None]]] = (
+        (CLAIMS, comparison.add_claim),
+        (VOLUMES, comparison.add_volume),
+    )
     for kind, add in feeds:
         pages: AsyncIterator[Listing[Any]] = client.pages(kind, limit=CHUNK)
         async for page in pages:
@@ -290,8 +292,3 @@ async def feed_live(comparison: Comparison, client: Client) -> None:
                 )
             for obj in page.items:
                 add(obj)
-
-
-async def findings_of(comparison: Comparison) -> list[Finding]:
-    """Return the findings, without blocking the event loop."""
-    return [finding async for finding in paced(comparison.findings()) if finding is not None]

@@ -111,14 +111,8 @@ class OperationState:
     @classmethod
     def of(cls, run: Run, error: BaseException | str | None, **state: Any) -> OperationState:
         """Return the state of the operation that `run` names. state: the fields that `run` does not have."""
-        named: dict[str, Any] = {
-            "verb": run.verb,
-            "key": run.key,
-            "uid": run.uid,
-            "driver": run.driver,
-            "asset": run.asset,
-        }
-        return cls(name=run.name, node=run.node, error=None if error is None else str(error), **named, **state)
+        named = {each: getattr(run, each) for each in ("name", "verb", "key", "uid", "driver", "asset", "node")}
+        return cls(error=None if error is None else str(error), **named, **state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

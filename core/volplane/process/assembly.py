@@ -186,9 +186,7 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
         leak_check=check,
         leak_repair=LeakRepair(check, deps, dispatcher),
         adoption=Adoption(deps, dispatcher),
-        attachments=AttachmentComparison(deps, queues[duties.ATTACHES].enqueue, drivers.names(), metrics)
-        if attaches
-        else None,
+        attachments=AttachmentComparison(deps, queues[duties.ATTACHES].enqueue) if attaches else None,
         close=measured.close if measured is not None else lambda: None,
     )
     return plane

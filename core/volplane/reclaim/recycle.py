@@ -20,7 +20,7 @@ from volplane.binding.decide import unbind_patch
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Run, Wait, warning
 from volplane.drivers.driver import DriverView
 from volplane.errors import BackendError, OutcomeUnknown
-from volplane.intents.ownership import NO_PLUGIN, DriverLookup, driver_of, run_on_asset, shared_with
+from volplane.intents.ownership import NO_PLUGIN, driver_of, run_on_asset, shared_with
 from volplane.intents.record import not_leading, scrub_conflict
 from volplane.intents.requests import volume_identity
 from volplane.kube import names
@@ -28,15 +28,7 @@ from volplane.kube.kinds import CLAIMS, PODS, VOLUMES, WHOLE_PODS
 from volplane.kube.objects import Claim, Pod, Volume, WholePod
 from volplane.operations import Work
 from volplane.reclaim.delete import Terms, VolumeOperation, failed, report_failure
-from volplane.reclaim.scrub_claim import (
-    claim_lost,
-    give_back,
-    hold,
-    record,
-    released_from,
-    scrub_key,
-    sealed_uid,
-)
+from volplane.reclaim.scrub_claim import claim_lost, give_back, hold, record, released_from, scrub_key, sealed_uid
 from volplane.reclaim.scrub_pod import (
     LONGEST_FAILURE,
     SCRUB_GATE,
@@ -90,7 +82,7 @@ def end_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads, terms: Te
     intent = recycle_intent_of(volume)
     progress = cluster.progress.volumes.get(volume.uid)
     erasing = intent is not None and (progress.recycling or job_erases(intent, progress))
-    if intent is None or not erasing or intent.erased or intent.failed or _pod_of(volume, cluster) is not None:
+    if intent is None or not erasing or intent.erased or intent.failed or scrub_key(volume, cluster) in cluster.pods:
         return abandon_scrub(volume, cluster, reads)
     return _by_record(volume, intent, cluster, reads, terms)
 
@@ -167,14 +159,9 @@ def remove_strays(key: str, volume: Volume | None, cluster: ClusterState, reads:
     return None
 
 
-def _pod_of(volume: Volume, cluster: ClusterState) -> Pod | None:
-    """Return the pod that has the name of the volume's scrubber, which may be a stranger."""
-    return cluster.pods.get(scrub_key(volume, cluster))
-
-
 def _remove_pod_of(volume: Volume, cluster: ClusterState, *, why: str) -> Action | None:
-    """Remove the pod that has the name of the volume's scrubber; None if there is none."""
-    pod = _pod_of(volume, cluster)
+    """Remove the pod that has the name of the volume's scrubber, which may be a stranger; None if there is none."""
+    pod = cluster.pods.get(scrub_key(volume, cluster))
     return None if pod is None else _remove_pod(pod, why=why)
 
 
@@ -207,7 +194,13 @@ def _by_record(
     driver = lookup.driver
     # Without its driver nothing is erased, and the volume is not offered.
     if driver is None or not driver.supports("recycle"):
-        return _without_recycler(volume, lookup, terms)
+        if lookup.next is not None:
+            step = report_failure(volume, _FAILED, lookup.reason, terms)[0] if lookup.reason else None
+            return step or lookup.next
+        message = "No recycler plugin found for the volume!" if lookup.reason in ("", NO_PLUGIN) else lookup.reason
+        if driver is not None:
+            message = f'driver "{driver.name}" cannot erase volumes; set the reclaim policy to Retain or Delete'
+        return failed(volume, _FAILED, message, terms)
     # The data of the other volume would be erased with it.
     if (intent is None or not intent.erased) and (why := shared_with(volume, cluster)):
         stop = _remove_pod_of(volume, cluster, why="it shares another's storage")
@@ -222,20 +215,6 @@ def _by_record(
     return Scrub(volume, intent, driver, cluster, reads, terms).next_step()
 
 
-def _without_recycler(volume: Volume, lookup: DriverLookup, terms: Terms) -> Action:
-    """Report on the volume that no driver can erase it, unless that is not known yet."""
-    if lookup.next is not None:
-        step = report_failure(volume, _FAILED, lookup.reason, terms)[0] if lookup.reason else None
-        return step or lookup.next
-    if lookup.driver is not None:
-        message = f'driver "{lookup.driver.name}" cannot erase volumes; set the reclaim policy to Retain or Delete'
-    elif lookup.reason in ("", NO_PLUGIN):
-        message = "No recycler plugin found for the volume!"
-    else:
-        message = lookup.reason
-    return failed(volume, _FAILED, message, terms)
-
-
 @dataclass(frozen=True, slots=True)
 class Scrub:
     """A scrub that was declared for this release, and what decides its next step."""
@@ -248,10 +227,17 @@ class Scrub:
     terms: Terms
 
     def next_step(self) -> Action:
-        intent, cluster = self.intent, self.cluster
+        volume, intent, cluster = self.volume, self.intent, self.cluster
         # A person decides: further attempts would hide what is wrong.
         if intent.given_up:
-            return self._given_up()
+            message = f"{intent.failed}; remove the annotation {names.INTENT} to try again"
+            step, events = report_failure(volume, _FAILED, message, self.terms)
+            return (
+                step
+                or _remove_pod_of(volume, cluster, why="no further attempt is made")
+                or give_back(volume, intent, cluster, self.reads)
+                or Wait(reason=message, events=events)
+            )
         # Only the leader goes on: another one may have another pod in mind.
         if intent.fence != cluster.fence():
             fence, installation = cluster.fence(), cluster.sealer.installation
@@ -261,7 +247,7 @@ class Scrub:
             return self._release()
         if intent.failed:
             return self._next_attempt()
-        pod = _pod_of(self.volume, cluster)
+        pod = cluster.pods.get(scrub_key(volume, cluster))
         if pod is not None:
             return self._with_pod(pod)
         # Without its pod nothing shows how far it came.
@@ -272,17 +258,6 @@ class Scrub:
     def _note(self, why: str, *, events: tuple[EventRecord, ...] = (), **changes: Any) -> Patch:
         """Write these changes of the intent."""
         return record(self.volume, replace(self.intent, **changes), why=why, events=events)
-
-    def _given_up(self) -> Action:
-        volume, intent, cluster = self.volume, self.intent, self.cluster
-        message = f"{intent.failed}; remove the annotation {names.INTENT} to try again"
-        step, events = report_failure(volume, _FAILED, message, self.terms)
-        return (
-            step
-            or _remove_pod_of(volume, cluster, why="no further attempt is made")
-            or give_back(volume, intent, cluster, self.reads)
-            or Wait(reason=message, events=events)
-        )
 
     def _without_pod(self) -> Action:
         volume, intent, cluster = self.volume, self.intent, self.cluster

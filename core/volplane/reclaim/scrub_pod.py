@@ -43,8 +43,6 @@ DEFAULT_IMAGE = "registry.k8s.io/build-image/debian-base:bookworm-v1.0.6"
 LONGEST_DEADLINE = 2**31 - 1
 """Seconds that the API server accepts as `activeDeadlineSeconds`."""
 NANOS_PER_GIB = 2**30 * 10**9
-
-
 LONGEST_FAILURE = 900
 """Characters of a failure that are kept in the volume's annotation."""
 
@@ -255,26 +253,10 @@ def last_lines(text: str, longest: int = LONGEST_FAILURE) -> str:
 _FILLED_IN: Final = {
     "spec": frozenset(
         {
-            "dnsConfig",
-            "dnsPolicy",
-            "enableServiceLinks",
-            "imagePullSecrets",
-            "nodeName",
-            "nodeSelector",
-            "os",
-            "overhead",
-            "preemptionPolicy",
-            "priority",
-            "priorityClassName",
-            "resources",
-            "runtimeClassName",
-            "schedulerName",
-            "schedulingGates",
-            "serviceAccount",
-            "serviceAccountName",
-            "terminationGracePeriodSeconds",
-            "tolerations",
-            "topologySpreadConstraints",
+            *("dnsConfig", "dnsPolicy", "enableServiceLinks", "imagePullSecrets", "nodeName", "nodeSelector", "os"),
+            *("overhead", "preemptionPolicy", "priority", "priorityClassName", "resources", "runtimeClassName"),
+            *("schedulerName", "schedulingGates", "serviceAccount", "serviceAccountName"),
+            *("terminationGracePeriodSeconds", "tolerations", "topologySpreadConstraints"),
         }
     ),
     "container": frozenset({"imagePullPolicy", "resources", "terminationMessagePath", "terminationMessagePolicy"}),
@@ -286,51 +268,41 @@ _DEFAULTS: Final[Mapping[str, object]] = {
     "apiVersion": "v1",
     "defaultMode": 420,
     "expirationSeconds": 3600,
-    "hostIPC": False,
-    "hostNetwork": False,
-    "hostPID": False,
-    "readOnly": False,
-    "stdin": False,
-    "stdinOnce": False,
-    "tty": False,
+    **dict.fromkeys(("hostIPC", "hostNetwork", "hostPID", "readOnly", "stdin", "stdinOnce", "tty"), False),
 }
 """Values that mean the same as their absence, in any place."""
 
 
+_LISTS: Final = {
+    "volumes": "volume",
+    "containers": "container",
+    "initContainers": "init container",
+    "ephemeralContainers": "ephemeral container",
+}
+"""Lists of named items in a spec, and what an item of each is called."""
+
+
 def spec_difference(made: Mapping[str, Any], live: Mapping[str, Any]) -> str:
     """Return what of the live spec differs from what was made, in words; "" if nothing relevant does."""
-    return (
-        _lists_differ("volume", made, live, "volumes")
-        or _lists_differ("container", made, live, "containers")
-        or _lists_differ("init container", made, live, "initContainers")
-        or _lists_differ("ephemeral container", made, live, "ephemeralContainers")
-        or _fields_differ("spec", _without_lists(made), _without_lists(live))
-    )
+    for key, what in _LISTS.items():
+        ours, theirs = ({str(item.get("name")): item for item in spec.get(key) or ()} for spec in (made, live))
+        if added := sorted(theirs.keys() - ours.keys()):
+            return f"{what} {added[0]!r} was added"
+        if removed := sorted(ours.keys() - theirs.keys()):
+            return f"{what} {removed[0]!r} was removed"
+        if len(theirs) != len(live.get(key) or ()):
+            return f"{what}s of one name were added"
+        where = "container" if what.endswith("container") else what
+        for name, item in ours.items():
+            if difference := _fields_differ(where, item, theirs[name]):
+                return f"{difference} of {what} {name!r}"
+    return _fields_differ("spec", _without_lists(made), _without_lists(live))
 
 
 def _without_lists(spec: Mapping[str, Any]) -> dict[str, Any]:
     left = {key: value for key, value in spec.items() if key not in _LISTS}
     nodes = (left.pop("affinity", None) or {}).get("nodeAffinity") or {}
     return {**left, "nodeAffinity": nodes.get(_DEMANDED)}
-
-
-_LISTS: Final = frozenset({"containers", "volumes", "initContainers", "ephemeralContainers"})
-
-
-def _lists_differ(what: str, made: Mapping[str, Any], live: Mapping[str, Any], key: str) -> str:
-    """Return what was added to, removed from or changed in a list of named items."""
-    ours, theirs = ({str(item.get("name")): item for item in spec.get(key) or ()} for spec in (made, live))
-    if added := sorted(theirs.keys() - ours.keys()):
-        return f"{what} {added[0]!r} was added"
-    if removed := sorted(ours.keys() - theirs.keys()):
-        return f"{what} {removed[0]!r} was removed"
-    if len(theirs) != len(live.get(key) or ()):
-        return f"{what}s of one name were added"
-    where = "container" if what.endswith("container") else what
-    for name, item in ours.items():
-        if difference := _fields_differ(where, item, theirs[name]):
-            return f"{difference} of {what} {name!r}"
-    return ""
 
 
 def _fields_differ(where: str, made: Mapping[str, Any], live: Mapping[str, Any]) -> str:
