@@ -196,10 +196,8 @@ async def _holders(client: Client, target: Target, users: Mapping[str, list[str]
     """Return node, claim and pods for which it is held, as texts for people. users: key of a claim -> its pods."""
     key, holders = target.key, []
     if not isinstance(target, Claim):
-        volume: Volume | None
-        if isinstance(target, Volume):
-            volume = target
-        else:
+        volume = target if isinstance(target, Volume) else None
+        if isinstance(target, VolumeAttachment):
             holders.append(f"node {target.spec.node_name}")
             volume = await client.find(VOLUMES, target.spec.source.persistent_volume_name or "")
         reference = volume.spec.claim_ref if volume is not None else None

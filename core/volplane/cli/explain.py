@@ -100,9 +100,8 @@ def _subject(kind: str, name: str, of: str) -> tuple[str, str]:
     known = {word: subject for subject, words in KINDS.items() for word in words}
     subject = known.get(kind.lower())
     if subject is None:
-        raise ConfigurationError(
-            f'"{kind}" cannot be explained{nearest(kind, WORDS)}; as in `volplane explain pvc default/data`'
-        )
+        text = f'"{kind}" cannot be explained{nearest(kind, WORDS)}; as in `volplane explain pvc default/data`'
+        raise ConfigurationError(text)
     if name.count("/") > (subject in NAMESPACED) or "" in name.split("/"):
         wanted = "NAMESPACE/NAME" if subject in NAMESPACED else "NAME"
         raise ConfigurationError(f'{kind} "{name}" must be {wanted}, as in `volplane explain pvc default/data`')

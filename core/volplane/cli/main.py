@@ -155,9 +155,8 @@ def _register(app: typer.Typer, name: str, command: Command) -> None:
         return
 
     def absent() -> None:
-        raise ConfigurationError(
-            f'`volplane {name}` is not installed; it comes with: pip install "volplane[{command.extra}]"'
-        )
+        text = f'`volplane {name}` is not installed; it comes with: pip install "volplane[{command.extra}]"'
+        raise ConfigurationError(text)
 
     any_arguments = {"allow_extra_args": True, "ignore_unknown_options": True}
     app.command(name, short_help=command.summary, context_settings=any_arguments, add_help_option=False)(absent)

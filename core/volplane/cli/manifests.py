@@ -90,13 +90,11 @@ def manifests(
     """
     chosen = parse_controllers(controllers)
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", namespace):
-        raise ConfigurationError(
-            f'--namespace is "{namespace}"; it must be a DNS label (RFC 1123), such as volplane-system'
-        )
+        text = f'--namespace is "{namespace}"; it must be a DNS label (RFC 1123), such as volplane-system'
+        raise ConfigurationError(text)
     if not 1 <= replicas <= MOST_REPLICAS:
-        raise ConfigurationError(
-            f"--replicas is {replicas}; it must be 1 to {MOST_REPLICAS}: one works, the others wait to take over"
-        )
+        text = f"--replicas is {replicas}; it must be 1 to {MOST_REPLICAS}: one works, the others wait to take over"
+        raise ConfigurationError(text)
     wanted = Installation(
         namespace=namespace,
         option=controllers,

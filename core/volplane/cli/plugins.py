@@ -22,16 +22,8 @@ from volplane.errors import ConfigurationError, PluginError, VolplaneError
 from volplane.schemas import ParameterSchema
 
 _EXAMPLES: Final = (
-    "example",
-    "/example",
-    "example.com",
-    "nfs://example.com/example",
-    "192.0.2.1",
-    "true",
-    "1Gi",
-    "1m",
-    "key=value",
-    "env:EXAMPLE",
+    *("example", "/example", "example.com", "nfs://example.com/example", "192.0.2.1"),
+    *("true", "1Gi", "1m", "key=value", "env:EXAMPLE"),
 )
 """Values that options may take."""
 

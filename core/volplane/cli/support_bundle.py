@@ -131,15 +131,6 @@ def _target(path: Path) -> AbstractContextManager[BinaryIO]:
 
 
 async def _collect(bundle: Bundle, kubeconfig: Path | None, namespace: str, address: str) -> None:
-    await _ask_controller(bundle, address)
-    try:
-        async with cluster_client(kubeconfig) as client:
-            await _read_cluster(bundle, client, namespace)
-    except VolplaneError as error:
-        bundle.errors.append(f"cluster: {error}")
-
-
-async def _ask_controller(bundle: Bundle, address: str) -> None:
     for path in ("/status", "/leaks", "/adopt", "/metrics", "/readyz"):
         try:
             if path in ("/metrics", "/readyz"):
@@ -151,8 +142,13 @@ async def _ask_controller(bundle: Bundle, address: str) -> None:
             continue
         if answer is None:
             bundle.errors.append(f"controller: none answers at {address}; --http names another address")
-            return
+            break
         bundle.add_json(f"controller{path}.json", without_secrets(answer))
+    try:
+        async with cluster_client(kubeconfig) as client:
+            await _read_cluster(bundle, client, namespace)
+    except VolplaneError as error:
+        bundle.errors.append(f"cluster: {error}")
 
 
 async def _read_cluster(bundle: Bundle, client: Client, namespace: str) -> None:

@@ -194,9 +194,7 @@ def _plain(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-# --- the shape of kubeconfig files (client-go clientcmd/api/v1 Config) ------------------------------------------------
-
-
+# The shape of kubeconfig files: client-go clientcmd/api/v1 Config.
 _LISTS: Final = {"clusters": "cluster", "contexts": "context", "users": "user"}
 _TEXTS: Final = {
     "cluster": ("server", "certificate-authority", "certificate-authority-data", "tls-server-name", "proxy-url"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from dataclasses import KW_ONLY, dataclass
 from random import Random
 from typing import Generic, TypeVar
 
@@ -41,33 +42,28 @@ _YIELD_EVERY = 256
 T = TypeVar("T", bound=KubeObject)
 
 
+@dataclass(eq=False, repr=False)
 class Reflector(Generic[T]):
     """Fills `cache` with the objects of its kind that the selectors choose.
 
     With a selector, an object that leaves the selection is deleted from the cache although it exists.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        cache: Cache[T],
-        *,
-        random: Random,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        restored: Callable[[], None] = lambda: None,
-        metrics: ApiMetrics | None = None,
-    ) -> None:
-        """restored: called when the server turns out to be restored from a backup; then it is listed anew."""
-        self._client = client
-        self._cache = cache
-        self.kind = cache.kind
-        self._random = random
-        self._where = {"namespace": namespace, "label_selector": label_selector, "field_selector": field_selector}
-        self._selects = bool(label_selector or field_selector)
-        self._restored = restored
-        self._metrics = metrics
+    client: Client
+    cache: Cache[T]
+    _: KW_ONLY
+    random: Random
+    namespace: str = ""
+    label_selector: str = ""
+    field_selector: str = ""
+    restored: Callable[[], None] = lambda: None
+    """Called when the server turns out to be restored from a backup; then it is listed again."""
+    metrics: ApiMetrics | None = None
+
+    def __post_init__(self) -> None:
+        self.kind = self.cache.kind
+        selectors = {"label_selector": self.label_selector, "field_selector": self.field_selector}
+        self._where = {"namespace": self.namespace, **selectors}
         self._version: int | None = None
         """Where to go on watching; None: list first."""
         self._doubtful = False
@@ -100,8 +96,8 @@ class Reflector(Generic[T]):
                 error, why, self._version = gone, "gone", None
             except ApiError as failed:
                 error, why, self._doubtful = failed, "error", True
-            if self._metrics is not None:
-                self._metrics.watch_ended(self.kind.plural, why)
+            if self.metrics is not None:
+                self.metrics.watch_ended(self.kind.plural, why)
             if error is not None or not self._succeeded:
                 await self._pause(error)
 
@@ -110,30 +106,29 @@ class Reflector(Generic[T]):
         seen: set[str] = set()
         version = 0
         begun = asyncio.get_running_loop().time()
-        async for page in self._client.pages(self.kind, limit=limit, **self._where):
+        async for page in self.client.pages(self.kind, limit=limit, **self._where):
             listed = page.version
             # The server was restored or replaced if its version, or that of an object, went back.
-            if listed < self._cache.reached or any(
-                self._cache.contradicts(obj, listed, begun=begun) for obj in page.items
-            ):
+            wrong = any(self.cache.contradicts(obj, listed, begun=begun) for obj in page.items)
+            if wrong or listed < self.cache.reached:
                 text = (
                     "%s: the server's version went back from %d to %d, or an object's did: starting from an empty cache"
                 )
-                _LOG.warning(text, self.kind.plural, self._cache.reached, listed)
-                self._restored()
-                self._cache.clear()
+                _LOG.warning(text, self.kind.plural, self.cache.reached, listed)
+                self.restored()
+                self.cache.clear()
                 return await full_list_if_expired(self._read)
             seen.update(page.unreadable)
             for obj in page.items:
                 seen.add(obj.key)
-                self._cache.observe(obj)
+                self.cache.observe(obj)
             version = listed
             await asyncio.sleep(0)
-        self._cache.prune(seen, version)
-        self._cache.listed.set()
+        self.cache.prune(seen, version)
+        self.cache.listed.set()
         self._doubtful = False
-        if self._metrics is not None:
-            self._metrics.listed(self.kind.plural)
+        if self.metrics is not None:
+            self.metrics.listed(self.kind.plural)
         return version
 
     async def _verify(self, version: int) -> None:
@@ -142,19 +137,19 @@ class Reflector(Generic[T]):
         A stock server lets a watch begin at a version in its future, and sends nothing, not even a bookmark, until it
         gets there.
         """
-        newest = await self._client.newest_version(self.kind, namespace=self._where["namespace"])
+        newest = await self.client.newest_version(self.kind, namespace=self._where["namespace"])
         if newest < version:
-            self._restored()
+            self.restored()
             raise ApiGone(f"version {version} is not known, the newest is {newest}", status=410)
         self._doubtful = False
 
     async def _follow(self, version: int) -> None:
         """Follow one watch until it ends. Moves `_version` on."""
-        seconds = self._random.randint(*(_LONG if self._bookmarked and self._regular else _SHORT))
+        seconds = self.random.randint(*(_LONG if self._bookmarked and self._regular else _SHORT))
         self._bookmarked, self._doubtful = False, True
         loop = asyncio.get_running_loop()
         due = loop.time() + seconds - _EARLY
-        async with self._client.watch(
+        async with self.client.watch(
             self.kind, version=version, seconds=seconds, quiet=_QUIET, **self._where
         ) as changes:
             lasting = loop.call_later(_LASTING, self._succeed)
@@ -175,17 +170,18 @@ class Reflector(Generic[T]):
     async def _take(self, changes: AsyncIterator[Change[T]], version: int) -> int:
         """Take in the changes of a watch that began at `version`; how many there were."""
         delivered, clock = 0, asyncio.get_running_loop().time
+        selects = bool(self.label_selector or self.field_selector)
         async for change in changes:
             if change.type == "DELETED":
                 about = change.about
                 # What left the selection may still exist: it may come back.
-                self._cache.observe_deleted(about.key, about.uid, change.version, may_return=self._selects)
+                self.cache.observe_deleted(about.key, about.uid, change.version, may_return=selects)
             elif change.object is not None:
-                self._cache.observe(change.object)
+                self.cache.observe(change.object)
             elif change.type == "BOOKMARK":
                 self._bookmarked = True
             version = self._version = max(version, change.version)
-            self._cache.reached = max(self._cache.reached, version)
+            self.cache.reached = max(self.cache.reached, version)
             if not delivered:
                 self._succeed()
             delivered += 1
@@ -202,7 +198,7 @@ class Reflector(Generic[T]):
     async def _pause(self, error: ApiError | None) -> None:
         self._failures += 1
         asked = error.retry_after if error is not None else None
-        pause = WATCH_ENDED.delay(self._failures, asked=asked, random=self._random)
+        pause = WATCH_ENDED.delay(self._failures, asked=asked, random=self.random)
         if isinstance(error, ApiGone):
             _LOG.info("%s: listing again in %.1f s: %s", self.kind.plural, pause, error)
         elif error is not None:

@@ -157,8 +157,6 @@ class Connection(asyncio.Protocol):
             raise
         self._transport = cast("asyncio.Transport", secured)
 
-    # --- of the transport
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # that of uvloop's TLS is none by its classes
 
@@ -185,8 +183,6 @@ class Connection(asyncio.Protocol):
             else:
                 answer.fail(exc if isinstance(exc, OSError) else BrokenOff("the connection was closed"))
         self._lost(self)
-
-    # --- of the parser
 
     def on_message_begin(self) -> None:
         if self._answer is None or self._answer.begun:

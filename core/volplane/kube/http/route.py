@@ -68,9 +68,8 @@ class Address:
         except ValueError:
             host, port = "", 0
         if not host or not port:
-            raise ConfigurationError(
-                f"{what} is {url!r}, which is no address of a server; give one such as https://example.com:6443"
-            )
+            text = f"{what} is {url!r}, which is no address of a server; give one such as https://example.com:6443"
+            raise ConfigurationError(text)
         shown = f"[{host}]" if ":" in host else host
         return cls(
             url=url,

@@ -50,7 +50,20 @@ class HttpTransport:
 
         async def exchange(identity: Identity) -> Response:
             sent = self._bytes_of(request, identity)
-            return await self._exchange(sent, identity, ends, again=request.method == "GET")
+            while True:
+                connection = await self._pool.take(identity.tls, ends)
+                kept = connection.answered > 0
+                answer: Answer | None = None
+                try:
+                    answer = connection.send(sent)
+                    body = await answer.body(ends)
+                    return Response(answer.status, answer.headers, body)
+                except (BrokenOff, ConnectionResetError, BrokenPipeError):
+                    # Only a read is sent twice, and only if the server closed a kept connection before it answered.
+                    if request.method != "GET" or not kept or (answer is not None and answer.begun):
+                        raise
+                finally:
+                    self._pool.give_back(connection)
 
         used = self._credentials.identity
         try:
@@ -62,22 +75,6 @@ class HttpTransport:
         except OSError as error:
             await self._after_failure(used, error, request.seconds)
             raise unreachable(self.server, f"{request.method} {request.path}", error) from error
-
-    async def _exchange(self, sent: bytes, identity: Identity, ends: float, *, again: bool) -> Response:
-        """again: whether the request may be sent twice, if the server closed the connection while it was sent."""
-        while True:
-            connection = await self._pool.take(identity.tls, ends)
-            kept = connection.answered > 0
-            answer: Answer | None = None
-            try:
-                answer = connection.send(sent)
-                body = await answer.body(ends)
-                return Response(answer.status, answer.headers, body)
-            except (BrokenOff, ConnectionResetError, BrokenPipeError):
-                if not (again and kept and (answer is None or not answer.begun)):
-                    raise
-            finally:
-                self._pool.give_back(connection)
 
     async def _after_failure(self, used: Identity, error: BaseException, seconds: float) -> None:
         """Look for a new certificate if it may have been refused in the handshake: the next call finds it.
@@ -153,9 +150,8 @@ class _Stream:
         try:
             return await self._answer.body(self._clock() + self._quiet)
         except OSError as error:
-            raise ApiUnavailable(
-                f"the answer of {self._path} broke off: {str(error) or type(error).__name__}", status=0
-            ) from error
+            text = f"the answer of {self._path} broke off: {str(error) or type(error).__name__}"
+            raise ApiUnavailable(text, status=0) from error
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         rest = b""
@@ -168,8 +164,7 @@ class _Stream:
         except TimeoutError:
             raise ApiUnavailable(f"GET {self._path} fell silent", status=0) from None
         except OSError as error:
-            raise ApiUnavailable(
-                f"GET {self._path} broke off: {str(error) or type(error).__name__}", status=0
-            ) from error
+            text = f"GET {self._path} broke off: {str(error) or type(error).__name__}"
+            raise ApiUnavailable(text, status=0) from error
         if rest:
             yield rest
