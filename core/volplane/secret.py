@@ -124,7 +124,7 @@ class Secret:
 
     def give(self, text: str) -> None:
         """Set the value of a Kubernetes Secret. For volplane and for tests of backends."""
-        self._given = _without_newline(text)
+        self._given = text.removesuffix("\n").removesuffix("\r")
 
     def _read_file(self) -> str:
         try:
@@ -136,11 +136,7 @@ class Secret:
             raise Unavailable(f"file {self.where} is no UTF-8 text") from None
         if len(text) > LONGEST:
             raise Unavailable(f"file {self.where} is longer than {LONGEST} characters")
-        return _without_newline(text)
-
-
-def _without_newline(text: str) -> str:
-    return text.removesuffix("\n").removesuffix("\r")
+        return text.removesuffix("\n").removesuffix("\r")
 
 
 # --- hiding -----------------------------------------------------------------------------------------------------

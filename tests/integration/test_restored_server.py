@@ -116,10 +116,10 @@ async def test_a_leader_that_began_after_the_restore_counts_on_from_the_term_tha
             raise Fenced("a later leader has it", fence=str(former))
 
         calls = plane.drivers.calls
-        calls._call_hook = refuse
+        calls.call_hook = refuse
         with pytest.raises(Fenced):
             calls._call_in_thread(calls.drivers[DRIVER], ProbeRequest(context=Context(driver=DRIVER, cluster_id="")))
-        calls._call_hook = Driver.call
+        calls.call_hook = Driver.call
 
         async def leads_later() -> bool:
             now = await leading(site)

@@ -15,7 +15,6 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final, get_args
 
 from volplane import requests
@@ -118,14 +117,8 @@ def marks(plugin: object) -> tuple[Mark, ...]:
             continue
         # Nothing binds a function that is kept on the object itself: in a module, or as an attribute of an instance.
         own = not isinstance(plugin, type) and attribute in getattr(plugin, "__dict__", {})
-        mark = Mark(
-            attribute=attribute,
-            hook=options.get("specname") or attribute,
-            function=function,
-            bound=not isinstance(static, staticmethod) and not own,
-            options=options,
-        )
-        found.append(mark)
+        hook, bound = options.get("specname") or attribute, not isinstance(static, staticmethod) and not own
+        found.append(Mark(attribute=attribute, hook=hook, function=function, bound=bound, options=options))
     return tuple(found)
 
 
@@ -273,19 +266,15 @@ def version_flaw(info: object) -> str | None:
 
 def info_flaws(info: DriverInfo, hooks: AbstractSet[str]) -> list[str]:
     """Describe what is wrong with the `DriverInfo` that `describe` returned. hooks: those that the backend has."""
-    version = version_flaw(info)
-    if version is not None:
-        return [version]
+    if newer := version_flaw(info):
+        return [newer]
     flaws = list(schema_flaws(info.parameters, of_class=True))
     if info.csi_driver_name is not None and driver_name_flaw(info.csi_driver_name):
         flaws.append(f"csi_driver_name {info.csi_driver_name!r} is no DNS subdomain")
     missing = [hook for hook in ("attach", "detach") if info.attach_required and hook not in hooks]
     flaws += [f"attach_required is set, but hook {hook} is missing" for hook in missing]
-    modes: tuple[tuple[str, AbstractSet[Any], type[StrEnum]], ...] = (
-        ("access_modes", info.access_modes, AccessMode),
-        ("volume_modes", info.volume_modes, VolumeMode),
-    )
-    for field, given, kind in modes:
+    for field, kind in (("access_modes", AccessMode), ("volume_modes", VolumeMode)):
+        given: AbstractSet[Any] = getattr(info, field)
         known = ", ".join(kind)
         if not given:
             flaws.append(f"{field} is empty, expected some of {known}")

@@ -10,7 +10,8 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from volplane._delays import LIVE_STATE_FORBIDS
@@ -42,32 +43,25 @@ CallHook = Callable[[Driver, HookRequest[Any]], Any]
 """Calls a hook in a thread of its driver: `Driver.call`, or more than that in a simulation."""
 
 
+@dataclass(eq=False, repr=False)
 class HookCalls:
     """Calls the hooks of all drivers. Belongs to one event loop."""
 
-    def __init__(
-        self,
-        loaded: LoadedDrivers,
-        executor: HookExecutor,
-        *,
-        metrics: Metrics | None = None,
-        call_hook: CallHook = Driver.call,
-        may_begin: Callable[[], bool] = lambda: True,
-        fenced: Callable[[str], None] = lambda _term: None,
-    ) -> None:
-        """call_hook: what the executor's thread does. may_begin: whether a hook that changes storage may be called now.
+    loaded: InitVar[LoadedDrivers]
+    executor: HookExecutor
+    _: KW_ONLY
+    metrics: Metrics | None = None
+    call_hook: CallHook = Driver.call
+    """What the executor's thread does."""
+    may_begin: Callable[[], bool] = lambda: True
+    """Whether a hook that changes storage may be called now. Called in the driver's threads, as `fenced` is."""
+    fenced: Callable[[str], None] = lambda _term: None
+    """Gets the later term of leadership of which a storage refused a call (`Fenced`)."""
 
-        fenced: gets the later term of leadership of which a storage refused a call (`Fenced`). Both are called in the
-        driver's threads.
-        """
+    def __post_init__(self, loaded: LoadedDrivers) -> None:
         self.drivers = {driver.name: driver for driver in loaded.drivers}
         """The drivers that can be called. Those that are made later are added."""
         self._limits = dict(loaded.limits)
-        self._executor = executor
-        self._metrics = metrics
-        self._call_hook = call_hook
-        self._may_begin = may_begin
-        self._fenced = fenced
 
     def limits(self, driver: str) -> DriverLimits:
         """Return the limits of a driver."""
@@ -75,12 +69,12 @@ class HookCalls:
 
     def running(self, driver: str, hook: str, *, overrun: bool = False) -> bool:
         """Tell whether a call of this hook has not returned. overrun: and its caller has stopped waiting."""
-        calls = self._executor.running(driver)
+        calls = self.executor.running(driver)
         return any(call.what == hook and (call.overrun or not overrun) for call in calls)
 
     def hung(self, driver: str) -> bool:
         """Tell whether as many calls hang as may run at once. Only a restart of the process can change that."""
-        return sum(call.overrun for call in self._executor.running(driver)) >= self.limits(driver).concurrency
+        return sum(call.overrun for call in self.executor.running(driver)) >= self.limits(driver).concurrency
 
     async def call(
         self,
@@ -107,28 +101,27 @@ class HookCalls:
         began, outcome = clock(), "cancelled"
         try:
             with logs.bound(driver=driver.name):
-                call = PendingCall(
-                    driver.name, lambda: self._call_in_thread(facade, complete), seconds, request.hook, abandoned
-                )
-                result: R = await self._executor.call(call)
+                perform = partial(self._call_in_thread, facade, complete)
+                call = PendingCall(driver.name, perform, seconds, request.hook, abandoned)
+                result: R = await self.executor.call(call)
             outcome = "in_progress" if isinstance(result, InProgress) else "ok"
         except (BackendError, PluginError) as error:
             outcome = type(error).__name__
             raise
         finally:
-            if self._metrics is not None:
-                self._metrics.hook_ended(driver.name, request.hook, clock() - began, outcome)
+            if self.metrics is not None:
+                self.metrics.hook_ended(driver.name, request.hook, clock() - began, outcome)
         return result
 
     def _call_in_thread(self, driver: Driver, request: HookRequest[R]) -> R:
         # The process may have lost the lease since the call was decided and queued.
-        if request.hook not in _CHANGES_NOTHING and not self._may_begin():
+        if request.hook not in _CHANGES_NOTHING and not self.may_begin():
             raise Again(after=LIVE_STATE_FORBIDS.delay())
         try:
-            result: R = self._call_hook(driver, request)
+            result: R = self.call_hook(driver, request)
         except Fenced as error:
             # A later leader has worked on the asset: the elector has to know, also if nobody waits for the call.
-            self._fenced(error.fence)
+            self.fenced(error.fence)
             raise
         return result
 
@@ -273,6 +266,7 @@ class ThreadExecutor:
             pool.close()
 
 
+@dataclass(eq=False, repr=False)
 class _Pool:
     """The threads of one driver. Everything here but `_serve` runs in the loop's thread.
 
@@ -281,19 +275,18 @@ class _Pool:
     They are daemon threads: unlike those of concurrent.futures, one that hangs does not keep the process alive.
     """
 
-    def __init__(self, driver: str, size: int, loop: asyncio.AbstractEventLoop) -> None:
-        self.calls: set[PendingCall] = set()
-        """Those that a thread has taken and whose hooks have not returned."""
-        self.waiting: deque[PendingCall] = deque()
-        self._driver = driver
-        self._size = size
-        self._loop = loop
-        self._threads = 0
-        self._idle: list[queue.SimpleQueue[PendingCall | None]] = []
-        """The inboxes of threads that have nothing to do. None ends a thread."""
-        self._timer: asyncio.TimerHandle | None = None
-        """Calls `_look_again`, while calls wait."""
-        self._closed = False
+    _driver: str
+    _size: int
+    _loop: asyncio.AbstractEventLoop
+    calls: set[PendingCall] = field(default_factory=set)
+    """Those that a thread has taken and whose hooks have not returned."""
+    waiting: deque[PendingCall] = field(default_factory=deque)
+    _threads: int = 0
+    _idle: list[queue.SimpleQueue[PendingCall | None]] = field(default_factory=list)
+    """The inboxes of threads that have nothing to do. None ends a thread."""
+    _timer: asyncio.TimerHandle | None = None
+    """Calls `_look_again`, while calls wait."""
+    _closed: bool = False
 
     def close(self) -> None:
         self._closed = True

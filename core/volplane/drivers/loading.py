@@ -231,8 +231,7 @@ def build_driver(
 
     Raises ConfigurationError for a bad name or bad options, PluginError for what breaks the contract.
     """
-    flaw = driver_name_flaw(name)
-    if flaw is not None:
+    if flaw := driver_name_flaw(name):
         raise ConfigurationError(flaw)
     backend, secrets = _make(plugin, options, f"driver {name}")
     flaws = backend_flaws(backend)
@@ -242,8 +241,7 @@ def build_driver(
     if flaws:
         raise PluginError(f"{plugin}: {'; '.join(flaws)}")
     driver = Driver(name, plugin, backend, extensions, options=options_schema(plugin), secrets=secrets)
-    wrong = info_flaws(driver.view.info, driver.view.hooks)
-    if wrong:
+    if wrong := info_flaws(driver.view.info, driver.view.hooks):
         raise PluginError(f"{plugin}: hook describe: {'; '.join(wrong)}")
     return driver
 
@@ -251,8 +249,7 @@ def build_driver(
 def build_extension(plugin: Plugin, options: Mapping[str, object]) -> Extension:
     """Make one extension. Raises ConfigurationError for bad options, PluginError for what breaks the contract."""
     instance, secrets = _make(plugin, options, str(plugin))
-    flaws = extension_flaws(instance)
-    if flaws:
+    if flaws := extension_flaws(instance):
         raise PluginError(f"{plugin}: {'; '.join(flaws)}")
     return Extension(plugin=plugin, instance=instance, secrets=secrets)
 

@@ -40,17 +40,17 @@ class SourceOwner:
     """The name of a driver that is starting and can be asked soon, or ""."""
 
 
+@dataclass(eq=False, repr=False)
 class SourceOwners:
     """The answers of all drivers. Belongs to one event loop."""
 
-    def __init__(self, calls: HookCalls, cluster_id: str) -> None:
-        self._calls = calls
-        self._cluster_id = cluster_id
-        self._context = contextvars.copy_context()
-        self._answers: OrderedDict[str, dict[str, bool | str]] = OrderedDict()
-        """Source -> driver -> its answer, or the text of the error instead of one."""
-        self._searches: dict[str, _Search] = {}
-        self._askers: dict[str, _Asker] = {}
+    _calls: HookCalls
+    _cluster_id: str
+    _context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    _answers: OrderedDict[str, dict[str, bool | str]] = field(default_factory=OrderedDict)
+    """Source -> driver -> its answer, or the text of the error instead of one."""
+    _searches: dict[str, _Search] = field(default_factory=dict)
+    _askers: dict[str, _Asker] = field(default_factory=dict)
 
     def lookup(self, source: VolumeSource, drivers: Sequence[DriverView], doubts: Sequence[str]) -> SourceOwner:
         """Return the owner as known now. drivers: those that can be asked. doubts: why others cannot."""

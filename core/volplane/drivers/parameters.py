@@ -88,7 +88,13 @@ def check(schema: ParameterSchema, given: Mapping[str, object], word: str) -> tu
             except ValueError as error:
                 secret = parameter.kind is ParameterKind.SECRET
                 flaws.append(f"{word} {key!r} {'cannot be used' if secret else f'is {_shown(raw)}'}, {error}")
-    flaws += _presence_flaws(schema, seen, word)
+    missing = (p for p in schema.parameters if p.required and p.name not in seen)
+    flaws += [f"{word} {p.name!r} is required: {type_text(p)}" for p in missing]
+    reported: set[frozenset[str]] = set()
+    for one, other in ((p.name, other) for p in schema.parameters for other in p.excludes):
+        if one in seen and other in seen and frozenset({one, other}) not in reported:
+            reported.add(frozenset({one, other}))
+            flaws.append(f"{word}s {seen[one]!r} and {seen[other]!r} exclude each other; give one")
     return values, tuple(flaws)
 
 
@@ -99,20 +105,6 @@ def secrets_of(schema: ParameterSchema | None) -> tuple[Parameter, ...]:
 def _shown(raw: object) -> str:
     text = repr(raw)
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
-
-
-def _presence_flaws(schema: ParameterSchema, seen: Mapping[str, str], word: str) -> list[str]:
-    flaws = [
-        f"{word} {p.name!r} is required: {type_text(p)}" for p in schema.parameters if p.required and p.name not in seen
-    ]
-    reported: set[frozenset[str]] = set()
-    for parameter in schema.parameters:
-        for other in parameter.excludes:
-            pair = frozenset({parameter.name, other})
-            if parameter.name in seen and other in seen and pair not in reported:
-                reported.add(pair)
-                flaws.append(f"{word}s {seen[parameter.name]!r} and {seen[other]!r} exclude each other; give one")
-    return flaws
 
 
 # --- one value --------------------------------------------------------------------------------------------------

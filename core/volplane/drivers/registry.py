@@ -7,7 +7,7 @@ import base64
 import binascii
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass
 from http import HTTPStatus
 from typing import Final
 
@@ -49,6 +49,7 @@ class _Entry:
     """Why `start` or the last probe failed."""
 
 
+@dataclass(eq=False, repr=False)
 class DriverRegistry:
     """All configured drivers. Belongs to one event loop. The lookups call no hook, so decisions may use them.
 
@@ -56,34 +57,24 @@ class DriverRegistry:
     it can be looked up by its name, and joins the others once it is made.
     """
 
-    def __init__(
-        self,
-        loaded: LoadedDrivers,
-        calls: HookCalls,
-        *,
-        client: Client | None = None,
-        cluster_id: str = "",
-        node_name: str | None = None,
-        changed: Callable[[str], None] = lambda _driver: None,
-    ) -> None:
-        """calls: how their hooks are called. cluster_id, node_name: for the contexts and the start requests of hooks.
+    loaded: InitVar[LoadedDrivers]
+    calls: HookCalls
+    _: KW_ONLY
+    client: Client | None = None
+    """Reads the Kubernetes Secrets of drivers, before they start and before each probe; None: no cluster."""
+    cluster_id: str = ""
+    node_name: str | None = None
+    changed: Callable[[str], None] = lambda _driver: None
+    """Gets a driver's name when it becomes usable or unusable, or is made; it queues the driver's objects."""
 
-        client: reads the Kubernetes Secrets of drivers, before they start and before each probe; None: no cluster.
-        changed: called with a driver's name when it becomes usable or unusable, or is made; it queues the driver's
-        objects.
-        """
-        self._client = client
+    def __post_init__(self, loaded: LoadedDrivers) -> None:
         self._entries = {driver.name: _Entry(driver) for driver in loaded.drivers}
         self._publishing = loaded.publishing
         self._distributed = {driver.name: driver.view for driver in loaded.distributed}
         self._broken = {broken.name: broken for broken in loaded.broken}
         self._pending = {pending.name: pending for pending in loaded.pending}
         self._making_is_slow = False
-        self.calls = calls
-        self._cluster_id = cluster_id
-        self._node_name = node_name
-        self._changed = changed
-        self._owners = SourceOwners(calls, cluster_id)
+        self._owners = SourceOwners(self.calls, self.cluster_id)
         self.started = asyncio.Event()
         """Set once no driver is `starting` any more."""
         self.made = asyncio.Event()
@@ -240,7 +231,7 @@ class DriverRegistry:
         self._note_started()
         for pending in self._pending.values():
             log.warning("%s", problem(self._status_of_pending(pending)))
-            self._changed(pending.name)
+            self.changed(pending.name)
 
     async def _keep_once_made(self, pending: PendingDriver) -> None:
         made = await asyncio.wrap_future(pending.made)
@@ -256,7 +247,7 @@ class DriverRegistry:
             # The processes of the nodes call its hooks: here they would act on the storage of another machine.
             self._distributed[made.name] = made.view
         self._note_started()
-        self._changed(made.name)
+        self.changed(made.name)
 
     def _note_started(self) -> None:
         if not any(self.starting(name) for name in (*self._entries, *self._pending)):
@@ -282,11 +273,11 @@ class DriverRegistry:
         driver = entry.driver
         if self.calls.running(driver.name, "start"):
             return  # an earlier start hangs; backends are promised that no two run at once
-        request = StartRequest(context=self._context(entry), node_name=self._node_name)
+        request = StartRequest(context=self._context(entry), node_name=self.node_name)
         # Objects that need the driver wait without a message for as long as this.
         grace = asyncio.get_running_loop().call_later(START_GRACE, self._start_is_slow, entry)
         try:
-            await refresh_secrets(self._client, driver.secrets)
+            await refresh_secrets(self.client, driver.secrets)
             await self.calls.call(driver.view, request, timeout=START_TIMEOUT)
         except (BackendError, PluginError) as error:
             self._turn(entry, DriverState.UNAVAILABLE, f"start failed: {error}")
@@ -305,7 +296,7 @@ class DriverRegistry:
         if entry.state is not DriverState.READY or self.calls.running(name, "probe"):
             return entry.error
         try:
-            await refresh_secrets(self._client, entry.driver.secrets)
+            await refresh_secrets(self.client, entry.driver.secrets)
             request = ProbeRequest(context=self._context(entry))
             await self.calls.call(entry.driver.view, request, timeout=PROBE_TIMEOUT)
         except (BackendError, PluginError) as error:
@@ -333,7 +324,7 @@ class DriverRegistry:
             log.warning("driver %s did not stop cleanly: %s", entry.driver.name, error)
 
     def _context(self, entry: _Entry) -> Context:
-        return Context(driver=entry.driver.name, cluster_id=self._cluster_id)
+        return Context(driver=entry.driver.name, cluster_id=self.cluster_id)
 
     def _turn(self, entry: _Entry, state: DriverState, error: str) -> None:
         was, entry.state, entry.error = entry.state, state, error
@@ -343,7 +334,7 @@ class DriverRegistry:
             log.warning("driver %s is unavailable: %s", entry.driver.name, error)
         if was is not state:
             log.info("driver %s is %s", entry.driver.name, state)
-            self._changed(entry.driver.name)
+            self.changed(entry.driver.name)
 
 
 async def refresh_secrets(client: Client | None, named: Mapping[str, Secret]) -> None:
