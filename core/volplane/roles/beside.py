@@ -58,6 +58,7 @@ class Beside:
         cluster, claim = self.cluster, self.cluster.claims.get(key)
         if claim is None or not self.provisions:
             return Settled()
+        # What an earlier term has begun may have made an asset: its outcome comes first.
         if (step := take_over(claim, cluster, reads) or restore_annotations(claim, cluster)) is not None:
             return step
         if has_or_had_volume(claim):
