@@ -283,10 +283,10 @@ async def test_volumes_made_before_there_was_an_assigner_get_their_label() -> No
         cluster.api.patch("persistentvolumes", volume["metadata"]["name"], bare)
         cluster.api.patch("persistentvolumeclaims", "data", bare)
         await cluster.settle()
-        assert len(cluster.plane("b").volumes) == 0
+        assert len(cluster.plane("b").state.volumes) == 0
         await cluster.start(CENTRAL)
         await cluster.settle()
-        assert len(cluster.plane("b").volumes) == len(cluster.plane("b").claims) == 1
+        assert len(cluster.plane("b").state.volumes) == len(cluster.plane("b").state.claims) == 1
         cluster.api.delete("persistentvolumeclaims", "data")
         await cluster.settle()
         assert cluster.assets() == {"a": [], "b": []}

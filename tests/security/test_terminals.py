@@ -31,8 +31,10 @@ WRITE: dict[str, Callable[[Console], object]] = {
     "table": lambda console: console.table(("NAME", "WHY"), [(EVIL, EVIL)]),
     "warning": lambda console: console.warning(EVIL),
     "error": lambda console: console.error(EVIL),
-    "json": lambda console: console.json({EVIL.replace("\udcff", ""): EVIL.replace("\udcff", "")}),
-    "data": lambda console: console.data({"why": EVIL.replace("\udcff", "")}, Output.YAML),
+    "data": lambda console: (
+        console.data({EVIL.replace("\udcff", ""): EVIL.replace("\udcff", "")}, Output.JSON),
+        console.data({"why": EVIL.replace("\udcff", "")}, Output.YAML),
+    ),
     "progress": lambda console: advance(console),  # noqa: PLW0108 -- defined below
 }
 

@@ -56,7 +56,7 @@ def believe_the_cache_about_pods(stack: ExitStack) -> None:
 
 def break_promises(stack: ExitStack) -> None:
     """Let a claim go before the volume that was reserved for it is taken back."""
-    replace(stack, protection, "is_promised", lambda *_: False)
+    replace(stack, protection, "is_promised", lambda *_, **_named: False)
 
 
 def scrub_what_pods_use(stack: ExitStack) -> None:
