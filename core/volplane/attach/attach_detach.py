@@ -132,10 +132,8 @@ def _create(pair: Pair, volume: Volume, users: Sequence[Pod], state: AttachDetac
     driver, _ = csi_parts(pair.volume)
     ours = declared(volume, node, driver, state.cluster) if state.attaches_here else {}
     annotations = {names.NODE_UID: node.uid, **ours.get("annotations", {})}
-    body = ATTACHMENTS.body(
-        metadata={"name": pair.attachment, **ours, "annotations": annotations},
-        spec={"attacher": driver, "nodeName": pair.node, "source": {"persistentVolumeName": volume.name}},
-    )
+    spec = {"attacher": driver, "nodeName": pair.node, "source": {"persistentVolumeName": volume.name}}
+    body = ATTACHMENTS.body(metadata={"name": pair.attachment, **ours, "annotations": annotations}, spec=spec)
     text = f'AttachVolume.Attach failed for volume "{volume.name}"'
     failure = EventRecord(PODS, users[0], "Warning", "FailedAttachVolume", text)
     why = f"pod {users[0].key} needs it on {pair.node}"
@@ -164,10 +162,8 @@ def _blocked(
         for each in others
         if each.terminating and each.status.detach_error is not None
     )
-    events = tuple(
-        EventRecord(PODS, pod, "Warning", "FailedAttachVolume", _multi_attach_text(volume, pod, theirs) + failures)
-        for pod in users
-    )
+    texts = ((pod, _multi_attach_text(volume, pod, theirs) + failures) for pod in users)
+    events = tuple(EventRecord(PODS, pod, "Warning", "FailedAttachVolume", text) for pod, text in texts)
     about = "multi-attach, and no detach" if failures else "multi-attach"
     return Decision(Wait(reason=f"{reason}{failures}", events=events), about=about)
 

@@ -92,10 +92,9 @@ def _moved(attachment: VolumeAttachment, cluster: ClusterState) -> str:
         return ""  # It is the same machine, or nothing says which one it was.
     if was is None or node.spec.provider_id in ("", was):
         return ""
-    return (
-        f'node "{node.name}" was {was or "a machine without an id"} and is {node.spec.provider_id} now: this '
-        "attachment is about the former one, and must be deleted before the volume can be attached to the new one"
-    )
+    remedy = "is about the former one, and must be deleted before the volume can be attached to the new one"
+    change = f"was {was or 'a machine without an id'} and is {node.spec.provider_id} now"
+    return f'node "{node.name}" {change}: this attachment {remedy}'
 
 
 # --- attaching ----------------------------------------------------------------------------------------------------
@@ -259,15 +258,8 @@ def _go_on(verb: str, attachment: VolumeAttachment, record: AttachmentIntent, cl
             return _write_record(attachment, kept, why="keep the driver's state")
         if resume.seconds:
             return Wait(reason=f'driver "{record.driver}" is {verb}ing it', seconds=resume.seconds)
-    return Run(
-        verb=verb,
-        key=attachment.name,
-        uid=attachment.uid,
-        driver=record.driver,
-        asset=record.asset,
-        node=node if record.shared else "",
-        group=f"{verb} {node}",
-    )
+    name, uid, group, held = attachment.name, attachment.uid, f"{verb} {node}", node if record.shared else ""
+    return Run(verb=verb, key=name, uid=uid, driver=record.driver, asset=record.asset, node=held, group=group)
 
 
 def _write_record(attachment: VolumeAttachment, record: AttachmentIntent, *, why: str) -> Patch:
@@ -336,10 +328,9 @@ def _recreate_for_detach(name: str, cluster: ClusterState, reads: LiveReads) -> 
         return Wait(reason=cluster.drivers.broken(seen.driver) or f"driver {seen.driver} is not usable")
     attacher = csi_parts(unique)[0]
     known = {names.NODE_UID: node.uid, names.LEFTOVER: "true", **declaration(volume, driver, node, cluster.cluster_id)}
-    body = ATTACHMENTS.body(
-        metadata={"name": name, "finalizers": [attacher_finalizer(attacher)], "annotations": known},
-        spec={"attacher": attacher, "nodeName": node.name, "source": {"persistentVolumeName": volume.name}},
-    )
+    metadata = {"name": name, "finalizers": [attacher_finalizer(attacher)], "annotations": known}
+    spec = {"attacher": attacher, "nodeName": node.name, "source": {"persistentVolumeName": volume.name}}
+    body = ATTACHMENTS.body(metadata=metadata, spec=spec)
     return Create(kind=ATTACHMENTS, body=body, why=f"{volume.name} is attached to {node.name}, and nothing says so")
 
 
@@ -418,12 +409,8 @@ def node_of_record(attachment: VolumeAttachment, record: AttachmentIntent, node:
     same = node is not None and (not record.node_uid or node.uid == record.node_uid)
     labels = dict(node.metadata.labels or {}) if node is not None and same else {}
     shown = node.spec.provider_id if node is not None and node.uid == record.node_uid else ""
-    return NodeIdentity(
-        name=attachment.spec.node_name,
-        uid=record.node_uid,
-        instance_id=shown or attachment.annotation(names.NODE_ID) or "",
-        labels=labels,
-    )
+    instance = shown or attachment.annotation(names.NODE_ID) or ""
+    return NodeIdentity(name=attachment.spec.node_name, uid=record.node_uid, instance_id=instance, labels=labels)
 
 
 # --- CSIDriver objects --------------------------------------------------------------------------------------------
@@ -453,9 +440,7 @@ def decide_csi_driver(name: str, cluster: ClusterState, *, attacher: bool, capac
         return Patch(kind=CSI_DRIVERS, target=found, body=body, why="let the scheduler heed its published room")
     if not attaches or found.spec.attach_required == needed:
         return Settled()  # It says what it should.
-    message = (
-        f"spec.attachRequired is {str(found.spec.attach_required).lower()}, but driver {name} "
-        f"{'attaches its volumes' if needed else 'needs no attaching'}; the field cannot be changed: delete the "
-        "object, and it is made anew"
-    )
+    need = "attaches its volumes" if needed else "needs no attaching"
+    differs = f"spec.attachRequired is {str(found.spec.attach_required).lower()}, but driver {name} {need}"
+    message = f"{differs}; the field cannot be changed: delete the object, and it is made anew"
     return Wait(reason=message, events=(warning(CSI_DRIVERS, found, "AttachRequiredDiffers", message),))

@@ -192,11 +192,8 @@ def count_volumes(cluster: ClusterState) -> tuple[Counter[tuple[str, str]], Coun
     in_use = Counter((pair.node, plugin_label(csi_parts(pair.volume)[0])) for pair, _ in pairs)
     wanted = {pair for pair, pod in pairs if not finished(pod)}
     worlds = Counter((plugin_label(csi_parts(pair.volume)[0]), "desired_state_of_world") for pair in wanted)
-    worlds.update(
-        (plugin_label(each.spec.attacher), "actual_state_of_world")
-        for each in cluster.attachments.values()
-        if named_by_controller(each)
-    )
+    ours = (each for each in cluster.attachments.values() if named_by_controller(each))
+    worlds.update((plugin_label(each.spec.attacher), "actual_state_of_world") for each in ours)
     return worlds, in_use
 
 

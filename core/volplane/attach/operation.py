@@ -85,16 +85,11 @@ class AttachOperation(_AttachmentOperation):
             # Nothing is attached for an attachment that is being deleted: its detach may be done already.
             if now is None or now.uid != run.uid or now.terminating:
                 raise deps.not_justified()
-            request = AttachRequest(
-                context=deps.context(driver, max(record.generation, 1), given),
-                volume=identity,
-                node=node,
-                read_only=read_only,
-                attachment=run.uid,
-            )
+            context = deps.context(driver, max(record.generation, 1), given)
+            asked = AttachRequest(context=context, volume=identity, node=node, read_only=read_only, attachment=run.uid)
             try:
                 self._refuse_second_node(run, now, volume)
-                result = await deps.hooks.call(driver, request)
+                result = await deps.hooks.call(driver, asked)
             except BackendError as error:
                 self._failed(run, progress, error)
                 raise
@@ -142,12 +137,10 @@ class DetachOperation(_AttachmentOperation):
             # A later attachment of this name may be in use: only the one that is being deleted is detached.
             if live.uid != run.uid or not live.terminating:
                 raise deps.not_justified()
-            request = DetachRequest(
-                context=deps.context(driver, max(record.generation, 1), given),
-                volume=identity_of_record(record, cluster.cluster_id),
-                node=node_of_record(attachment, record, cluster.nodes.get(attachment.spec.node_name)),
-                attachment=run.uid,
-            )
+            context = deps.context(driver, max(record.generation, 1), given)
+            volume = identity_of_record(record, cluster.cluster_id)
+            node = node_of_record(attachment, record, cluster.nodes.get(attachment.spec.node_name))
+            request = DetachRequest(context=context, volume=volume, node=node, attachment=run.uid)
             try:
                 result = await deps.hooks.call(driver, request)
             except BackendError as error:

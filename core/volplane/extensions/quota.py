@@ -127,11 +127,8 @@ class Quota:
             limit = self._limits.get(namespace, self._default)
             used = sum(taken for other, (owner, taken) in self._ledger.items() if owner == namespace and other != name)
             if limit is not None and used + size > limit:
-                raise Declined(
-                    f"namespace {namespace} has {format_bytes(used)} of its {format_bytes(limit)}; "
-                    f"{format_bytes(size)} more do not fit",
-                    retry_after=self._retry_after,
-                )
+                state = f"namespace {namespace} has {format_bytes(used)} of its {format_bytes(limit)}"
+                raise Declined(f"{state}; {format_bytes(size)} more do not fit", retry_after=self._retry_after)
             self._save({**self._ledger, name: (namespace, size)})
             return known is None
 

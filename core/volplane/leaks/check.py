@@ -177,10 +177,8 @@ class LeakCheck:
             if ghost.verdict is not Verdict.GHOST or volume is None:
                 continue
             what = f"asset {ghost.handle}" if ghost.handle else "the asset"
-            text = (
-                f"{what} of volume {volume.name} is not on the backend of driver {ghost.driver}: its data cannot be "
-                "reached; restore the asset, or delete the claim"
-            )
+            where = f"not on the backend of driver {ghost.driver}: its data cannot be reached"
+            text = f"{what} of volume {volume.name} is {where}; restore the asset, or delete the claim"
             self._deps.recorder.record(warning(VOLUMES, volume, "VolumeConditionAbnormal", text))
             reference = volume.spec.claim_ref
             claim = self._cluster.claims.get(reference.key) if reference is not None else None

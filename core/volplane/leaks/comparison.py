@@ -23,7 +23,7 @@ from volplane.intents.requests import context_of
 from volplane.kube import names
 from volplane.kube.answers import Listing
 from volplane.kube.client import Client
-from volplane.kube.kinds import CLAIMS, VOLUMES, Kind
+from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
 from volplane.requests import ListRequest
 from volplane.state.matching import capacity_of
@@ -278,17 +278,12 @@ async def paced(items: Iterable[T]) -> AsyncIterator[T]:
 
 async def feed_live(comparison: Comparison, client: Client) -> None:
     """Compare with what the API server has now. Raises ApiError; VolplaneError if an object cannot be read."""
-    feeds: Iterable[tuple[Kind[Any], Callable[[Any], None]]] = (
-        (CLAIMS, comparison.add_claim),
-        (VOLUMES, comparison.add_volume),
-    )
-    for kind, add in feeds:
+    add_claim: Callable[[Any], None] = comparison.add_claim
+    for kind, add in ((CLAIMS, add_claim), (VOLUMES, comparison.add_volume)):
         pages: AsyncIterator[Listing[Any]] = client.pages(kind, limit=CHUNK)
         async for page in pages:
             if page.unreadable:
-                raise VolplaneError(
-                    f"{kind.kind} {page.unreadable[0]} cannot be read: it may lead to any asset, so nothing can be "
-                    "called an orphan; repair or delete the object"
-                )
+                why = "it may lead to any asset, so nothing can be called an orphan; repair or delete the object"
+                raise VolplaneError(f"{kind.kind} {page.unreadable[0]} cannot be read: {why}")
             for obj in page.items:
                 add(obj)

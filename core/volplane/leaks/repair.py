@@ -59,14 +59,9 @@ class LeakRepair:
 
     def start(self, driver: str = "", handle: str = "") -> list[Finding]:
         """Start to delete every confirmed orphan (of one driver, with one handle, if named); return them."""
-        confirmed = [
-            finding
-            for finding in self._check.observations.findings()
-            if finding.verdict is Verdict.ORPHAN
-            and driver in ("", finding.driver)
-            and handle in ("", finding.handle)
-            and self._check.observations.confirmed(finding)
-        ]
+        seen = self._check.observations
+        asked = (each for each in seen.findings() if driver in ("", each.driver) and handle in ("", each.handle))
+        confirmed = [each for each in asked if each.verdict is Verdict.ORPHAN and seen.confirmed(each)]
         running = {name for name, each in self._one_shots.statuses.items() if each.state is OneShotState.RUNNING}
         self._states = {name: state for name, state in self._states.items() if name in running}
         self._asked = {name: finding for name, finding in self._asked.items() if name in running}
@@ -95,14 +90,9 @@ class LeakRepair:
             raise Unavailable(f"driver {finding.driver} cannot be used: {reason}")
         await self._refuse_wanted(finding, owner)
         context = self._deps.context(driver, owner.generation, self._states.get(run.name))
-        volume = VolumeIdentity(
-            name=owner.volume_name,
-            uid="",
-            handle=asset.handle,
-            source=asset.source or VolumeSource(kind="", fields={}),
-            capacity_bytes=asset.capacity_bytes,
-            owner=owner,
-        )
+        name, handle, source = owner.volume_name, asset.handle, asset.source or VolumeSource(kind="", fields={})
+        size = asset.capacity_bytes
+        volume = VolumeIdentity(name=name, uid="", handle=handle, source=source, capacity_bytes=size, owner=owner)
         result = await self._deps.hooks.call(driver, DeleteRequest(context=context, volume=volume))
         if isinstance(result, InProgress):
             self._states[run.name] = dict(result.state)

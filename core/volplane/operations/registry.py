@@ -131,14 +131,11 @@ class OperationRegistry:
 
     def snapshot(self) -> tuple[OperationState, ...]:
         """Return all operations that are queued, running, overrun or waiting for the next try, oldest first."""
-        states = [
-            OperationState.of(o.run, o.error, phase=o.phase, since=o.since, failures=o.failures)
-            for o in self._operations.values()
-        ]
-        states += [
-            OperationState.of(p.run, p.error, phase=Phase.WAITING, since=p.since, next_try=p.until, failures=p.failures)
-            for p in self._pauses.waiting()
-        ]
+        started = self._operations.values()
+        states = [OperationState.of(o.run, o.error, phase=o.phase, since=o.since, failures=o.failures) for o in started]
+        for pause in self._pauses.waiting():
+            known = {"since": pause.since, "next_try": pause.until, "failures": pause.failures}
+            states.append(OperationState.of(pause.run, pause.error, phase=Phase.WAITING, **known))
         return tuple(sorted(states, key=lambda s: (s.since, s.name)))
 
     def counts(self) -> Counter[tuple[str, str, str]]:

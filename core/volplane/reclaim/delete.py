@@ -167,10 +167,8 @@ def _without_deleter(volume: Volume, lookup: DriverLookup) -> Action:
         return Wait(reason="an external provisioner deletes it") if not volume.terminating else Settled()
     if not why:
         made_by = volume.annotation(names.PROVISIONED_BY) or (volume.spec.csi or {}).get("driver", "")
-        why = (
-            f'driver "{made_by}" is not configured here; configure it, or remove {names.RECLAIM_FINALIZER} to '
-            "keep the asset"
-        )
+        remedy = f"configure it, or remove {names.RECLAIM_FINALIZER} to keep the asset"
+        why = f'driver "{made_by}" is not configured here; {remedy}'
     message = f'error getting deleter volume plugin for volume "{volume.name}": {why}'
     event = warning(VOLUMES, volume, "VolumeFailedDelete", message)
     return volume_phase_step(volume, "Failed", message, events=(event,)) or lookup.next or Wait(reason=message)
@@ -178,9 +176,7 @@ def _without_deleter(volume: Volume, lookup: DriverLookup) -> Action:
 
 @dataclass(frozen=True, slots=True)
 class VolumeOperation:
-    """What the operations of released volumes share. Each makes the live checks, calls one hook, and keeps its result
-    for the next decision.
-    """
+    """Shared by the operations of released volumes: each makes live checks, calls one hook, and keeps its result."""
 
     deps: OperationDeps
     writes_phase: bool

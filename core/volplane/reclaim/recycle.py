@@ -369,10 +369,8 @@ class Scrub:
         if not (difference := spec_difference(made, live.spec)):
             return None
         # What changed it will change the next one, too: no further attempt.
-        why = (
-            f"the recycler pod is not as volplane made it: {difference}; exempt namespace {pod.namespace} from the "
-            "admission webhook or the person that changed it"
-        )
+        remedy = f"exempt namespace {pod.namespace} from the admission webhook or the person that changed it"
+        why = f"the recycler pod is not as volplane made it: {difference}; {remedy}"
         return self._note("the scrubber pod was changed", failed=why, given_up=True)
 
     def _next_attempt(self) -> Action:

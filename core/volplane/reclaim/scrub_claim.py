@@ -78,15 +78,9 @@ def hold(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: Li
         return Read(VOLUMES, volume.key, why="is it still ours to scrub?")
     reference = volume.spec.claim_ref
     kept = replace(intent, held_by=claim.uid, released=reference.key if reference is not None else "")
-    wanted = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "namespace": claim.namespace,
-        "name": claim.name,
-        "uid": claim.uid,
-        "resourceVersion": None,
-    }
-    return record(volume, kept, why=f"hold it by claim {key}", spec={"claimRef": wanted})
+    wanted = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": claim.namespace, "name": claim.name}
+    spec = {"claimRef": {**wanted, "uid": claim.uid, "resourceVersion": None}}
+    return record(volume, kept, why=f"hold it by claim {key}", spec=spec)
 
 
 def claim_lost(volume: Volume, intent: RecycleIntent, cluster: ClusterState) -> str:
@@ -110,10 +104,8 @@ def give_back(volume: Volume, intent: RecycleIntent, cluster: ClusterState, read
         if claim.terminating:
             return Wait(reason=f"the scrub's claim {claim.key} is going away")
         return Delete(kind=CLAIMS, target=claim, why="the scrub is over", exact=False)
-    # It refers to what it was released from, or to what a person has written.
-    if not _holds(volume, intent):
-        return None
-    return _restore(volume, intent, cluster, reads, why="the scrub is over")
+    # Else it refers to what it was released from, or to what a person has written.
+    return _restore(volume, intent, cluster, reads, why="the scrub is over") if _holds(volume, intent) else None
 
 
 def scrub_key(volume: Volume, cluster: ClusterState) -> str:
@@ -142,11 +134,8 @@ def record(
     events: tuple[EventRecord, ...] = (),
 ) -> Patch:
     """Return the write of the intent, with None of its end, and of these fields of the volume's spec."""
-    body: dict[str, Any] = {
-        "metadata": {"annotations": {names.INTENT: None if intent is None else write_intent(intent)}}
-    }
-    if spec is not None:
-        body["spec"] = spec
+    metadata = {"annotations": {names.INTENT: None if intent is None else write_intent(intent)}}
+    body: dict[str, Any] = {"metadata": metadata} if spec is None else {"metadata": metadata, "spec": spec}
     return Patch(kind=VOLUMES, target=volume, body=body, why=why, events=events)
 
 
