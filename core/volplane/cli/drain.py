@@ -6,6 +6,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -228,12 +229,10 @@ async def _write(client: Client, target: Any) -> bool:
 
 
 async def _delete(client: Client, kind: Any, target: Any, *, grace_seconds: int | None = None) -> None:
-    if target.terminating:
-        return
-    try:
-        await client.delete(kind, target.key, uid=target.uid, grace_seconds=grace_seconds)
-    except (ApiNotFound, ApiConflict):
-        return  # gone, or replaced by an object with another uid, which the next list shows
+    if not target.terminating:
+        # What is gone, or replaced by an object with another uid, shows in the next list.
+        with suppress(ApiNotFound, ApiConflict):
+            await client.delete(kind, target.key, uid=target.uid, grace_seconds=grace_seconds)
 
 
 def drain(

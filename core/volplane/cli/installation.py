@@ -100,7 +100,17 @@ def documents(wanted: Installation) -> Iterator[Json]:
         # The process of a node runs the default controllers of such a process.
         agent = _container(wanted.image, *arguments, "--node-name=$(NODE_NAME)")
         agent["env"] = [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
-        yield daemon_set(wanted, agent, checksum)
+        pod = _pod(NODE_NAME, agent, wanted.mounts, as_root=wanted.as_root)
+        # It runs on every node, also on cordoned ones, whose volumes must still be deleted.
+        spec = {
+            "selector": {"matchLabels": NODE_LABELS},
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
+            "template": {
+                "metadata": {"labels": NODE_LABELS, "annotations": {CHECKSUM: checksum}},
+                "spec": {"priorityClassName": NODE_PRIORITY, **pod},
+            },
+        }
+        yield _object("apps/v1", "DaemonSet", namespace, spec, NODE_NAME)
     if wanted.monitoring:
         # Prometheus scrapes all processes. The kind comes with the Prometheus operator.
         ours = {"key": "app.kubernetes.io/name", "operator": "In", "values": [NAME, NODE_NAME]}
@@ -277,20 +287,6 @@ def deployment(wanted: Installation, container: Json, checksum: str, mounts: Seq
         },
     }
     return _object("apps/v1", "Deployment", wanted.namespace, spec)
-
-
-def daemon_set(wanted: Installation, container: Json, checksum: str) -> Json:
-    """Run a process on every node, also on cordoned ones, whose volumes must still be deleted."""
-    pod = _pod(NODE_NAME, container, wanted.mounts, as_root=wanted.as_root)
-    spec = {
-        "selector": {"matchLabels": NODE_LABELS},
-        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
-        "template": {
-            "metadata": {"labels": NODE_LABELS, "annotations": {CHECKSUM: checksum}},
-            "spec": {"priorityClassName": NODE_PRIORITY, **pod},
-        },
-    }
-    return _object("apps/v1", "DaemonSet", wanted.namespace, spec, NODE_NAME)
 
 
 def _pod(service_account: str, container: Json, mounts: Sequence[str], *, as_root: bool) -> Json:

@@ -101,12 +101,10 @@ def _row(installed: InstalledPlugins, kind: str, name: str, drivers: LoadedDrive
     try:
         plugin = installed.load(kind, name)
         hooks = _hooks(plugin)
-        flaws: tuple[str, ...] = ()
-        if inspect.isclass(plugin.factory):
-            flaws = backend_flaws(plugin.factory) if kind == "backend" else extension_flaws(plugin.factory)
+        judge = backend_flaws if kind == "backend" else extension_flaws
+        flaws = judge(plugin.factory) if inspect.isclass(plugin.factory) else ()
         options_schema(plugin)
-        if flaws:
-            error = f"{plugin}: {'; '.join(flaws)}"
+        error = f"{plugin}: {'; '.join(flaws)}" if flaws else ""
     except PluginError as refused:
         error = str(refused)
     if kind == "backend":

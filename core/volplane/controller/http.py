@@ -140,9 +140,8 @@ async def _answer(answer: Answer, tokens: Sequence[ActionToken] | None, request:
     """
     sent = request.headers.get("Authorization", "")
     if tokens is not None and not any(token.allows(sent) for token in tokens):
-        return _refused(
-            401, "this changes something: it needs the token that the controller keeps in a file of its user"
-        )
+        why = "this changes something: it needs the token that the controller keeps in a file of its user"
+        return _refused(401, why)
     # The name counts too: a web page in a browser can have this address under a name of its own.
     if not _is_loopback(request.remote) or not _is_loopback(request.url.host):
         why = "only processes on the machine of the controller may ask for this, by its loopback address"

@@ -1,6 +1,6 @@
 """The duties of a process, and what follows from the list: names of `--controllers`, defaults, labels of the namespace.
 
-A new duty is one line here. `volplane.process.assembly` makes its controllers, `volplane.cli.installation` its rules.
+A new duty is one name here. `volplane.process.assembly` makes its controllers, `volplane.cli.installation` its rules.
 """
 
 from __future__ import annotations
@@ -21,17 +21,8 @@ from volplane.reclaim import RECLAIMER
 from volplane.roles import CLAIMS_AND_VOLUMES
 
 DUTIES: Final[list[Duty[Any]]] = [
-    CLAIMS_AND_VOLUMES,
-    BINDER,
-    PROVISIONER,
-    RECLAIMER,
-    EXPANDER,
-    PROTECTION,
-    ATTACH_DETACH,
-    ATTACHER,
-    CSI_DRIVER_OBJECTS,
-    ASSIGNER,
-    CAPACITY,
+    *(CLAIMS_AND_VOLUMES, BINDER, PROVISIONER, RECLAIMER, EXPANDER, PROTECTION),
+    *(ATTACH_DETACH, ATTACHER, CSI_DRIVER_OBJECTS, ASSIGNER, CAPACITY),
 ]
 
 

@@ -95,12 +95,9 @@ class MeasuredHooks:
             self._metrics.provision_ended(class_name, source, seconds)
 
     def _claim_changed(self, old: Claim | None, new: Claim | None) -> None:
-        if not self._provisioning:
-            return
-        if new is None:
-            if old is not None:
-                self._provisioning.pop(old.uid, None)
-        elif new.uid in self._provisioning and new.bound:
+        if new is None and old is not None:
+            self._provisioning.pop(old.uid, None)
+        elif new is not None and new.uid in self._provisioning and new.bound:
             plugin, began = self._provisioning.pop(new.uid)
             self._metrics.lives[plugin, "provision"].observe(_now() - began)
 

@@ -27,16 +27,12 @@ RFC_3339 = "%Y-%m-%dT%H:%M:%SZ"
 def serve_endpoints(address: HttpAddress, process: ControllerProcess) -> AbstractAsyncContextManager[str]:
     """Serve health, metrics, /status, /explain, /leaks and /adopt until the block ends, which gets the URL."""
     answers = _Answers(process)
+    asked = {"/status": answers.status, "/explain": answers.explain, "/leaks": answers.leaks}
     pages = Pages(
         unready=process.unready,
         details=process.details,
         metrics=process.exposition,
-        answers={
-            "/status": answers.status,
-            "/explain": answers.explain,
-            "/leaks": answers.leaks,
-            "/adopt": answers.adoptions,
-        },
+        answers={**asked, "/adopt": answers.adoptions},
         actions={
             "/leaks/check": answers.check,
             "/leaks/fix": answers.fix,
