@@ -8,7 +8,7 @@ checks, resyncs) are no delays and are defined where they are used. docs/explana
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from random import Random
 from typing import Final, Literal
 
@@ -16,12 +16,13 @@ LONGEST_ASKED_BY_SERVER: Final = 300.0
 """Upper bound of a delay that an API server asks for: a longer silence looks like a broken controller."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Backoff:
     """One row of the table. All times are seconds."""
 
     reason: str
     """The kind of failure."""
+    _: KW_ONLY
     first: float
     """The delay after the first failure in a row."""
     reset: str = "-"
@@ -79,36 +80,29 @@ class Budget:
 
 # Runner: one count of failures per key for these four.
 
+_PASSED: Final = "a pass without an error"
+
 RECONCILE_FAILED: Final = Backoff(
-    reason="a pass over an object: conflicts, no end of steps, an internal error",
-    first=0.005,
-    ceiling=1000.0,
-    reset="a pass without an error",
+    "a pass over an object: conflicts, no end of steps, an internal error", first=0.005, ceiling=1000.0, reset=_PASSED
 )
 API_UNAVAILABLE: Final = Backoff(
-    reason="a pass over an object: the API server gave no usable answer",
+    "a pass over an object: the API server gave no usable answer",
     first=0.005,
     ceiling=30.0,
     asked="floor",
-    reset="a pass without an error",
+    reset=_PASSED,
 )
 API_REFUSED: Final = Backoff(
-    reason="a pass over an object: the API server refused a call",
-    first=0.1,
-    ceiling=300.0,
-    reset="a pass without an error",
+    "a pass over an object: the API server refused a call", first=0.1, ceiling=300.0, reset=_PASSED
 )
 REGISTRY_CLOSED: Final = Backoff(
-    reason="a pass over an object: its driver takes no operations any more",
-    first=1.0,
-    ceiling=1000.0,
-    reset="a pass without an error",
+    "a pass over an object: its driver takes no operations any more", first=1.0, ceiling=1000.0, reset=_PASSED
 )
 
 # Operations: one count of failures per operation.
 
 HOOK_FAILED: Final = Backoff(
-    reason="an operation: a hook or one of its live checks failed",
+    "an operation: a hook or one of its live checks failed",
     first=0.5,
     ceiling=120.0,
     asked="instead",
@@ -117,7 +111,7 @@ HOOK_FAILED: Final = Backoff(
     reset="a success; the claim's class or node changed; another operation on the asset",
 )
 HOOK_FAILED_SLOW: Final = Backoff(
-    reason="an operation: the error is one that only a change elsewhere ends (retry policy slow)",
+    "an operation: the error is one that only a change elsewhere ends (retry policy slow)",
     first=300.0,
     factor=1.0,
     asked="instead",
@@ -125,15 +119,15 @@ HOOK_FAILED_SLOW: Final = Backoff(
     forget_after=600.0,
     reset="a success; the claim's class or node changed; another operation on the asset",
 )
-LIVE_STATE_FORBIDS: Final = Backoff(reason="an operation: the live state forbids it for now", first=1.0, factor=1.0)
+LIVE_STATE_FORBIDS: Final = Backoff("an operation: the live state forbids it for now", first=1.0, factor=1.0)
 SCRUB_FAILED: Final = Backoff(
-    reason="an attempt to erase a volume failed",
+    "an attempt to erase a volume failed",
     first=2.0,
     ceiling=64.0,
     reset="the volume is released again; the count and the time are on the volume, by the wall clock",
 )
 RECORD_OVERWRITTEN: Final = Backoff(
-    reason="a record of ours on a claim or volume was written over by somebody else",
+    "a record of ours on a claim or volume was written over by somebody else",
     first=1.0,
     ceiling=300.0,
     threshold=2,
@@ -141,7 +135,7 @@ RECORD_OVERWRITTEN: Final = Backoff(
     reset="a record of ours stood for 30 s; the record has ended",
 )
 RECORD_OF_OTHERS: Final = Backoff(
-    reason="the record on a claim is sealed by another installation, and does not change",
+    "the record on a claim is sealed by another installation, and does not change",
     first=60.0,
     ceiling=3600.0,
     reset="the record has ended; it becomes ours",
@@ -152,7 +146,7 @@ RETRY_BUDGET: Final = Budget(rate=10.0, burst=100.0, per_success=2.0)
 # The API server.
 
 WATCH_ENDED: Final = Backoff(
-    reason="a list or a watch ended with an error, or at once and without an event",
+    "a list or a watch ended with an error, or at once and without an event",
     first=0.8,
     ceiling=30.0,
     jitter=(0.5, 1.0),
@@ -160,7 +154,7 @@ WATCH_ENDED: Final = Backoff(
     reset="an event, or a watch that lasted a second",
 )
 CIRCUIT_OPEN: Final = Backoff(
-    reason="calls of the API server had no usable answer",
+    "calls of the API server had no usable answer",
     first=0.15,
     factor=1.5,
     ceiling=1.0,
@@ -170,14 +164,14 @@ CIRCUIT_OPEN: Final = Backoff(
     reset="a usable answer",
 )
 EVENT_NOT_WRITTEN: Final = Backoff(
-    reason="an Event was not written: the API server gave no usable answer",
+    "an Event was not written: the API server gave no usable answer",
     first=1.0,
     ceiling=60.0,
     asked="floor",
     reset="it is written",
 )
 EVENT_REFUSED: Final = Backoff(
-    reason="an Event was refused (403), in a namespace that stays",
+    "an Event was refused (403), in a namespace that stays",
     first=1.0,
     factor=4.0,
     ceiling=16.0,
@@ -185,24 +179,20 @@ EVENT_REFUSED: Final = Backoff(
     reset="it is written",
 )
 LEASE_NOT_HELD: Final = Backoff(
-    reason="the lease is another's, or can be neither read nor taken", first=1.0, factor=1.0, jitter=(1.0, 1.2)
+    "the lease is another's, or can be neither read nor taken", first=1.0, factor=1.0, jitter=(1.0, 1.2)
 )
-LEASE_NOT_RENEWED: Final = Backoff(reason="the lease was not renewed", first=1.0, factor=1.0)
+LEASE_NOT_RENEWED: Final = Backoff("the lease was not renewed", first=1.0, factor=1.0)
 PREPARE_FAILED: Final = Backoff(
-    reason="at the start of a process: the API server gave no usable answer", first=1.0, factor=1.0, asked="floor"
+    "at the start of a process: the API server gave no usable answer", first=1.0, factor=1.0, asked="floor"
 )
 
-NODE_GROWTH_REFUSED: Final = Backoff(reason="a kubelet cannot grow a file system, and gave up", first=300.0, factor=1.0)
+NODE_GROWTH_REFUSED: Final = Backoff("a kubelet cannot grow a file system, and gave up", first=300.0, factor=1.0)
 
 # Drivers and leak check.
 
-DRIVER_NOT_STARTED: Final = Backoff(
-    reason="a driver did not start", first=1.0, ceiling=30.0, reset="the driver is ready"
-)
-LEAK_CHECK_FAILED: Final = Backoff(reason="a leak check failed", first=60.0, factor=1.0, jitter=(1.0, 1.1))
-LEAK_CHECK_WITHOUT_DRIVER: Final = Backoff(
-    reason="a leak check is due and its driver is not ready", first=10.0, factor=1.0
-)
+DRIVER_NOT_STARTED: Final = Backoff("a driver did not start", first=1.0, ceiling=30.0, reset="the driver is ready")
+LEAK_CHECK_FAILED: Final = Backoff("a leak check failed", first=60.0, factor=1.0, jitter=(1.0, 1.1))
+LEAK_CHECK_WITHOUT_DRIVER: Final = Backoff("a leak check is due and its driver is not ready", first=10.0, factor=1.0)
 
 TABLE: Final = tuple(row for row in list(vars().values()) if isinstance(row, Backoff))
 """Every row, in the order of the documentation: that of this module."""

@@ -169,17 +169,12 @@ def _spellings(text: str) -> Iterator[str]:
             yield from (repr(part)[1:-1], json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1])
     if len(text) >= SHORTEST_ENCODED:
         data = text.encode("utf-8", "surrogateescape")
-        yield data.hex()
-        yield from (quote(data), quote(data, safe=""))
-        yield quote_plus(data)
+        yield from (data.hex(), quote(data), quote(data, safe=""), quote_plus(data))
         # The characters that the Base64 text of any longer data contains: there are three alignments.
         for before in range(3):
             whole = base64.b64encode(bytes(before) + data)
             inner = whole[-(-before * 8 // 6) : (before + len(data)) * 8 // 6].decode()
-            yield from (inner, inner.translate(_URL_SAFE))
-
-
-_URL_SAFE: Final = str.maketrans("+/", "-_")
+            yield from (inner, inner.replace("+", "-").replace("/", "_"))
 
 
 def _lower(text: str) -> str:

@@ -17,19 +17,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
-from volplane import requests
+from volplane import assets, requests
 from volplane._messages import nearest
-from volplane.assets import (
-    AccessMode,
-    Asset,
-    AssetPage,
-    InProgress,
-    ListedAsset,
-    Ownership,
-    PodScrub,
-    VolumeMode,
-    VolumeSource,
-)
+from volplane.assets import Asset, AssetPage, InProgress
 from volplane.drivers.parameters import default_text, read_value, secrets_of
 from volplane.hookspecs import PROJECT, REQUIRED_HOOKS, BackendSpec
 from volplane.requests import HookRequest
@@ -273,7 +263,7 @@ def info_flaws(info: DriverInfo, hooks: AbstractSet[str]) -> list[str]:
         flaws.append(f"csi_driver_name {info.csi_driver_name!r} is no DNS subdomain")
     missing = [hook for hook in ("attach", "detach") if info.attach_required and hook not in hooks]
     flaws += [f"attach_required is set, but hook {hook} is missing" for hook in missing]
-    for field, kind in (("access_modes", AccessMode), ("volume_modes", VolumeMode)):
+    for field, kind in (("access_modes", assets.AccessMode), ("volume_modes", assets.VolumeMode)):
         given: AbstractSet[Any] = getattr(info, field)
         known = ", ".join(kind)
         if not given:
@@ -305,7 +295,7 @@ def result_flaw(hook: str, result: object) -> str | None:
         return _page_flaw(result)
     if isinstance(result, InProgress):
         return _in_progress_flaw(result)
-    if isinstance(result, PodScrub) and result.sub_path != "":
+    if isinstance(result, assets.PodScrub) and result.sub_path != "":
         path: object = result.sub_path
         # The pod empties this path, so it must not lead out of the asset.
         if not isinstance(path, str) or path.startswith("/") or ".." in path.split("/"):
@@ -321,7 +311,7 @@ def _asset_flaw(asset: Asset) -> str | None:
     if isinstance(asset.capacity_bytes, bool) or not isinstance(asset.capacity_bytes, int) or asset.capacity_bytes < 0:
         return f"returned an Asset with capacity_bytes {asset.capacity_bytes!r}, expected whole bytes"
     source: object = asset.source
-    if not isinstance(source, VolumeSource):
+    if not isinstance(source, assets.VolumeSource):
         return f"returned an Asset with a source of type {type(source).__name__}, expected VolumeSource"
     try:
         parts = [asset.handle, asset.source.kind, dict(asset.source.fields), dict(asset.attributes)]
@@ -339,12 +329,12 @@ def _page_flaw(page: AssetPage) -> str | None:
         return f"returned an AssetPage with next_page {following!r}, expected text, or None on the last page"
     for asset in page.assets:
         listed: object = asset
-        if not isinstance(listed, ListedAsset):
+        if not isinstance(listed, assets.ListedAsset):
             return f"returned an AssetPage with an entry of type {type(listed).__name__}, expected ListedAsset"
         if not isinstance(asset.handle, str) or not 0 < len(asset.handle) <= LONGEST_HANDLE:
             return f"listed an asset with handle {str(asset.handle)[:60]!r}, expected 1 to {LONGEST_HANDLE} characters"
         owner: object = asset.owner
-        if owner is not None and not isinstance(owner, Ownership):
+        if owner is not None and not isinstance(owner, assets.Ownership):
             return f"listed {asset.handle} with an owner of type {type(owner).__name__}, expected Ownership or None"
     return None
 

@@ -240,13 +240,13 @@ class PendingCall:
             self.returned.set_result(None)
 
 
+@dataclass(eq=False, repr=False)
 class ThreadExecutor:
     """`HookExecutor` with worker threads for each driver: one whose hooks hang takes no threads of another."""
 
-    def __init__(self, limits: Mapping[str, DriverLimits] | None = None) -> None:
-        """limits: per driver name; others get the defaults of `DriverLimits`."""
-        self._limits = dict(limits or {})
-        self._pools: dict[str, _Pool] = {}
+    _limits: Mapping[str, DriverLimits] = field(default_factory=dict)
+    """Per driver name; others get the defaults of `DriverLimits`."""
+    _pools: dict[str, _Pool] = field(default_factory=dict)
 
     async def call(self, call: PendingCall) -> Any:
         pool = self._pools.get(call.driver)

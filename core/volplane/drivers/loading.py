@@ -15,15 +15,8 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from volplane._messages import one_line
 from volplane.controller.config import Configuration, DriverSettings, ExtensionSettings
-from volplane.drivers.contract import (
-    Plugin,
-    backend_flaws,
-    driver_name_flaw,
-    extension_flaws,
-    info_flaws,
-    schema_flaws,
-    version_flaw,
-)
+from volplane.drivers import contract
+from volplane.drivers.contract import Plugin
 from volplane.drivers.discovery import IMPORT_DEADLINE, PluginSource
 from volplane.drivers.driver import BrokenDriver, Driver, Extension, LoadedDrivers, PendingDriver
 from volplane.drivers.parameters import driver_options
@@ -76,12 +69,10 @@ def load_drivers(
     )
     wait([each.made for each in pending], timeout=grace)
     usual = DriverLimits()
-    limits = {
-        s.name: DriverLimits(
-            concurrency=s.concurrency or usual.concurrency, rate=s.rate, timeout=s.timeout or usual.timeout
-        )
-        for s in settings
-    }
+    limits = {}
+    for s in settings:
+        concurrency, timeout = s.concurrency or usual.concurrency, s.timeout or usual.timeout
+        limits[s.name] = DriverLimits(concurrency=concurrency, rate=s.rate, timeout=timeout)
     publishing = frozenset(s.name for s in settings if s.distributed or s.storage_capacity)
     return LoadedDrivers(broken=unusable, limits=limits, publishing=publishing, pending=pending).settled()
 
@@ -218,7 +209,7 @@ def in_daemon_thread(name: str, job: Callable[P, T], *args: P.args, **kwargs: P.
 def options_schema(plugin: Plugin) -> ParameterSchema:
     """Return the options that the plugin declares; empty if it declares none. Raises PluginError for a wrong schema."""
     schema = getattr(plugin.factory, "options_schema", ParameterSchema())
-    flaws = schema_flaws(schema)
+    flaws = contract.schema_flaws(schema)
     if flaws or not isinstance(schema, ParameterSchema):
         raise PluginError(f"{plugin}: options_schema: {'; '.join(flaws)}")
     return schema
@@ -231,17 +222,17 @@ def build_driver(
 
     Raises ConfigurationError for a bad name or bad options, PluginError for what breaks the contract.
     """
-    if flaw := driver_name_flaw(name):
+    if flaw := contract.driver_name_flaw(name):
         raise ConfigurationError(flaw)
     backend, secrets = _make(plugin, options, f"driver {name}")
-    flaws = backend_flaws(backend)
+    flaws = contract.backend_flaws(backend)
     # First, because every other message about a newer plugin would mislead.
     if newer := _newer(backend, name):
         raise PluginError(f"{plugin}: {newer}")
     if flaws:
         raise PluginError(f"{plugin}: {'; '.join(flaws)}")
     driver = Driver(name, plugin, backend, extensions, options=options_schema(plugin), secrets=secrets)
-    if wrong := info_flaws(driver.view.info, driver.view.hooks):
+    if wrong := contract.info_flaws(driver.view.info, driver.view.hooks):
         raise PluginError(f"{plugin}: hook describe: {'; '.join(wrong)}")
     return driver
 
@@ -249,7 +240,7 @@ def build_driver(
 def build_extension(plugin: Plugin, options: Mapping[str, object]) -> Extension:
     """Make one extension. Raises ConfigurationError for bad options, PluginError for what breaks the contract."""
     instance, secrets = _make(plugin, options, str(plugin))
-    if flaws := extension_flaws(instance):
+    if flaws := contract.extension_flaws(instance):
         raise PluginError(f"{plugin}: {'; '.join(flaws)}")
     return Extension(plugin=plugin, instance=instance, secrets=secrets)
 
@@ -292,4 +283,4 @@ def _newer(backend: object, driver: str) -> str | None:
         return None
     if inspect.iscoroutine(info):
         info.close()
-    return version_flaw(info)
+    return contract.version_flaw(info)

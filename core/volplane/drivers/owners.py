@@ -64,11 +64,8 @@ class SourceOwners:
             # Another driver may still say that it is its own; only those that are slow are not waited for.
             slow = all((asker := self._askers.get(name)) is not None and asker.slow for name in missing)
             return SourceOwner(driver=owners[0]) if slow else SourceOwner(known=False)
-        failures = [
-            f"driver {driver.name} cannot tell whether it owns it: {answer}"
-            for driver in drivers
-            if isinstance(answer := answers.get(driver.name), str)
-        ]
+        asked = [(driver.name, answers.get(driver.name)) for driver in drivers]
+        failures = [f"driver {name} cannot tell whether it owns it: {e}" for name, e in asked if isinstance(e, str)]
         if failures:
             # A driver that cannot tell may be the owner, so that the others' no proves nothing.
             return SourceOwner(reason="; ".join([*doubts, *failures]), known=False)
