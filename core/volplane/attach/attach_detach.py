@@ -157,11 +157,9 @@ def _blocked(
     # Unless a failure, a pod or the node keeps it there, its detach is about to begin.
     if not any(kept):
         return Decision(Wait(reason=reason))
-    failures = "".join(
-        f"; it cannot be detached from {each.spec.node_name}: {each.status.detach_error.message}"
-        for each in others
-        if each.terminating and each.status.detach_error is not None
-    )
+    errors = ((each.spec.node_name, each.status.detach_error) for each in others if each.terminating)
+    why = (f"; it cannot be detached from {node}: {error.message}" for node, error in errors if error is not None)
+    failures = "".join(why)
     texts = ((pod, _multi_attach_text(volume, pod, theirs) + failures) for pod in users)
     events = tuple(EventRecord(PODS, pod, "Warning", "FailedAttachVolume", text) for pod, text in texts)
     about = "multi-attach, and no detach" if failures else "multi-attach"

@@ -98,10 +98,9 @@ class OperationRegistry:
                 operation.waiters[other] = pause.requeue
         self._operations[name] = operation
         self._holders.setdefault((run.driver, run.asset), {})[run.node] = operation
-        queue = self._queues.get(run.driver)
-        if queue is None:
-            queue = self._queues[run.driver] = DriverQueue(self.limits(run.driver), self._begin)
-        queue.add(operation)
+        if run.driver not in self._queues:
+            self._queues[run.driver] = DriverQueue(self.limits(run.driver), self._begin)
+        self._queues[run.driver].add(operation)
 
     def forget(self, verb: str, key: str, uid: str) -> None:
         """Drop the delay of the operation with these fields: what it failed on has changed. Queues nothing."""

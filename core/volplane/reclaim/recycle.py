@@ -175,10 +175,8 @@ def _remove_pod(pod: Pod, *, why: str) -> Action:
 def _why_failed(pod: Pod) -> str:
     """Return the messages of the pod and of its containers' termination."""
     texts = [pod.status.reason, pod.status.message]
-    for status in pod.status.container_statuses or ():
-        ended = status.state.terminated if status.state is not None else None
-        if ended:
-            texts.append(str(ended.get("message") or ended.get("reason") or ""))
+    ended = (each.state.terminated for each in pod.status.container_statuses or () if each.state is not None)
+    texts += [str(each.get("message") or each.get("reason") or "") for each in ended if each]
     text = ": ".join(shown for part in texts if (shown := last_lines(part)))
     return text[-LONGEST_FAILURE:] or "pod failed, pod.Status.Message unknown"
 
@@ -379,8 +377,7 @@ class Scrub:
         message = f"Recycle failed: failed to recycle volume: {intent.failed}"
         step, events = report_failure(volume, _FAILED, message, self.terms)
         # Two pods would erase at once, and the end of one say nothing about the other.
-        first = step or _remove_pod_of(volume, cluster, why="its attempt failed")
-        if first is not None:
+        if (first := step or _remove_pod_of(volume, cluster, why="its attempt failed")) is not None:
             return first
         limit = self.terms.scrub.attempts
         if intent.attempt >= limit:
@@ -391,8 +388,9 @@ class Scrub:
         if not intent.not_before:
             not_before = now + SCRUB_FAILED.delay(intent.attempt)
             return self._note("pause before the next attempt", not_before=not_before, events=events)
-        left = intent.not_before - now
-        if 0 < left <= SCRUB_FAILED.ceiling:  # More than that means that a clock was put back.
+        if (
+            0 < (left := intent.not_before - now) <= SCRUB_FAILED.ceiling
+        ):  # More than that means that a clock was put back.
             return Wait(reason=f"{message}; attempt {intent.attempt + 1} of {limit} follows", seconds=left)
         fresh = RecycleIntent(
             v=INTENT_VERSION,

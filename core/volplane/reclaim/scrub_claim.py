@@ -39,9 +39,7 @@ def _holds(volume: Volume, intent: RecycleIntent) -> bool:
 
 def released_from(volume: Volume, intent: RecycleIntent | None) -> ObjectReference | None:
     """Return the claim that the volume was released from, also while it refers to that of its scrub."""
-    if intent is None or not _holds(volume, intent):
-        return volume.spec.claim_ref
-    return _former(intent)
+    return volume.spec.claim_ref if intent is None or not _holds(volume, intent) else _former(intent)
 
 
 def _former(intent: RecycleIntent) -> ObjectReference:
