@@ -129,11 +129,7 @@ def _mounts(paths: list[str], *, as_root: bool) -> list[str]:
 
 
 def _configuration(path: Path | None) -> str:
-    """Return the text of the file. Raises ConfigurationError if it cannot be used.
-
-    That is also for a backend that is not installed here, or refuses its options. The image must have it too; only an
-    installed backend can show that a name or an option is misspelt.
-    """
+    """Return the text of the file. Raises ConfigurationError if it cannot be used."""
     if path is None:
         return CONFIGURATION
     try:
@@ -145,6 +141,7 @@ def _configuration(path: Path | None) -> str:
     installed = InstalledPlugins()
     known = installed.names("backend")
     for driver in parse_configuration(text, str(path)).drivers or ():
+        # The image must have the backend too; only an installed one can show that a name or an option is misspelt.
         if driver.backend not in known:
             raise ConfigurationError(
                 f"{driver.where}.backend: {driver.backend!r} is not installed here{nearest(driver.backend, known)}; "

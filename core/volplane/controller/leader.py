@@ -212,10 +212,8 @@ class Elector:
             await self._count_on(lease, leadership, seconds)
 
     async def _count_on(self, lease: Lease, leadership: Leadership, seconds: float) -> Lease:
-        """Raise the count of terms where a server that was restored from a backup has fallen behind ours.
-
-        The storage has seen our term: it would refuse the next leaders as former ones.
-        """
+        """Raise the count of terms where a server that was restored from a backup has fallen behind ours."""
+        # The storage has seen our term: it would refuse the next leaders as former ones.
         ours, found = leadership.fence, fence_of(lease)
         if ours is None or found.lease != ours.lease or found.transitions >= ours.transitions:
             return lease

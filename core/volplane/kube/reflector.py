@@ -132,11 +132,8 @@ class Reflector(Generic[T]):
         return version
 
     async def _verify(self, version: int) -> None:
-        """Raise ApiGone if the server has not reached `version`: it was restored from a backup, or replaced.
-
-        A stock server lets a watch begin at a version in its future, and sends nothing, not even a bookmark, until it
-        gets there.
-        """
+        """Raise ApiGone if the server has not reached `version`: it was restored from a backup, or replaced."""
+        # A stock server lets a watch begin at a version in its future, and sends nothing until it gets there.
         newest = await self.client.newest_version(self.kind, namespace=self._where["namespace"])
         if newest < version:
             self.restored()

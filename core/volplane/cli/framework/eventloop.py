@@ -60,13 +60,10 @@ def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
 
 @contextmanager
 def _rare_collection() -> Iterator[None]:
-    """Collect garbage rarely, and skip what imports left: cached objects are in no cycles, requests in few.
-
-    What the caller has frozen stays frozen.
-    """
+    """Collect garbage rarely, and skip what imports left: cached objects are in no cycles, requests in few."""
     before = gc.get_threshold()
     gc.set_threshold(YOUNG, *before[1:])
-    frozen_before = gc.get_freeze_count() > 0
+    frozen_before = gc.get_freeze_count() > 0  # what the caller has frozen stays frozen
     if not frozen_before:
         gc.freeze()
     try:

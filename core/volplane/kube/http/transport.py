@@ -77,10 +77,8 @@ class HttpTransport:
             raise unreachable(self.server, f"{request.method} {request.path}", error) from error
 
     async def _after_failure(self, used: Identity, error: BaseException, seconds: float) -> None:
-        """Look for a new certificate if it may have been refused in the handshake: the next call finds it.
-
-        With TLS 1.3 that can look like any connection that breaks off before the answer.
-        """
+        """Look for a new certificate if it may have been refused in the handshake: the next call finds it."""
+        # With TLS 1.3 that can look like any connection that breaks off before the answer.
         broken = isinstance(error, BrokenOff | ConnectionResetError | BrokenPipeError)
         if isinstance(error, ssl.SSLError) or (broken and used.certificate):
             await self._credentials.renewed(used, seconds=seconds)
