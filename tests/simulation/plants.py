@@ -17,6 +17,7 @@ from simulation.leader_plants import LEADER_PLANTS
 from simulation.need_plants import NEED_PLANTS
 from simulation.planting import Plant, by_name, replace
 from volplane import reclaim
+from volplane._delays import API_REFUSED, Backoff
 from volplane.controller.actions import Create, Patch, Settled, Wait
 from volplane.controller.runner import Runner, Steps
 from volplane.errors import ApiError
@@ -52,7 +53,7 @@ def write_over_conflicts(stack: ExitStack) -> None:
     """Patch without a resourceVersion: the last writer wins."""
 
     async def forced(self: Steps, step: Patch) -> None:
-        answer = await self._client.patch(step.kind, step.target.key, step.body, subresource=step.subresource)
+        answer = await self.client.patch(step.kind, step.target.key, step.body, subresource=step.subresource)
         self._learn(step.kind, answer)
 
     replace(stack, Steps, "patch", forced)
@@ -227,7 +228,7 @@ def delete_without_preconditions(stack: ExitStack) -> None:
     """Delete the object of a name, whichever it is by now."""
 
     async def by_name(self: Steps, step: Any) -> None:
-        await self._client.delete(step.kind, step.target.key, grace_seconds=step.grace_seconds)
+        await self.client.delete(step.kind, step.target.key, grace_seconds=step.grace_seconds)
         await self.refresh(step.kind, step.target.key)
 
     replace(stack, Steps, "delete", by_name)
@@ -256,11 +257,15 @@ def give_up_a_watch_that_is_refused(stack: ExitStack) -> None:
 
 def drop_what_is_refused(stack: ExitStack) -> None:
     """Wait for a change after a refused write, because the server would answer the same."""
+    retry = Runner._retry
 
-    def dropped(self: Runner, key: str, error: ApiError) -> None:
+    def dropped(self: Runner, key: str, error: Exception, row: Backoff, **named: Any) -> float:
+        if row is not API_REFUSED:
+            return retry(self, key, error, row, **named)
         self.reasons[key] = str(error)
+        return 0.0
 
-    replace(stack, Runner, "_refused", dropped)
+    replace(stack, Runner, "_retry", dropped)
 
 
 def wait_for_bookmarks(stack: ExitStack) -> None:
