@@ -100,14 +100,12 @@ class Secret:
         """Return the present value, not empty. Raises Unavailable with the reference and the reason."""
         match self.place:
             case SecretPlace.ENVIRONMENT:
-                text = os.environ.get(self.where)
-                if text is None:
+                if (text := os.environ.get(self.where)) is None:
                     raise Unavailable(f"environment variable {self.where} is not set")
             case SecretPlace.FILE:
                 text = self._read_file()
             case SecretPlace.KUBERNETES:
-                text = self._given
-                if text is None:
+                if (text := self._given) is None:
                     raise Unavailable(
                         f"key {self.key} of Secret {self.where} is not known: only controllers of a cluster read its "
                         "Secrets; elsewhere name env:NAME or file:/PATH"

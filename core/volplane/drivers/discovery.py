@@ -81,8 +81,7 @@ class GivenPlugins:
         return tuple(sorted(name for k, name in self._plugins if k == kind))
 
     def load(self, kind: str, name: str) -> Plugin:
-        plugin = self._plugins.get((kind, name))
-        if plugin is None:
+        if (plugin := self._plugins.get((kind, name))) is None:
             raise PluginError(f"{kind} {name!r} is not there{nearest(name, self.names(kind))}")
         return plugin
 
@@ -165,8 +164,7 @@ def _entries(kind: str) -> Iterator[Installed]:
 def _import(entry: Installed, deadline: float) -> Plugin:
     if entry.error:
         raise PluginError(entry.error)
-    match = _VALUE.fullmatch(entry.value)
-    if match is None:
+    if (match := _VALUE.fullmatch(entry.value)) is None:
         raise PluginError(f"{entry}: its entry point is {entry.value!r}, expected 'module:Class'")
     module, attribute = match["module"], match["attribute"]
     if module not in sys.modules:

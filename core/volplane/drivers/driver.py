@@ -73,8 +73,7 @@ class DriverView:
     def parameters_flaw(self, parameters: Mapping[str, str]) -> str:
         """Explain why `typed_parameters` refuses these; "": it does not. Caches the answers for 256 classes."""
         key = tuple(parameters.items())
-        flaw = self._flaws.get(key)
-        if flaw is None:
+        if (flaw := self._flaws.get(key)) is None:
             if len(self._flaws) >= _CLASSES_REMEMBERED:
                 self._flaws.clear()
             try:

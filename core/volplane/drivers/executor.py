@@ -249,8 +249,7 @@ class ThreadExecutor:
     _pools: dict[str, _Pool] = field(default_factory=dict)
 
     async def call(self, call: PendingCall) -> Any:
-        pool = self._pools.get(call.driver)
-        if pool is None:
+        if (pool := self._pools.get(call.driver)) is None:
             size = self._limits.get(call.driver, DriverLimits()).concurrency + SPARE_THREADS
             pool = self._pools[call.driver] = _Pool(call.driver, size, asyncio.get_running_loop())
         pool.waiting.append(call)

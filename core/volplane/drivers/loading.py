@@ -225,11 +225,10 @@ def build_driver(
     if flaw := contract.driver_name_flaw(name):
         raise ConfigurationError(flaw)
     backend, secrets = _make(plugin, options, f"driver {name}")
-    flaws = contract.backend_flaws(backend)
     # First, because every other message about a newer plugin would mislead.
     if newer := _newer(backend, name):
         raise PluginError(f"{plugin}: {newer}")
-    if flaws:
+    if flaws := contract.backend_flaws(backend):
         raise PluginError(f"{plugin}: {'; '.join(flaws)}")
     driver = Driver(name, plugin, backend, extensions, options=options_schema(plugin), secrets=secrets)
     if wrong := contract.info_flaws(driver.view.info, driver.view.hooks):
@@ -265,10 +264,9 @@ def _make(plugin: Plugin, options: Mapping[str, object], where: str) -> tuple[ob
 
 def newer_flaw(plugin: Plugin, options: Mapping[str, object]) -> str | None:
     """Explain why a backend is too new for this volplane; None: it is not, or it could not be asked."""
+    what = f"making {plugin}"
     try:
-        return within(
-            BUILD_DEADLINE, f"making {plugin}", lambda: _newer(_make(plugin, options, str(plugin))[0], "example")
-        )
+        return within(BUILD_DEADLINE, what, lambda: _newer(_make(plugin, options, str(plugin))[0], "example"))
     except VolplaneError as error:
         log.debug("%s cannot be asked: %s", plugin, error)
         return None

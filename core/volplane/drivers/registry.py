@@ -151,7 +151,7 @@ class DriverRegistry:
     def owner_of(self, source: VolumeSource) -> SourceOwner:
         """Return the owner of a static volume's source, as far as it is known. Calls no hook; `identify` does."""
         owning = {name: entry for name, entry in sorted(self._entries.items()) if entry.driver.supports("owns")}
-        pending = [name for name in self._pending if self._pending_here(name) is not None]
+        pending = [name for name, each in self._pending.items() if not each.on_nodes]
         if first := next(filter(self.starting, (*pending, *owning)), ""):
             return SourceOwner(known=False, starting=first)
         # A driver that cannot be asked may be the owner, so that the others' no proves nothing.
