@@ -388,9 +388,8 @@ class Scrub:
         if not intent.not_before:
             not_before = now + SCRUB_FAILED.delay(intent.attempt)
             return self._note("pause before the next attempt", not_before=not_before, events=events)
-        if (
-            0 < (left := intent.not_before - now) <= SCRUB_FAILED.ceiling
-        ):  # More than that means that a clock was put back.
+        left = intent.not_before - now
+        if 0 < left <= SCRUB_FAILED.ceiling:  # More than that means that a clock was put back.
             return Wait(reason=f"{message}; attempt {intent.attempt + 1} of {limit} follows", seconds=left)
         fresh = RecycleIntent(
             v=INTENT_VERSION,
