@@ -74,7 +74,7 @@ class Whole:
         cluster, claim = self.cluster, self.cluster.claims.get(key)
         if claim is None:
             return Settled()
-        # First, since the annotation says which driver is asked for the volume.
+        # First: the annotation says which driver serves it.
         if (step := migration_step(CLAIMS, claim)) is not None:
             return step
         taken = take_over(claim, cluster, reads) if self.provisions else None
