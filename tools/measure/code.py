@@ -20,13 +20,12 @@ NOT_ROLES: Final = frozenset(
     {"namespace", "cluster_id", "lease", "scrub", "force_detach", "force_detach_after", "external_choice", "race"}
 )
 """Fields of Role that say where a process is or how it works, not what it is for."""
-DATA_ROOMS: Final = frozenset(
-    {"attach", "binding", "expand", "intents", "leaks", "placement", "protection", "provision", "reclaim", "roles"}
-)
+DATA_ROOMS: Final = frozenset({"intents", "leaks", "roles"})
+"""Rooms whose branches guard data, beside those of the duties."""
 COMMON: Final = frozenset({"claims", "volumes", "capacity"})
+"""Queues whose names are fields of objects too, so that a text says nothing."""
 RESOURCES: Final = frozenset({"Kind", "Rule"})
 """Calls that name resources of the API, of which some are named like a queue."""
-"""Queues whose names are fields of objects too, so that a text says nothing."""
 FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -151,10 +150,16 @@ def _imported(module: Module) -> set[str]:
 
 def guards(modules: list[Module], seed: int, many: int = 50) -> list[str]:
     """Return a sample of branches that guard data: an `if` of a duty that ends in return, raise or continue."""
+    duties = {
+        module.room
+        for module in modules
+        for node in module.tree.body
+        if isinstance(node, ast.AnnAssign) and _makes(node, "Duty")
+    }
     found = [
         f"core/volplane/{module.path}:{node.lineno}  if {ast.unparse(node.test)}"
         for module in modules
-        if module.room in DATA_ROOMS
+        if module.room in duties | DATA_ROOMS
         for node in ast.walk(module.tree)
         if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Return | ast.Raise | ast.Continue)
     ]

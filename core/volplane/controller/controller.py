@@ -108,7 +108,7 @@ class Controller:
     explained: Literal["decided", "reason", ""] = "decided"
     """How explain shows it: the action that is decided now, the reason for which the key waits, or not at all."""
     topic: str = ""
-    """Words before the reason in explain."""
+    """Words before the reason in explain, with their colon and space, where `explained` is "reason"."""
     awaited: Callable[[Claim], Iterable[str]] = lambda _claim: ()
     """Sentences of explain about what a bound claim waits for in this controller, beside its own keys."""
     watches: tuple[Watch, ...] = ()

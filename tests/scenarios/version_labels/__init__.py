@@ -27,6 +27,9 @@ def decide_label(name: str, cluster: ClusterState) -> Action:
     maker = volume.annotation(PROVISIONED_BY) if volume is not None else None
     if volume is None or maker is None:
         return Settled()
+    if volume.status.phase in ("", "Pending"):
+        # The binder is about to write the phase: a write at the same moment would be a conflict for one of the two.
+        return Wait(reason="its phase is not written yet")
     driver = cluster.drivers.get(maker) or cluster.drivers.distributed(maker)
     if driver is None:
         ours = cluster.has_driver(maker) or cluster.drivers.on_nodes(maker)
