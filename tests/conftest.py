@@ -63,11 +63,13 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
     root = logging.getLogger()
     handlers = root.handlers[:]
     levels = [(logger, logger.level) for logger in (root, logging.getLogger("volplane"))]
+    disabled = logging.root.manager.disable
     hooks = (sys.excepthook, sys.unraisablehook, threading.excepthook)
     try:
         return (yield)
     finally:
         root.handlers[:] = handlers
+        logging.disable(disabled)
         for logger, level in levels:
             if logger.level != level:
                 logger.setLevel(level)

@@ -57,7 +57,6 @@ def _broken(seed: int, scenario: str) -> tuple[str, str] | None:
 
 def judge(seed: int, scenario: str, bug: str = "") -> Verdict:
     """Run a seed, with a planted bug if one is named."""
-    logging.disable(logging.CRITICAL)
     if not bug:
         broken = _broken(seed, scenario)
         return Verdict(scenario, f"seed {seed} of {scenario}: {': '.join(broken)}" if broken is not None else "")
@@ -92,7 +91,7 @@ def main(arguments: list[str]) -> int:
     low, _, high = given.seeds.partition(":")
     begun = time.monotonic()
     todo = list(runs(range(int(low), int(high)), given.scenario or [*SCENARIOS, NODES]))
-    with ProcessPoolExecutor(given.jobs) as pool:
+    with ProcessPoolExecutor(given.jobs, initializer=logging.disable) as pool:
         verdicts = list(pool.map(judge, *zip(*todo, strict=True), chunksize=10))
     lines = [*summary(verdicts), f"{len(todo)} runs in {time.monotonic() - begun:.0f} s"]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
