@@ -112,7 +112,8 @@ def _wanted(
     if not attached:
         return _awaited(attachment, volume, users, state.cluster)
     if node is None or not is_managed(node) or pair.volume in listed_volumes(node):
-        return Decision(Settled())  # Events of the success were recorded before the node listed it.
+        # Pods are told where this controller writes the node's list, and before the node lists the volume.
+        return Decision(Settled())
     text = f'AttachVolume.Attach succeeded for volume "{volume.name}" '
     events = tuple(EventRecord(PODS, pod, "Normal", "SuccessfulAttachVolume", text) for pod in users)
     return Decision(Settled(events=events), about=f"attached {attachment.uid}")

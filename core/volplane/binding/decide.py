@@ -465,7 +465,7 @@ def claim_about_to_bind(volume: Volume, cluster: ClusterState) -> Claim | None:
     named = cluster.claims.get(reference.key) if reference is not None else None
     for claim in (*cluster.claims.by_index("volume", volume.name), *([named] if named is not None else [])):
         if claim.terminating and not claim.bound:
-            continue
+            continue  # It is never bound, so nothing is about to be written for it.
         outcome = decide_bound(claim, cluster) if claim.bound else decide_unbound(claim, cluster, delayed=True)
         if isinstance(outcome, Bind) and outcome.volume.name == volume.name:
             return claim

@@ -85,6 +85,7 @@ class CapacityState:
         self.queue.enqueue(key, PAUSE_SECONDS)
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        # What is published depends on a node's labels alone, and the uid of a process's own node is its owner.
         before, after = (None if each is None else (each.uid, each.metadata.labels) for each in (old, new))
         if before == after:
             return

@@ -145,6 +145,7 @@ def remove_strays(key: str, volume: Volume | None, cluster: ClusterState, reads:
     for pod in cluster.pods.by_index("scrubs", key):
         # A terminating pod delays only the deletion of the volume that it may still have mounted.
         holds_up = not pod.terminating or (volume is not None and volume.terminating)
+        # A pod in another namespace is not ours, whatever volume it names.
         if pod.namespace == cluster.namespace and pod.name != wanted and holds_up:
             if not pod.terminating and not reads.has(VOLUMES, key):
                 # Another leader may have started it: this cache may be outdated.
