@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from volplane.controller.config import DriverSettings
+from volplane_embedded.cli.demo_storage import fakes_of
 
 _DRIVER: Final = "ebs.volplane.dev"
 _ZONE: Final = "eu-test-1a"
@@ -44,16 +44,13 @@ class DemoCloud:
 def demo_cloud(directory: Path) -> Iterator[DemoCloud]:
     """Return the cloud, for as long as the block runs. directory: an empty one. Raises NotInstalled."""
     try:
-        ec2 = importlib.import_module("volplane_aws_ebs.testing")
-        disks = importlib.import_module("volplane_testing.disks")
+        ec2 = fakes_of("aws_ebs")
     except ModuleNotFoundError as error:
         raise NotInstalled(f'{error}: pip install "volplane[aws-ebs,testing]"') from None
     waits = {f"{what}_seconds": _SECONDS for what in ("create", "attach", "detach", "delete")}
     key = directory / "any-key"
     key.write_text("any")
-    with ec2.FakeEC2Server(
-        ec2.FakeEC2(ec2.Behaviour(**waits)), disks=disks.DiskDirectory(directory / "disks")
-    ) as server:
+    with ec2.FakeEC2Server(ec2.FakeEC2(ec2.Behaviour(**waits)), disks=directory / "disks") as server:
         options = {
             "region": "eu-test-1",
             "endpoint": server.url,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.metadata
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,6 +46,13 @@ class DemoStorage:
         return {"nfs": {"server": self.export.server, "path": f"{self.export.path}/{directory.name}"}}
 
 
+def fakes_of(backend: str) -> Any:
+    """Return the module with the storage that a backend brings for tests. Raises ModuleNotFoundError."""
+    for point in importlib.metadata.entry_points(group="volplane.fakes", name=backend):
+        return point.load()
+    raise ModuleNotFoundError(f"no distribution has the backend {backend} with its storage for tests")
+
+
 @contextmanager
 def demo_storage(backend: Literal["hostpath", "nfs"], directory: Path, volumes: Path) -> Iterator[DemoStorage]:
     """Return the storage, for as long as the block runs. directory: an empty one. volumes: of the default driver.
@@ -56,7 +63,7 @@ def demo_storage(backend: Literal["hostpath", "nfs"], directory: Path, volumes: 
         yield DemoStorage(DEFAULT_DRIVER, str(volumes), volumes, Configuration())
         return
     try:
-        servers = importlib.import_module("volplane_nfs.testing")
+        servers = fakes_of("nfs")
     except ModuleNotFoundError as error:
         raise ConfigurationError(f'the backend nfs is not installed ({error}): pip install "volplane[nfs]"') from None
     if reason := servers.why_no_ganesha():

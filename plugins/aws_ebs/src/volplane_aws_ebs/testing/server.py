@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
@@ -107,17 +108,19 @@ class FakeEC2Server(FakeCloudServer):
     """Serves a FakeEC2 under `url`, which is also for the options `endpoint` and `sts_endpoint` of the driver.
 
     Until `close`; also a context manager. The fake needs a clock that runs. port: 0 = any free port. disks: shows every
-    volume under the instances that it is attached to, for pods of `volplane dev --disks`.
+    volume under the instances that it is attached to, for pods of `volplane dev --disks`; a path is that of the
+    directory for them.
     """
 
-    def __init__(self, fake: FakeEC2, *, port: int = 0, disks: DiskDirectory | None = None) -> None:
+    def __init__(self, fake: FakeEC2, *, port: int = 0, disks: DiskDirectory | Path | None = None) -> None:
         self.fake = fake
         exchange = Exchange(fake)
+        shown = DiskDirectory(disks) if isinstance(disks, Path) else disks
 
         def answer(request: HttpRequest) -> HttpResponse:
             answered = exchange.answer(request.body.decode("utf-8", "replace"), request.headers)
-            if disks is not None:
-                disks.show(fake.attached())
+            if shown is not None:
+                shown.show(fake.attached())
             return answered
 
         super().__init__(answer, port=port)

@@ -10,7 +10,6 @@ from volplane_aws_ebs.backend import AwsEbsBackend
 from volplane_aws_ebs.testing.fake import FakeEC2
 from volplane_aws_ebs.testing.server import FakeEC2Server
 from volplane_testing.cloud import ServedFake
-from volplane_testing.disks import DiskDirectory
 
 
 @contextmanager
@@ -23,7 +22,7 @@ def serve(*, port: int = 0, disks: Path | None = None, instances: int = 1) -> It
     fake = FakeEC2()
     region, zone = fake.behaviour.region, fake.behaviour.zones[0]
     made = [fake.add_instance(zone).id for _ in range(instances)]
-    with FakeEC2Server(fake, port=port, disks=DiskDirectory(disks) if disks is not None else None) as server:
+    with FakeEC2Server(fake, port=port, disks=disks) as server:
         yield ServedFake(
             url=server.url,
             driver=AwsEbsBackend.default_driver_name,
