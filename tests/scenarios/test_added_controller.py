@@ -18,6 +18,7 @@ from volplane.kube.names import PROVISIONED_BY
 from volplane.process import duties
 
 DRIVER = "fast.example.com"
+QUEUE = "labelled-volumes"
 PACKAGE = Path(__file__).parent / "version_labels" / "__init__.py"
 CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
 
@@ -44,7 +45,7 @@ async def test_it_labels_the_volumes_of_a_driver() -> None:
         await harness.settle()
         (volume,) = await harness.everything("volumes")
         assert volume["metadata"]["labels"][LABEL] == "7"
-        assert b'workqueue_adds_total{name="version-labels"}' in harness.metrics.exposition()
+        assert b'workqueue_adds_total{name="labelled-volumes"}' in harness.metrics.exposition()
 
 
 @pytest.mark.usefixtures("added")
@@ -55,7 +56,7 @@ async def test_explain_gives_its_reasons() -> None:
         await harness.start()
         await harness.settle()
         why = f"driver {DRIVER} cannot say its version"
-        assert harness.plane.reasons()["version-labels"] == {"v": why}
+        assert harness.plane.reasons()[QUEUE] == {"v": why}
         assert f"nothing until something changes: {why}" in harness.plane.explain("volume", "v").next
 
 
@@ -70,13 +71,26 @@ async def test_it_leaves_volumes_of_others_and_odd_versions_alone() -> None:
         volumes = await harness.everything("volumes")
         assert [each["metadata"].get("labels") for each in volumes] == [None, None]
         why = f"the version '7+git' of driver {DRIVER} cannot be a label"
-        assert harness.plane.reasons()["version-labels"] == {"w": why}
+        assert harness.plane.reasons()[QUEUE] == {"w": why}
 
 
-async def test_without_its_name_it_does_not_run(added: Duty) -> None:
+@pytest.mark.usefixtures("added")
+async def test_what_is_gone_waits_for_nothing() -> None:
+    async with Harness(controllers=frozenset({"version-labels"})) as harness:
+        harness.broken = (BrokenDriver(name=DRIVER, backend="disk", error="no such disk"),)
+        await harness.create("volumes", made_by(DRIVER))
+        await harness.start()
+        await harness.settle()
+        await harness.delete("volumes", "v")
+        await harness.settle()
+        assert harness.plane.reasons()[QUEUE] == {}
+
+
+@pytest.mark.usefixtures("added")
+async def test_without_its_name_it_does_not_run() -> None:
     async with Harness(ScriptedBackend(DRIVER)) as harness:
         await harness.start()
-        assert added.option not in harness.plane.reasons()
+        assert QUEUE not in harness.plane.controllers
 
 
 def test_its_name_is_a_value_of_the_option(added: Duty) -> None:

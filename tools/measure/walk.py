@@ -62,6 +62,7 @@ def walk() -> Walk:
             try:
                 claim = await cluster.create_claim("data", storage_class="fast", capacity="1Mi")
                 await cluster.wait_bound(claim)
+                await cluster.settle()  # A deletion before the last write of the claim would be a conflict.
                 await cluster.delete_claim(claim)
                 await cluster.settle()
                 await asyncio.sleep(0)

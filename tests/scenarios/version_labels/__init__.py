@@ -44,11 +44,12 @@ def decide_label(name: str, cluster: ClusterState) -> Action:
 
 
 def _controllers(_role: Role, deps: OperationDeps) -> Iterable[Controller]:
-    cluster, queue = deps.cluster, deps.queue("version-labels")
+    cluster, queue = deps.cluster, deps.queue("labelled-volumes")
 
-    def changed(_old: Volume | None, new: Volume | None) -> None:
-        if new is not None:
-            queue.enqueue(new.name)
+    def changed(old: Volume | None, new: Volume | None) -> None:
+        # A volume that is gone is queued too: the pass that finds nothing ends the reason for which it waited.
+        if (volume := new or old) is not None:
+            queue.enqueue(volume.name)
 
     def subscribe() -> None:
         cluster.volumes.subscribe(changed)
@@ -57,7 +58,7 @@ def _controllers(_role: Role, deps: OperationDeps) -> Iterable[Controller]:
         return (each.name for each in cluster.volumes.values() if each.annotation(PROVISIONED_BY) == name)
 
     yield Controller(
-        queue="version-labels",
+        queue="labelled-volumes",
         cache=cluster.volumes,
         decide=lambda key, _reads: decide_label(key, cluster),
         subscribe=subscribe,
