@@ -1,4 +1,4 @@
-"""The command: `python -m tools.mutants [--base main] [--minutes M] [--anew] [MODULE ...]`.
+"""The command: `python -m tools.mutants [--base main] [--sample N] [--minutes M] [--anew] [MODULE ...]`.
 
 Exit code 0: every change was noticed or is excused. 1: some were not, or the time was over. 2: usage.
 """
@@ -6,6 +6,7 @@ Exit code 0: every change was noticed or is excused. 1: some were not, or the ti
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
 from collections import Counter
@@ -26,13 +27,19 @@ KEPT: Final = ROOT / "build" / "mutants"
 EXCUSED: Final = Path(__file__).with_name("excused.toml")
 SAVED_EVERY: Final = 5.0
 """Seconds."""
-DUTIES: Final = ("binding", "expand", "roles", "intents", "operations", "protection", "provision", "reclaim")
-"""Packages of the core in which changes are judged: what decides and what destroys."""
-JUDGED: Final = (
-    *(f"core/volplane/{duty}/" for duty in (*DUTIES, "attach")),
-    "core/volplane/requests.py",
+PACKAGES: Final = (
+    *("attach", "binding", "expand", "intents", "leaks", "operations", "placement", "protection", "provision"),
+    *("reclaim", "roles", "state"),
 )
-ROOMS: Final = (*DUTIES, "attach", "state", "drivers", "leaks")
+"""Packages of the core in which changes are judged: what decides and what destroys."""
+MODULES: Final = (
+    *("controller/actions.py", "controller/leader.py", "controller/runner.py", "controller/workqueue.py"),
+    *("kube/answers.py", "kube/cache.py", "kube/client.py", "kube/reflector.py", "kube/http/"),
+    *("process/control_plane.py", "process/process.py", "requests.py"),
+)
+"""And what keeps a process from deciding on the wrong state, or from acting at the wrong time."""
+JUDGED: Final = tuple(f"core/volplane/{name}" for name in (*(f"{package}/" for package in PACKAGES), *MODULES))
+ROOMS: Final = (*PACKAGES, "drivers", "kube", "process")
 TESTS: Final = (
     "tests/scenarios",
     "tests/unit/controller",
@@ -82,6 +89,8 @@ def main(arguments: list[str]) -> int:
     try:
         tally = Tally(verdicts, excused_variants(EXCUSED))
         variants = list(_chosen(given.modules, given.base))
+        if given.sample is not None and given.sample < len(variants):
+            variants = random.Random(given.seed).sample(variants, given.sample)
     except (OSError, ValueError) as error:
         print(f"mutants: {error}", file=sys.stderr)
         return 2
@@ -114,8 +123,12 @@ def _judge(variants: list[Variant], tally: Tally, verdicts: Verdicts, limits: Li
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make mutants MUTANTS_ARGS=...", description=__doc__)
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help="files to judge whole; default: the changed lines")
+    parser.add_argument(
+        "modules", nargs="*", metavar="MODULE", help="files or packages to judge whole; default: the changed lines"
+    )
     parser.add_argument("--base", default="main", help="changed since this commit, default main")
+    parser.add_argument("--sample", type=int, metavar="N", help="judge so many of the changes, drawn by chance")
+    parser.add_argument("--seed", type=int, default=0, help="of that chance, default 0")
     parser.add_argument("--minutes", type=float, default=60.0, help="stop after so many; the next run goes on")
     parser.add_argument("--seconds", type=float, default=10.0, help="that tests may take for one change, default 10")
     parser.add_argument("--tests", action="append", metavar="PATH", help="let only these judge; may be repeated")
@@ -132,17 +145,19 @@ def _judged_modules() -> Iterator[str]:
 
 
 def _chosen(modules: list[str], base: str) -> Iterator[Variant]:
-    """Raises ValueError for a module that is not judged, OSError for one that does not exist."""
-    judged = set(_judged_modules())
+    """Raises ValueError for what is no judged module, and no package that has one."""
+    judged = list(_judged_modules())
     if not modules:
         for path, lines in sorted(changed_lines(ROOT, base).items()):
             if path in judged:
                 yield from variants_of(ROOT, path, lines)
     for module in modules:
-        path = Path(module).resolve().relative_to(ROOT).as_posix()
-        if path not in judged:
+        path = Path(module).resolve().relative_to(ROOT)
+        inside = [each for each in judged if Path(each).is_relative_to(path)]
+        if not inside:
             raise ValueError(f"{module} is not judged; it would have to be a module of {', '.join(JUDGED)}")
-        yield from variants_of(ROOT, path)
+        for each in inside:
+            yield from variants_of(ROOT, each)
 
 
 if __name__ == "__main__":
