@@ -7,11 +7,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
 
-from volplane import BackendError, Parameter, ParameterKind, ParameterSchema, hookimpl, redacted
+from volplane import BackendError, Param, ParameterSchema, hookimpl, read_parameters, redacted
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +20,16 @@ LOGGED: Final = (
     *("provision", "delete", "find", "recycle", "attach", "detach", "expand", "modify", "adopt"),
     *("create_snapshot", "delete_snapshot"),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Where calls are logged, and which."""
+
+    path: Annotated[str, Param("File that the lines are appended to.")]
+    hooks: Annotated[
+        tuple[str, ...], Param("Hooks to log; those that only ask are not in the default.", choices=LOGGED)
+    ] = LOGGED
 
 
 class CallLog:
@@ -29,18 +40,7 @@ class CallLog:
     a warning is logged once and the call goes on. The file is opened for every line, so it may be rotated.
     """
 
-    options_schema: ClassVar[ParameterSchema] = ParameterSchema(
-        parameters=(
-            Parameter(name="path", doc="File that the lines are appended to.", required=True),
-            Parameter(
-                name="hooks",
-                doc="Hooks to log; those that only ask are not in the default.",
-                kind=ParameterKind.STRINGS,
-                choices=LOGGED,
-                default=LOGGED,
-            ),
-        )
-    )
+    options_schema: ClassVar[ParameterSchema] = ParameterSchema.of(Options)
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class CallLog:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._path = Path(options["path"])
-        self.hooks = frozenset(options["hooks"])
+        given = read_parameters(Options, options)
+        self._path, self.hooks = Path(given.path), frozenset(given.hooks)
         self._now = now
         self.monotonic = monotonic
         self._lock = threading.Lock()

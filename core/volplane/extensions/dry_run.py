@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, ClassVar, Final
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Final
 
-from volplane import Declined, Parameter, ParameterKind, ParameterSchema, ProvisionRequest, hookimpl
+from volplane import Declined, Param, ParameterSchema, ProvisionRequest, hookimpl, read_parameters
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How often a plan is reported."""
+
+    retry_after: Annotated[float, Param("How long until the plan is reported again.", name="retryAfter", minimum=1)] = (
+        600.0
+    )
 
 
 class DryRun:
@@ -17,20 +27,10 @@ class DryRun:
     `find`, `owns`, `list_assets`, `probe` and other reading hooks are called, so matching and the leak check work.
     """
 
-    options_schema: ClassVar[ParameterSchema] = ParameterSchema(
-        parameters=(
-            Parameter(
-                name="retryAfter",
-                doc="How long until the plan is reported again.",
-                kind=ParameterKind.DURATION,
-                minimum=1,
-                default=600.0,
-            ),
-        )
-    )
+    options_schema: ClassVar[ParameterSchema] = ParameterSchema.of(Options)
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self._retry_after: float = options["retryAfter"]
+        self._retry_after = read_parameters(Options, options).retry_after
 
     def decline(self, request: Any, plan: str) -> None:
         """Raise Declined with the plan."""

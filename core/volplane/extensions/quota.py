@@ -6,8 +6,9 @@ import json
 import os
 import threading
 from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from volplane import (
     Absent,
@@ -18,15 +19,30 @@ from volplane import (
     Done,
     ExpandRequest,
     FindRequest,
-    Parameter,
+    Param,
     ParameterKind,
     ParameterSchema,
     ProvisionRequest,
     Unavailable,
     hookimpl,
+    read_parameters,
 )
 from volplane.errors import ConfigurationError
 from volplane.kube.quantity import format_bytes, parse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Limits of namespaces, and where assets are recorded."""
+
+    ledger: Annotated[str, Param("File that records the assets; its directory must exist.")]
+    limits: Annotated[Mapping[str, str], Param("Namespace and size.")] = field(default_factory=dict)
+    default: Annotated[
+        int | None, Param("For every other namespace; without it they have no limit.", kind=ParameterKind.SIZE)
+    ] = None
+    retry_after: Annotated[
+        float, Param("How long until a declined claim is tried again.", name="retryAfter", minimum=1)
+    ] = 60.0
 
 
 class Quota:
@@ -38,30 +54,14 @@ class Quota:
     made before the extension was enabled, and recycled volumes, do not count.
     """
 
-    options_schema: ClassVar[ParameterSchema] = ParameterSchema(
-        parameters=(
-            Parameter(name="ledger", doc="File that records the assets; its directory must exist.", required=True),
-            Parameter(name="limits", doc="Namespace and size.", kind=ParameterKind.MAPPING, default={}),
-            Parameter(
-                name="default", doc="For every other namespace; without it they have no limit.", kind=ParameterKind.SIZE
-            ),
-            Parameter(
-                name="retryAfter",
-                doc="How long until a declined claim is tried again.",
-                kind=ParameterKind.DURATION,
-                minimum=1,
-                default=60.0,
-            ),
-        )
-    )
+    options_schema: ClassVar[ParameterSchema] = ParameterSchema.of(Options)
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         """Read the ledger. Raises ConfigurationError for a limit that is no size, or a ledger that cannot be read."""
-        self._path = Path(options["ledger"])
-        self._default: int | None = options["default"]
-        self._retry_after: float = options["retryAfter"]
+        self._options = read_parameters(Options, options)
+        self._path = Path(self._options.ledger)
         self._limits: dict[str, int] = {}
-        for namespace, text in options["limits"].items():
+        for namespace, text in self._options.limits.items():
             try:
                 self._limits[namespace] = parse(text).as_bytes()
             except ValueError:
@@ -124,11 +124,11 @@ class Quota:
             known = self._ledger.get(name)
             if known is not None and known[1] >= size:
                 return False
-            limit = self._limits.get(namespace, self._default)
+            limit = self._limits.get(namespace, self._options.default)
             used = sum(taken for other, (owner, taken) in self._ledger.items() if owner == namespace and other != name)
             if limit is not None and used + size > limit:
                 state = f"namespace {namespace} has {format_bytes(used)} of its {format_bytes(limit)}"
-                raise Declined(f"{state}; {format_bytes(size)} more do not fit", retry_after=self._retry_after)
+                raise Declined(f"{state}; {format_bytes(size)} more do not fit", retry_after=self._options.retry_after)
             self._save({**self._ledger, name: (namespace, size)})
             return known is None
 
