@@ -271,7 +271,7 @@ class ApiConflict(ApiError):
 
 
 class ApiNotFound(ApiError):
-    """404: the object, its namespace or the resource does not exist."""
+    """404 with a Status that names the object, or its namespace: it does not exist."""
 
 
 class ApiGone(ApiError):
@@ -279,4 +279,4 @@ class ApiGone(ApiError):
 
 
 class ApiUnavailable(ApiError):
-    """No usable answer (401, 429, 5xx, connection lost, deadline). A write may or may not have happened."""
+    """No usable answer (401, 404 of a proxy, 429, 5xx, connection lost, deadline). A write may have happened or not."""

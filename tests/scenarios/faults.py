@@ -120,4 +120,4 @@ def _after(act: Callable[[Call], bool]) -> Behaviour:
 
 
 async def _absent(call: ApiCall, _ask: Ask) -> Response:
-    return refusal(404, f"{call.name} not found")
+    return refusal(404, f"{call.name} not found", kind=call.resource, name=call.name)

@@ -19,7 +19,6 @@ from volplane.controller.actions import Queue, Run
 from volplane.errors import AttachedElsewhere, BackendError, OperationError
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import node_identity
-from volplane.kube.kinds import ATTACHMENTS
 from volplane.kube.objects import Node, Volume, VolumeAttachment
 from volplane.operations import Work
 from volplane.requests import AttachRequest, DetachRequest
@@ -129,11 +128,9 @@ class DetachOperation(_AttachmentOperation):
         given = record.state if record.hook == self.hook else None
 
         async def detach() -> None:
-            live = await deps.client.find(ATTACHMENTS, run.key)
+            live = await deps.client.refresh(cluster.attachments, run.key)
             if live is None:
-                cluster.attachments.observe_deleted(run.key, run.uid)
                 return  # It was removed by hand: nothing shows any more whether this may be detached.
-            cluster.attachments.observe(live)
             # A later attachment of this name may be in use: only the one that is being deleted is detached.
             if live.uid != run.uid or not live.terminating:
                 raise deps.not_justified()

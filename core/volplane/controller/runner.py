@@ -372,17 +372,7 @@ class Steps:
     async def refresh(self, kind: Kind[Any], key: str) -> KubeObject | None:
         """Read live into the cache; None if the object does not exist."""
         cache = self._cache_of(kind)
-        before = None if cache is None else cache.get(key)
-        try:
-            live: KubeObject = await self.client.get(kind, key)
-        except ApiNotFound:
-            # What the cache held before the server answered is gone; what came into it meanwhile is newer than this.
-            if cache is not None and before is not None:
-                cache.observe_deleted(key, before.uid)
-            return None
-        if cache is not None:
-            cache.observe(live)
-        return live
+        return await (self.client.find(kind, key) if cache is None else self.client.refresh(cache, key))
 
     def _cache_of(self, kind: Kind[Any]) -> Cache[Any] | None:
         cache = self.caches.get(kind.plural)

@@ -25,10 +25,9 @@ from volplane.intents.ownership import volume_elsewhere
 from volplane.intents.record import can_never_be_bound, has_newer_intent, holds_asset, presumed_intent
 from volplane.intents.requests import asset_identity, context_of, owner_of_claim, provision_request
 from volplane.kube import names
-from volplane.kube.cache import Cache
 from volplane.kube.client import Client
-from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES, Kind
-from volplane.kube.objects import Claim, KubeObject, StorageClass, Volume
+from volplane.kube.kinds import CLAIMS
+from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.operations import Again, OperationRegistry, Work
 from volplane.requests import Context, DeleteRequest, FindRequest, HookRequest
 from volplane.state.cluster_state import ClusterState, NodePlaces
@@ -42,7 +41,6 @@ _MOMENT = 0.25
 
 R = TypeVar("R")
 T = TypeVar("T")
-ObjectT = TypeVar("ObjectT", bound=KubeObject)
 
 
 class HookCaller(Protocol):
@@ -102,18 +100,11 @@ class OperationDeps:
 
     async def live_volume(self, name: str) -> Volume | None:
         """Return the volume as the server has it now, and put it into the cache."""
-        return await self.live(VOLUMES, self.cluster.volumes, name)
+        return await self.client.refresh(self.cluster.volumes, name)
 
     async def live_claim(self, key: str) -> Claim | None:
         """Return the claim as the server has it now, and put it into the cache."""
-        return await self.live(CLAIMS, self.cluster.claims, key)
-
-    async def live(self, kind: Kind[ObjectT], cache: Cache[ObjectT], key: str) -> ObjectT | None:
-        """Return an object as the server has it now, and put it into the cache."""
-        live = await self.client.find(kind, key)
-        if live is not None:
-            cache.observe(live)
-        return live
+        return await self.client.refresh(self.cluster.claims, key)
 
     async def released_volume(
         self, volume: Volume, *, writes_phase: bool, answered: float = -math.inf
@@ -127,7 +118,6 @@ class OperationDeps:
         if live is None or live.uid != volume.uid or self.cluster.monotonic() - answered > _MOMENT:
             live = await self.live_volume(volume.name)
         if live is None:
-            self.cluster.volumes.observe_deleted(volume.key, volume.uid)
             return None
         reference = live.spec.claim_ref
         # Another volume has its name now, or its asset is of another process.
@@ -250,7 +240,7 @@ class DiscardOperation:
     async def _still_wanted(self, live: Claim, driver: DriverView) -> bool:
         if live.terminating:
             return False
-        storage_class = await self.deps.live(STORAGE_CLASSES, self.deps.cluster.classes, class_of_claim(live) or "")
+        storage_class = await self.deps.client.refresh(self.deps.cluster.classes, class_of_claim(live) or "")
         return storage_class is None or storage_class.provisioner == driver.name
 
     async def _asset_of(

@@ -79,6 +79,8 @@ class _Cause(Fields):
 
 
 class _Details(Fields):
+    kind: str = ""
+    name: str = ""
     causes: list[_Cause] | None = None
     retry_after_seconds: float | None = None
 
@@ -94,7 +96,7 @@ _STATUS: Final = msgspec.json.Decoder(_Status)
 _PLAIN_EVENT: Final = msgspec.json.Decoder(_Typed[msgspec.Raw])
 _CLASSES: Final[Mapping[int, type[ApiError]]] = {
     401: ApiUnavailable,  # credentials rotate, or what checks them restarts: the same call is accepted a moment later
-    404: ApiNotFound,
+    404: ApiUnavailable,  # unless it names the object: see `error_from`
     409: ApiConflict,
     410: ApiGone,
     429: ApiUnavailable,
@@ -193,9 +195,10 @@ def _read_odd(kind: Kind[T], line: bytes, report: Report) -> Change[T]:
 
 
 def error_from(code: int, headers: Mapping[str, str], body: bytes, *, call: str) -> ApiError:
-    """Return the error for an answer that is not a success.
+    """Return the error for an answer that is not a success. call: method and path.
 
-    call: method and path, for the message where the body has none.
+    A 404 is ApiNotFound only where the Status names an object of the path: that one, or its namespace. Any other may
+    come from a proxy or a load balancer before the server, and says nothing of the object.
     """
     try:
         status = _STATUS.decode(body)
@@ -209,6 +212,8 @@ def error_from(code: int, headers: Mapping[str, str], body: bytes, *, call: str)
         meaning = 0
     elif any(cause.reason == "ResourceVersionTooLarge" for cause in details.causes or ()):
         meaning = 410  # a version that the server has not reached or never had: it needs a new list too
+    elif code == 404 and details.kind and details.name and f"/{details.kind}/{details.name}/" in f"{call}/":
+        return ApiNotFound(message, status=code, reason=status.reason)
     # Seconds in the body or the header (RFC 9110, 10.2.3, no dates).
     asked = details.retry_after_seconds
     if not asked:

@@ -93,7 +93,7 @@ class Cache(Generic[T]):
         if current is not None and version <= current.version:
             return False
         # A late answer must not bring back what is gone.
-        known, for_good, _ = self._tombstones.get(obj.uid, _NO_TOMBSTONE)
+        known, for_good, _ = self._tombstone(obj.uid)
         if for_good or version <= known:
             return False
         if current is not None and current.uid != obj.uid:
@@ -147,7 +147,7 @@ class Cache(Generic[T]):
         cached = self._objects.get(listed.key)
         if cached is not None and listed.version < cached.version <= version:
             return True
-        known, for_good, until = self._tombstones.get(listed.uid, _NO_TOMBSTONE)
+        known, for_good, until = self._tombstone(listed.uid)
         return listed.version <= known <= version or (for_good and until - self._remember < begun)
 
     def gone(self, uid: str) -> bool:
@@ -156,7 +156,7 @@ class Cache(Generic[T]):
         Confirmations are answers to live reads and writes, and deletions in a watch without selector. They are kept for
         some minutes. A uid is never used again.
         """
-        return self._tombstones.get(uid, _NO_TOMBSTONE)[1]
+        return self._tombstone(uid)[1]
 
     def clear(self) -> None:
         """Empty the cache: the server was replaced or restored. Listeners are called with a deletion of each object."""
@@ -184,12 +184,13 @@ class Cache(Generic[T]):
             except Exception:  # noqa: BLE001 -- an error of one listener must not keep a change from the others
                 _LOG.exception("a listener of %s failed on %s", self.kind.plural, (new or old or KubeObject()).key)
 
+    def _tombstone(self, uid: str) -> tuple[int, bool, float]:
+        found = self._tombstones.get(uid)
+        return _NO_TOMBSTONE if found is None or found[2] <= _now() else found
+
     def _bury(self, uid: str, version: int | None, *, for_good: bool) -> None:
         """Remember a deletion for some time."""
-        try:
-            now = asyncio.get_running_loop().time()
-        except RuntimeError:  # tables of decisions build caches too, outside of a loop
-            now = time.monotonic()
+        now = _now()
         while self._expiry and self._expiry[0][0] <= now:
             until, expired = self._expiry.popleft()
             if self._tombstones.get(expired, _NO_TOMBSTONE)[2] == until:
@@ -201,6 +202,13 @@ class Cache(Generic[T]):
 
 
 _NO_TOMBSTONE = (-1, False, 0.0)
+
+
+def _now() -> float:
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:  # tables of decisions build caches too, outside of a loop
+        return time.monotonic()
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ import msgspec
 from volplane._delays import CIRCUIT_OPEN
 from volplane.errors import ApiError, ApiGone, ApiNotFound, ApiUnavailable
 from volplane.kube.answers import Change, Listing, Page, changes, decoded, decoder_of, error_from, read_object
+from volplane.kube.cache import Cache
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
 from volplane.kube.transport import ApiMetrics, Request, Transport
@@ -37,6 +38,9 @@ _BUSY: Final = 4
 """Writes in flight from which on calls of low priority wait."""
 _LOW_PRIORITY_AT_ONCE: Final = 2
 _LONGEST_LOW_PRIORITY_WAIT: Final = 5.0
+_OF_ONE_CALL: Final = frozenset({"InternalError", "TooManyRequests"})
+"""Reasons of a Status that say nothing of other calls: a webhook failed, or EventRateLimit refuses an event. A server
+that is overloaded answers with a text alone (source: `tooManyRequests` of apiserver's filters)."""
 _TICK: Final = 0.001
 _LATE: Final = 2.0
 """Seconds by which a timer rings late only where the process was stopped: then what was decided before may be over."""
@@ -100,6 +104,29 @@ class Client:
             return await self.get(kind, key, seconds=seconds)
         except ApiNotFound:
             return None
+
+    async def refresh(self, cache: Cache[T], key: str) -> T | None:
+        """Read an object from the server into the cache; None if it is gone.
+
+        Of an object that the watch still has one answer does not prove that: it may be that of another server. A list
+        has to agree. Raises ApiUnavailable if that knows less than the watch.
+        """
+        try:
+            live = await self.get(cache.kind, key)
+        except ApiNotFound:
+            if (cached := cache.get(key)) is None:
+                return None
+            namespace, _, name = key.rpartition("/")
+            listing = await self.list(cache.kind, namespace=namespace, field_selector=f"metadata.name={name}")
+            if listing.unreadable or listing.version < cached.version:
+                text = f"{cache.kind.plural} {key}: the server's answers contradict each other; is it always the same?"
+                raise ApiUnavailable(text, status=404) from None
+            if not listing.items:
+                cache.observe_deleted(key, cached.uid, listing.version)
+                return None
+            live = listing.items[0]
+        cache.observe(live)
+        return live
 
     async def list(
         self, kind: Kind[T], *, namespace: str = "", label_selector: str = "", field_selector: str = ""
@@ -314,7 +341,7 @@ class Client:
         if 200 <= code < 300:
             return answer.body
         refused = error_from(code, answer.headers, answer.body, call=f"{method} {path}")
-        if isinstance(refused, ApiUnavailable):
+        if isinstance(refused, ApiUnavailable) and refused.reason not in _OF_ONE_CALL:
             self._breaker.record_failure(refused.retry_after)
         elif refused.reason:  # an answer without a reason may come from a proxy, or be cut off
             self._breaker.record_success()
@@ -334,7 +361,7 @@ class Client:
         body = await self._send("list", kind.plural, path, query=query)
         try:
             page = decoded(decoder_of(Page).decode, body)
-            version = int(page.metadata.resource_version or 0)
+            version = int(page.metadata.resource_version)
         except ValueError as error:
             self._breaker.record_failure()
             raise ApiUnavailable(f"the list of {path} could not be read: {error}", status=200) from error
@@ -433,7 +460,10 @@ class CircuitBreaker:
             self._closed.set()
 
     def record_failure(self, retry_after: float | None = None) -> None:
-        """Record a call without one: no connection, 429 or 5xx. retry_after: the seconds the server asked for."""
+        """Record a call without one: no connection, 404 of a proxy, 429 or 5xx, but for what is `_OF_ONE_CALL`.
+
+        retry_after: the seconds the server asked for.
+        """
         self._failures += 1
         if self._failures < CIRCUIT_OPEN.threshold:
             return

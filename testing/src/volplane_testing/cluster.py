@@ -79,7 +79,8 @@ class Cluster:
             limits=limits or {},
             scrubber=scrubber or ScrubberSettings(),
         )
-        self._script = FaultScript()
+        self.script = FaultScript()
+        """What happens to the requests of the controllers, for what `fail` and `delay` cannot say."""
         self._newest: dict[str, int] = {}
         self._changed: asyncio.Event
         self.server: ApiServer
@@ -265,15 +266,15 @@ class Cluster:
         after: the server has acted by then: the answer is lost, not the request.
         """
         lost = answer_lost if after else unanswered
-        self._script.add(requests(verb, resource), refuse(status, after=after) if status else lost, times=times)
+        self.script.add(requests(verb, resource), refuse(status, after=after) if status else lost, times=times)
 
     def heal(self) -> None:
         """End all faults of the API server that are left to happen."""
-        self._script.faults.clear()
+        self.script.faults.clear()
 
     def delay(self, verb: str, resource: str, seconds: float, times: int = 1) -> None:
         """Delay the next `times` requests of the controllers by so many seconds."""
-        self._script.add(requests(verb, resource), delay(seconds), times=times)
+        self.script.add(requests(verb, resource), delay(seconds), times=times)
 
     def drop_watches(self) -> None:
         """End every watch, as a restarted or overloaded server does."""
@@ -286,12 +287,12 @@ class Cluster:
     @property
     def requests(self) -> Sequence[ApiCall]:
         """The requests of the controllers so far."""
-        return tuple(self._script.requests)
+        return tuple(self.script.requests)
 
     # --- internals -----------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        transport = FaultTransport(InProcessTransport(self.server), self._script)
+        transport = FaultTransport(InProcessTransport(self.server), self.script)
         self.controllers = Controllers(self._spec, self.server, transport, self._random)
         await self.controllers.start()
         for plural, cache in self.controllers.plane.caches.items():

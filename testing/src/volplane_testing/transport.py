@@ -35,6 +35,7 @@ __all__ = [
     "WrappedLines",
     "answer_lost",
     "delay",
+    "page_of_proxy",
     "refusal",
     "refuse",
     "requests",
@@ -153,14 +154,26 @@ def requests(verb: str = "*", resource: str = "*", name: str = "*") -> Callable[
     return matches
 
 
-def refusal(status: int, message: str, *, reason: str = "", headers: Mapping[str, str] | None = None) -> Response:
-    """Return the answer with which an API server refuses. reason: "" = the usual one of the status."""
+def refusal(
+    status: int,
+    message: str,
+    *,
+    reason: str = "",
+    headers: Mapping[str, str] | None = None,
+    kind: str = "",
+    name: str = "",
+) -> Response:
+    """Return the answer with which an API server refuses. reason: "" = the usual one of the status.
+
+    kind, name: what the refusal is about (plural, and the object's name); a 404 without them is not about an object.
+    """
     body = {
         "kind": "Status",
         "apiVersion": "v1",
         "status": "Failure",
         "reason": reason or _REASONS.get(status, HTTPStatus(status).phrase.replace(" ", "")),
         "message": message,
+        "details": {"kind": kind, "name": name},
         "code": status,
     }
     return Response(status, dict(headers or {}), json.dumps(body).encode())
@@ -172,7 +185,18 @@ def refuse(status: int, message: str = "", *, reason: str = "", after: bool = Fa
     async def behaviour(call: ApiCall, ask: Ask) -> Response:
         if after:
             await ask()
-        return refusal(status, message or f"{call.verb} {call.resource} was made to fail", reason=reason)
+        told = message or f"{call.verb} {call.resource} was made to fail"
+        return refusal(status, told, reason=reason, kind=call.resource.partition("/")[0], name=call.name)
+
+    return behaviour
+
+
+def page_of_proxy(status: int) -> Behaviour:
+    """Answer as a proxy or load balancer that does not reach the server: with a page, which is no Status."""
+    answer = Response(status, {"content-type": "text/plain"}, f"{status} {HTTPStatus(status).phrase}\n".encode())
+
+    async def behaviour(_call: ApiCall, _ask: Ask) -> Response:
+        return answer
 
     return behaviour
 

@@ -12,6 +12,7 @@ from volplane.kube.cache import Cache
 from volplane.kube.kinds import PODS, VOLUMES
 from volplane.kube.objects import Volume
 from volplane.kube.transport import Response
+from volplane_testing.transport import refusal
 
 
 async def test_steps_follow_each_other_until_done_on_the_answers_alone(wire: Callable[[], Any]) -> None:
@@ -353,7 +354,7 @@ async def test_an_absence_read_late_does_not_remove_what_appeared_meanwhile(wire
             if method != "GET":
                 return None
             world.cache.observe(newer)
-            return Response(404, {}, b'{"message":"not found","reason":"NotFound"}')
+            return refusal(404, "not found", kind="persistentvolumes", name="a")
 
         world.wire.before = appear
         world.runner.enqueue("a")

@@ -109,6 +109,18 @@ def test_another_uid_under_the_same_name_is_a_deletion_and_a_new_object(cache: C
     assert "a" in cache
 
 
+async def test_a_tombstone_ends_with_its_time_though_nothing_else_is_deleted() -> None:
+    cache = Cache(VOLUMES, remember=300)
+    cache.observe(volume("a", 9))
+    cache.observe_deleted("a", "uid-a")
+    await asyncio.sleep(299)
+    assert cache.gone("uid-a")
+    assert not cache.observe(volume("a", 15))
+    await asyncio.sleep(2)
+    assert not cache.gone("uid-a")
+    assert cache.observe(volume("a", 15))
+
+
 async def test_a_tombstone_outlives_the_longest_call_and_then_goes() -> None:
     cache = Cache(VOLUMES, remember=60)
     cache.observe_deleted("a", "uid-a", 12)

@@ -12,6 +12,7 @@ from volplane.errors import ApiError, ApiUnavailable
 from volplane.kube.client import CircuitBreaker, Client
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.transport import Response
+from volplane_testing.transport import refusal
 
 
 def body(name: str) -> dict[str, Any]:
@@ -45,7 +46,8 @@ OUTAGES = {
     "no connection": lost,
     "500": answering(500, b"oh"),
     "503": answering(503),
-    "429": answering(429, retry_after="1"),
+    "429": answering(429, b"Too many requests, please try again later.", retry_after="1"),
+    "404 of a proxy": answering(404, b"404 page not found"),
     "half an answer": answering(200, b'{"kind":"PersistentVolume","metad'),
     "a page of a proxy": answering(200, b"<html>welcome</html>"),
 }
@@ -103,6 +105,26 @@ async def test_a_few_failures_of_one_object_do_not_hold_up_the_others(wire: Call
         with pytest.raises(ApiUnavailable):
             await line.client.get(VOLUMES, "poisoned")
         await line.client.get(VOLUMES, "v")
+    assert asyncio.get_running_loop().time() < 1.0
+
+
+OF_ONE_CALL = {
+    "a webhook that fails": refusal(500, 'Internal error occurred: failed calling webhook "x.example.com": refused'),
+    "a limit on events": refusal(429, "limit reached on type Namespace for key default"),
+}
+
+
+@pytest.mark.parametrize("answer", OF_ONE_CALL.values(), ids=OF_ONE_CALL.keys())
+async def test_what_is_refused_to_one_namespace_does_not_hold_up_the_others(
+    wire: Callable[[], Any], answer: Response
+) -> None:
+    line = wire()
+    await line.client.create(VOLUMES, body("v"))
+    line.before = lambda _method, path: answer if path.endswith("/refused") else None
+    for _ in range(100):
+        with pytest.raises(ApiUnavailable):
+            await line.client.get(VOLUMES, "refused")
+    await line.client.get(VOLUMES, "v")
     assert asyncio.get_running_loop().time() < 1.0
 
 
