@@ -16,6 +16,11 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # the tests start. None of them talks to a server that one of these authorities vouches for.
 os.environ["SSL_CERT_FILE"] = os.devnull
 
+# Nor is any of them behind the proxy of this machine.
+for _variable in ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"):
+    os.environ.pop(_variable, None)
+    os.environ.pop(_variable.lower(), None)
+
 
 @pytest.fixture(scope="session")
 def repository() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.real_time
 PLUGIN = "client.authentication.k8s.io/v1"
 
 
-def kubeconfig(directory: Path, user: dict[str, Any], url: str = "http://127.0.0.1:1", **cluster: Any) -> Path:
+def kubeconfig(directory: Path, user: dict[str, Any], url: str = "https://127.0.0.1:1", **cluster: Any) -> Path:
     path = directory / "kubeconfig"
     text = {
         "apiVersion": "v1",
@@ -279,7 +280,70 @@ async def test_a_plugin_is_told_about_the_cluster_if_it_asks(tmp_path: Path) -> 
     user["exec"]["provideClusterInfo"] = True
     async with connected(kubeconfig(tmp_path, user)):
         spec = json.loads((tmp_path / "told").read_text())["spec"]
-    assert spec == {"interactive": False, "cluster": {"server": "http://127.0.0.1:1"}}
+    assert spec == {"interactive": False, "cluster": {"server": "https://127.0.0.1:1"}}
+
+
+# --- what is sent ---------------------------------------------------------------------------------------------------
+
+
+async def heads(tmp_path: Path, user: dict[str, Any]) -> list[str]:
+    """The lines before the body of a request to a server without TLS."""
+    got: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        got.extend((await reader.readuntil(b"\r\n\r\n")).decode().splitlines())
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with (
+        server,
+        connected(kubeconfig(tmp_path, user, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")) as c,
+    ):
+        await c.raw("/version")
+    return got
+
+
+async def test_whom_the_user_acts_as_is_told_with_every_request(tmp_path: Path) -> None:
+    """As `kubectl --as` does: without it everything is done with the rights of the user."""
+    acting = {
+        "as": "system:serviceaccount:ops:jürgen",
+        "as-uid": "17",
+        "as-groups": ["viewers", "ops"],
+        "as-user-extra": {"example.com/scopes": ["view", "list"]},
+    }
+    assert [line for line in await heads(tmp_path, acting) if "mpersonate" in line] == [
+        "impersonate-User: system:serviceaccount:ops:jürgen",
+        "impersonate-Uid: 17",
+        "impersonate-Group: viewers",
+        "impersonate-Group: ops",
+        "impersonate-Extra-example.com%2Fscopes: view",
+        "impersonate-Extra-example.com%2Fscopes: list",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["token", "tokenFile", "exec"])
+async def test_nothing_secret_is_sent_to_a_server_without_tls(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "token").write_text("S3CRET")
+    user = {
+        "token": {"token": "S3CRET"},
+        "tokenFile": {"tokenFile": str(tmp_path / "token")},
+        "exec": program(tmp_path, f"touch {tmp_path}/asked; cat {tmp_path}/credential"),
+    }[kind]
+    assert not [line for line in await heads(tmp_path, user) if "authorization" in line.lower() or "S3CRET" in line]
+    assert "S3CRET" not in caplog.text
+    if kind == "exec":
+        assert not (tmp_path / "asked").exists()
+    else:
+        assert "has no TLS: the token is not sent there" in caplog.text
+
+
+async def test_a_password_of_a_proxy_is_not_told(tmp_path: Path) -> None:
+    told = await refusal(kubeconfig(tmp_path, {"token": "a"}, **{"proxy-url": "socks5://me:S3CRET@127.0.0.1:1080"}))
+    assert "the proxy-url of the kubeconfig is 'socks5://127.0.0.1:1080'" in told
 
 
 async def test_a_proxy_of_another_kind_is_refused_at_once(tmp_path: Path) -> None:
@@ -300,13 +364,19 @@ async def test_a_proxy_of_another_kind_is_refused_at_once(tmp_path: Path) -> Non
         ("{user: {exec: {command: x, apiVersion: v1, args: 7}}}", "users[0].user.exec.args is a number"),
         ("{user: {exec: {command: x, apiVersion: v1, env: [x]}}}", "env is not a list of mappings with name and value"),
         ("{user: {exec: /bin/x}}", "users[0].user.exec is text, expected a mapping"),
+        ("{user: {as: 7}}", "as is a number, expected text"),
+        ("{user: {as: x, as-groups: admins}}", "as-groups is text, expected a list"),
+        ("{user: {as: x, as-groups: [7]}}", "as-groups is a number, expected text"),
+        ("{user: {as: x, as-user-extra: {scopes: view}}}", "as-user-extra.scopes is text, expected a list"),
+        ('{user: {as: "a\\r\\nb"}}', "as is 'a\\r\\nb', expected text without line breaks"),
+        ("{user: {as-groups: [admins]}}", "as-uid, as-groups and as-user-extra need `as`, the user to act as"),
     ],
 )
 async def test_a_file_of_another_shape_is_said_by_its_key(tmp_path: Path, text: str, said: str) -> None:
     given = yaml.safe_load(text)
     if isinstance(given, dict) and not set(given) - {"server", "user"}:
         names = {"cluster": "a", "user": "a"}
-        cluster = {"server": given.get("server", "http://127.0.0.1:1")}
+        cluster = {"server": given.get("server", "https://127.0.0.1:1")}
         given = {
             "current-context": "a",
             "contexts": [{"name": "a", "context": names}],

@@ -348,14 +348,77 @@ async def test_a_stream_that_nobody_reads_is_not_kept_in_memory(tmp_path: Path) 
         assert len([line async for line in stream]) == 1000
 
 
+async def test_a_stream_that_is_left_unread_leaves_a_connection_that_reads(tmp_path: Path) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for told in (b"x" * 1_100_000, b"{}"):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(told) + told)
+            await writer.drain()
+
+    async with listening(serve) as url, transport_to(tmp_path, url) as transport:
+        async with transport.stream(Request(path="/x", seconds=5.0)):
+            await asyncio.sleep(0.05)
+        async with transport.stream(Request(path="/x", seconds=1.0)) as stream:
+            assert [line async for line in stream] == [b"{}"]
+
+
+async def test_requests_wait_neither_for_watches_nor_those_about_a_lease_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_connection, "_OPEN_MORE_AFTER", 60.0)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            if b"/held" in head:
+                await reader.read()
+            watched = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+            writer.write(watched if b"/watch" in head else OK)
+
+    async with listening(serve) as url, transport_to(tmp_path, url) as transport, contextlib.AsyncExitStack() as stack:
+        for _ in range(9):
+            await stack.enter_async_context(transport.stream(Request(path="/watch", seconds=5.0)))
+        held = [asyncio.create_task(ask(transport, path="/held")) for _ in range(7)]
+        assert (await ask(transport, seconds=1.0)).status == 200
+        held.append(asyncio.create_task(ask(transport, path="/held")))
+        await asyncio.sleep(0.05)
+        assert (await transport.send(Request(path="/lease", seconds=1.0, urgent=True))).status == 200
+        for task in held:
+            task.cancel()
+
+
+async def test_after_a_silent_failover_one_request_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connection, "_PROVEN", 0.0)
+    working = asyncio.Event()
+
+    async def forgotten(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        mine = working.is_set()
+        while True:
+            await reader.readuntil(b"\r\n\r\n")
+            if mine is not working.is_set():
+                await reader.read()
+            await asyncio.sleep(0.01)
+            writer.write(OK)
+
+    async with listening(forgotten) as url, transport_to(tmp_path, url) as transport:
+        await asyncio.gather(*(ask(transport) for _ in range(20)))
+        await transport.send(Request(path="/lease", seconds=1.0, urgent=True))
+        working.set()
+        with pytest.raises(ApiUnavailable, match="had no answer"):
+            await transport.send(Request(path="/lease", seconds=0.1, urgent=True))
+        answers = await asyncio.gather(*(ask(transport, "PATCH", seconds=1.0) for _ in range(20)))
+        assert {answer.status for answer in answers} == {200}
+
+
 # --- proxies and addresses --------------------------------------------------------------------------------------------
 
 
 class Proxy:
     """Tunnels what it is asked to, if the caller is whom it knows."""
 
-    def __init__(self, user: str = "") -> None:
+    def __init__(self, user: str = "", established: bytes = b"HTTP/1.1 200 Connection established\r\n\r\n") -> None:
         self.tunnels: list[str] = []
+        self._established = established
         self._user = base64.b64encode(user.encode()).decode()
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -367,7 +430,7 @@ class Proxy:
         self.tunnels.append(target)
         host, _, port = target.rpartition(":")
         to_reader, to_writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        writer.write(self._established)
         try:
             await asyncio.gather(self._pipe(reader, to_writer), self._pipe(to_reader, writer))
         finally:
@@ -437,6 +500,40 @@ async def test_a_server_without_tls_is_reached_through_a_proxy_too(tmp_path: Pat
         async with transport_to(tmp_path, url, **{"proxy-url": between}) as transport:
             assert (await ask(transport)).status == 200
         assert proxy.tunnels == [url.removeprefix("http://")]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        b"HTTP/1.0 200 Connection established\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n",
+    ],
+)
+async def test_a_tunnel_is_open_whatever_the_headers_of_the_answer_say(told: bytes, tmp_path: Path) -> None:
+    server, proxy = Server(), Proxy(established=told)
+    async with (
+        listening(server) as url,
+        listening(proxy) as between,
+        transport_to(tmp_path, url, **{"proxy-url": between}) as transport,
+    ):
+        for _ in range(2):
+            assert (await ask(transport)).status == 200
+    assert len(proxy.tunnels) == 1
+
+
+async def test_the_proxy_of_the_environment_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proxy = Proxy("nobody:x")
+    async with listening(proxy) as between:
+        monkeypatch.setenv("HTTPS_PROXY", between)
+        async with transport_to(tmp_path, "https://api.invalid:6443") as transport:
+            with pytest.raises(ApiUnavailable, match=r"407 to CONNECT api\.invalid:6443\); check .*, HTTPS_PROXY and"):
+                await ask(transport)
+        monkeypatch.setenv("HTTPS_PROXY", "socks5://127.0.0.1:1")
+        with pytest.raises(ConfigurationError, match=r"^HTTPS_PROXY is 'socks5:"):
+            await HttpTransport.connect(kubeconfig(tmp_path, {"token": "a"}, "https://api.invalid:6443"))
 
 
 async def test_a_proxy_that_refuses_is_said(tmp_path: Path) -> None:

@@ -68,7 +68,8 @@ class Client:
     deadline: seconds after which any call is given up (ApiUnavailable). All methods raise the Api errors of
     `volplane.errors`; ApiError.already_exists distinguishes the 409 of a create from a conflict. A `low_priority` call
     waits while writes are many, so that events never delay what matters. While the server gives no usable answers,
-    calls go one by one (see `CircuitBreaker`); calls with a time limit of their own (`seconds`) do not wait for that.
+    calls go one by one (see `CircuitBreaker`); calls with a time limit of their own (`seconds`), as
+    those about a Lease, do not wait for that, nor for connections that other calls use.
     """
 
     def __init__(self, transport: Transport, *, metrics: ApiMetrics | None = None, deadline: float = 30.0) -> None:
@@ -328,7 +329,15 @@ class Client:
         clock = asyncio.get_running_loop().time
         begun = clock()
         code = 0
-        request = Request(method=method, path=path, query=query or {}, headers=headers, body=body, seconds=limit)
+        request = Request(
+            method=method,
+            path=path,
+            query=query or {},
+            headers=headers,
+            body=body,
+            seconds=limit,
+            urgent=seconds is not None,
+        )
         try:
             answer = await self._transport.send(request)
             code = answer.status

@@ -41,12 +41,13 @@ _LONGEST_COMPLAINT = 500
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """What a connection and its requests carry.
 
-    authorization: of the header; "" = none. tls: the context with our certificate, if any; True: plain HTTP.
-    certificate: whether it has one. mark: equal for equal credentials. expires_in: seconds after which it has to be
-    read again; None: not known.
+    authorization: of the header; "" = none. impersonation: header lines that name whom we act as. tls: the context
+    with our certificate, if any; True: plain HTTP. certificate: whether it has one. mark: equal for equal credentials.
+    expires_in: seconds after which it has to be read again; None: not known.
     """
 
     authorization: str = ""
+    impersonation: str = ""
     tls: ssl.SSLContext | bool = True
     certificate: bool = False
     mark: object = None

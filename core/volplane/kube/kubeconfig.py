@@ -6,12 +6,15 @@ The `kubernetes` package reads the files. Import this module only where it is ne
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import ssl
 import tempfile
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 import yaml
 from kubernetes.aio.client.configuration import Configuration
@@ -21,7 +24,9 @@ from kubernetes.aio.config.kube_config import KubeConfigLoader, KubeConfigMerger
 from volplane._messages import why_unusable
 from volplane.errors import ConfigurationError
 from volplane.kube.credentials import Credentials, ExecCredential, Identity, run_plugin
-from volplane.kube.http.route import Address, Route, client_context
+from volplane.kube.http.route import Address, Route, client_context, proxy_from_environment
+
+_LOG = logging.getLogger(__name__)
 
 V = TypeVar("V")
 
@@ -36,10 +41,10 @@ async def route_and_credentials(kubeconfig: Path | None = None) -> tuple[Route, 
     path, named = _chosen(kubeconfig)
     source = _Source(path, named)
     identity = await source.read(refused=False)
-    if source.proxy and not source.proxy.startswith(("http://", "https://")):
-        raise ConfigurationError(f"{named}: proxy-url is {source.proxy!r}; only http:// and https:// are supported")
     server = Address.parse(source.url, what="the server of the kubeconfig")
-    proxy = Address.parse(source.proxy, what="the proxy-url of the kubeconfig") if source.proxy else None
+    what = "the proxy-url of the kubeconfig" if source.proxy else f"{server.scheme.upper()}_PROXY"
+    by = source.proxy or proxy_from_environment(server)
+    proxy = Address.parse(by, what=what) if by else None
     return Route(server=server, server_name=source.server_name, proxy=proxy), Credentials(source, identity)
 
 
@@ -98,7 +103,9 @@ class _Source:
                 self._loader = _Loader(KubeConfigMerger(self._path).config, config_base_path=None)
             # Else the loader keeps what an identity provider gave; the file does not have it.
             user = self._loader.user()
-            plugin = user.get("exec") if self._loader.provider is None else None
+            # As in client-go, who we are is told over TLS alone, and nobody is asked for it otherwise.
+            secure = _is_secure(str(self._loader.cluster().get("server")))
+            plugin = user.get("exec") if self._loader.provider is None and secure else None
             if plugin is None:
                 self._plugin = None
             elif self._plugin is None or refused:
@@ -107,14 +114,14 @@ class _Source:
             file = "" if plugin is not None or "token" in user else str(user.get("tokenFile") or "")
             if file and not configuration.api_key.get("BearerToken"):
                 raise ConfigurationError(f"{self._named}: tokenFile {file} is empty; it may not be written yet")
-            return self._taken(configuration, self._plugin)
+            return self._taken(configuration, self._plugin, _impersonation(user))
         except OSError as error:
             raise ConfigurationError(f"no API server to talk to: {self._named}: {why_unusable(error)}") from error
         except _BROKEN as error:
             why = _shape_flaw(self._path) or _plain(error)
             raise ConfigurationError(f"no API server to talk to: {self._named}: {why}") from error
 
-    def _taken(self, configuration: Any, plugin: ExecCredential | None = None) -> Identity:
+    def _taken(self, configuration: Any, plugin: ExecCredential | None = None, impersonation: str = "") -> Identity:
         """Return the identity, the former one if nothing changed. Raises ConfigurationError."""
         self.url = str(configuration.host).rstrip("/")
         self.proxy, self.server_name = configuration.proxy or "", configuration.tls_server_name or ""
@@ -127,13 +134,20 @@ class _Source:
             pair, expires = (_content(configuration.cert_file), _content(configuration.key_file)), None
         expires_in = (expires - datetime.now(UTC)).total_seconds() if expires is not None else None
         authority = _content(configuration.ssl_ca_cert)
-        verify = bool(configuration.verify_ssl)
-        parts = (authorization.encode(), authority, *pair, str(verify).encode(), str(expires).encode())
+        verify, secure = bool(configuration.verify_ssl), _is_secure(self.url)
+        told = f"{verify} {expires} {impersonation}"
+        parts = (authorization.encode(), authority, *pair, told.encode())
         mark = hashlib.sha256(b"\0".join(parts)).digest()
         if self._identity is None or self._identity.mark != mark:
-            tls = self._context(authority, pair, verify=verify) if self.url.startswith("https") else True
+            if authorization and not secure:
+                _LOG.warning("%s: %s has no TLS: the token is not sent there", self._named, self.url)
             self._identity = Identity(
-                authorization=authorization, tls=tls, certificate=bool(pair[0]), mark=mark, expires_in=expires_in
+                authorization=authorization if secure else "",
+                impersonation=impersonation,
+                tls=self._context(authority, pair, verify=verify) if secure else True,
+                certificate=bool(pair[0]),
+                mark=mark,
+                expires_in=expires_in,
             )
         return self._identity
 
@@ -186,6 +200,30 @@ class _Loader(KubeConfigLoader):  # type: ignore[misc]  # the package has no typ
         return True
 
 
+def _is_secure(url: str) -> bool:
+    return url.lower().startswith("https:")
+
+
+def _impersonation(user: Mapping[str, Any]) -> str:
+    """Return the header lines with which the server takes us for the user that `as` names. Raises ValueError."""
+    extra = _expect(dict, user.get("as-user-extra"), "as-user-extra") or {}
+    given = [("User", "as", user.get("as")), ("Uid", "as-uid", user.get("as-uid"))]
+    for name, key, values in [
+        ("Group", "as-groups", user.get("as-groups")),
+        *((f"Extra-{quote(str(name), safe=_IN_NAMES)}", f"as-user-extra.{name}", extra[name]) for name in extra),
+    ]:
+        given += [(name, key, value) for value in _expect(list, values, key) or ()]
+    lines = []
+    for name, key, value in given:
+        if text := _expect(str, value, key):
+            if not text.isprintable():
+                raise _Flaw(f"{key} is {text!r}, expected text without line breaks")
+            lines.append(f"impersonate-{name}: {text.encode().decode('latin-1')}\r\n")
+    if lines and not user.get("as"):
+        raise _Flaw("as-uid, as-groups and as-user-extra need `as`, the user to act as")
+    return "".join(lines)
+
+
 def _content(path: str | None) -> bytes:
     return Path(path).read_bytes() if path else b""
 
@@ -201,10 +239,12 @@ _TEXTS: Final = {
     "context": ("cluster", "user", "namespace"),
     "user": ("token", "tokenFile", "client-certificate", "client-key", "client-certificate-data", "client-key-data"),
 }
+_IN_NAMES: Final = "!#$&'*+-.^_`|~"
+"""What names of headers may have besides letters and digits; the rest is percent-encoded in those of as-user-extra."""
 _KINDS: Final = {dict: "a mapping", list: "a list", str: "text", bool: "a boolean", type(None): "nothing"}
 
 
-class _Flaw(Exception):
+class _Flaw(ValueError):
     """The first part of a file that has another shape."""
 
 

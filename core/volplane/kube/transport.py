@@ -21,6 +21,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = {}
     body: bytes | None = None
     seconds: float
+    urgent: bool = False
+    """Whether it must not wait for other requests: it goes over connections that only such requests use."""
 
 
 class Response(msgspec.Struct, frozen=True):

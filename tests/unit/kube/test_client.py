@@ -297,3 +297,10 @@ async def test_a_closed_transport_refuses_calls(wire: Callable[[], Any]) -> None
     await line.client.close()
     with pytest.raises(ApiUnavailable, match="closed"):
         await line.client.get(VOLUMES, "a")
+
+
+async def test_a_call_with_a_time_limit_of_its_own_waits_for_no_other(wire: Callable[[], Any]) -> None:
+    line = wire()
+    await line.client.find(VOLUMES, "a")
+    await line.client.find(VOLUMES, "a", seconds=2.0)
+    assert [call.request.urgent for call in line.script.requests] == [False, True]

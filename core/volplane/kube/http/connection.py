@@ -30,6 +30,10 @@ _AT_ONCE: Final = 8
 requests."""
 _OPEN_MORE_AFTER: Final = 0.1
 """Seconds for which a request waits until a connection is given back, where so many are open; then more are opened."""
+_TRY_AGAIN_AFTER: Final = 1.0
+"""Seconds between attempts to open more where one failed, while others are open."""
+_PROVEN: Final = 1.0
+"""An answer so many seconds ago proves that a connection leads to the server."""
 _LONGEST_IDLE: Final = 60.0
 """Seconds after which a connection is not used again; kube-apiserver closes its end after 90."""
 
@@ -118,11 +122,17 @@ class Connection(asyncio.Protocol):
         self._answer: Answer | None = None
         self._streamed = False
         self._interim = False
+        self._tunnelling = False
 
     @property
     def usable(self) -> bool:
         """Whether a request can be sent now."""
         return self._answer is None and self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def swallows(self) -> bool:
+        """Whether it was kept, and the request that is under way on it has no answer."""
+        return self.answered > 0 and self._answer is not None and not self._answer.begun
 
     def send(self, request: bytes, *, streamed: bool = False) -> Answer:
         """Begin an exchange; the connection must have no other. streamed: the answer is read with `chunk`.
@@ -141,13 +151,21 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    async def ask_for_tunnel(self, request: bytes) -> int:
+        """Send a CONNECT and return the status of the answer. Raises OSError."""
+        # Whatever its headers say, no body follows, and the connection stays (RFC 9110, 9.3.6).
+        self._tunnelling = True
+        answer = self.send(request)
+        await answer.head()
+        return answer.status
+
     async def into_tunnel(self, tls: ssl.SSLContext | None, server_name: str) -> None:
-        """Speak to the server behind the proxy, which has just answered CONNECT; by TLS, unless `tls` is None.
+        """Speak to the server behind the proxy, which has just opened the tunnel; by TLS, unless `tls` is None.
 
         Raises OSError if TLS fails.
         """
         self._parser = httptools.HttpResponseParser(self)
-        self._answer = None
+        self._answer, self._tunnelling = None, False
         if tls is None or self._transport is None:
             return
         try:
@@ -216,11 +234,14 @@ class Connection(asyncio.Protocol):
             answer.taken = self._transport.resume_reading
 
     def on_message_complete(self) -> None:
-        if self._interim or self._answer is None:
+        answer = self._answer
+        if self._interim or self._tunnelling or answer is None:
             return
-        self._answer.whole = True
-        self._answer = None
+        answer.whole, self._answer = True, None
         self.answered += 1
+        if answer.taken is not None:  # its reader may leave before the end, and the next one would wait for ever
+            answer.taken()
+            answer.taken = None
         if self._transport is not None and not self._parser.should_keep_alive():
             self._transport.close()
 
@@ -238,6 +259,10 @@ class ConnectionPool:
 
     connect: Connect
     """See `Route.connect`."""
+    lent_for_long: bool = False
+    """Whether nobody waits until a connection is given back, because that takes minutes, as with watches."""
+    swallowed: Callable[[], None] = lambda: None
+    """Called when a kept connection is given back that had no answer."""
     _tls: Tls = True
     _open: dict[Connection, Tls] = field(default_factory=dict)
     _idle: list[Connection] = field(default_factory=list)
@@ -246,6 +271,8 @@ class ConnectionPool:
     _making: set[asyncio.Task[None]] = field(default_factory=set)
     _timer: asyncio.TimerHandle | None = None
     """Calls `_check_waiters`."""
+    _not_before: float = 0.0
+    """Loop time before which none is opened, and then one; 0: the last attempt succeeded."""
     _closed: bool = False
 
     async def take(self, tls: Tls, ends: float | None = None) -> Connection:
@@ -281,12 +308,22 @@ class ConnectionPool:
     def give_back(self, connection: Connection) -> None:
         """End the use of a connection. It is closed if its last answer is not whole."""
         if not connection.usable or self._open.get(connection) is not self._tls:
+            if connection.swallows:
+                self.swallowed()
             connection.close()
         elif (waiter := self._next_waiter()) is not None:
             waiter.set_result(connection)
         else:
             connection.idle_since = asyncio.get_running_loop().time()
             self._idle.append(connection)
+
+    def drop_idle(self) -> None:
+        """Close what is idle, but for what has just answered: the way to the server may have gone without a word."""
+        proven = asyncio.get_running_loop().time() - _PROVEN
+        doubtful = [each for each in self._idle if each.idle_since < proven]
+        self._idle = [each for each in self._idle if each.idle_since >= proven]
+        for each in doubtful:
+            each.close()
 
     async def close(self) -> None:
         """Close all connections, those too that are being made. Requests in flight fail."""
@@ -305,13 +342,16 @@ class ConnectionPool:
         """Open connections until there are `most`, but no more than there are waiters, and only a few at once."""
         if not self._waiters or self._closed:
             return
-        wanted = min(most - len(self._open), len(self._waiters), _AT_ONCE)
-        for _ in range(wanted - len(self._making)):
-            task = asyncio.create_task(self._make(self._tls), name="connection to the API server")
-            self._making.add(task)
-            task.add_done_callback(self._made)
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._not_before:
+            most = _MAX_OPEN if self.lent_for_long else most
+            wanted = min(most - len(self._open), len(self._waiters), 1 if self._not_before else _AT_ONCE)
+            for _ in range(wanted - len(self._making)):
+                task = asyncio.create_task(self._make(self._tls), name="connection to the API server")
+                self._making.add(task)
+                task.add_done_callback(self._made)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_OPEN_MORE_AFTER, self._check_waiters)
+            self._timer = loop.call_later(_OPEN_MORE_AFTER, self._check_waiters)
 
     def _check_waiters(self) -> None:
         """Open some more if the first in the queue has waited for long. All at once would burden a slow server."""
@@ -324,10 +364,14 @@ class ConnectionPool:
         try:
             connection = await self.connect(tls, self._lost)
         except Exception as error:  # noqa: BLE001 -- whoever waits raises it
-            # All at once: the next attempt would fail the same way, perhaps after ten seconds more.
-            self._fail_waiters(error)
+            if self._open and not self.lent_for_long:
+                # They wait for those that are open: perhaps only so many are let through.
+                self._not_before = asyncio.get_running_loop().time() + _TRY_AGAIN_AFTER
+            else:
+                # All at once: the next attempt would fail the same way, perhaps after ten seconds more.
+                self._fail_waiters(error)
         else:
-            self._open[connection] = tls
+            self._open[connection], self._not_before = tls, 0.0
             self.give_back(connection)
 
     def _made(self, task: asyncio.Task[None]) -> None:

@@ -9,6 +9,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import errno
+import ipaddress
+import os
+import re
 import socket
 import ssl
 from collections.abc import Callable
@@ -25,6 +28,7 @@ CONNECT_SECONDS: Final = 10.0
 _NEXT_ADDRESS_SECONDS: Final = 0.25
 """After this without a connection the next address of a name is tried beside it (RFC 8305)."""
 _PORTS: Final = {"http": 80, "https": 443}
+_IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def client_context(authority: str | None = None) -> ssl.SSLContext:
@@ -34,7 +38,8 @@ def client_context(authority: str | None = None) -> ssl.SSLContext:
     """
     context = ssl.create_default_context(cadata=authority)
     # Python 3.13 refuses authorities without a key identifier, which private ones often are; Go's TLS does not.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    # An authority may be an intermediate alone: Go trusts it too, and Python from 3.13 on.
+    context.verify_flags = context.verify_flags & ~ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
 
@@ -48,13 +53,16 @@ class ConnectTimeoutError(TimeoutError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where a server listens. authority: host and port as URLs have them. user: of the URL, `name:password`."""
+    """Where a server listens. authority: host and port as the header Host has them. name: what a certificate calls the
+    host. user: of the URL, `name:password`.
+    """
 
     url: str
     scheme: str
     host: str
     port: int
     authority: str
+    name: str
     path: str
     user: str = ""
 
@@ -63,23 +71,70 @@ class Address:
         """Parse an http or https URL. what: its option, for the message. Raises ConfigurationError."""
         try:
             parts = urlsplit(url)
-            host = (parts.hostname or "").encode("idna").decode()
+            # The zone of an IPv6 address, after %25 (RFC 6874), is for this machine alone.
+            host, percent, zone = (parts.hostname or "").encode("idna").decode().partition("%")
             port = parts.port or _PORTS.get(parts.scheme, 0)
         except ValueError:
-            host, port = "", 0
-        if not host or not port:
-            text = f"{what} is {url!r}, which is no address of a server; give one such as https://example.com:6443"
-            raise ConfigurationError(text)
+            host, port, percent, zone = "", 0, "", ""
+        if not host or not port or parts.scheme not in _PORTS:
+            told = re.sub("//[^/]*@", "//", url)  # no password
+            text = f"{what} is {told!r}, which is no address of a server; give one such as https://example.com:6443"
+            raise ConfigurationError(f"{text} (only http:// and https:// are supported)")
         shown = f"[{host}]" if ":" in host else host
         return cls(
             url=url,
             scheme=parts.scheme,
-            host=host,
+            host=f"{host}{percent}{unquote(zone.removeprefix('25'))}",
             port=port,
+            name=host.removesuffix("."),
             authority=shown if parts.port is None else f"{shown}:{port}",
             path=parts.path.rstrip("/"),
             user="" if parts.username is None else f"{unquote(parts.username)}:{unquote(parts.password or '')}",
         )
+
+
+def proxy_from_environment(server: Address) -> str:
+    """Return the URL of the proxy that HTTPS_PROXY or HTTP_PROXY, and NO_PROXY, name for a server; "": none.
+
+    As client-go does; source: golang.org/x/net/http/httpproxy.
+    """
+    proxy = _variable(f"{server.scheme}_proxy")
+    try:
+        address = ipaddress.ip_address(server.host)
+    except ValueError:
+        address = None
+    if not proxy or server.name == "localhost" or (address is not None and address.is_loopback):
+        return ""
+    if any(_covers(entry.strip(), server, address) for entry in _variable("no_proxy").lower().split(",")):
+        return ""
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _variable(name: str) -> str:
+    return os.environ.get(name.upper()) or os.environ.get(name) or ""
+
+
+def _covers(entry: str, server: Address, address: _IpAddress | None) -> bool:
+    """Tell whether an entry of NO_PROXY is about the server: `*`, a network, or a host, perhaps with a port."""
+    host, _, port = entry.rpartition(":")
+    if not host or _network(entry) is not None:
+        host, port = entry, ""
+    if port not in ("", str(server.port)):
+        return False
+    if (network := _network(host.strip("[]"))) is not None:
+        return address is not None and address in network
+    # example.com is about its subdomains too, .example.com and *.example.com are about them alone.
+    domain = host.removeprefix("*")
+    if not domain.startswith("."):
+        return entry == "*" or (bool(domain) and f".{server.name}".endswith(f".{domain}"))
+    return server.name.endswith(domain)
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +151,7 @@ class Route:
         tls: for https. lost: see `Connection`. Raises OSError (ProxyError, ssl.SSLError, socket.gaierror among them)
         and ConnectTimeoutError.
         """
-        expected = self.server_name or self.server.host
+        expected = self.server_name or self.server.name
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 if self.proxy is not None:
@@ -115,18 +170,17 @@ class Route:
             lines.append(f"proxy-authorization: Basic {base64.b64encode(proxy.user.encode()).decode()}")
         to_proxy = client_context() if proxy.scheme == "https" else True
         try:
-            connection = await _opened(proxy, to_proxy, proxy.host, lost)
-            answer = connection.send("\r\n".join((*lines, "", "")).encode())
+            connection = await _opened(proxy, to_proxy, proxy.name, lost)
             try:
-                await answer.head()
+                status = await connection.ask_for_tunnel("\r\n".join((*lines, "", "")).encode())
             except BaseException:
                 connection.close()
                 raise
         except OSError as error:
             raise ProxyError(f"{proxy.authority}: {error}") from error
-        if not 200 <= answer.status < 300:
+        if not 200 <= status < 300:
             connection.close()
-            raise ProxyError(f"{proxy.authority} answered {answer.status} to CONNECT {target}")
+            raise ProxyError(f"{proxy.authority} answered {status} to CONNECT {target}")
         await connection.into_tunnel(tls if isinstance(tls, ssl.SSLContext) else None, expected)
         return connection
 
@@ -148,11 +202,12 @@ async def _opened(to: Address, tls: Tls, expected: str, lost: Callable[[Connecti
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:
-    """Return a socket that notices within two minutes that the other end is gone, even on a connection that waits."""
+    """Return a socket that notices within 45 s that the other end is gone, whether it waits or sends."""
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
+    # Nothing is probed while what was sent is not acknowledged: that the last one is for, in milliseconds.
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 30_000)):
         if hasattr(socket, name):
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return made
@@ -188,7 +243,7 @@ def why_unreachable(error: BaseException) -> str:
         told = error.strerror
     match error:
         case ProxyError():
-            return f"the proxy gives no way to it ({told}); check proxy-url in the kubeconfig"
+            return f"the proxy gives no way to it ({told}); check proxy-url in the kubeconfig, HTTPS_PROXY and NO_PROXY"
         case socket.gaierror():
             return f"its name is not known ({told}); check the name in the kubeconfig, and the DNS of this machine"
         case BrokenOff():

@@ -31,7 +31,8 @@ class HttpTransport:
         """The server's address, for people."""
         self._prefix = route.server.path
         self._host = f"host: {route.server.authority}\r\naccept-encoding: identity\r\n"
-        self._pool = ConnectionPool(route.connect)
+        self._pool, self._urgent = (ConnectionPool(route.connect, swallowed=self._drop_idle) for _ in range(2))
+        self._streams = ConnectionPool(route.connect, lent_for_long=True, swallowed=self._drop_idle)
         self._credentials = credentials
         self._keeping = asyncio.create_task(credentials.keep(), name="credentials")
 
@@ -47,11 +48,12 @@ class HttpTransport:
 
     async def send(self, request: Request) -> Response:
         ends = asyncio.get_running_loop().time() + request.seconds
+        pool = self._urgent if request.urgent else self._pool
 
         async def exchange(identity: Identity) -> Response:
             sent = self._bytes_of(request, identity)
             while True:
-                connection = await self._pool.take(identity.tls, ends)
+                connection = await pool.take(identity.tls, ends)
                 kept = connection.answered > 0
                 answer: Answer | None = None
                 try:
@@ -63,7 +65,7 @@ class HttpTransport:
                     if request.method != "GET" or not kept or (answer is not None and answer.begun):
                         raise
                 finally:
-                    self._pool.give_back(connection)
+                    pool.give_back(connection)
 
         used = self._credentials.identity
         try:
@@ -89,12 +91,12 @@ class HttpTransport:
         clock = asyncio.get_running_loop().time
         ends = clock() + request.seconds
         try:
-            connection = await self._pool.take(used.tls, ends)
+            connection = await self._streams.take(used.tls, ends)
             try:
                 answer = connection.send(self._bytes_of(request, used), streamed=True)
                 await answer.head(ends)
             except BaseException:
-                self._pool.give_back(connection)
+                self._streams.give_back(connection)
                 raise
         except TimeoutError:
             raise self._no_answer(request, request.seconds) from None
@@ -106,12 +108,16 @@ class HttpTransport:
                 await self._credentials.renewed(used, seconds=_LOOK_SECONDS)
             yield _Stream(answer, request, clock)
         finally:
-            self._pool.give_back(connection)
+            self._streams.give_back(connection)
 
     async def close(self) -> None:
         self._keeping.cancel()
         self._credentials.close()
-        await self._pool.close()
+        await asyncio.gather(*(pool.close() for pool in (self._pool, self._urgent, self._streams)))
+
+    def _drop_idle(self) -> None:
+        for pool in (self._pool, self._urgent, self._streams):
+            pool.drop_idle()
 
     def _bytes_of(self, request: Request, identity: Identity) -> bytes:
         """Request line, headers and body."""
@@ -122,10 +128,12 @@ class HttpTransport:
         lines += [f"{name}: {value}\r\n" for name, value in request.headers.items()]
         if identity.authorization:
             lines.append(f"authorization: {identity.authorization}\r\n")
+        if identity.impersonation:
+            lines.append(identity.impersonation)
         if request.body is not None:
             lines.append(f"content-length: {len(request.body)}\r\n")
         lines.append("\r\n")
-        return "".join(lines).encode("ascii") + (request.body or b"")
+        return "".join(lines).encode("latin-1") + (request.body or b"")
 
     def _no_answer(self, request: Request, seconds: float) -> ApiUnavailable:
         why = silent(f"{seconds:.3g} s")
