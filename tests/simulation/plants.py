@@ -16,6 +16,7 @@ import msgspec
 from simulation.leader_plants import LEADER_PLANTS
 from simulation.need_plants import NEED_PLANTS
 from simulation.planting import Plant, by_name, replace
+from simulation.proxy_plants import PROXY_PLANTS
 from volplane import reclaim
 from volplane._delays import API_REFUSED, Backoff
 from volplane.controller.actions import Create, Patch, Settled, Wait
@@ -319,5 +320,6 @@ PLANTS: Mapping[str, Plant] = {
     ),
     **NEED_PLANTS,
     **LEADER_PLANTS,
+    **PROXY_PLANTS,
 }
 """By name; each is caught in a seed of `recorded.CAUGHT`."""

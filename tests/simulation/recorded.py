@@ -44,6 +44,7 @@ CAUGHT: Mapping[str, tuple[int, str]] = {
     "wait_for_an_epoch": (242, "what-can-proceed-does"),
     "call_again_what_hangs": (24, "one-thread-hangs"),
     "start_again_what_hangs": (0, "one-thread-hangs"),
+    "believe_any_404": (35, "no-stuck-finalizer"),
 }
 """Planted bug -> a seed that shows it, and the invariant that breaks."""
 

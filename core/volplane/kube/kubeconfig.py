@@ -206,19 +206,16 @@ def _is_secure(url: str) -> bool:
 
 def _impersonation(user: Mapping[str, Any]) -> str:
     """Return the header lines with which the server takes us for the user that `as` names. Raises ValueError."""
-    extra = _expect(dict, user.get("as-user-extra"), "as-user-extra") or {}
-    given = [("User", "as", user.get("as")), ("Uid", "as-uid", user.get("as-uid"))]
-    for name, key, values in [
-        ("Group", "as-groups", user.get("as-groups")),
-        *((f"Extra-{quote(str(name), safe=_IN_NAMES)}", f"as-user-extra.{name}", extra[name]) for name in extra),
-    ]:
-        given += [(name, key, value) for value in _expect(list, values, key) or ()]
+    given: list[tuple[str, str, Any]] = [("User", "as", [user.get("as")]), ("Uid", "as-uid", [user.get("as-uid")])]
+    given.append(("Group", "as-groups", user.get("as-groups")))
+    for name, values in (_expect(dict, user.get("as-user-extra"), "as-user-extra") or {}).items():
+        given.append((f"Extra-{quote(str(name), safe=_IN_NAMES)}", f"as-user-extra.{name}", values))
     lines = []
-    for name, key, value in given:
-        if text := _expect(str, value, key):
-            if not text.isprintable():
+    for header, key, values in given:
+        for value in _expect(list, values, key) or ():
+            if (text := _expect(str, value, key)) and not text.isprintable():
                 raise _Flaw(f"{key} is {text!r}, expected text without line breaks")
-            lines.append(f"impersonate-{name}: {text.encode().decode('latin-1')}\r\n")
+            lines += [f"impersonate-{header}: {text.encode().decode('latin-1')}\r\n"] if text else []
     if lines and not user.get("as"):
         raise _Flaw("as-uid, as-groups and as-user-extra need `as`, the user to act as")
     return "".join(lines)

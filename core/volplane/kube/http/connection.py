@@ -85,9 +85,14 @@ class Answer:
         self.chunks.clear()
         self.unread = 0
         if self.taken is not None:
-            taken, self.taken = self.taken, None
-            taken()
+            self.resume()
         return data
+
+    def resume(self) -> None:
+        """Let the connection read on, which stopped because too much was unread."""
+        taken, self.taken = self.taken, None
+        if taken is not None:
+            taken()
 
     def wake(self) -> None:
         """Let whoever waits look again."""
@@ -122,7 +127,7 @@ class Connection(asyncio.Protocol):
         self._answer: Answer | None = None
         self._streamed = False
         self._interim = False
-        self._tunnelling = False
+        self._tunnel = False
 
     @property
     def usable(self) -> bool:
@@ -134,15 +139,14 @@ class Connection(asyncio.Protocol):
         """Whether it was kept, and the request that is under way on it has no answer."""
         return self.answered > 0 and self._answer is not None and not self._answer.begun
 
-    def send(self, request: bytes, *, streamed: bool = False) -> Answer:
-        """Begin an exchange; the connection must have no other. streamed: the answer is read with `chunk`.
-
-        Raises BrokenOff if the connection is closed.
+    def send(self, request: bytes, *, streamed: bool = False, tunnel: bool = False) -> Answer:
+        """Begin an exchange; the connection must have no other. streamed: the answer is read with `chunk`. tunnel: it
+        is a CONNECT. Raises BrokenOff if the connection is closed.
         """
         if not self.usable:
             raise BrokenOff("the connection is closed")
         assert self._transport is not None  # noqa: S101 -- `usable` says so
-        self._answer, self._streamed = Answer(self._loop), streamed
+        self._answer, self._streamed, self._tunnel = Answer(self._loop), streamed, tunnel
         self._transport.write(request)
         return self._answer
 
@@ -151,21 +155,13 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    async def ask_for_tunnel(self, request: bytes) -> int:
-        """Send a CONNECT and return the status of the answer. Raises OSError."""
-        # Whatever its headers say, no body follows, and the connection stays (RFC 9110, 9.3.6).
-        self._tunnelling = True
-        answer = self.send(request)
-        await answer.head()
-        return answer.status
-
     async def into_tunnel(self, tls: ssl.SSLContext | None, server_name: str) -> None:
         """Speak to the server behind the proxy, which has just opened the tunnel; by TLS, unless `tls` is None.
 
         Raises OSError if TLS fails.
         """
         self._parser = httptools.HttpResponseParser(self)
-        self._answer, self._tunnelling = None, False
+        self._answer, self._tunnel = None, False
         if tls is None or self._transport is None:
             return
         try:
@@ -234,14 +230,13 @@ class Connection(asyncio.Protocol):
             answer.taken = self._transport.resume_reading
 
     def on_message_complete(self) -> None:
-        answer = self._answer
-        if self._interim or self._tunnelling or answer is None:
+        # An answer to CONNECT has no body, and its connection stays, whatever its headers say (RFC 9110, 9.3.6).
+        if self._interim or self._tunnel or (answer := self._answer) is None:
             return
         answer.whole, self._answer = True, None
         self.answered += 1
-        if answer.taken is not None:  # its reader may leave before the end, and the next one would wait for ever
-            answer.taken()
-            answer.taken = None
+        if answer.taken is not None:  # Its reader may leave it unread, and the next answer would never be read.
+            answer.resume()
         if self._transport is not None and not self._parser.should_keep_alive():
             self._transport.close()
 
@@ -320,9 +315,8 @@ class ConnectionPool:
     def drop_idle(self) -> None:
         """Close what is idle, but for what has just answered: the way to the server may have gone without a word."""
         proven = asyncio.get_running_loop().time() - _PROVEN
-        doubtful = [each for each in self._idle if each.idle_since < proven]
-        self._idle = [each for each in self._idle if each.idle_since >= proven]
-        for each in doubtful:
+        for each in [each for each in self._idle if each.idle_since < proven]:
+            self._idle.remove(each)
             each.close()
 
     async def close(self) -> None:

@@ -28,7 +28,6 @@ CONNECT_SECONDS: Final = 10.0
 _NEXT_ADDRESS_SECONDS: Final = 0.25
 """After this without a connection the next address of a name is tried beside it (RFC 8305)."""
 _PORTS: Final = {"http": 80, "https": 443}
-_IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def client_context(authority: str | None = None) -> ssl.SSLContext:
@@ -98,14 +97,10 @@ def proxy_from_environment(server: Address) -> str:
 
     As client-go does; source: golang.org/x/net/http/httpproxy.
     """
-    proxy = _variable(f"{server.scheme}_proxy")
-    try:
-        address = ipaddress.ip_address(server.host)
-    except ValueError:
-        address = None
+    proxy, address = _variable(f"{server.scheme}_proxy"), _network(server.host)
     if not proxy or server.name == "localhost" or (address is not None and address.is_loopback):
         return ""
-    if any(_covers(entry.strip(), server, address) for entry in _variable("no_proxy").lower().split(",")):
+    if any(_covers(entry.strip(), server) for entry in _variable("no_proxy").lower().split(",")):
         return ""
     return proxy if "://" in proxy else f"http://{proxy}"
 
@@ -114,7 +109,7 @@ def _variable(name: str) -> str:
     return os.environ.get(name.upper()) or os.environ.get(name) or ""
 
 
-def _covers(entry: str, server: Address, address: _IpAddress | None) -> bool:
+def _covers(entry: str, server: Address) -> bool:
     """Tell whether an entry of NO_PROXY is about the server: `*`, a network, or a host, perhaps with a port."""
     host, _, port = entry.rpartition(":")
     if not host or _network(entry) is not None:
@@ -122,12 +117,13 @@ def _covers(entry: str, server: Address, address: _IpAddress | None) -> bool:
     if port not in ("", str(server.port)):
         return False
     if (network := _network(host.strip("[]"))) is not None:
-        return address is not None and address in network
+        address = _network(server.host)
+        return address is not None and address.network_address in network
     # example.com is about its subdomains too, .example.com and *.example.com are about them alone.
     domain = host.removeprefix("*")
-    if not domain.startswith("."):
-        return entry == "*" or (bool(domain) and f".{server.name}".endswith(f".{domain}"))
-    return server.name.endswith(domain)
+    if domain.startswith("."):
+        return server.name.endswith(domain)
+    return entry == "*" or (bool(domain) and f".{server.name}".endswith(f".{domain}"))
 
 
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
@@ -171,16 +167,17 @@ class Route:
         to_proxy = client_context() if proxy.scheme == "https" else True
         try:
             connection = await _opened(proxy, to_proxy, proxy.name, lost)
+            answer = connection.send("\r\n".join((*lines, "", "")).encode(), tunnel=True)
             try:
-                status = await connection.ask_for_tunnel("\r\n".join((*lines, "", "")).encode())
+                await answer.head()
             except BaseException:
                 connection.close()
                 raise
         except OSError as error:
             raise ProxyError(f"{proxy.authority}: {error}") from error
-        if not 200 <= status < 300:
+        if not 200 <= answer.status < 300:
             connection.close()
-            raise ProxyError(f"{proxy.authority} answered {status} to CONNECT {target}")
+            raise ProxyError(f"{proxy.authority} answered {answer.status} to CONNECT {target}")
         await connection.into_tunnel(tls if isinstance(tls, ssl.SSLContext) else None, expected)
         return connection
 

@@ -153,11 +153,7 @@ class _Stream:
         self._quiet = request.seconds
 
     async def read(self) -> bytes:
-        try:
-            return await self._answer.body(self._clock() + self._quiet)
-        except OSError as error:
-            text = f"the answer of {self._path} broke off: {str(error) or type(error).__name__}"
-            raise ApiUnavailable(text, status=0) from error
+        return b"\n".join([line async for line in self])
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         rest = b""

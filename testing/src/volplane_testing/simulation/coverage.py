@@ -67,7 +67,14 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
         "edited (another holder)",
         "edited (no holder)",
     ),
-    "server": ("rotates a certificate", "answers 401", "answers 403", "is restored from a backup"),
+    "server": (
+        "rotates a certificate",
+        "answers 401",
+        "answers 403",
+        "a proxy answers 404",
+        "a proxy answers 502",
+        "is restored from a backup",
+    ),
     "clock": ("set forth", "set back"),
     "user": (
         "changes a policy",

@@ -133,6 +133,8 @@ class Network(KillableTransport):
         if fault == "crash before":
             self._crash(f"before {call.name}")
             await self.unless_dead()
+        if (page := self._server.page(call.name)) is not None:
+            return page
         answer = await self._server.answered(self.credentials, partial(self._arrive, call))
         if method in {"GET", "DELETE"} and path.startswith(_VOLUME):
             READ.set({**READ.get(), path.removeprefix(_VOLUME): asyncio.get_running_loop().time()})
@@ -238,6 +240,9 @@ class Network(KillableTransport):
             self._trace.strike("watch: refused", f"{name}: refused")
             await asyncio.sleep(0.01)
             raise ApiUnavailable(f"GET {request.path} failed", status=0)
+        if (page := self._server.page(name)) is not None:
+            yield RefusedLines(page)
+            return
         if status := self._server.refusal(self.credentials.identity):
             await self.credentials.renewed(self.credentials.identity, seconds=5.0)
             yield RefusedLines(_refusal(status))

@@ -154,6 +154,7 @@ class _Simulation:
             "end_watches": self._end_watches,
             "rotate_certificate": self._server_faults.rotate_certificate,
             "refuse": self._server_faults.refuse,
+            "meet_proxy": self._server_faults.meet_proxy,
             "back_up": self._server_faults.back_up,
             "restore_server": self._server_faults.restore_server,
         }

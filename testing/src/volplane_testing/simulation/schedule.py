@@ -16,6 +16,7 @@ from volplane_testing.simulation.interruptions import write_interruptions
 from volplane_testing.simulation.network import NetworkFaults
 from volplane_testing.simulation.nodes import NODES, PodFaults
 from volplane_testing.simulation.scenarios import ALPHA, BETA, CLASSES, SCENARIOS, Scenario
+from volplane_testing.simulation.server_faults import write_proxies
 
 __all__ = ["Action", "Schedule", "generate"]
 
@@ -98,6 +99,7 @@ class _Writer:
         write_installations(self._do, f"{self._seed} {self._name}", self._scenario.twice, end)
         without_bookmarks = self._write_server(end)
         self._write_leases(end, stops=stops)
+        write_proxies(self._do, f"{self._seed} {self._name}", end)
         if not (leaders or stops):
             write_partitions(self._do, f"{self._seed} {self._name}", self._scenario, end)
         actions = sorted(self._actions, key=lambda action: (action.at, action.number))

@@ -1,11 +1,14 @@
-"""What goes wrong at the API server as a whole: other credentials, spells of refusals, a restore from a backup."""
+"""What goes wrong at the API server as a whole: other credentials, spells of refusals, a proxy that answers in its
+place, a restore from a backup.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from typing import Final
+from random import Random
+from typing import Any, Final
 
 from volplane.kube.credentials import Credentials, Identity
 from volplane.kube.kinds import STORAGE_CLASSES
@@ -16,7 +19,7 @@ from volplane_testing.simulation.disks import Disks
 from volplane_testing.simulation.run_context import RunContext
 from volplane_testing.transport import refusal
 
-__all__ = ["ServerFaults"]
+__all__ = ["ServerFaults", "write_proxies"]
 
 
 _LOST: Final = 40
@@ -40,6 +43,8 @@ class ServerFaults:
         self._accepted = 1
         self._refuses = 0
         self._until = 0.0
+        self._proxy, self._proxied_until = 0.0, 0.0
+        """Share of the calls that a proxy answers, and until when."""
         self._backup: Snapshot | None = None
         self._lost_classes: dict[str, Json] = {}
         """Classes by name that were there before a restore, and not in the backup."""
@@ -56,6 +61,10 @@ class ServerFaults:
     def refuse(self, status: int, seconds: float) -> None:
         """Answer everything with this status for a while."""
         self._refuses, self._until = status, asyncio.get_running_loop().time() + seconds
+
+    def meet_proxy(self, seconds: float, share: float) -> None:
+        """Let a proxy answer this share of the calls for a while, as while its routes are not programmed."""
+        self._proxy, self._proxied_until = share, asyncio.get_running_loop().time() + seconds
 
     def back_up(self) -> None:
         """Keep a copy of everything."""
@@ -105,6 +114,16 @@ class ServerFaults:
             return self._refuses
         return 0 if identity.mark == self._accepted else 401
 
+    def page(self, call: str) -> Response | None:
+        """Return what the proxy answers to a call of which the server never hears; None: it passes the call on."""
+        if asyncio.get_running_loop().time() >= self._proxied_until:
+            return None
+        if not self._chance.strikes(f"{call} proxy", self._proxy):
+            return None
+        status = self._chance.choice((404, 404, 502), f"{call} page")
+        self._trace.strike(f"server: a proxy answers {status}", f"{call}: {status} of a proxy")
+        return Response(status, {"content-type": "text/plain"}, b"no such page\n")
+
     async def answered(self, credentials: Credentials, exchange: Callable[[], Awaitable[Response]]) -> Response:
         """Return the exchange of a client with these credentials, if the server does not refuse it."""
 
@@ -116,3 +135,11 @@ class ServerFaults:
 
     def _identity(self) -> Identity:
         return Identity(mark=self._accepted)
+
+
+def write_proxies(do: Callable[..., Any], key: str, end: float) -> None:
+    """Add spells in which calls meet a proxy in the place of the server. do: adds an action. key: names the run."""
+    random = Random(f"{key} proxies")  # noqa: S311 -- schedules, not secrets
+    if random.random() < 0.15:
+        seconds, share = random.choice((2.0, 20.0, 90.0)) * random.random(), random.choice((0.3, 0.6))
+        do(random.uniform(0.0, end), "meet_proxy", seconds=seconds, share=share)
