@@ -12,7 +12,7 @@ from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 
 
-def believe_any_404(stack: ExitStack) -> None:
+def believe_the_proxy(stack: ExitStack) -> None:
     """Take any answer of the code 404, of whomever it is, for the proof that the object is gone."""
     error_from = client.error_from
 
@@ -33,4 +33,4 @@ def believe_any_404(stack: ExitStack) -> None:
     replace(stack, Client, "refresh", refresh)
 
 
-PROXY_PLANTS = by_name(believe_any_404)
+PROXY_PLANTS = by_name(believe_the_proxy)
