@@ -86,7 +86,7 @@ CAUGHT_TWICE: Mapping[str, tuple[int, str]] = {
 """Planted bug -> a seed of the scenario `twice` that shows it, and the invariant that breaks."""
 
 CAUGHT_INTERRUPTED: Mapping[str, tuple[int, str]] = {
-    "kill_scrubber_pods": (3, "asset-in-use"),
+    "kill_scrubber_pods": (15, "asset-in-use"),
 }
 """Planted bug -> a seed of the scenario `interrupted` that shows it, and the invariant that breaks."""
 
