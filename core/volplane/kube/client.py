@@ -68,8 +68,8 @@ class Client:
     deadline: seconds after which any call is given up (ApiUnavailable). All methods raise the Api errors of
     `volplane.errors`; ApiError.already_exists distinguishes the 409 of a create from a conflict. A `low_priority` call
     waits while writes are many, so that events never delay what matters. While the server gives no usable answers,
-    calls go one by one (see `CircuitBreaker`); calls with a time limit of their own (`seconds`), as
-    those about a Lease, do not wait for that, nor for connections that other calls use.
+    calls go one by one (see `CircuitBreaker`). Calls with a time limit of their own (`seconds`), those about a Lease,
+    wait neither for that nor for connections that other calls use.
     """
 
     def __init__(self, transport: Transport, *, metrics: ApiMetrics | None = None, deadline: float = 30.0) -> None:

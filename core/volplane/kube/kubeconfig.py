@@ -140,7 +140,7 @@ class _Source:
         mark = hashlib.sha256(b"\0".join(parts)).digest()
         if self._identity is None or self._identity.mark != mark:
             if authorization and not secure:
-                _LOG.warning("%s: %s has no TLS: the token is not sent there", self._named, self.url)
+                _LOG.warning("%s: the server has no TLS: the token is not sent there", self._named)
             self._identity = Identity(
                 authorization=authorization if secure else "",
                 impersonation=impersonation,

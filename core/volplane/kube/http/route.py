@@ -68,6 +68,7 @@ class Address:
     @classmethod
     def parse(cls, url: str, *, what: str) -> Address:
         """Parse an http or https URL. what: its option, for the message. Raises ConfigurationError."""
+        shown = re.sub("//[^/]*@", "//", url)  # without a password
         try:
             parts = urlsplit(url)
             # The zone of an IPv6 address, after %25 (RFC 6874), is for this machine alone.
@@ -76,17 +77,16 @@ class Address:
         except ValueError:
             host, port, percent, zone = "", 0, "", ""
         if not host or not port or parts.scheme not in _PORTS:
-            told = re.sub("//[^/]*@", "//", url)  # no password
-            text = f"{what} is {told!r}, which is no address of a server; give one such as https://example.com:6443"
+            text = f"{what} is {shown!r}, which is no address of a server; give one such as https://example.com:6443"
             raise ConfigurationError(f"{text} (only http:// and https:// are supported)")
-        shown = f"[{host}]" if ":" in host else host
+        named = f"[{host}]" if ":" in host else host
         return cls(
-            url=url,
+            url=shown,
             scheme=parts.scheme,
             host=f"{host}{percent}{unquote(zone.removeprefix('25'))}",
             port=port,
             name=host.removesuffix("."),
-            authority=shown if parts.port is None else f"{shown}:{port}",
+            authority=named if parts.port is None else f"{named}:{port}",
             path=parts.path.rstrip("/"),
             user="" if parts.username is None else f"{unquote(parts.username)}:{unquote(parts.password or '')}",
         )

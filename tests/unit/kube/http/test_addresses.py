@@ -34,6 +34,11 @@ def test_a_host_is_looked_up_with_its_zone_and_dot_and_certified_without(
     assert (address.host, address.authority, address.name) == (host, authority, name)
 
 
+def test_a_password_in_an_address_is_not_shown() -> None:
+    address = parsed("https://me:S3CRET@example.com:6443")
+    assert (address.url, address.user) == ("https://example.com:6443", "me:S3CRET")
+
+
 def test_an_address_with_a_zone_can_be_looked_up() -> None:
     found = socket.getaddrinfo(parsed("https://[fe80::1%25lo]:6443").host, 6443, type=socket.SOCK_STREAM)
     assert found[0][4][0].startswith("fe80::1")
