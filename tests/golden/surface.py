@@ -14,6 +14,7 @@ import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,9 @@ from volplane.drivers.contract import Plugin
 from volplane.errors import ResourceExhausted
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.process.duties import ALL_CONTROLLERS, DEFAULT_CONTROLLERS, NODE_CONTROLLERS
+from volplane_embedded.apiserver.certificates import make_certificate, server_context
 from volplane_embedded.apiserver.http import serve
+from volplane_embedded.apiserver.kubeconfig import write_kubeconfig
 from volplane_testing import FailBefore, FaultyBackend, MemoryBackend, MemoryStorage
 
 __all__ = ["FILE", "SECTIONS", "answers"]
@@ -201,9 +204,10 @@ async def answers() -> dict[str, list[str]]:
         everything = frozenset(ALL_CONTROLLERS)
         configuration = Configuration(drivers=drivers)
         async with running_process(directory, everything, configuration=configuration, plugins=[plugin]) as site:
-            listener = await serve(site.server, port=0, token="token")
+            certificate = make_certificate(["127.0.0.1"], datetime.now(UTC))
+            listener = await serve(site.server, port=0, token="token", tls=server_context(certificate, directory))
             kubeconfig = directory / "kubeconfig"
-            kubeconfig.write_text(json.dumps(_kubeconfig(listener.url)))
+            write_kubeconfig(kubeconfig, listener.url, "token", certificate.certificate)
             try:
                 return await _answers(site, str(kubeconfig))
             finally:
@@ -213,17 +217,6 @@ async def answers() -> dict[str, list[str]]:
 def _full(options: Mapping[str, Any]) -> FaultyBackend:
     failures = {"provision": [FailBefore(ResourceExhausted("full"))] * 100}
     return FaultyBackend(MemoryBackend(storage=MemoryStorage()), failures)
-
-
-def _kubeconfig(url: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "x",
-        "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
-        "clusters": [{"name": "x", "cluster": {"server": url}}],
-        "users": [{"name": "x", "user": {"token": "token"}}],
-    }
 
 
 async def _answers(site: Site, kubeconfig: str) -> dict[str, list[str]]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from integration.node_cluster import Cluster, now, state_of, why_no_sandbox
 from volplane.errors import ApiError
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, CSI_DRIVERS, NODES, VOLUMES
+from volplane_embedded.apiserver.certificates import make_certificate, server_context
 from volplane_embedded.apiserver.http import serve
 from volplane_embedded.apiserver.kubeconfig import write_kubeconfig
 from volplane_embedded.apiserver.server import ApiServer
@@ -409,8 +411,9 @@ async def killed_after(site: HandAttached, directory: Path, reached: Callable[[]
 
 async def test_a_kubelet_that_is_killed_leaves_nothing_mounted_and_nothing_unsaid(tmp_path: Path) -> None:
     site = made(tmp_path)
-    listener = await serve(site.cluster.server, port=0, token="t")
-    write_kubeconfig(tmp_path / "kubeconfig", listener.url, "t", None)
+    certificate = make_certificate(["127.0.0.1"], datetime.now(UTC))
+    listener = await serve(site.cluster.server, port=0, token="t", tls=server_context(certificate, tmp_path))
+    write_kubeconfig(tmp_path / "kubeconfig", listener.url, "t", certificate.certificate)
     await site.bound("data", "disk")
 
     async def reported() -> None:
