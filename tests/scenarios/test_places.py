@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from scenarios.backends import OK, ScriptedBackend, SearchableBackend
 from scenarios.harness import Harness, Json
 from scenarios.provisioning import PROVISIONING, ask, create_class, slow_provisioning
 from scenarios.stories import DRIVER, claim, reference, storage_class, volume
-from volplane import (
-    ResourceExhausted,
-)
+from volplane import Declined, ResourceExhausted, Unavailable
 
 SELECTED = "volume.kubernetes.io/selected-node"
 ZONE = "topology.kubernetes.io/zone"
@@ -80,6 +80,26 @@ async def test_an_in_tree_name_gives_the_claim_back_after_any_failure() -> None:
         await harness.patch("claims", "c", {"metadata": {"annotations": {SELECTED: "n"}}})
         await harness.settle()
         assert await harness.claims() == {"c": "Bound"}
+
+
+@pytest.mark.parametrize(("kind", "kept"), [(ScriptedBackend, True), (SearchableBackend, False)])
+async def test_what_one_call_did_not_do_says_nothing_of_the_call_before_it(
+    kind: type[ScriptedBackend], *, kept: bool
+) -> None:
+    """The first call makes the asset and its answer is lost, an extension declines the second: a third one in another
+    place would make a second asset. Only `find` shows that nothing is here.
+    """
+    name = "kubernetes.io/disk"
+    script = {"provision": [Unavailable("its answer is lost"), Declined("the quota is used up for a moment"), OK]}
+    async with Harness(kind(name, script, info={"topology_keys": (ZONE,)})) as harness:
+        await create_class(harness, provisioner=name, volumeBindingMode="WaitForFirstConsumer")
+        await harness.create("nodes", _zoned_node("n-a", "a"))
+        await harness.start()
+        await ask(harness)
+        await harness.patch("claims", "c", {"metadata": {"annotations": {SELECTED: "n-a"}}})
+        await harness.settle(30.0)
+        chosen = (await harness.claim("c"))["metadata"]["annotations"].get(SELECTED)
+        assert chosen == ("n-a" if kept else None)
 
 
 async def test_a_selected_node_that_is_not_there_is_given_back_and_one_that_gets_its_label_later_is_noticed() -> None:

@@ -156,8 +156,8 @@ class ProvisionOperation:
             return False  # The next generation may well be made here.
         if not is_in_tree(driver.name) and not (isinstance(error, ResourceExhausted) and error.reschedule):
             return False
-        if intent.segment is None or error.nothing_done:
-            return True
+        if intent.segment is None or error.nothing_left:
+            return True  # What a class of error proves is about this call alone: one before may have made something.
         if intent.state is not None:
             return False  # A job of the driver was started, and may go on.
         if not driver.supports("find") or driver.info.settle_seconds > 0:

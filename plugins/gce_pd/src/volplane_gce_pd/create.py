@@ -186,7 +186,7 @@ class Provisioner:
         failure = to_backend_error(error, f"make a disk for {request.name} in {place}")
         uncertain_until = self._uncertain_until.setdefault(key[1], self._compute.started_at + SETTLE_SECONDS)
         if (from_operation or now >= uncertain_until) and self._compute.disk_now(key) is None:
-            failure.nothing_done = True
+            failure.nothing_done = failure.nothing_left = True
             if isinstance(failure, ResourceExhausted) and failure.reschedule:
                 return self._elsewhere(request, failure, place, zones, spec)
         raise failure
