@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from volplane.assets import (
     Absent,
@@ -60,6 +60,11 @@ __all__ = [
 
 R = TypeVar("R")
 
+TERMS: Final = 2**31
+"""Terms of a Lease are counted from 0 again after so many: `leaseTransitions` is an int32."""
+_LATER: Final = 2**20
+"""A term that is further ahead is damaged: no Lease changes hands as often between a backup and its restore."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fence:
@@ -78,14 +83,16 @@ class Fence:
     @classmethod
     def parse(cls, text: str) -> Self | None:
         """Read the text that `str` wrote. Returns None for "" (no election) and for anything else."""
-        parts = text.split("/")
-        if len(parts) != 3 or not parts[0].isdecimal():
-            return None
-        return cls(int(parts[0]), parts[1], parts[2])
+        count, *others = text.split("/")
+        plain = len(count) <= 10 and count.isascii() and count.isdecimal()
+        return cls(int(count), *others) if len(others) == 2 and plain and int(count) < TERMS else None
 
     def outdates(self, other: Fence) -> bool:
-        """Tell whether the other is an earlier term of the same Lease. Terms of two Leases cannot be compared."""
-        return self.lease == other.lease and self.transitions > other.transitions
+        """Tell whether the other is an earlier term of the same Lease. Terms of two Leases cannot be compared.
+
+        Counts are compared as serial numbers (RFC 1982), so that one that was damaged locks nobody out.
+        """
+        return self.lease == other.lease and 0 < (self.transitions - other.transitions) % TERMS < _LATER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,8 @@ from volplane.requests import Fence
 _LOG = logging.getLogger(__name__)
 
 _RELEASE_SECONDS = 2.0
+_LONGEST_LEASE = 600
+"""Seconds after which a Lease that is not renewed is over, whatever it says: the number may be damaged."""
 RENEW_PERIOD = (2.0, 2.4)
 """Seconds between renewals, shortest and longest."""
 
@@ -129,7 +131,7 @@ class Elector:
                 # One that is missing or released, or that we took with an answer that was lost, can be had at once.
                 ends = -math.inf
                 if spec.holder_identity not in {None, "", self.lock.identity}:
-                    ends = since + (spec.lease_duration_seconds or self.lock.duration)
+                    ends = since + min(spec.lease_duration_seconds or self.lock.duration, _LONGEST_LEASE)
                 if (began := _now()) >= ends:
                     self._lease = await self._ask(self.lock.take, self.renew_seconds, lease)
                     self.failing, duration = "", self.lock.duration
@@ -215,7 +217,7 @@ class Elector:
         """Raise the count of terms where a server that was restored from a backup has fallen behind ours."""
         # The storage has seen our term: it would refuse the next leaders as former ones.
         ours, found = leadership.fence, fence_of(lease)
-        if ours is None or found.lease != ours.lease or found.transitions >= ours.transitions:
+        if ours is None or not ours.outdates(found):
             return lease
         try:
             return await self._ask(self.lock.count_on, seconds, lease, ours.transitions)

@@ -15,7 +15,7 @@ from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.kinds import LEASES
 from volplane.kube.objects import Lease
-from volplane.requests import Fence
+from volplane.requests import TERMS, Fence
 
 
 def fence_of(lease: Lease) -> Fence:
@@ -62,7 +62,7 @@ class LeaseLock:
             "leaseDurationSeconds": self.duration,
             "acquireTime": when,
             "renewTime": when,
-            "leaseTransitions": 0 if lease is None else (lease.spec.lease_transitions or 0) + 1,
+            "leaseTransitions": 0 if lease is None else (fence_of(lease).transitions + 1) % TERMS,
         }
         metadata: dict[str, Any] = {"annotations": {names.DRIVERS: ",".join(sorted(self.drivers))}}
         if lease is not None:

@@ -441,7 +441,9 @@ def test_a_lease_that_was_made_anew_counts_from_0_and_locks_nobody_out() -> None
 
 def test_a_mark_that_is_no_term_refuses_nobody() -> None:
     fences, marks = Fences(TAGS), TAGS.of(OWNER)
-    fences.refuse_former_leader("disk", {**marks, TAGS.fence: "12"}, context(fence="7/a/lease"))
+    for text in ("12", f"{2**31 - 1}//lease", f"{2**40}//lease", f"{'9' * 5000}//lease"):
+        fences.refuse_former_leader("disk", {**marks, TAGS.fence: text}, context(fence="7/a/lease"))
+        assert fences.mark_to_write({**marks, TAGS.fence: text}, context(fence="7/a/lease")), "it is written anew"
 
 
 def test_a_fence_is_written_once_and_only_to_what_is_ours() -> None:

@@ -475,6 +475,34 @@ async def test_a_leader_of_a_restored_server_counts_on_from_the_term_that_a_stor
     await one.stop()
 
 
+@pytest.mark.parametrize("damage", [{"leaseTransitions": 2**31 - 1}, {"leaseDurationSeconds": 2**31 - 1}])
+async def test_a_lease_with_damaged_numbers_is_taken_all_the_same(wire: Callable[[], Any], damage: Any) -> None:
+    """The API server refuses a count of terms above int32, and nobody would lead for 68 years."""
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(10)
+    await line.client.patch(LEASES, KEY, {"spec": damage})
+    one.state = "hangs"
+    two = Candidate(line, "two", log)
+    await asyncio.sleep(660)
+    assert at_work(log) == ["two"]
+    assert (await lease(line)).lease_transitions < 10
+    await one.stop()
+    await two.stop()
+
+
+@pytest.mark.parametrize("count", [2**31 - 1, 2**40])
+async def test_a_damaged_mark_stops_no_leader(wire: Callable[[], Any], count: int) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(10)
+    one.terms[0].fenced(str(replace(one.terms[0].fence, transitions=count)))
+    await asyncio.sleep(60)
+    assert at_work(log) == ["one"]
+    assert len(one.terms) == 1
+    await one.stop()
+
+
 @pytest.mark.parametrize("term", ["7/gone/another-lease", "", "nonsense"])
 async def test_a_term_that_does_not_outdate_its_own_changes_nothing_for_a_leader(
     wire: Callable[[], Any], term: str
