@@ -1,18 +1,22 @@
 """How volumes and assets are named, what the source of a volume contains, and which volumes share storage. Pure.
 
 Volumes share storage if their sources are equal, or one lies within the other. Paths on nodes are compared for
-`hostPath` and `local` together, and only if both can be on one node; NFS exports by server and path; disks of Amazon
-and Google by the handle that their CSI driver has for them, whether the source is CSI or in-tree; all other sources by
-their handle. Servers are compared by name: two names count as two servers.
+`hostPath` and `local` together, and only if both can be on one node; storage on servers by what is asked of them, if
+both name one of them; an in-tree disk of a cloud by the handle that its CSI driver has for it; all other sources by
+what is not about mounting. Servers are compared by name: two names count as two servers.
 """
 
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import posixpath
+import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain, combinations
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -23,29 +27,63 @@ from volplane.kube import names
 from volplane.kube.objects import Claim, Source, Volume, VolumeSpec
 
 IN_TREE_PREFIX = "kubernetes.io/"
-_HANDLES = {
-    "csi": "volumeHandle",
-    "hostPath": "path",
-    "local": "path",
-    "nfs": "path",
-    "awsElasticBlockStore": "volumeID",
-    "gcePersistentDisk": "pdName",
+_PD: Final = "pd.csi.storage.gke.io"
+_AZURE_DISK: Final = "disk.csi.azure.com"
+_AZURE_FILE: Final = "file.csi.azure.com"
+
+
+class _Kind(NamedTuple):
+    """How sources of a kind say which storage they are."""
+
+    handle: str = ""
+    """The field with the handle."""
+    driver: str = ""
+    """The CSI driver to which an in-tree plugin has moved."""
+    servers: tuple[str, ...] = ()
+    """The fields that name servers or ports, each of which leads to the storage."""
+
+
+_OTHER: Final = _Kind()
+
+_KINDS: Final = {
+    "csi": _Kind("volumeHandle"),
+    "hostPath": _Kind("path"),
+    "local": _Kind("path"),
+    "nfs": _Kind("path", servers=("server",)),
+    "cephfs": _Kind("path", servers=("monitors",)),
+    "glusterfs": _Kind("path", servers=("endpoints",)),
+    "rbd": _Kind(servers=("monitors",)),
+    "iscsi": _Kind(servers=("targetPortal", "portals")),
+    "fc": _Kind(servers=("targetWWNs", "wwids")),
+    "quobyte": _Kind(servers=("registry",)),
+    "awsElasticBlockStore": _Kind("volumeID", "ebs.csi.aws.com"),
+    "gcePersistentDisk": _Kind("pdName", _PD),
+    "azureDisk": _Kind("diskURI", _AZURE_DISK),
+    "azureFile": _Kind("", _AZURE_FILE),
+    "cinder": _Kind("volumeID", "cinder.csi.openstack.org"),
+    "vsphereVolume": _Kind("volumePath", "csi.vsphere.vmware.com"),
+    "portworxVolume": _Kind("volumeID", "pxd.portworx.com"),
 }
 _SOURCES = sorted(
     ((each.name, each.encode_name) for each in msgspec.structs.fields(VolumeSpec) if each.type == Source),
     key=lambda source: source[0] not in {"csi", "local", "host_path", "nfs"},
 )
 """(attribute, the API's key) of every source, the usual ones first."""
-_AWS_EBS: Final = names.MIGRATED_PLUGINS["kubernetes.io/aws-ebs"]
 _UNKNOWN = "UNSPECIFIED"
 _HOSTNAME: Final = "kubernetes.io/hostname"
 _ANYWHERE: Final = ""
 """Stands for the label of volumes that are not pinned to nodes."""
 _END: Final = "\U0010ffff"
 """Sorts after every key with the same prefix."""
-_PD: Final = names.MIGRATED_PLUGINS["kubernetes.io/gce-pd"]
-_MOUNT_FIELDS: Final = frozenset({"fsType", "readOnly", "secretRef", "secretName", "mountOptions", "partition"})
-"""Fields of a source that say how it is mounted, not which storage it is."""
+_PD_HANDLE: Final = re.compile(r"projects/([^/]+)/((?:zones|regions)/[^/]+)/disks/([^/]+)")
+_MOUNT_FIELDS: Final = frozenset(
+    (
+        *("fsType", "readOnly", "secretRef", "mountOptions", "partition", "user", "group", "keyring", "secretFile"),
+        *("endpointsNamespace", "iscsiInterface", "initiatorName", "chapAuthDiscovery", "chapAuthSession", "gateway"),
+        *("sslEnabled", "protectionDomain", "storagePool", "storageMode"),
+    )
+)
+"""Fields of a source that say how it is mounted or reached, not which storage it is."""
 
 
 def volume_name_of(claim: Claim) -> str:
@@ -60,27 +98,33 @@ def node_hash(name: str) -> str:
 
 def handle_in(source: VolumeSource) -> str:
     """Return the backend's id of the asset as the source has it, or ""."""
-    return str(source.fields.get(_HANDLES.get(source.kind, ""), ""))
+    return str(source.fields.get(_KINDS.get(source.kind, _OTHER).handle, ""))
 
 
 def csi_source(volume: Volume) -> tuple[str, str]:
     """Return CSI driver name and handle; for an in-tree source of a cloud those that the CSI driver has for it.
 
     Other sources have two empty texts.
-    Source: k8s.io/csi-translation-lib/plugins, aws_ebs.go and gce_pd.go.
     """
-    spec, labels = volume.spec, volume.metadata.labels or {}
-    if spec.csi is not None:
-        return str(spec.csi.get("driver", "")), str(spec.csi.get("volumeHandle", ""))
-    if spec.aws_elastic_block_store is not None:
-        return _AWS_EBS, str(spec.aws_elastic_block_store.get("volumeID", "")).split("/")[-1]
-    if spec.gce_persistent_disk is not None:
-        zones = labels.get("topology.kubernetes.io/zone") or labels.get("failure-domain.beta.kubernetes.io/zone")
-        first, several, _ = (zones or _UNKNOWN).partition("__")
-        place = f"regions/{first.rpartition('-')[0]}" if several else f"zones/{first}"
-        disk = spec.gce_persistent_disk.get("pdName", "")
-        return _PD, f"projects/{_UNKNOWN}/{place}/disks/{disk}"
-    return "", ""
+    driver, handle = _csi_name(volume_source(volume), volume.metadata.labels or {})
+    return (driver, handle) if handle or volume.spec.csi is not None else ("", "")
+
+
+def _csi_name(source: VolumeSource, labels: Mapping[str, str]) -> tuple[str, str]:
+    """Return what `csi_source` does. Source: k8s.io/csi-translation-lib/plugins."""
+    handle = handle_in(source)
+    match source.kind:
+        case "csi":
+            return str(source.fields.get("driver", "")), handle
+        case "awsElasticBlockStore":
+            handle = handle.split("/")[-1]
+        case "gcePersistentDisk":
+            zones = labels.get("topology.kubernetes.io/zone") or labels.get("failure-domain.beta.kubernetes.io/zone")
+            first, several, _ = (zones or _UNKNOWN).partition("__")
+            place = f"regions/{first.rpartition('-')[0]}" if several else f"zones/{first}"
+            handle = f"projects/{_UNKNOWN}/{place}/disks/{handle}"
+    driver = _KINDS.get(source.kind, _OTHER).driver
+    return driver, handle if driver else ""
 
 
 def is_in_tree(driver: str) -> bool:
@@ -112,10 +156,10 @@ def asset_key(volume: Volume) -> str:
     """
     if volume.annotation(names.PROVISIONED_BY) is not None:
         return volume.name
-    source = volume_source(volume)
-    if source.kind == "csi":
-        return f"csi:{handle_in(source)}"
-    return f"{source.kind}:{sorted(source.fields.items())}"
+    source, (driver, handle) = volume_source(volume), csi_source(volume)
+    if driver or source.kind == "csi":
+        return f"csi:{handle}"
+    return f"{source.kind}:{sorted((key, each) for key, each in source.fields.items() if key not in _MOUNT_FIELDS)}"
 
 
 def volume_source(volume: Volume) -> VolumeSource:
@@ -176,14 +220,14 @@ class Overlaps:
 
     def sharing(self, source: VolumeSource) -> list[str]:
         """Return the names of the volumes that have this very source, which is no path on nodes; sorted."""
-        return self._listed_at(_elsewhere(source))
+        return self._listed_at(_named(source, {}, sought=True))
 
     def same_asset(self, volume: Volume) -> list[str]:
         """Return the names of the volumes that stand for the asset of this one, which is no path on nodes; sorted."""
         source = volume_source(volume)
         if not source.kind or _node_path(source) is not None:
             return []
-        return self._listed_at((*_elsewhere(source), *_disk_places(volume, sought=True)))
+        return self._listed_at(_named(source, volume.metadata.labels or {}, sought=True))
 
     def freed_by(self, gone: Volume) -> list[str]:
         """Return the names of volumes that may share their storage with none, now that this one is gone; sorted."""
@@ -236,7 +280,7 @@ def _places(volume: Volume) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if not source.kind:
         return (), ()
     if (path := _node_path(source)) is None:
-        return (*_elsewhere(source), *_disk_places(volume, sought=False)), ()
+        return tuple(dict.fromkeys(_named(source, volume.metadata.labels or {}, sought=False))), ()
     label, values = _pinned(volume)
     return (*(_on_nodes(label, value, path) for value in values), _on_nodes(label, "", path)), (label,)
 
@@ -247,8 +291,7 @@ def _sought(volume: Volume, pins: Mapping[str, int]) -> Iterator[str]:
     if not source.kind:
         return
     if (path := _node_path(source)) is None:
-        yield from _elsewhere(source)
-        yield from _disk_places(volume, sought=True)
+        yield from _named(source, volume.metadata.labels or {}, sought=True)
         return
     label, values = _pinned(volume)
     if label != _ANYWHERE:
@@ -267,47 +310,86 @@ def _node_path(source: VolumeSource) -> str | None:
     return _normal(path) if source.kind in {"hostPath", "local"} and isinstance(path, str) and path else None
 
 
-def _disk_places(volume: Volume, *, sought: bool) -> tuple[str, ...]:
-    """Return the places of a cloud's disk by which CSI and in-tree sources recognise each other.
-
-    An in-tree source of Google names no project, so it is compared without; two CSI sources are compared with theirs.
-    """
-    driver, handle = csi_source(volume)
-    in_tree = volume.spec.csi is None
-    if driver != _PD:
-        return (f"csi:{driver}:{handle}\0",) if driver and in_tree else ()
-    disk = handle.partition("/")[2].partition("/")[2]
-    of_in_tree, of_csi = f"in-tree-pd:{disk}\0", f"csi-pd:{disk}\0"
-    if in_tree:
-        return (of_in_tree, of_csi) if sought else (of_in_tree,)
-    return (of_in_tree,) if sought else (of_csi,)
-
-
 def _normal(path: str) -> str:
     """Return `/a/b/` for every spelling of /a/b."""
     clean = posixpath.normpath(f"/{path}").lstrip("/")
     return f"/{clean}/" if clean else "/"
 
 
-def _elsewhere(source: VolumeSource) -> tuple[str, ...]:
-    fields = source.fields
-    if source.kind == "nfs":
-        return _export(fields.get("server"), fields.get("path"))
-    places: tuple[str, ...] = ()
+def _named(source: VolumeSource, labels: Mapping[str, str], *, sought: bool) -> Iterator[str]:
+    """Yield the places of a source that is no path on nodes. labels: of its volume. sought: those to look up.
+
+    Storage on several servers has a place on each: another volume may name some of them only.
+    """
+    kind, fields, about = source.kind, source.fields, _KINDS.get(source.kind, _OTHER)
+    if kind != "csi" and not about.driver:
+        what = {key: each for key, each in fields.items() if each and key not in _MOUNT_FIELDS}
+        spelled = _host if kind != "fc" else _world_wide_name
+        servers = [spelled(each) for key in about.servers for each in _texts(what.pop(key, ""))]
+        text = msgspec.json.encode(what, order="deterministic").decode().lower() + "\0"
+        if about.handle:
+            text = _normal(str(what.get(about.handle, "/")))
+        yield from (f"{kind}:{server}:{text}" for server in (servers if about.servers else [""]))
+        return
+    driver, handle = _csi_name(source, labels)
+    given = fields.get("volumeAttributes")
+    attributes = {key.lower(): str(each) for key, each in given.items()} if isinstance(given, Mapping) else {}
+    if attributes.get("server") and "share" in attributes:
+        path = f"{attributes['share']}/{attributes.get('subdir', '')}"
+        yield f"nfs:{_host(attributes['server'])}:{_normal(path)}"
+    if old := attributes.get("initialvolumefilepath"):
+        yield f"csi:{driver}:{old}\0"  # The in-tree name of a disk that is migrated to the CSI driver of vSphere.
+    if driver == _AZURE_FILE:
+        account, share = _azure_share(source, attributes)
+        yield from _by_parts(f"azure-file:{share}" if share else handle, [account], sought=sought)
+    elif driver == _PD and (disk := _PD_HANDLE.fullmatch(handle)):
+        known = ["" if _UNKNOWN in part else part for part in disk.group(1, 2)]
+        yield from _by_parts(f"pd:{disk[3]}", known, sought=sought)
+    else:
+        yield f"csi:{driver}:{handle.lower() if driver == _AZURE_DISK else handle}\0"
+
+
+def _by_parts(what: str, parts: Sequence[str], *, sought: bool) -> Iterator[str]:
+    """Yield the places of what is known by these parts, too, of which "" is unknown: all that two know must agree.
+
+    It is listed by which parts it knows, with the values of those that another one may know.
+    """
+    mine = {number for number, part in enumerate(parts) if part}
+    for others in chain.from_iterable(combinations(range(len(parts)), count) for count in range(len(parts) + 1)):
+        both = sorted(mine.intersection(others))
+        yield f"{what}:{list(others) if sought else sorted(mine)}:{both}:{[parts[number] for number in both]}\0"
+
+
+def _azure_share(source: VolumeSource, attributes: Mapping[str, str]) -> tuple[str, str]:
+    """Return account and name of a share of Azure; "" = unknown."""
     if source.kind == "csi":
-        attributes = fields.get("volumeAttributes")
-        if isinstance(attributes, Mapping):
-            places = _export(attributes.get("server"), attributes.get("share"), attributes.get("subDir"))
-        return (f"csi:{fields.get('driver')}:{handle_in(source)}\0", *places)
-    what = {key: value for key, value in fields.items() if key not in _MOUNT_FIELDS}
-    return (f"{source.kind}:{msgspec.json.encode(what, order='deterministic').decode()}\0",)
+        _, account, share, *_ = [*handle_in(source).split("#"), "", ""]
+        return attributes.get("storageaccount", account), attributes.get("sharename", share).lower()
+    account = re.sub(r"azure-storage-account-(.+)-secret", r"\1", str(source.fields.get("secretName", "")))
+    return account, str(source.fields.get("shareName", "")).lower()
 
 
-def _export(server: Any, *paths: Any) -> tuple[str, ...]:
-    if not isinstance(server, str) or not server or not isinstance(paths[0], str):
-        return ()
-    host = server.lower().rstrip(".").removeprefix("[").removesuffix("]").replace("/", "|")
-    return (f"nfs:{host}:{_normal('/'.join(path for path in paths if isinstance(path, str)))}",)
+def _texts(value: Any) -> list[str]:
+    """Return the texts in a list, and in a text those between commas."""
+    texts = [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
+    return [part for each in texts for part in each.split(",") if part]
+
+
+def _host(text: str) -> str:
+    """Return the host of a server: without port, version and nonce (Ceph), and as one spelling of an address."""
+    bare = re.sub(r"^\[?v[12]:", "", text.strip().lower()).partition("/")[0]
+    if bare.startswith("["):
+        bare = bare[1:].partition("]")[0]
+    elif bare.count(":") == 1:
+        bare = bare.partition(":")[0]
+    with suppress(ValueError):
+        return ipaddress.ip_address(bare).compressed
+    return bare.rstrip(".]")
+
+
+def _world_wide_name(text: str) -> str:
+    """Return one spelling of the name of a port or unit of Fibre Channel."""
+    return text.lower().removeprefix("0x").replace(":", "")
 
 
 def _pinned(volume: Volume) -> tuple[str, tuple[str, ...]]:

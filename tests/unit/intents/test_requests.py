@@ -47,3 +47,15 @@ def test_two_static_volumes_of_one_disk_have_one_key_though_they_are_mounted_oth
     disk = {"driver": "disk.example.com", "volumeHandle": "h-1"}
     assert asset_key(made(csi=disk)) == asset_key(made(csi={**disk, "fsType": "xfs", "readOnly": True}))
     assert asset_key(made(csi=disk)) != asset_key(made(csi={**disk, "volumeHandle": "h-2"}))
+
+
+def test_two_notations_of_one_static_disk_have_one_key() -> None:
+    """Operations under one key exclude each other."""
+    keys = {
+        asset_key(made(awsElasticBlockStore={"volumeID": "aws://us-east-1a/vol-1", "fsType": "xfs"})),
+        asset_key(made(awsElasticBlockStore={"volumeID": "vol-1", "partition": 1})),
+        asset_key(made(csi={"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"})),
+    }
+    assert keys == {"csi:vol-1"}
+    nfs = {"server": "a", "path": "/x"}
+    assert asset_key(made(nfs=nfs)) == asset_key(made(nfs={**nfs, "readOnly": True}))

@@ -198,3 +198,146 @@ def test_disks_with_other_names_or_in_other_places_are_others(mine: Volume, othe
     overlaps = known(mine, other)
     assert overlaps.of(mine) is None
     assert overlaps.same_asset(mine) == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("mine", "other"),
+    [
+        (pd("mine", "projects/p/zones/us-a/disks/d"), pd("other", "d")),
+        (pd("mine", "d", **ZONE), pd("other", "d")),
+        (pd("mine", "projects/UNSPECIFIED/zones/us-a/disks/d"), pd("other", "projects/p/zones/us-a/disks/d")),
+        (pd("mine", "projects/p/zones/UNSPECIFIED/disks/d"), pd("other", "projects/p/zones/us-a/disks/d")),
+        (pd("mine", "projects/p/zones/UNSPECIFIED/disks/d"), pd("other", "d", **ZONE)),
+    ],
+)
+def test_a_disk_whose_project_or_zone_nobody_wrote_down_may_be_any_of_its_name(mine: Volume, other: Volume) -> None:
+    overlaps = known(mine, other)
+    assert overlaps.of(mine) == Overlap("other", "is that of")
+    assert overlaps.of(other) == Overlap("mine", "is that of")
+    overlaps.changed(other, None)
+    assert overlaps.of(mine) is None
+    assert overlaps.freed_by(other) == ["mine"]
+
+
+def test_what_a_disk_does_not_say_of_itself_may_not_contradict_what_it_says() -> None:
+    here = pd("mine", "projects/UNSPECIFIED/zones/us-a/disks/d")
+    assert known(here, pd("other", "projects/p/zones/us-b/disks/d")).of(here) is None
+
+
+# --- one disk in two notations -------------------------------------------------------------------------------------
+
+RBD = {"monitors": ["10.0.0.1:6789", "10.0.0.2:6789"], "pool": "p", "image": "i"}
+ISCSI = {"targetPortal": "10.0.0.1:3260", "iqn": "iqn.2001-04.com.example:disk1", "lun": 0}
+FC = {"targetWWNs": ["500a0982991b8dc5", "500a0982891b8dc5"], "lun": 2}
+AZURE_DISK = "/subscriptions/S/resourceGroups/rg/providers/Microsoft.Compute/disks/Disk-1"
+AZURE_SECRET = "azure-storage-account-acct-secret"
+
+
+def csi(driver: str, handle: str, **attributes: str) -> dict[str, Any]:
+    return {"csi": {"driver": driver, "volumeHandle": handle, "volumeAttributes": attributes}}
+
+
+@pytest.mark.parametrize(
+    ("mine", "other"),
+    [
+        ({"rbd": RBD}, {"rbd": RBD | {"monitors": ["10.0.0.2:6789", "10.0.0.1:6789"], "user": "x", "keyring": "/k"}}),
+        ({"rbd": RBD}, {"rbd": RBD | {"monitors": ["10.0.0.2"], "readOnly": True, "secretRef": {"name": "s"}}}),
+        ({"rbd": RBD}, {"rbd": RBD | {"monitors": ["v2:10.0.0.1:3300/0"]}}),
+        ({"rbd": RBD}, {"rbd": RBD | {"monitors": ["[v2:10.0.0.9:3300,v1:10.0.0.1:6789]"]}}),
+        (
+            {"rbd": RBD | {"monitors": ["Mon-A.example.com.:6789"]}},
+            {"rbd": RBD | {"monitors": ["mon-a.example.com"]}},
+        ),
+        ({"rbd": RBD | {"monitors": ["[fd00::1]:6789"]}}, {"rbd": RBD | {"monitors": ["FD00:0:0::1"]}}),
+        ({"cephfs": {"monitors": ["a:6789", "b"], "path": "/x"}}, {"cephfs": {"monitors": ["B:6789"], "user": "u"}}),
+        ({"iscsi": ISCSI}, {"iscsi": ISCSI | {"targetPortal": "10.0.0.1", "iscsiInterface": "default"}}),
+        ({"iscsi": ISCSI}, {"iscsi": ISCSI | {"iqn": ISCSI["iqn"].upper(), "initiatorName": "iqn.i"}}),
+        ({"iscsi": ISCSI}, {"iscsi": ISCSI | {"targetPortal": "10.0.0.2", "portals": ["10.0.0.1:3260"]}}),
+        ({"iscsi": ISCSI}, {"iscsi": {key: ISCSI[key] for key in ("targetPortal", "iqn")} | {"chapAuthSession": True}}),
+        ({"fc": FC}, {"fc": FC | {"targetWWNs": ["50:0A:09:82:89:1B:8D:C5"], "fsType": "xfs"}}),
+        ({"fc": FC}, {"fc": FC | {"targetWWNs": ["0x500a0982991b8dc5"]}}),
+        ({"fc": {"wwids": ["3600508B4"]}}, {"fc": {"wwids": ["3600508b4", "other"]}}),
+        ({"glusterfs": {"endpoints": "g", "path": "v"}}, {"glusterfs": {"endpoints": "g", "path": "/v/sub"}}),
+        (
+            {"glusterfs": {"endpoints": "g", "path": "v"}},
+            {"glusterfs": {"endpoints": "g", "path": "v", "endpointsNamespace": "n", "readOnly": True}},
+        ),
+        (
+            {"quobyte": {"registry": "a:7861,b:7861", "volume": "v", "user": "root"}},
+            {"quobyte": {"registry": "b", "volume": "v", "group": "g"}},
+        ),
+        ({"cinder": {"volumeID": "c-1", "fsType": "xfs"}}, csi("cinder.csi.openstack.org", "c-1")),
+        ({"azureDisk": {"diskURI": AZURE_DISK, "cachingMode": "None"}}, {"azureDisk": {"diskURI": AZURE_DISK.lower()}}),
+        ({"azureDisk": {"diskURI": AZURE_DISK, "kind": "Managed"}}, csi("disk.csi.azure.com", AZURE_DISK.lower())),
+        ({"azureFile": {"shareName": "s", "secretName": AZURE_SECRET}}, csi("file.csi.azure.com", "rg#acct#s#pv#ns")),
+        ({"azureFile": {"shareName": "s"}}, csi("file.csi.azure.com", "rg#acct#S##")),
+        (
+            csi("file.csi.azure.com", "rg#acct#s"),
+            csi("file.csi.azure.com", "any", shareName="s", storageAccount="acct"),
+        ),
+        ({"vsphereVolume": {"volumePath": "[ds] a.vmdk", "fsType": "x"}}, csi("csi.vsphere.vmware.com", "[ds] a.vmdk")),
+        (
+            {"vsphereVolume": {"volumePath": "[ds] a.vmdk", "storagePolicyName": "gold"}},
+            csi("csi.vsphere.vmware.com", "uuid", initialvolumefilepath="[ds] a.vmdk"),
+        ),
+        ({"portworxVolume": {"volumeID": "p-1"}}, csi("pxd.portworx.com", "p-1")),
+        ({"photonPersistentDisk": {"pdID": "p"}}, {"photonPersistentDisk": {"pdID": "p", "fsType": "xfs"}}),
+        (
+            {"scaleIO": {"gateway": "https://a", "system": "s", "volumeName": "v", "storageMode": "ThickProvisioned"}},
+            {"scaleIO": {"gateway": "https://b", "system": "s", "volumeName": "v", "sslEnabled": True}},
+        ),
+        (
+            {"storageos": {"volumeName": "v", "volumeNamespace": "n"}},
+            {"storageos": {"volumeName": "v", "volumeNamespace": "n", "secretRef": {"name": "s"}}},
+        ),
+        ({"flocker": {"datasetUUID": "d"}}, {"flocker": {"datasetUUID": "d", "datasetName": ""}}),
+        (
+            {"flexVolume": {"driver": "d/x", "options": {"id": "1"}}},
+            {"flexVolume": {"driver": "d/x", "options": {"id": "1"}, "fsType": "xfs"}},
+        ),
+        ({"nfs": {"server": "fd00::1", "path": "/x"}}, {"nfs": {"server": "[FD00:0::1]", "path": "/x/"}}),
+        (
+            {"nfs": {"server": "a", "path": "/x/y"}},
+            csi("nfs.csi.k8s.io", "a#x#y##", server="a", share="/x", subdir="y"),
+        ),
+    ],
+    ids="".join,
+)
+def test_one_disk_in_two_notations_is_one_disk(mine: Any, other: Any) -> None:
+    ours, theirs = volume("mine", hostPath=None, **mine), volume("other", hostPath=None, **other)
+    for first, second in ((ours, theirs), (theirs, ours)):
+        overlaps = known(first, second)
+        for each, twin in ((first, second), (second, first)):
+            found = overlaps.of(each)
+            assert found is not None
+            assert found.name == twin.name
+        overlaps.changed(first, None)
+        assert overlaps.of(second) is None
+        overlaps.changed(second, None)
+        assert not overlaps.freed_by(first)
+
+
+@pytest.mark.parametrize(
+    ("mine", "other"),
+    [
+        ({"rbd": RBD}, {"rbd": RBD | {"image": "j"}}),
+        ({"rbd": RBD}, {"rbd": RBD | {"pool": "q"}}),
+        ({"rbd": RBD}, {"rbd": RBD | {"monitors": ["10.0.0.10:6789"]}}),
+        ({"cephfs": {"monitors": ["a"], "path": "/x"}}, {"cephfs": {"monitors": ["a"], "path": "/y"}}),
+        ({"iscsi": ISCSI}, {"iscsi": ISCSI | {"lun": 1}}),
+        ({"iscsi": ISCSI}, {"iscsi": ISCSI | {"targetPortal": "10.0.0.3"}}),
+        ({"fc": FC}, {"fc": FC | {"lun": 3}}),
+        ({"cinder": {"volumeID": "c-1"}}, csi("cinder.csi.openstack.org", "c-2")),
+        ({"azureFile": {"shareName": "s", "secretName": AZURE_SECRET}}, csi("file.csi.azure.com", "rg#other#s")),
+        ({"portworxVolume": {"volumeID": "p"}}, {"cinder": {"volumeID": "p"}}),
+        (
+            {"flexVolume": {"driver": "d/x", "options": {"id": "A"}}},
+            {"flexVolume": {"driver": "d/x", "options": {"id": "B"}}},
+        ),
+    ],
+    ids="".join,
+)
+def test_two_disks_are_two(mine: Any, other: Any) -> None:
+    ours, theirs = volume("mine", hostPath=None, **mine), volume("other", hostPath=None, **other)
+    assert known(ours, theirs).of(ours) is None
+    assert known(ours, theirs).of(theirs) is None
