@@ -23,6 +23,7 @@ from volplane import (
     InProgress,
     InvalidArgument,
     ProvisionRequest,
+    VolumeSource,
     hookimpl,
 )
 from volplane.kube import names
@@ -607,3 +608,59 @@ async def switch_class(lab: Harness, driver: str) -> None:
     """A provisioner is immutable: the class is made again."""
     await lab.delete("classes", "fast")
     await create_class(lab, provisioner=driver)
+
+
+# --- an asset that another volume holds --------------------------------------------------------------------------
+
+
+def given_twice(handle: str) -> Asset:
+    return Asset(handle=handle, source=VolumeSource(kind="hostPath", fields={"path": handle}), capacity_bytes=2**30)
+
+
+@pytest.mark.parametrize("kind", [ScriptedBackend, SearchableBackend])
+async def test_a_backend_that_gives_one_asset_to_two_claims_is_an_error_and_nothing_is_destroyed(
+    kind: type[ScriptedBackend],
+) -> None:
+    """As a script does that names what it makes after `namespace-name`."""
+    backend = kind(DRIVER)
+    async with Harness(backend) as lab:
+        await create_class(lab)
+        await lab.start()
+        first = await ask(lab)
+        await lab.settle()
+        backend.script("provision", given_twice(f"/assets/pvc-{first}"))
+        await ask(lab, "twin")
+        await lab.settle()
+        assert await lab.claims() == {"c": "Bound", "twin": "Pending"}
+        assert await lab.volumes() == {f"pvc-{first}": "Bound"}
+        assert f'is that of volume "pvc-{first}"' in lab.messages("ProvisioningFailed")[-1]
+        await lab.delete("claims", "twin")
+        await lab.settle(700.0)
+        assert await lab.claims() == {"c": "Bound"}
+        assert list(backend.assets) == [f"pvc-{first}"]
+        assert backend.calls["delete"] == 0
+
+
+async def test_an_asset_that_a_person_has_made_a_volume_of_is_not_destroyed_with_its_claim() -> None:
+    backend = ScriptedBackend(DRIVER)
+    async with Harness(backend) as lab:
+        uid = await made_without_a_volume(lab)
+        await lab.create("volumes", volume("rescued", hostPath={"path": f"/assets/pvc-{uid}"}))
+        await asyncio.sleep(1.0)
+        await lab.delete("claims", "c")
+        await lab.settle(60.0)
+        assert await lab.claims() == {}
+        assert list(backend.assets) == [f"pvc-{uid}"]
+        assert 'is that of volume "rescued"' in lab.messages("ProvisioningCleanupFailed")[-1]
+
+
+async def test_an_asset_that_lies_within_a_volume_of_everything_is_made_and_deleted_as_ever() -> None:
+    """A person may have a volume of the whole directory in which a driver makes its own."""
+    backend = ScriptedBackend(DRIVER)
+    async with Harness(backend) as lab:
+        await lab.create("volumes", volume("everything", hostPath={"path": "/assets"}))
+        await made_without_a_volume(lab)
+        await lab.delete("claims", "c")
+        await lab.settle(60.0)
+        assert await lab.claims() == {}
+        assert not backend.assets

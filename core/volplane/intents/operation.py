@@ -21,7 +21,7 @@ from volplane.controller.metrics import Metrics
 from volplane.drivers.driver import DriverView, LoadedDrivers
 from volplane.drivers.registry import DriverRegistry
 from volplane.errors import BackendError, OperationError, OutcomeUnknown
-from volplane.intents.ownership import volume_elsewhere
+from volplane.intents.ownership import held_by_another, volume_elsewhere
 from volplane.intents.record import can_never_be_bound, has_newer_intent, holds_asset, presumed_intent
 from volplane.intents.requests import asset_identity, context_of, owner_of_claim, provision_request
 from volplane.kube import names
@@ -205,6 +205,10 @@ class DiscardOperation:
         can_hold = waits or (live is not None and written is not None)
         try:
             asset = await self._asset_of(claim, intent, driver, progress)
+            if asset is not None and (taken := held_by_another(asset, claim, self.deps.cluster)):
+                message = f"nothing is destroyed for claim {claim.key}: {taken}"
+                self.deps.recorder.record(warning(CLAIMS, claim, "ProvisioningCleanupFailed", message))
+                asset = None
             if asset is not None and not begun and can_hold and (intent.state is not None or not claim.terminating):
                 # Once this is recorded, `Absent` means that the asset was deleted, not that a job has yet to make it;
                 # and the next asset of the claim is of another generation.

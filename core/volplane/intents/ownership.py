@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from volplane.assets import Asset
 from volplane.controller.actions import Action, Patch, Run, Wait
 from volplane.drivers.driver import DriverView
 from volplane.intents.requests import segments_of
@@ -19,7 +20,7 @@ from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, Node, Volume
 from volplane.state.cluster_state import ClusterState
-from volplane.state.naming import asset_key, is_in_tree, node_hash, volume_source
+from volplane.state.naming import asset_key, is_in_tree, node_hash, volume_name_of, volume_source, volume_with
 
 NO_PLUGIN = "no volume plugin matched"
 _RECLAIM = (names.RECLAIM_FINALIZER, names.IN_TREE_FINALIZER)
@@ -90,6 +91,13 @@ def shared_with(volume: Volume, cluster: ClusterState) -> str:
         return ""
     advice = "set the policy of one of them to Retain and delete that object"
     return f'its source {other.relation} volume "{other.name}": nothing is destroyed while both exist; {advice}'
+
+
+def held_by_another(asset: Asset, claim: Claim, cluster: ClusterState) -> str:
+    """Return why the asset cannot be the claim's alone: another volume holds it, or a part of it; else ""."""
+    mine = volume_with(asset.source, asset.node_affinity, name=volume_name_of(claim))
+    other = cluster.overlaps.of(mine, outer=False)
+    return f'the source of asset "{asset.handle}" {other.relation} volume "{other.name}"' if other is not None else ""
 
 
 # --- the process of a node ----------------------------------------------------------------------------------------

@@ -41,7 +41,15 @@ from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.kube.quantity import format_bytes
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim, reference_to, refers_to
-from volplane.state.naming import handle_in, is_in_tree, reclaim_finalizer, shows_asset, volume_name_of, volume_source
+from volplane.state.naming import (
+    affinity_of,
+    handle_in,
+    is_in_tree,
+    reclaim_finalizer,
+    shows_asset,
+    volume_name_of,
+    volume_source,
+)
 from volplane.state.progress import Discarded, Full, Made, Pending
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 
@@ -285,16 +293,11 @@ def volume_body(
         "storageClassName": storage_class.name,
         "volumeMode": claim.spec.volume_mode or "Filesystem",
         asset.source.kind: fields,
+        **affinity_of(asset.node_affinity),
     }
     mount_options = [*(storage_class.mount_options or ()), *asset.mount_options]
     if mount_options:
         spec["mountOptions"] = mount_options
-    if asset.node_affinity:
-        terms = [
-            {"matchExpressions": [{"key": key, "operator": "In", "values": [segment[key]]} for key in sorted(segment)]}
-            for segment in asset.node_affinity
-        ]
-        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": terms}}
     if claim.spec.volume_attributes_class_name:
         spec["volumeAttributesClassName"] = claim.spec.volume_attributes_class_name
     return VOLUMES.body(metadata=metadata, spec=spec)

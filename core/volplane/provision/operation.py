@@ -11,6 +11,7 @@ from volplane.controller.actions import Run
 from volplane.drivers.driver import DriverView
 from volplane.errors import (
     AlreadyDeleted,
+    AlreadyExists,
     ApiNotFound,
     BackendError,
     InvalidArgument,
@@ -19,6 +20,7 @@ from volplane.errors import (
     ResourceExhausted,
 )
 from volplane.intents.operation import OperationDeps
+from volplane.intents.ownership import held_by_another
 from volplane.intents.record import provisioning_failed
 from volplane.intents.requests import asset_identity, provision_request
 from volplane.kube import names
@@ -73,6 +75,8 @@ class ProvisionOperation:
             if isinstance(result, Asset) and result.capacity_bytes < request.capacity_bytes:
                 made, asked = result.capacity_bytes, request.capacity_bytes
                 raise OutcomeUnknown(f"made {made} bytes where {asked} were asked for")
+            if isinstance(result, Asset) and (taken := held_by_another(result, claim, self.deps.cluster)):
+                raise AlreadyExists(f"the backend gives one asset to two claims: {taken}; nothing of it is destroyed")
             if isinstance(result, Asset) and attributes is not None:
                 identity = asset_identity(result, claim, context)
                 result = await _apply_attributes(attributes, identity, driver, context, self.deps) or result
@@ -129,7 +133,7 @@ class ProvisionOperation:
         for generation in range(1, intent.generation):
             former = replace(intent, generation=generation, state=None)
             found = await self.deps.find(claim, former, driver)
-            if found is not None:
+            if found is not None and not held_by_another(found, claim, self.deps.cluster):
                 context = self.deps.context(driver, generation)
                 request = DeleteRequest(context=context, volume=asset_identity(found, claim, context))
                 result = await self.deps.hooks.call(driver, request)

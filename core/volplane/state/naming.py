@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from sortedcontainers import SortedDict
 
-from volplane.assets import VolumeSource
+from volplane.assets import Segment, VolumeSource
 from volplane.kube import names
 from volplane.kube.objects import Claim, Source, Volume, VolumeSpec
 
@@ -172,6 +172,21 @@ def volume_source(volume: Volume) -> VolumeSource:
     return VolumeSource(kind="", fields={})
 
 
+def affinity_of(segments: Iterable[Segment]) -> dict[str, Any]:
+    """Return the node affinity of a volume that each of the segments can reach, as a part of its spec."""
+    terms = [
+        {"matchExpressions": [{"key": key, "operator": "In", "values": [segment[key]]} for key in sorted(segment)]}
+        for segment in segments
+    ]
+    return {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}} if terms else {}
+
+
+def volume_with(source: VolumeSource, segments: Iterable[Segment] = (), *, name: str = "") -> Volume:
+    """Return the volume that an asset would have, as far as `Overlaps` compares it."""
+    spec = {source.kind: dict(source.fields), **affinity_of(segments)}
+    return msgspec.convert({"metadata": {"name": name}, "spec": spec}, Volume)
+
+
 class Overlap(NamedTuple):
     """Another volume that shares storage."""
 
@@ -209,12 +224,15 @@ class Overlaps:
         for place in after:
             self._add(place, new.name if new is not None else "")
 
-    def of(self, volume: Volume) -> Overlap | None:
-        """Return another volume that shares the storage of this one; None if there is none."""
+    def of(self, volume: Volume, *, outer: bool = True) -> Overlap | None:
+        """Return another volume that shares the storage of this one; None if there is none.
+
+        outer: one within whose storage it lies counts.
+        """
         for place in _sought(volume, self._pins):
             for key, relation in self._near(place):
                 other = next((name for name in self._at(key) if name != volume.name), None)
-                if other is not None:
+                if other is not None and (outer or key.startswith(place)):
                     return Overlap(other, relation)
         return None
 
