@@ -327,6 +327,10 @@ def _page_flaw(page: AssetPage) -> str | None:
     following: object = page.next_page
     if following is not None and not (isinstance(following, str) and following):
         return f"returned an AssetPage with next_page {following!r}, expected text, or None on the last page"
+    pages: object = page.assets
+    if not isinstance(pages, tuple | list):
+        # The check would use a generator up, and the listing look empty.
+        return f"returned an AssetPage with assets of type {type(pages).__name__}, expected a tuple"
     for asset in page.assets:
         listed: object = asset
         if not isinstance(listed, assets.ListedAsset):

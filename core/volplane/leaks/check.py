@@ -15,19 +15,23 @@ from random import Random
 
 from volplane._delays import LEAK_CHECK_FAILED, LEAK_CHECK_WITHOUT_DRIVER
 from volplane._messages import nearest
+from volplane.assets import Absent
 from volplane.controller import logs
 from volplane.controller.actions import warning
 from volplane.drivers.driver import DriverView
 from volplane.errors import VolplaneError
 from volplane.intents.operation import OperationDeps
-from volplane.intents.requests import segments_of
+from volplane.intents.requests import context_of, segments_of, volume_identity
 from volplane.kube import names
-from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Volume
 from volplane.leaks.comparison import Comparison, Finding, Key, Observations, Verdict, assets_of, feed_live, paced
+from volplane.requests import FindRequest
 
 INTERVAL = 600.0
 JITTER = 0.1
+FEW = 2
+"""Ghosts in one listing that may be all of a driver's volumes, and be believed."""
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +66,8 @@ class LeakCheck:
         """Set: a check of this driver is requested."""
         self._running: set[str] = set()
         self._warned: set[Key] = set()
+        self._proven: set[Key] = set()
+        """Of ghosts whose assets `find` has not found."""
 
     def request(self, driver: str = "") -> Mapping[str, int]:
         """Check this driver, or all of them, at once instead of at the next turn.
@@ -151,7 +157,8 @@ class LeakCheck:
         for finding in self.observations.add(name, findings, began=began, ended=ended):
             if finding.verdict is not Verdict.FOREIGN:
                 log.info("%s: %s (it counts if the next check finds it too)", _describe(finding), finding.detail)
-        self._warn(name, findings)
+        self._log(name, findings)
+        await self._report_ghosts(driver, findings, len(known))
         self._count(name)
         log.debug("checked, %d findings", len(findings))
 
@@ -164,26 +171,63 @@ class LeakCheck:
         labels = (node.metadata.labels or {}) if node is not None else {}
         return any(place.items() <= labels.items() for place in places)
 
-    def _warn(self, name: str, findings: Sequence[Finding]) -> None:
-        """Log each confirmed finding once, as long as it lasts; record events on a ghost and its claim."""
+    def _log(self, name: str, findings: Sequence[Finding]) -> None:
+        """Log each confirmed finding once, as long as it lasts."""
         ours = (finding for finding in findings if finding.verdict is not Verdict.FOREIGN)
         confirmed = {finding.key: finding for finding in ours if self.observations.confirmed(finding)}
         for key in confirmed.keys() - self._warned:
             log.warning("%s: %s", _describe(confirmed[key]), confirmed[key].detail)
         self._warned = {key for key in self._warned if key[1] != name} | confirmed.keys()
-        for ghost in confirmed.values():
-            # The same event at every check, which is counted. Its reason is that of external-health-monitor of CSI.
+
+    async def _report_ghosts(self, driver: DriverView, findings: Sequence[Finding], known: int) -> None:
+        """Record events on ghosts and their claims; on the classes of the driver, if its listing is not credible.
+
+        known: how many volumes of the driver there are. The same events at every check, which are counted.
+        """
+        recorder, ghosts = self._deps.recorder, [each for each in findings if each.verdict is Verdict.GHOST]
+        self._proven &= {each.key for each in ghosts} | {key for key in self._proven if key[1] != driver.name}
+        if len(ghosts) > FEW and len(ghosts) > known / 2:
+            lacks = f"list_assets of driver {driver.name} lacks the assets of {len(ghosts)} of its {known} volumes"
+            text = f"{lacks}: find out whether its storage is there, and whether its listing is complete"
+            log.warning("%s", text)
+            for each in self._cluster.classes.values():
+                if each.provisioner == driver.name:
+                    recorder.record(warning(STORAGE_CLASSES, each, "ListingIncomplete", text))
+            return
+        for ghost in filter(self.observations.confirmed, ghosts):
             volume = self._cluster.volumes.get(ghost.volume)
-            if ghost.verdict is not Verdict.GHOST or volume is None:
+            if volume is None or not await self._is_absent(ghost, volume, driver):
                 continue
             what = f"asset {ghost.handle}" if ghost.handle else "the asset"
             where = f"not on the backend of driver {ghost.driver}: its data cannot be reached"
             text = f"{what} of volume {volume.name} is {where}; restore the asset, or delete the claim"
-            self._deps.recorder.record(warning(VOLUMES, volume, "VolumeConditionAbnormal", text))
+            # Its reason is that of external-health-monitor of CSI.
+            recorder.record(warning(VOLUMES, volume, "VolumeConditionAbnormal", text))
             reference = volume.spec.claim_ref
             claim = self._cluster.claims.get(reference.key) if reference is not None else None
             if reference is not None and claim is not None and reference.uid in ("", None, claim.uid):
-                self._deps.recorder.record(warning(CLAIMS, claim, "VolumeConditionAbnormal", text))
+                recorder.record(warning(CLAIMS, claim, "VolumeConditionAbnormal", text))
+
+    async def _is_absent(self, ghost: Finding, volume: Volume, driver: DriverView) -> bool:
+        """Return whether `find` proves that the asset is gone: two listings only raise a suspicion."""
+        identity = volume_identity(volume, self._cluster.cluster_id)
+        if ghost.key in self._proven or not driver.supports("find") or identity.owner is None:
+            return ghost.key in self._proven
+        context = context_of(driver, self._cluster.cluster_id, generation=identity.owner.generation)
+        place, name = next(iter(identity.node_affinity), None), volume.name
+        try:
+            found = await self._deps.hooks.call(
+                driver, FindRequest(context=context, name=name, owner=identity.owner, segment=place)
+            )
+        except VolplaneError as error:
+            log.warning("whether %s is gone is not known: %s", _describe(ghost), error)
+            return False
+        if isinstance(found, Absent):
+            self._proven.add(ghost.key)
+            return True
+        log.warning("%s: list_assets does not show what find finds; the listing is incomplete", _describe(ghost))
+        self.observations.settled(ghost)
+        return False
 
     def settled(self, finding: Finding) -> None:
         """Drop a finding that has been repaired."""

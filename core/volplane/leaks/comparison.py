@@ -27,7 +27,7 @@ from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
 from volplane.requests import ListRequest
 from volplane.state.matching import capacity_of
-from volplane.state.naming import handle_in, volume_source
+from volplane.state.naming import csi_source, handle_in, volume_source
 
 GRACE_SECONDS = 300.0
 """Between the two observations of an orphan; longer than any listing may lag behind its backend."""
@@ -148,7 +148,7 @@ class Comparison:
             return self._finding(Verdict.DRIFTED, asset, drift, volume.name) if drift else None
         # A volume of another name leads to it: one that a person made from it, or restored.
         target = _target(asset.source) if asset.source is not None else None
-        if asset.handle in self._pointed_at or target in self._pointed_at:
+        if not self._pointed_at.isdisjoint((asset.handle, target, _disk(asset.handle))):
             return None
         return self._without_volume(asset, owner)
 
@@ -190,13 +190,20 @@ def _targets(volume: Volume) -> Iterator[str]:
     """Yield every name that an asset may have at which this volume points, or below which."""
     if handle := volume.annotation(names.HANDLE):
         yield handle
-    source = volume_source(volume)
+    source, disk = volume_source(volume), csi_source(volume)[1]
+    if disk and source.kind != "csi":
+        yield _disk(disk)
     if not (target := _target(source)):
         return
     yield target
     if source.kind in _PATHS:
         while len(target := dirname(target)) > 1:
             yield target
+
+
+def _disk(handle: str) -> str:
+    """Return what all notations of a cloud's disk have in common: in-tree ones lack its project, or add its zone."""
+    return f"disk {handle.rpartition('/')[2].lower()}"
 
 
 def _target(source: VolumeSource) -> str:

@@ -101,6 +101,57 @@ async def test_that_an_asset_is_gone_is_one_event_on_the_volume_and_one_on_its_c
     assert len(events) > 2  # the recorder folds them into one with a count
 
 
+async def test_what_find_finds_is_not_gone_though_no_listing_shows_it(cluster: Any, hooks: Any) -> None:
+    await cluster.make_class()
+    await cluster.claim()
+    await asyncio.sleep(5)
+    hooks.fail("list_assets", 5 * [Answer(AssetPage(assets=()))])
+    await asyncio.sleep(4 * ROUND)
+    assert "find" in {call.hook for call in hooks.calls}
+    assert [event for event in cluster.events if event.reason == "VolumeConditionAbnormal"] == []
+
+
+async def test_a_driver_that_cannot_be_asked_for_one_asset_proves_no_loss(cluster: Any, shelf: Any, hooks: Any) -> None:
+    await cluster.make_class()
+    uid = await cluster.claim()
+    await asyncio.sleep(5)
+    shelf.assets.clear()
+    hooks.fail("find", 9 * [FailBefore(Unavailable("the storage is away"))])
+    await asyncio.sleep(4 * ROUND)
+    assert cluster.found() == [("ghost", f"shelf/pvc-{uid}")]
+    assert [event for event in cluster.events if event.reason == "VolumeConditionAbnormal"] == []
+
+
+async def test_a_listing_that_lost_most_volumes_is_about_the_driver_and_not_about_claims(
+    cluster: Any, shelf: Any
+) -> None:
+    """As of a file server whose disk is not mounted."""
+    await cluster.make_class()
+    for number in range(5):
+        await cluster.claim(f"c{number}")
+    await asyncio.sleep(5)
+    kept = dict(list(shelf.assets.items())[:2])
+    shelf.assets.clear()
+    shelf.assets.update(kept)
+    await asyncio.sleep(4 * ROUND)
+    told = {(event.kind.kind, event.about.name, event.reason) for event in cluster.events if event.type == "Warning"}
+    assert told == {("StorageClass", "shelves", "ListingIncomplete")}
+    (text,) = {event.message for event in cluster.events if event.reason == "ListingIncomplete"}
+    assert "lacks the assets of 3 of its 5 volumes" in text
+    assert len(cluster.found()) == 3
+
+
+async def test_a_page_that_is_a_generator_fails_the_check_and_loses_nobody(cluster: Any, hooks: Any) -> None:
+    """A check of its entries uses it up: every volume of the driver would seem lost."""
+    await cluster.make_class()
+    await cluster.claim()
+    await asyncio.sleep(5)
+    hooks.fail("list_assets", Answer(AssetPage(assets=(each for each in ()))))
+    assert not await cluster.check.check(cluster.plane.drivers.get("shelf.example.com"))
+    assert "assets of type generator, expected a tuple" in cluster.check.status["shelf.example.com"].error
+    assert cluster.found() == []
+
+
 async def test_a_check_that_is_asked_for_begins_at_once(cluster: Any, shelf: Any) -> None:
     await asyncio.sleep(1)
     before = cluster.check.status["shelf.example.com"].attempts

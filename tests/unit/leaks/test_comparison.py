@@ -85,6 +85,14 @@ NOTHING: dict[str, dict[str, Any]] = {
         "assets": [asset(handle="vol-1")],
         "volumes": [volume("mine", by=None, handle=None, csi={"driver": "x", "volumeHandle": "vol-1"})],
     },
+    "an asset that a person made an in-tree volume of": {
+        "assets": [asset(handle="vol-1")],
+        "volumes": [volume("mine", by=None, handle=None, aws_elastic_block_store={"volumeID": "aws://us-a/vol-1"})],
+    },
+    "an asset that a person made an in-tree volume without a project of": {
+        "assets": [asset(handle="projects/p/zones/us-a/disks/d")],
+        "volumes": [volume("mine", by=None, handle=None, gce_persistent_disk={"pdName": "d"})],
+    },
     "an asset whose volume was restored under another name": {
         "assets": [asset()],
         "volumes": [volume("restored", handle="h/pvc-u1", by="e")],
