@@ -18,6 +18,7 @@ _LONGEST_LABEL = 63
 _PLAIN = re.compile(r"[a-z0-9-]")
 _ENCODED = re.compile(r"_([0-9a-f]{1,6})_")
 _CUT = re.compile(r"_x[0-9a-f]{24}_$")
+_GENERATION = re.compile(r"[0-9]{1,9}")
 
 
 def label_text(text: str) -> str:
@@ -72,7 +73,7 @@ class Marks:
         """
         cluster, claim, name = marks.get(self.cluster), marks.get(self.claim), marks.get(self.volume)
         generation = marks.get(self.generation, "")
-        if not cluster or not claim or not name or not (generation.isascii() and generation.isdigit()):
+        if not cluster or not claim or not name or not _GENERATION.fullmatch(generation):
             return None
         own = bool(cluster_id) and cluster == self.encode(cluster_id)
         return Ownership(

@@ -55,7 +55,7 @@ class HttpAddress:
     def parse(cls, option: str, text: str) -> HttpAddress:
         """Read "127.0.0.1:9809" or "[::1]:0" (a free port). Raises ConfigurationError naming the option."""
         host, colon, port = text.rpartition(":")
-        if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        if not colon or not host or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
             raise ConfigurationError(f'{option} is "{text}"; it must be ADDRESS:PORT, such as 127.0.0.1:9809')
         return cls(host.strip("[]"), int(port))
 

@@ -43,7 +43,7 @@ FORMAT = 1
 _encode = msgspec.json.Encoder(enc_hook=dict).encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
-_HANDLE = re.compile(r"(?P<storage>[0-9a-f]{32})/(?P<name>[^/@]+)@(?P<generation>[1-9][0-9]*)")
+_HANDLE = re.compile(r"(?P<storage>[0-9a-f]{32})/(?P<name>[^/@]+)@(?P<generation>[1-9][0-9]{0,8})")
 _PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}(/[A-Za-z0-9_][A-Za-z0-9._-]{0,254})*")
 _OWNER = ("cluster_id", "claim_uid", "volume_name", "generation")
 

@@ -308,8 +308,13 @@ def result_flaw(hook: str, result: object) -> str | None:
 def _asset_flaw(asset: Asset) -> str | None:
     if not isinstance(asset.handle, str) or not 0 < len(asset.handle) <= LONGEST_HANDLE:
         return f"returned an Asset with handle {str(asset.handle)[:60]!r}, expected 1 to {LONGEST_HANDLE} characters"
-    if isinstance(asset.capacity_bytes, bool) or not isinstance(asset.capacity_bytes, int) or asset.capacity_bytes < 0:
-        return f"returned an Asset with capacity_bytes {asset.capacity_bytes!r}, expected whole bytes"
+    size: object = asset.capacity_bytes
+    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        return f"returned an Asset with capacity_bytes {size!r}, expected whole bytes"
+    if size >= 2**63:
+        return "returned an Asset with capacity_bytes of 2**63 or more, which no volume can have"
+    if flaw := _not_a_tuple(asset, "mount_options", "node_affinity"):
+        return flaw
     source: object = asset.source
     if not isinstance(source, assets.VolumeSource):
         return f"returned an Asset with a source of type {type(source).__name__}, expected VolumeSource"
@@ -327,10 +332,8 @@ def _page_flaw(page: AssetPage) -> str | None:
     following: object = page.next_page
     if following is not None and not (isinstance(following, str) and following):
         return f"returned an AssetPage with next_page {following!r}, expected text, or None on the last page"
-    pages: object = page.assets
-    if not isinstance(pages, tuple | list):
-        # The check would use a generator up, and the listing look empty.
-        return f"returned an AssetPage with assets of type {type(pages).__name__}, expected a tuple"
+    if flaw := _not_a_tuple(page, "assets"):
+        return flaw
     for asset in page.assets:
         listed: object = asset
         if not isinstance(listed, assets.ListedAsset):
@@ -340,6 +343,17 @@ def _page_flaw(page: AssetPage) -> str | None:
         owner: object = asset.owner
         if owner is not None and not isinstance(owner, assets.Ownership):
             return f"listed {asset.handle} with an owner of type {type(owner).__name__}, expected Ownership or None"
+        if flaw := _not_a_tuple(asset, "attached_to"):
+            return flaw
+    return None
+
+
+def _not_a_tuple(result: object, *fields: str) -> str | None:
+    """Describe a field that is no tuple, nor a list. Checks would use a generator up, and all in it would be lost."""
+    for field in fields:
+        if not isinstance(value := getattr(result, field), tuple | list):
+            kind = type(result).__name__
+            return f"returned {kind} with {field} of type {type(value).__name__}, expected a tuple"
     return None
 
 

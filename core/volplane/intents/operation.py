@@ -204,11 +204,7 @@ class DiscardOperation:
         # A claim that is gone holds no record, nor does one that points elsewhere and lost what it had.
         can_hold = waits or (live is not None and written is not None)
         try:
-            asset = await self._asset_of(claim, intent, driver, progress)
-            if asset is not None and (taken := held_by_another(asset, claim, self.deps.cluster)):
-                message = f"nothing is destroyed for claim {claim.key}: {taken}"
-                self.deps.recorder.record(warning(CLAIMS, claim, "ProvisioningCleanupFailed", message))
-                asset = None
+            asset = self._not_of_others(await self._asset_of(claim, intent, driver, progress), claim)
             if asset is not None and not begun and can_hold and (intent.state is not None or not claim.terminating):
                 # Once this is recorded, `Absent` means that the asset was deleted, not that a job has yet to make it;
                 # and the next asset of the claim is of another generation.
@@ -246,6 +242,14 @@ class DiscardOperation:
             return False
         storage_class = await self.deps.client.refresh(self.deps.cluster.classes, class_of_claim(live) or "")
         return storage_class is None or storage_class.provisioner == driver.name
+
+    def _not_of_others(self, asset: Asset | None, claim: Claim) -> Asset | None:
+        """Return the asset, unless another volume holds it: it is not this claim's to delete, and is not left over."""
+        taken = held_by_another(asset, claim, self.deps.cluster) if asset is not None else ""
+        if taken:
+            message = f"nothing is destroyed for claim {claim.key}: {taken}"
+            self.deps.recorder.record(warning(CLAIMS, claim, "ProvisioningCleanupFailed", message))
+        return None if taken else asset
 
     async def _asset_of(
         self, claim: Claim, intent: ClaimIntent, driver: DriverView, progress: ClaimProgress

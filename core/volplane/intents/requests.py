@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from itertools import product
+from itertools import islice, product
+from math import prod
 from typing import Any
 
 import msgspec
@@ -22,6 +23,8 @@ from volplane.state.naming import generation_of, handle_in, volume_name_of, volu
 from volplane.state.records import ClaimIntent
 
 NANOS = 10**9
+MOST_SEGMENTS = 10_000
+"""Of a class: a few keys with many values each would stand for more than memory holds."""
 NAME_PREFIX = "pvc-"
 _ACCESS_MODES = frozenset(AccessMode)
 
@@ -58,14 +61,24 @@ def split_parameters(storage_class: StorageClass) -> tuple[dict[str, str], str]:
 
 
 def allowed_segments(storage_class: StorageClass) -> tuple[Segment, ...]:
-    """Return `allowedTopologies` as single segments; terms are alternatives, keys of a term hold together."""
+    """Return `allowedTopologies` as single segments; terms are alternatives, keys of a term hold together.
+
+    Of a class with more than `MOST_SEGMENTS` only so many, for by such a class nothing is made.
+    """
     segments: list[Segment] = []
     for term in storage_class.allowed_topologies or ():
         expressions = term.match_label_expressions or []
         keys = [expression.key for expression in expressions]
         choices = product(*[expression.values or [] for expression in expressions])
-        segments.extend(dict(zip(keys, values, strict=True)) for values in choices)
+        left = MOST_SEGMENTS - len(segments)
+        segments.extend(dict(zip(keys, values, strict=True)) for values in islice(choices, left))
     return tuple(segments)
+
+
+def count_segments(storage_class: StorageClass) -> int:
+    """Return for how many segments `allowedTopologies` stands."""
+    terms = [term.match_label_expressions or () for term in storage_class.allowed_topologies or ()]
+    return sum(prod(len(expression.values or ()) for expression in term) for term in terms)
 
 
 def owner_of_claim(claim: Claim, context: Context) -> Ownership:

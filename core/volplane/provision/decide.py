@@ -34,7 +34,7 @@ from volplane.intents.record import (
     settle,
     settled_metadata,
 )
-from volplane.intents.requests import split_parameters
+from volplane.intents.requests import MOST_SEGMENTS, count_segments, split_parameters
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
@@ -178,6 +178,8 @@ def _obstacle(claim: Claim, storage_class: StorageClass, driver: DriverView) -> 
         return f'{of_class}: parameter {names.ON_RELEASE} is "{release}"; valid values are "delete" and "recycle"'
     if flaw := driver.parameters_flaw(parameters):
         return f"{of_class}: {flaw}"
+    if (count := count_segments(storage_class)) > MOST_SEGMENTS:
+        return f"{of_class}: allowedTopologies stands for {count:,} places; at most {MOST_SEGMENTS:,} are supported"
     mode = claim.spec.volume_mode or "Filesystem"
     if mode not in info.volume_modes:
         supported = ", ".join(sorted(info.volume_modes))

@@ -404,6 +404,11 @@ def test_a_label_that_somebody_else_wrote_stays_readable() -> None:
     assert owner.cluster_id == "_d800_"
 
 
+@pytest.mark.parametrize("generation", ["", "x", "-1", "\u0663", "9" * 5000])
+def test_marks_with_a_damaged_generation_are_none(generation: str) -> None:
+    assert LABELS.owner({**LABELS.of(OWNER), LABELS.generation: generation}) is None
+
+
 def test_what_is_not_ours_is_refused() -> None:
     other = Ownership(cluster_id="c2", claim_uid=OWNER.claim_uid, volume_name="pvc-1", generation=2)
     with pytest.raises(AlreadyExists, match="in cluster 'c2', not to pvc-1 of cluster 'c1'"):

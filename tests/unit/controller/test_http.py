@@ -68,7 +68,7 @@ def test_addresses_are_read(text: str, host: str, port: int) -> None:
     assert HttpAddress.parse("--http", text) == HttpAddress(host, port)
 
 
-@pytest.mark.parametrize("text", ["", "9809", ":9809", "host:", "host:http", "host:99999"])
+@pytest.mark.parametrize("text", ["", "9809", ":9809", "host:", "host:http", "host:99999", "host:" + "9" * 5000])
 def test_other_addresses_are_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="--http is"):
         HttpAddress.parse("--http", text)

@@ -112,7 +112,14 @@ def test_a_handle_reads_back_and_nothing_else_is_one() -> None:
     handle = Handle("a" * 32, "pvc-1", 3)
     assert str(handle) == f"{'a' * 32}/pvc-1@3"
     assert Handle.parse(str(handle)) == handle
-    for text in ("", "pvc-1", f"{'a' * 31}/pvc-1@3", f"{'a' * 32}/pvc-1@0", f"{'a' * 32}/x/y@1"):
+    for text in (
+        "",
+        "pvc-1",
+        f"{'a' * 31}/pvc-1@3",
+        f"{'a' * 32}/pvc-1@0",
+        f"{'a' * 32}/x/y@1",
+        f"{'a' * 32}/x@{'9' * 5000}",
+    ):
         assert Handle.parse(text) is None
 
 

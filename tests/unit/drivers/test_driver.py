@@ -112,6 +112,9 @@ def test_a_right_result_comes_back_as_it_is(kit: Any) -> None:
         (asset(handle=7), "returned an Asset with handle '7', expected 1 to 1024 characters"),
         (asset(capacity_bytes=1.5), "returned an Asset with capacity_bytes 1.5, expected whole bytes"),
         (asset(capacity_bytes=-1), "returned an Asset with capacity_bytes -1, expected whole bytes"),
+        (asset(capacity_bytes=10**5000), "returned an Asset with capacity_bytes of 2**63 or more"),
+        (asset(mount_options=iter(["ro"])), "with mount_options of type list_iterator, expected a tuple"),
+        (asset(node_affinity=({"zone": each} for each in "a")), "node_affinity of type generator, expected a tuple"),
         (asset(source={"path": "/x"}), "returned an Asset with a source of type dict, expected VolumeSource"),
         (InProgress(retry_after=-1), "returned InProgress with retry_after -1, expected seconds"),
         (InProgress(retry_after=float("nan")), "returned InProgress with retry_after nan, expected seconds"),
@@ -335,6 +338,8 @@ def listed(**fields: Any) -> ListedAsset:
         (AssetPage(assets=("h",)), "an entry of type str, expected ListedAsset"),  # type: ignore[arg-type]
         (AssetPage(assets=(listed(handle=""),)), "an asset with handle '', expected 1 to 1024"),
         (AssetPage(assets=(listed(owner="me"),)), "listed h with an owner of type str"),
+        (AssetPage(assets=(each for each in (listed(),))), "assets of type generator, expected a tuple"),  # type: ignore[arg-type]
+        (AssetPage(assets=(listed(attached_to="node"),)), "attached_to of type str, expected a tuple"),
     ],
 )
 def test_a_page_of_a_listing_is_checked_as_a_whole(kit: Any, page: AssetPage, message: str) -> None:

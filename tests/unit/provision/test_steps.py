@@ -156,6 +156,20 @@ MODIFIES = HOOKS | {"modify"}
             'class "fast": parameter volplane.dev/on-release is "keep"; valid values are "delete" and "recycle"',
         ),
         (
+            {},
+            {
+                "allowedTopologies": [
+                    {
+                        "matchLabelExpressions": [
+                            {"key": f"k{n}", "values": [f"v{m}" for m in range(20)]} for n in range(8)
+                        ]
+                    }
+                ]
+            },
+            disk(topology_keys=("k0",)),
+            'class "fast": allowedTopologies stands for 25,600,000,000 places; at most 10,000 are supported',
+        ),
+        (
             {"volumeMode": "Block"},
             {},
             disk(volume_modes=frozenset({"Filesystem"})),
