@@ -185,6 +185,9 @@ class ListedAsset:
     source: VolumeSource | None = None
     """The source that a PersistentVolume of it would have. Required if the handle is not part of the source, so that
     an asset of a static volume is not taken for an orphan."""
+    changed_in: str = ""
+    """The term in which it was changed last, as text of a `Fence`, if the backend marks assets with it. It shows
+    another living cluster that has the same id, or that `volplane adopt` is to take assets from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

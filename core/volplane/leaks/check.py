@@ -26,7 +26,7 @@ from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Volume
 from volplane.leaks.comparison import Comparison, Finding, Key, Observations, Verdict, assets_of, feed_live, paced
-from volplane.requests import FindRequest
+from volplane.requests import Fence, FindRequest
 
 INTERVAL = 600.0
 JITTER = 0.1
@@ -66,6 +66,10 @@ class LeakCheck:
         """Set: a check of this driver is requested."""
         self._running: set[str] = set()
         self._warned: set[Key] = set()
+        self.living: dict[tuple[str, str], Fence] = {}
+        """By driver and cluster id, a term in which a cluster has changed an asset while this process listed them."""
+        self._terms: dict[str, Mapping[tuple[str, str], Fence]] = {}
+        """By driver, those of its last listing."""
         self._proven: set[Key] = set()
         """Of ghosts whose assets `find` has not found."""
 
@@ -144,6 +148,7 @@ class LeakCheck:
         async for asset in assets_of(driver, self._deps):
             comparison.add_asset(asset)
         ended = clock()
+        self.compare_terms(name, comparison.terms)
         async for claim in paced(list(self._cluster.claims.values())):
             comparison.add_claim(claim)
         async for volume in paced(list(self._cluster.volumes.values())):
@@ -161,6 +166,34 @@ class LeakCheck:
         await self._report_ghosts(driver, findings, len(known))
         self._count(name)
         log.debug("checked, %d findings", len(findings))
+
+    def compare_terms(self, name: str, terms: Mapping[tuple[str, str], Fence]) -> None:
+        """Note which clusters have changed assets of a driver since its last listing; report one that has our id.
+
+        A copy of this cluster, as for a drill of a restore, has its id and its Lease. While this process leads, terms
+        that are later than its own, or of another Lease, are of another cluster. terms: by cluster and Lease.
+        """
+        ours, own, before = self._cluster.cluster_id, Fence.parse(self._deps.fence()), self._terms.get(name)
+        self._terms[name] = terms
+        for (cluster, lease), term in terms.items():
+            mine = cluster == ours and own is not None and lease == own.lease and not term.outdates(own)
+            known = before.get((cluster, lease)) if before is not None else term
+            if not mine and (known is None or term.outdates(known)):
+                self.living[name, cluster] = term
+        if (rival := self.living.get((name, ours))) is not None:
+            text = (
+                f"another cluster with the id {ours} changes assets of driver {name} in term {rival.transitions} of "
+                f"the Lease with uid {rival.lease}: each deletes what is the other's; stop the copy of this cluster, "
+                "or give it storage of its own"
+            )
+            log.error("%s", text)
+            self._tell_classes(name, "ClusterIdUsedTwice", text)
+
+    def _tell_classes(self, driver: str, reason: str, text: str) -> None:
+        """Record a warning about a driver, on its classes."""
+        for each in self._cluster.classes.values():
+            if each.provisioner == driver:
+                self._deps.recorder.record(warning(STORAGE_CLASSES, each, reason, text))
 
     def _in_reach(self, volume: Volume) -> bool:
         """Return whether this process can see the volume's asset: it has no place, or lies on the process's node."""
@@ -190,9 +223,7 @@ class LeakCheck:
             lacks = f"list_assets of driver {driver.name} lacks the assets of {len(ghosts)} of its {known} volumes"
             text = f"{lacks}: find out whether its storage is there, and whether its listing is complete"
             log.warning("%s", text)
-            for each in self._cluster.classes.values():
-                if each.provisioner == driver.name:
-                    recorder.record(warning(STORAGE_CLASSES, each, "ListingIncomplete", text))
+            self._tell_classes(driver.name, "ListingIncomplete", text)
             return
         for ghost in filter(self.observations.confirmed, ghosts):
             volume = self._cluster.volumes.get(ghost.volume)

@@ -25,7 +25,7 @@ from volplane.kube.answers import Listing
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
-from volplane.requests import ListRequest
+from volplane.requests import Fence, ListRequest
 from volplane.state.matching import capacity_of
 from volplane.state.naming import csi_source, handle_in, volume_source
 
@@ -80,6 +80,8 @@ class Comparison:
     """Uids of volumes that existed before the listing began, for only they can be ghosts; None = all."""
     in_reach: Callable[[Volume], bool] = lambda _volume: True
     """Whether the listing covers the place of a volume."""
+    terms: dict[tuple[str, str], Fence] = field(default_factory=dict)
+    """By cluster and Lease, the latest term in which an asset was changed."""
     _assets: list[ListedAsset] = field(default_factory=list)
     _marked: set[str] = field(default_factory=set)
     _handles: dict[str, ListedAsset] = field(default_factory=dict)
@@ -96,6 +98,10 @@ class Comparison:
         if asset.owner is not None:
             self._marked.add(asset.owner.volume_name)
             self._claim_uids.add(asset.owner.claim_uid)
+            if (term := Fence.parse(asset.changed_in)) is not None:
+                key = (asset.owner.cluster_id, term.lease)
+                if term.outdates(self.terms.setdefault(key, term)):
+                    self.terms[key] = term
 
     def add_claim(self, claim: Claim) -> None:
         if claim.uid in self._claim_uids:

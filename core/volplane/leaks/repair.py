@@ -141,7 +141,8 @@ class Adoptable:
 class Adoption:
     """Takes assets over, with the running drivers."""
 
-    def __init__(self, deps: OperationDeps, dispatcher: Dispatcher) -> None:
+    def __init__(self, check: LeakCheck, deps: OperationDeps, dispatcher: Dispatcher) -> None:
+        self._check = check
         self._deps = deps
         self._cluster = deps.cluster
         self._drivers = sorted(deps.drivers.names())
@@ -169,11 +170,18 @@ class Adoption:
             if not view.supports("list_assets"):
                 continue
             unsupported = "" if view.supports("adopt") else f"backend {view.backend} does not implement the hook adopt"
+            comparison, found = Comparison(name, ours), []
             async for asset in assets_of(view, self._deps):
+                comparison.add_asset(asset)
                 if (owner := asset.owner) is not None and owner.cluster_id == former:
-                    obstacle = _obstacle(cluster.volumes.get(owner.volume_name), name, asset.handle) or unsupported
-                    volume, handle = owner.volume_name, asset.handle
-                    plan.append(Adoptable(driver=name, handle=handle, volume=volume, former=owner, obstacle=obstacle))
+                    found.append((owner, asset.handle))
+            self._check.compare_terms(name, comparison.terms)
+            if (term := self._check.living.get((name, former))) is not None:
+                unsupported = f"cluster {former} still changes assets (term {term.transitions}): stop it first"
+            for owner, handle in found:
+                volume = owner.volume_name
+                obstacle = _obstacle(cluster.volumes.get(volume), name, handle) or unsupported
+                plan.append(Adoptable(driver=name, handle=handle, volume=volume, former=owner, obstacle=obstacle))
         return plan
 
     async def start(self, former: str, driver: str = "") -> list[Adoptable]:

@@ -185,7 +185,7 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
         reflectors=reflectors,
         leak_check=check,
         leak_repair=LeakRepair(check, deps, dispatcher),
-        adoption=Adoption(deps, dispatcher),
+        adoption=Adoption(check, deps, dispatcher),
         attachments=AttachmentComparison(deps, queues[duties.ATTACHES].enqueue) if attaches else None,
         close=measured.close if measured is not None else lambda: None,
     )

@@ -71,3 +71,8 @@ def test_a_list_names_machines_and_not_the_nodes_that_they_were(site: Any) -> No
     asset, vm = site.provision(), site.vm()
     site.attach(asset, site.node(vm, name="former-name-of-a-node"))
     assert [each.attached_to for each in site.listed()] == [(f"{A}/{vm.name}",)]
+
+
+def test_a_list_says_in_which_term_each_disk_was_changed(site: Any) -> None:
+    site.provision(context=site.context(fence="7/me/lease-uid"))
+    assert [each.changed_in for each in site.listed()] == ["7//lease-uid"]

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from volplane import Unavailable
+from volplane import AssetPage, ListedAsset, Unavailable
 from volplane.controller.actions import Run
 from volplane.errors import ConfigurationError
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
-from volplane_testing import FailBefore
+from volplane_testing import Answer, FailBefore
 
 Tell = Callable[[Any], Any]
 OURS = {names.PROVISIONED_BY: "shelf.example.com", names.HANDLE: "shelf/pvc-u1"}
@@ -49,6 +49,24 @@ async def test_what_a_volume_points_at_is_taken_over_and_the_rest_stays_foreign(
         "u3": "third",
     }
     assert [each.handle for each in await cluster.adoption.plan("old")] == ["shelf/pvc-u2"]
+
+
+async def test_nothing_is_taken_over_from_a_cluster_that_still_changes_assets(
+    cluster: Any, shelf: Any, hooks: Any
+) -> None:
+    await restored(cluster, shelf)
+
+    def page(term: str) -> Answer:
+        owner = shelf.assets["pvc-u1"].owner
+        listed = ListedAsset(handle="shelf/pvc-u1", name="pvc-u1", capacity_bytes=1, owner=owner, changed_in=term)
+        return Answer(AssetPage(assets=(listed,)))
+
+    hooks.fail("list_assets", [page(""), page("4//its-lease")])
+    assert [each.obstacle for each in await cluster.adoption.plan("old")] == [""]
+    (living,) = await cluster.adoption.start("old")
+    assert living.obstacle == "cluster old still changes assets (term 4): stop it first"
+    await asyncio.sleep(1)
+    assert not hooks.asked["adopt"]
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
 
-from volplane import AssetPage, Unavailable
+from volplane import AssetPage, ListedAsset, Ownership, Unavailable
 from volplane.errors import VolplaneError
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES
 from volplane.kube.transport import Response
-from volplane.leaks.check import INTERVAL
+from volplane.leaks.check import INTERVAL, LeakCheck
 from volplane_testing import Answer, FailBefore, Slow
 from volplane_testing.transport import ApiCall, Ask, refuse, requests
 
@@ -150,6 +152,42 @@ async def test_a_page_that_is_a_generator_fails_the_check_and_loses_nobody(clust
     assert not await cluster.check.check(cluster.plane.drivers.get("shelf.example.com"))
     assert "assets of type generator, expected a tuple" in cluster.check.status["shelf.example.com"].error
     assert cluster.found() == []
+
+
+def changed(uid: str, term: str, cluster: str = "here") -> ListedAsset:
+    owner = Ownership(cluster_id=cluster, claim_uid=uid, volume_name=f"pvc-{uid}")
+    return ListedAsset(handle=f"shelf/{uid}", name=uid, capacity_bytes=1, owner=owner, changed_in=term)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "noticed"),
+    [
+        (["3//lease"], ["3//lease"], False),
+        (["9//lease"], ["9//lease"], False),
+        (["3//lease"], ["3//lease", "5//lease"], False),
+        (["3//lease"], ["6//lease"], True),
+        (["9//lease"], ["9//lease", "10//lease"], True),
+        (["3//lease"], ["3//lease", "1//another"], True),
+        (["1//another"], ["1//another"], False),
+        (["1//another"], ["2//another"], True),
+        ([""], ["7"], False),
+    ],
+)
+async def test_a_living_copy_of_the_cluster_is_noticed_by_the_terms_of_its_changes(
+    cluster: Any, hooks: Any, before: list[str], after: list[str], *, noticed: bool
+) -> None:
+    """As of a drill that restores the backup on other machines: it has the same id and the same Lease. Later terms in
+    the first listing may be from before a restore of this cluster itself.
+    """
+    await cluster.make_class()
+    await asyncio.sleep(1)
+    check = LeakCheck(dataclasses.replace(cluster.check._deps, fence=lambda: "5/me/lease"), Random(1))
+    pages = [AssetPage(assets=tuple(changed(str(n), text) for n, text in enumerate(each))) for each in (before, after)]
+    hooks.fail("list_assets", [Answer(page) for page in pages])
+    for _ in pages:
+        assert await check.check(cluster.plane.drivers.get("shelf.example.com"))
+    told = {(event.about.name, event.reason) for event in cluster.events if event.type == "Warning"}
+    assert told == ({("shelves", "ClusterIdUsedTwice")} if noticed else set())
 
 
 async def test_a_check_that_is_asked_for_begins_at_once(cluster: Any, shelf: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from volplane import AdoptRequest, AssetPage, Done, ListedAsset, ListRequest, Throttled
-from volplane.cloud import GIB, Fences, HookCall, RetryLater
+from volplane.cloud import GIB, TAGS, Fences, HookCall, RetryLater
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action
 from volplane_aws_ebs.ec2 import Ec2
@@ -38,6 +38,7 @@ def _listed(volume: Ec2Volume) -> ListedAsset:
         owner=owner,
         created_at=volume.created or None,
         attached_to=tuple(each.instance for each in volume.attachments if each.state != "detached"),
+        changed_in=str(TAGS.term(volume.tags) or ""),
     )
 
 

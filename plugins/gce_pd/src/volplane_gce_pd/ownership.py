@@ -40,6 +40,7 @@ def _listed(compute: Compute, disk: Disk, request: ListRequest) -> ListedAsset:
         owner=owner,
         created_at=_unix_time(disk.created),
         attached_to=tuple("/".join(vm) for vm in disk.users),
+        changed_in=str(LABELS.term(disk.labels) or ""),
     )
 
 
