@@ -90,6 +90,17 @@ CAUGHT_INTERRUPTED: Mapping[str, tuple[int, str]] = {
 }
 """Planted bug -> a seed of the scenario `interrupted` that shows it, and the invariant that breaks."""
 
+CAUGHT_TWINS: Mapping[str, tuple[int, str]] = {
+    "compare_sources_by_their_text": (3, "asset-in-use"),
+}
+"""Planted bug -> a seed of the scenario `twins` that shows it, and the invariant that breaks."""
+
+CAUGHT_DAMAGED: Mapping[str, tuple[int, str]] = {
+    "take_any_count_for_a_later_term": (1, "somebody-leads"),
+    "count_terms_without_end": (17, "somebody-leads"),
+}
+"""Planted bug -> a seed of the scenario `damaged` that shows it, and the invariant that breaks."""
+
 CAUGHT_ON_NODES: Mapping[str, tuple[int, str]] = {
     "forget_what_was_given_up_and_deleted": (13, "no-stuck-finalizer"),
     "leave_labels_as_they_are": (13, "labels-tell-the-truth"),
@@ -113,6 +124,8 @@ ALL_CAUGHT = (
     CAUGHT_PARTED,
     CAUGHT_TWICE,
     CAUGHT_INTERRUPTED,
+    CAUGHT_TWINS,
+    CAUGHT_DAMAGED,
     CAUGHT_ON_NODES,
 )
 """All tables above, in the order of docs/design/simulation.md."""

@@ -13,6 +13,7 @@ import time
 import volplane_testing
 from simulation.attach_plants import ATTACH_PLANTS
 from simulation.change_plants import CHANGE_PLANTS
+from simulation.damage_plants import DAMAGE_PLANTS, TWIN_PLANTS
 from simulation.distributed_plants import DISTRIBUTED_PLANTS
 from simulation.installation_plants import INSTALLATION_PLANTS
 from simulation.partition_plants import PARTITION_PLANTS
@@ -25,12 +26,15 @@ from volplane_testing.simulation.run import Trial, simulate
 from volplane_testing.simulation.schedule import generate
 
 OF_ATTACHMENTS = {**ATTACH_PLANTS, **CHANGE_PLANTS}
-ALL = {**PLANTS, **OF_ATTACHMENTS, **PARTITION_PLANTS, **SCRUB_PLANTS, **INSTALLATION_PLANTS, **DISTRIBUTED_PLANTS}
+ALONE = {**PARTITION_PLANTS, **SCRUB_PLANTS, **INSTALLATION_PLANTS, **TWIN_PLANTS, **DAMAGE_PLANTS}
+ALL = {**PLANTS, **OF_ATTACHMENTS, **ALONE, **DISTRIBUTED_PLANTS}
 SCENARIO = {
     **dict.fromkeys(OF_ATTACHMENTS, "attach"),
     **dict.fromkeys(PARTITION_PLANTS, "parted"),
     **dict.fromkeys(SCRUB_PLANTS, "interrupted"),
     **dict.fromkeys(INSTALLATION_PLANTS, "twice"),
+    **dict.fromkeys(TWIN_PLANTS, "twins"),
+    **dict.fromkeys(DAMAGE_PLANTS, "damaged"),
 }
 """Of a plant for which the seed does not choose the scenario."""
 

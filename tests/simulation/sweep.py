@@ -34,6 +34,8 @@ PLANTED: Mapping[str, tuple[int, str]] = {
     **recorded.CAUGHT_PARTED,
     **recorded.CAUGHT_TWICE,
     **recorded.CAUGHT_INTERRUPTED,
+    **recorded.CAUGHT_TWINS,
+    **recorded.CAUGHT_DAMAGED,
     **ON_NODES,
 }
 """Planted bug -> its seed, and the invariant that breaks."""

@@ -23,6 +23,11 @@ def fence_of(lease: Lease) -> Fence:
     return Fence(lease.spec.lease_transitions or 0, lease.spec.holder_identity or "", lease.uid)
 
 
+def next_term(count: int) -> int:
+    """Return the count of the term after this one."""
+    return (count + 1) % TERMS
+
+
 def drivers_of(lease: Lease | None) -> frozenset[str]:
     """Return the names of the drivers that the last holder of the Lease noted on it."""
     noted = lease.annotation(names.DRIVERS) if lease is not None else None
@@ -62,7 +67,7 @@ class LeaseLock:
             "leaseDurationSeconds": self.duration,
             "acquireTime": when,
             "renewTime": when,
-            "leaseTransitions": 0 if lease is None else (fence_of(lease).transitions + 1) % TERMS,
+            "leaseTransitions": 0 if lease is None else next_term(fence_of(lease).transitions),
         }
         metadata: dict[str, Any] = {"annotations": {names.DRIVERS: ",".join(sorted(self.drivers))}}
         if lease is not None:

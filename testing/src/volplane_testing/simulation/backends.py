@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from volplane import (
@@ -61,8 +61,8 @@ class BackendTraits:
     and deletions that answer InProgress first. full: share of zones that have no room for an asset. erases: `recycle`
     erases by itself instead of asking for a scrubber pod. fenced: a call of an earlier term of a Lease is refused.
     tokens: a client token makes one asset for ever; without, every zone makes what it is asked for (late must be 0
-    then). sees_mounts: an asset in use is not deleted. attaches: assets are attached to nodes before they are mounted;
-    strict: and never to a second one.
+    then). sees_mounts: an asset in use is not deleted. notated: assets are iSCSI units (`NotatedBackend`). attaches:
+    assets are attached to nodes before they are mounted; strict: and never to a second one.
     """
 
     zones: tuple[str, ...] = ()
@@ -75,6 +75,7 @@ class BackendTraits:
     fenced: bool = True
     tokens: bool = True
     sees_mounts: bool = True
+    notated: bool = False
     attaches: bool = False
     strict: bool = True
 
@@ -149,6 +150,13 @@ class SimulatedBackend(BackendSpec):
         if handle not in self._memory.assets:
             self._memory.assets[handle] = Stored(handle, "", capacity, None)
         return handle
+
+    def damage_mark(self, name: str, count: int) -> bool:
+        """Let the mark of the term in which the asset of this volume was changed have another count, if it has one."""
+        if (fence := self._memory.fences.get(name)) is None:
+            return False
+        self._memory.fences[name] = replace(fence, transitions=count, holder="")
+        return True
 
     # --- hooks --------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,8 @@ def source_key(kind: str, fields: Mapping[str, Any]) -> str:
         return f"path:{fields.get('path')}"
     if kind == "csi":
         return f"csi:{fields.get('driver')}:{fields.get('volumeHandle')}"
+    if kind == "iscsi":
+        return f"iscsi:{fields.get('iqn')}"
     if kind == "nfs":
         return f"nfs:{fields.get('server')}:{fields.get('path')}"
     return f"{kind}:{json.dumps(fields, sort_keys=True, default=str)}"

@@ -11,17 +11,19 @@ import contextvars
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
 from volplane.controller.leader import Leadership
+from volplane.kube import leases
 from volplane.requests import Fence
 from volplane_testing.simulation.loop import schedule_loop
 from volplane_testing.simulation.process import Process
 from volplane_testing.simulation.run_context import LEASE_NAME, NAMESPACE, RunContext
 from volplane_testing.simulation.scenarios import Scenario
 
-__all__ = ["Election", "Stops", "write_late_attach", "write_partitions"]
+__all__ = ["Election", "Stops", "write_damage", "write_late_attach", "write_partitions"]
 
 LEASE_SECONDS: Final = 15.0
 """Virtual seconds for which the Lease lasts after its last renewal."""
@@ -29,6 +31,8 @@ RENEWAL: Final = 2.0
 """Virtual seconds until an elector renews its Lease."""
 MARGIN: Final = 5.0
 """Virtual seconds before its end in which nothing is begun any more."""
+MOST_COUNTED_ON: Final = 20
+"""How often a run lets a leader begin a later term because of a storage: a restored server has few assets."""
 NOTICED: Final = 2.0
 """Virtual seconds after which a process that goes on has noticed that its lease is over, at most."""
 
@@ -56,6 +60,8 @@ class Election:
         self.holder = ""
         """Name of the process that the Lease names."""
         self._view = run_context.view
+        self._violations = run_context.violations
+        self._counted_on = 0
         self._happened = run_context.trace.happened
         self.processes = processes
         """Those that live."""
@@ -69,8 +75,10 @@ class Election:
             spec = {"holderIdentity": name, "leaseTransitions": 0}
             lease = self._send("POST", {"metadata": {"name": LEASE_NAME}, "spec": spec}) or {}
         else:
-            spec = {"holderIdentity": name, "leaseTransitions": lease["spec"]["leaseTransitions"] + 1}
-            lease = self._send("PATCH", {"spec": spec}) or {}
+            spec = {"holderIdentity": name, "leaseTransitions": leases.next_term(lease["spec"]["leaseTransitions"])}
+            if (taken := self._send("PATCH", {"spec": spec})) is None:
+                self._violations.report("somebody-leads", f"{name} cannot take the Lease with {spec}")
+            lease = taken or lease
         fence = Fence(lease["spec"]["leaseTransitions"], name, lease["metadata"]["uid"])
         return Leadership(fence=fence, until=math.inf, margin=MARGIN)
 
@@ -89,6 +97,10 @@ class Election:
 
     def _begin_later_term(self, process: Process) -> None:
         if process in self.processes and process.name == self.holder:
+            self._counted_on += 1
+            if self._counted_on > MOST_COUNTED_ON:
+                text = f"{process.name} is the {self._counted_on}th that counts on from what a storage says"
+                self._violations.report("somebody-leads", text)
             self._count_on(process.leadership.behind)
             self._end(process.name, "a storage knows of a later term")
 
@@ -100,7 +112,7 @@ class Election:
         lease = self._send("GET")
         if lease is None or ours is None or lease["metadata"]["uid"] != ours.lease:
             return
-        if lease["spec"]["leaseTransitions"] < ours.transitions:
+        if ours.outdates(replace(ours, transitions=lease["spec"]["leaseTransitions"])):
             self._send("PATCH", {"spec": {"leaseTransitions": ours.transitions}})
 
     def server_restored(self) -> None:
@@ -145,6 +157,7 @@ class Election:
         edits = {
             "fewer terms": {"leaseTransitions": 0},
             "more terms": {"leaseTransitions": lease["spec"]["leaseTransitions"] + 1000},
+            "damaged": {"leaseTransitions": 2**31 - 1},
             "another holder": {"holderIdentity": "somebody"},
             "no holder": {"holderIdentity": ""},
         }
@@ -293,6 +306,20 @@ def write_late_attach(do: Callable[..., None], about: str, end: float) -> None:
     random = Random(f"{about} late attach")  # noqa: S311 -- schedules, not secrets
     if random.random() < 0.2:
         do(random.uniform(0.0, end) / 2, "stop_before", hook="attach", seconds=600.0, window=1.0)
+
+
+def write_damage(do: Callable[..., None], about: str, share: float, end: float) -> None:
+    """Write actions that damage the count of terms on the Lease, and those in the marks of assets.
+
+    do, about, end: as of `write_partitions`.
+    """
+    random = Random(f"{about} damage")  # noqa: S311 -- schedules, not secrets
+    if random.random() >= share:
+        return
+    if random.random() < 0.5:
+        do(random.uniform(0.0, end), "edit_lease", edit="damaged", notices=random.uniform(0.0, RENEWAL))
+    for _ in range(random.randint(1, 3)):
+        do(random.uniform(0.0, end), "damage_marks", count=random.choice((2**31 - 1, 2**30, 2**40)))
 
 
 def write_partitions(do: Callable[..., None], about: str, scenario: Scenario, end: float) -> None:

@@ -182,7 +182,9 @@ class Liveness:
         claim, reference = self._view.claim_of(volume), reference_of(volume)
         phase = volume.get("status", {}).get("phase")
         if not _alive(volume):
-            if claim is None or claim["spec"].get("volumeName") != volume["metadata"]["name"]:
+            # What two volumes lie on is destroyed for none of them.
+            unwanted = claim is None or claim["spec"].get("volumeName") != volume["metadata"]["name"]
+            if unwanted and not self._has_twin(volume):
                 yield "no-stuck-finalizer", f"cannot go: {finalizers_of(volume)} ({phase})"
             return
         if claim is not None:
@@ -199,6 +201,11 @@ class Liveness:
             return
         if maker in _DRIVERS and source_of(volume["spec"]) not in self._disks.by_key and claim is not None:
             yield "no-ghost", "is bound, and its asset does not exist"
+
+    def _has_twin(self, volume: Json) -> bool:
+        """Tell whether another volume is on the same asset."""
+        place = source_of(volume["spec"])
+        return sum(source_of(each["spec"]) == place for each in self._view.volumes.values()) > 1
 
     def _wrong_held(self, volume: Json, claim: Json, phase: Any) -> Iterator[tuple[str, str]]:
         name = volume["metadata"]["name"]
@@ -217,7 +224,8 @@ class Liveness:
             if not given_up and not self._waited_for(volume):
                 yield "what-can-proceed-does", f"is not scrubbed and offered again ({phase})"
         elif policy == "Delete":
-            yield "what-can-proceed-does", f"is not deleted ({phase})"
+            if not self._has_twin(volume):
+                yield "what-can-proceed-does", f"is not deleted ({phase})"
         elif phase not in ("Released", "Failed"):
             yield "phases-tell-the-truth", f"is released, but its phase is {phase}"
 

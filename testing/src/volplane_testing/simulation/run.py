@@ -35,6 +35,7 @@ from volplane_testing.simulation.schedule import Action, Schedule
 from volplane_testing.simulation.server_faults import ServerFaults
 from volplane_testing.simulation.storages import Storages, check_attachments
 from volplane_testing.simulation.trace import InvariantViolation, Trace
+from volplane_testing.simulation.twins import Twins
 
 __all__ = ["Trial", "TrialResult", "simulate"]
 
@@ -152,6 +153,7 @@ class _Simulation:
             **self._election.actions,
             **self._stops.actions,
             "end_watches": self._end_watches,
+            "damage_marks": self._damage_marks,
             "rotate_certificate": self._server_faults.rotate_certificate,
             "refuse": self._server_faults.refuse,
             "meet_proxy": self._server_faults.meet_proxy,
@@ -163,7 +165,8 @@ class _Simulation:
             self._process_actions = {**self._process_actions, **{each: getattr(self._nodes, each) for each in troubles}}
         self._changes = Changes(run_context, self._storages.simulated)
         self._second = SecondInstallation(run_context, make=self._make_process)
-        for each in (self._changes.actions, Interruptions(run_context).actions, self._second.actions):
+        others = (Interruptions(run_context).actions, Twins(run_context).actions, self._second.actions)
+        for each in (self._changes.actions, *others):
             self._process_actions = {**self._process_actions, **each}
         self._changes.prepare()
 
@@ -384,6 +387,14 @@ class _Simulation:
     def _set_clock(self, seconds: float) -> None:
         self._happened["clock: set forth" if seconds > 0 else "clock: set back"] += 1
         self._wall.offset += seconds
+
+    def _damage_marks(self, count: int) -> None:
+        """Damage what the storages say of the terms in which assets were changed, as far as they do."""
+        claims = list(self._view.claims_by_uid)
+        for backend in self._storages.simulated.values():
+            self._happened["storage: marks of terms are damaged"] += sum(
+                backend.damage_mark(f"pvc-{uid}", count) for uid in claims
+            )
 
     def _hold_watches(self, seconds: float, plural: str = "") -> None:
         self._happened[f"watch: {plural or 'all'} are held up"] += 1

@@ -33,7 +33,9 @@ class Scenario:
     pod. forced: claims that are removed by force while a pod uses them. grown: bound claims that ask for more.
     parted: processes that are cut off from the API server; edited: Leases that are edited by hand; both where no
     two lead and none is stopped. interrupted: static volumes that are given to others in the middle of a scrub.
-    twice: second installations that serve the same drivers. alone: only the name of the scenario chooses it.
+    twice: second installations that serve the same drivers. twins: claims of whose disk a person makes a second volume,
+    in another notation. damaged: Leases and marks of terms whose numbers are damaged. alone: only the name of the
+    scenario chooses it.
     """
 
     claims: tuple[int, int] = (2, 5)
@@ -61,6 +63,8 @@ class Scenario:
     edited: float = 0.05
     interrupted: float = 0.0
     twice: float = 0.0
+    twins: float = 0.0
+    damaged: float = 0.0
     attaches: bool = False
     alone: bool = False
 
@@ -163,6 +167,39 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         static=(1, 3),
         static_claims=0.4,
         policies=("Retain", "Recycle", "Recycle", "Delete"),
+        incarnations=(1, 3),
+    ),
+    "twins": Scenario(
+        alone=True,
+        twins=0.8,
+        claims=(2, 4),
+        static=(0, 0),
+        classes=("fast", "fast", "keep"),
+        static_claims=0.0,
+        pods=0.0,
+        incarnations=(1, 1),
+        kept=1.0,
+        admins=0.0,
+        tenants=0.0,
+        restores=0.0,
+        leaders=0.0,
+        stops=0.0,
+        leases=0.0,
+        parted=0.0,
+        edited=0.0,
+        lags=(0.0, 0.5, 5.0),
+    ),
+    "damaged": Scenario(
+        alone=True,
+        damaged=1.0,
+        edited=0.5,
+        parted=0.2,
+        leaders=0.0,
+        stops=0.0,
+        grown=0.5,
+        claims=(3, 5),
+        static=(1, 2),
+        static_claims=0.3,
         incarnations=(1, 3),
     ),
     "attach": Scenario(

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from volplane_testing.simulation.backends import BackendTraits
 from volplane_testing.simulation.changes import write_changes
-from volplane_testing.simulation.election import write_late_attach, write_partitions
+from volplane_testing.simulation.election import write_damage, write_late_attach, write_partitions
 from volplane_testing.simulation.hooks import HookFaults
 from volplane_testing.simulation.installations import write_installations
 from volplane_testing.simulation.interruptions import write_interruptions
@@ -17,6 +17,7 @@ from volplane_testing.simulation.network import NetworkFaults
 from volplane_testing.simulation.nodes import NODES, PodFaults
 from volplane_testing.simulation.scenarios import ALPHA, BETA, CLASSES, SCENARIOS, Scenario
 from volplane_testing.simulation.server_faults import write_proxies
+from volplane_testing.simulation.twins import write_twins
 
 __all__ = ["Action", "Schedule", "generate"]
 
@@ -96,6 +97,8 @@ class _Writer:
         if self._scenario.attaches:
             self._write_nodes(end)
         write_interruptions(self._do, f"{self._seed} {self._name}", self._static, self._scenario.interrupted, end)
+        write_twins(self._do, f"{self._seed} {self._name}", self._claims, self._scenario.twins, end)
+        write_damage(self._do, f"{self._seed} {self._name}", self._scenario.damaged, end)
         write_installations(self._do, f"{self._seed} {self._name}", self._scenario.twice, end)
         without_bookmarks = self._write_server(end)
         self._write_leases(end, stops=stops)
@@ -136,6 +139,7 @@ class _Writer:
                 erases=random.random() < 0.2,
                 sees_mounts=random.random() < 0.5,
                 attaches=self._scenario.attaches,
+                notated=bool(self._scenario.twins),
                 # Of two leaders only the backend can tell whose call is the later one.
                 strict=leaders or bool(self._scenario.twice) or (self._scenario.attaches and random.random() < 0.5),
             ),

@@ -22,6 +22,7 @@ from volplane_testing.simulation.hooks import FaultInjector, injecting
 from volplane_testing.simulation.run_context import RunContext
 from volplane_testing.simulation.scenarios import ALPHA, BETA
 from volplane_testing.simulation.schedule import Schedule
+from volplane_testing.simulation.twins import NotatedBackend
 
 __all__ = ["ROLES", "Storages"]
 
@@ -45,8 +46,9 @@ class Storages:
         self.labels = labels_of_nodes(self.externals.values())
         """Of the nodes: the zones, and the places of the externals."""
         zones = tuple(labels[ZONE] for labels in self.labels.values())
+        alpha = ChangingBackend if schedule.alpha.attaches else LookingBackend
         simulated: tuple[SimulatedBackend, ...] = (
-            (ChangingBackend if schedule.alpha.attaches else LookingBackend)(ALPHA, schedule.alpha, run_context.chance),
+            (NotatedBackend if schedule.alpha.notated else alpha)(ALPHA, schedule.alpha, run_context.chance),
             SimulatedBackend(BETA, replace(schedule.beta, zones=zones), run_context.chance),
         )
         self.simulated: Mapping[str, SimulatedBackend] = {
