@@ -9,6 +9,7 @@ import msgspec
 
 from simulation.planting import by_name, replace
 from volplane.kube import leases
+from volplane.kube.objects import Volume
 from volplane.requests import Fence
 from volplane.state import naming
 
@@ -16,7 +17,8 @@ from volplane.state import naming
 def compare_sources_by_their_text(stack: ExitStack) -> None:
     """Take one disk in two notations for two."""
 
-    def named(source: Any, *_: Any, **__: Any) -> Any:
+    def named(volume: Volume, **_: Any) -> Any:
+        source = naming.volume_source(volume)
         yield f"{source.kind}:{msgspec.json.encode(dict(source.fields), order='deterministic').decode()}\0"
 
     replace(stack, naming, "_named", named)

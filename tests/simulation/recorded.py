@@ -91,7 +91,7 @@ CAUGHT_INTERRUPTED: Mapping[str, tuple[int, str]] = {
 """Planted bug -> a seed of the scenario `interrupted` that shows it, and the invariant that breaks."""
 
 CAUGHT_TWINS: Mapping[str, tuple[int, str]] = {
-    "compare_sources_by_their_text": (3, "asset-in-use"),
+    "compare_sources_by_their_text": (2, "asset-in-use"),
 }
 """Planted bug -> a seed of the scenario `twins` that shows it, and the invariant that breaks."""
 

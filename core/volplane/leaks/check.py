@@ -70,8 +70,6 @@ class LeakCheck:
         """By driver and cluster id, a term in which a cluster has changed an asset while this process listed them."""
         self._terms: dict[str, Mapping[tuple[str, str], Fence]] = {}
         """By driver, those of its last listing."""
-        self._proven: set[Key] = set()
-        """Of ghosts whose assets `find` has not found."""
 
     def request(self, driver: str = "") -> Mapping[str, int]:
         """Check this driver, or all of them, at once instead of at the next turn.
@@ -186,11 +184,11 @@ class LeakCheck:
                 f"the Lease with uid {rival.lease}: each deletes what is the other's; stop the copy of this cluster, "
                 "or give it storage of its own"
             )
-            log.error("%s", text)
             self._tell_classes(name, "ClusterIdUsedTwice", text)
 
     def _tell_classes(self, driver: str, reason: str, text: str) -> None:
-        """Record a warning about a driver, on its classes."""
+        """Log a warning about a driver, and record it on its classes."""
+        log.warning("%s", text)
         for each in self._cluster.classes.values():
             if each.provisioner == driver:
                 self._deps.recorder.record(warning(STORAGE_CLASSES, each, reason, text))
@@ -217,13 +215,11 @@ class LeakCheck:
 
         known: how many volumes of the driver there are. The same events at every check, which are counted.
         """
-        recorder, ghosts = self._deps.recorder, [each for each in findings if each.verdict is Verdict.GHOST]
-        self._proven &= {each.key for each in ghosts} | {key for key in self._proven if key[1] != driver.name}
+        ghosts = [each for each in findings if each.verdict is Verdict.GHOST]
         if len(ghosts) > FEW and len(ghosts) > known / 2:
             lacks = f"list_assets of driver {driver.name} lacks the assets of {len(ghosts)} of its {known} volumes"
-            text = f"{lacks}: find out whether its storage is there, and whether its listing is complete"
-            log.warning("%s", text)
-            self._tell_classes(driver.name, "ListingIncomplete", text)
+            advice = "find out whether its storage is there, and whether its listing is complete"
+            self._tell_classes(driver.name, "ListingIncomplete", f"{lacks}: {advice}")
             return
         for ghost in filter(self.observations.confirmed, ghosts):
             volume = self._cluster.volumes.get(ghost.volume)
@@ -233,31 +229,25 @@ class LeakCheck:
             where = f"not on the backend of driver {ghost.driver}: its data cannot be reached"
             text = f"{what} of volume {volume.name} is {where}; restore the asset, or delete the claim"
             # Its reason is that of external-health-monitor of CSI.
-            recorder.record(warning(VOLUMES, volume, "VolumeConditionAbnormal", text))
+            self._deps.recorder.record(warning(VOLUMES, volume, "VolumeConditionAbnormal", text))
             reference = volume.spec.claim_ref
             claim = self._cluster.claims.get(reference.key) if reference is not None else None
             if reference is not None and claim is not None and reference.uid in ("", None, claim.uid):
-                recorder.record(warning(CLAIMS, claim, "VolumeConditionAbnormal", text))
+                self._deps.recorder.record(warning(CLAIMS, claim, "VolumeConditionAbnormal", text))
 
     async def _is_absent(self, ghost: Finding, volume: Volume, driver: DriverView) -> bool:
         """Return whether `find` proves that the asset is gone: two listings only raise a suspicion."""
         identity = volume_identity(volume, self._cluster.cluster_id)
-        if ghost.key in self._proven or not driver.supports("find") or identity.owner is None:
-            return ghost.key in self._proven
-        context = context_of(driver, self._cluster.cluster_id, generation=identity.owner.generation)
-        place, name = next(iter(identity.node_affinity), None), volume.name
-        try:
-            found = await self._deps.hooks.call(
-                driver, FindRequest(context=context, name=name, owner=identity.owner, segment=place)
-            )
-        except VolplaneError as error:
-            log.warning("whether %s is gone is not known: %s", _describe(ghost), error)
+        if not driver.supports("find") or identity.owner is None:
             return False
-        if isinstance(found, Absent):
-            self._proven.add(ghost.key)
-            return True
-        log.warning("%s: list_assets does not show what find finds; the listing is incomplete", _describe(ghost))
-        self.observations.settled(ghost)
+        context = context_of(driver, self._cluster.cluster_id, generation=identity.owner.generation)
+        place = next(iter(identity.node_affinity), None)
+        question = FindRequest(context=context, name=volume.name, owner=identity.owner, segment=place)
+        with suppress(VolplaneError):
+            if isinstance(await self._deps.hooks.call(driver, question), Absent):
+                return True
+            log.warning("%s: list_assets does not show what find finds", _describe(ghost))
+            self.observations.settled(ghost)
         return False
 
     def settled(self, finding: Finding) -> None:

@@ -15,7 +15,7 @@ from volplane.kube import names
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume, VolumeAttachment
 from volplane.state.cluster_state import SCRUB_VOLUME, ClusterState, claims_of_pod, finished
 from volplane.state.matching import class_of_claim
-from volplane.state.naming import shows_asset, volume_name_of, volume_source
+from volplane.state.naming import shows_asset, volume_name_of, volume_source, volume_with
 from volplane.state.records import RecycleIntent, attachment_intent_of, read_intent
 
 _HELD = names.PROVISIONING_FINALIZER
@@ -175,7 +175,7 @@ class EventHandlers:
             concerned.update(overlaps.same_asset(volume))
         if (record := attachment_intent_of(old)) is not None:
             # The volume may be gone, or another one may have its name.
-            concerned.update(overlaps.sharing(VolumeSource(kind=record.source, fields=record.fields)))
+            concerned.update(overlaps.same_asset(volume_with(VolumeSource(kind=record.source, fields=record.fields))))
         for name in sorted(concerned):
             self._volume_left(name)
 

@@ -104,15 +104,10 @@ def handle_in(source: VolumeSource) -> str:
 def csi_source(volume: Volume) -> tuple[str, str]:
     """Return CSI driver name and handle; for an in-tree source of a cloud those that the CSI driver has for it.
 
-    Other sources have two empty texts.
+    Other sources have two empty texts. Source: k8s.io/csi-translation-lib/plugins.
     """
-    driver, handle = _csi_name(volume_source(volume), volume.metadata.labels or {})
-    return (driver, handle) if handle or volume.spec.csi is not None else ("", "")
-
-
-def _csi_name(source: VolumeSource, labels: Mapping[str, str]) -> tuple[str, str]:
-    """Return what `csi_source` does. Source: k8s.io/csi-translation-lib/plugins."""
-    handle = handle_in(source)
+    source, labels = volume_source(volume), volume.metadata.labels or {}
+    driver, handle = _KINDS.get(source.kind, _OTHER).driver, handle_in(source)
     match source.kind:
         case "csi":
             return str(source.fields.get("driver", "")), handle
@@ -123,8 +118,7 @@ def _csi_name(source: VolumeSource, labels: Mapping[str, str]) -> tuple[str, str
             first, several, _ = (zones or _UNKNOWN).partition("__")
             place = f"regions/{first.rpartition('-')[0]}" if several else f"zones/{first}"
             handle = f"projects/{_UNKNOWN}/{place}/disks/{handle}"
-    driver = _KINDS.get(source.kind, _OTHER).driver
-    return driver, handle if driver else ""
+    return (driver, handle) if driver and handle else ("", "")
 
 
 def is_in_tree(driver: str) -> bool:
@@ -236,24 +230,18 @@ class Overlaps:
                     return Overlap(other, relation)
         return None
 
-    def sharing(self, source: VolumeSource) -> list[str]:
-        """Return the names of the volumes that have this very source, which is no path on nodes; sorted."""
-        return self._listed_at(_named(source, {}, sought=True))
-
     def same_asset(self, volume: Volume) -> list[str]:
         """Return the names of the volumes that stand for the asset of this one, which is no path on nodes; sorted."""
         source = volume_source(volume)
         if not source.kind or _node_path(source) is not None:
             return []
-        return self._listed_at(_named(source, volume.metadata.labels or {}, sought=True))
+        places = _named(volume, sought=True)
+        return sorted({name for place in places if place in self._names for name in self._at(place)})
 
     def freed_by(self, gone: Volume) -> list[str]:
         """Return the names of volumes that may share their storage with none, now that this one is gone; sorted."""
         keys = {key for place in _sought(gone, self._pins) for key, _ in self._near(place)}
         return sorted({name for key in keys if len(found := self._at(key)) == 1 for name in found})
-
-    def _listed_at(self, places: Iterable[str]) -> list[str]:
-        return sorted({name for place in places if place in self._names for name in self._at(place)})
 
     def _at(self, place: str) -> Collection[str]:
         found = self._names[place]
@@ -298,7 +286,7 @@ def _places(volume: Volume) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if not source.kind:
         return (), ()
     if (path := _node_path(source)) is None:
-        return tuple(dict.fromkeys(_named(source, volume.metadata.labels or {}, sought=False))), ()
+        return tuple(dict.fromkeys(_named(volume, sought=False))), ()
     label, values = _pinned(volume)
     return (*(_on_nodes(label, value, path) for value in values), _on_nodes(label, "", path)), (label,)
 
@@ -309,7 +297,7 @@ def _sought(volume: Volume, pins: Mapping[str, int]) -> Iterator[str]:
     if not source.kind:
         return
     if (path := _node_path(source)) is None:
-        yield from _named(source, volume.metadata.labels or {}, sought=True)
+        yield from _named(volume, sought=True)
         return
     label, values = _pinned(volume)
     if label != _ANYWHERE:
@@ -334,22 +322,22 @@ def _normal(path: str) -> str:
     return f"/{clean}/" if clean else "/"
 
 
-def _named(source: VolumeSource, labels: Mapping[str, str], *, sought: bool) -> Iterator[str]:
-    """Yield the places of a source that is no path on nodes. labels: of its volume. sought: those to look up.
+def _named(volume: Volume, *, sought: bool) -> Iterator[str]:
+    """Yield the places of a volume whose source is no path on nodes. sought: those to look up.
 
     Storage on several servers has a place on each: another volume may name some of them only.
     """
+    source = volume_source(volume)
     kind, fields, about = source.kind, source.fields, _KINDS.get(source.kind, _OTHER)
     if kind != "csi" and not about.driver:
         what = {key: each for key, each in fields.items() if each and key not in _MOUNT_FIELDS}
-        spelled = _host if kind != "fc" else _world_wide_name
-        servers = [spelled(each) for key in about.servers for each in _texts(what.pop(key, ""))]
+        servers = [_host(each) for key in about.servers for each in _texts(what.pop(key, ""))]
         text = msgspec.json.encode(what, order="deterministic").decode().lower() + "\0"
         if about.handle:
             text = _normal(str(what.get(about.handle, "/")))
         yield from (f"{kind}:{server}:{text}" for server in (servers if about.servers else [""]))
         return
-    driver, handle = _csi_name(source, labels)
+    driver, handle = csi_source(volume)
     given = fields.get("volumeAttributes")
     attributes = {key.lower(): str(each) for key, each in given.items()} if isinstance(given, Mapping) else {}
     if attributes.get("server") and "share" in attributes:
@@ -357,9 +345,9 @@ def _named(source: VolumeSource, labels: Mapping[str, str], *, sought: bool) -> 
         yield f"nfs:{_host(attributes['server'])}:{_normal(path)}"
     if old := attributes.get("initialvolumefilepath"):
         yield f"csi:{driver}:{old}\0"  # The in-tree name of a disk that is migrated to the CSI driver of vSphere.
-    if driver == _AZURE_FILE:
+    if _AZURE_FILE in (driver, about.driver):
         account, share = _azure_share(source, attributes)
-        yield from _by_parts(f"azure-file:{share}" if share else handle, [account], sought=sought)
+        yield from _by_parts(f"azure-file:{share or handle}", [account], sought=sought)
     elif driver == _PD and (disk := _PD_HANDLE.fullmatch(handle)):
         known = ["" if _UNKNOWN in part else part for part in disk.group(1, 2)]
         yield from _by_parts(f"pd:{disk[3]}", known, sought=sought)
@@ -394,8 +382,10 @@ def _texts(value: Any) -> list[str]:
 
 
 def _host(text: str) -> str:
-    """Return the host of a server: without port, version and nonce (Ceph), and as one spelling of an address."""
-    bare = re.sub(r"^\[?v[12]:", "", text.strip().lower()).partition("/")[0]
+    """Return one spelling of an address, a host without its port, version and nonce (Ceph), or a world wide name."""
+    bare = re.sub(r"^\[?v[12]:|^0x", "", text.strip().lower()).partition("/")[0]
+    if re.fullmatch(r"([0-9a-f]{2}:){7}[0-9a-f]{2}", bare):
+        return bare.replace(":", "")
     if bare.startswith("["):
         bare = bare[1:].partition("]")[0]
     elif bare.count(":") == 1:
@@ -403,11 +393,6 @@ def _host(text: str) -> str:
     with suppress(ValueError):
         return ipaddress.ip_address(bare).compressed
     return bare.rstrip(".]")
-
-
-def _world_wide_name(text: str) -> str:
-    """Return one spelling of the name of a port or unit of Fibre Channel."""
-    return text.lower().removeprefix("0x").replace(":", "")
 
 
 def _pinned(volume: Volume) -> tuple[str, tuple[str, ...]]:

@@ -56,17 +56,29 @@ class Twins:
         self._chance = run_context.chance
         self._happened = run_context.trace.happened
 
-    async def make_twin(self, of: str) -> None:
-        """Wait until the claim is bound; make another volume for its disk, and a claim for that."""
+    async def make_twin(self, of: str, pause: float) -> None:
+        """Make another volume for the disk of the claim once that is bound, and a claim for the volume.
+
+        When both are bound, so that a controller knows of the volume, wait `pause` and delete the first claim.
+        """
+        if (claim := await self._bound(of)) is None:
+            return
+        if (volume := self._view.volumes.get(claim["spec"]["volumeName"])) is not None:
+            self._make(of, volume)
+        if await self._bound(f"of-twin-{of}") is not None:
+            await asyncio.sleep(pause)
+            self._send("DELETE", f"{_CLAIMS}/{of}", {})
+
+    async def _bound(self, name: str) -> Json | None:
+        """Return the claim once it is bound; None if it is not before all faults end."""
         for attempt in range(_PATIENCE):
-            claim = self._view.claims.get(f"default/{of}")
+            claim = self._view.claims.get(f"default/{name}")
             if self._chance.calm.is_set():
-                return
+                break
             if claim is not None and names.BIND_COMPLETED in annotations_of(claim):
-                if (volume := self._view.volumes.get(claim["spec"]["volumeName"])) is not None:
-                    self._make(of, volume)
-                return
-            await asyncio.sleep(self._chance.between(0.05, 0.5, f"twin of {of} {attempt}"))
+                return claim
+            await asyncio.sleep(self._chance.between(0.05, 0.5, f"bind of {name} {attempt}"))
+        return None
 
     def _make(self, of: str, volume: Json) -> None:
         source = volume["spec"].get("iscsi")
@@ -110,8 +122,6 @@ def write_twins(do: Callable[..., None], about: str, claims: list[str], share: f
     for name in claims:
         if random.random() < share:
             made = random.uniform(0.0, end)
-            do(made, "make_twin", of=name)
-            deleted = made + random.uniform(5.0, 60.0)
-            do(deleted, "delete_claim", name=name)
-            if random.random() < 0.5:
-                do(deleted + random.uniform(0.0, 60.0), "end_twin", of=name)
+            do(made, "make_twin", of=name, pause=random.uniform(0.0, 20.0))
+            # Half of them stay.
+            do(made + random.uniform(10.0, 90.0), "end_twin", of=random.choice((name, "nobody")))
