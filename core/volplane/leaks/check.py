@@ -244,7 +244,8 @@ class LeakCheck:
         place = next(iter(identity.node_affinity), None)
         question = FindRequest(context=context, name=volume.name, owner=identity.owner, segment=place)
         with suppress(VolplaneError):
-            if isinstance(await self._deps.hooks.call(driver, question), Absent):
+            answer = await self._deps.hooks.call(driver, question)
+            if isinstance(answer, Absent):
                 return True
             log.warning("%s: list_assets does not show what find finds", _describe(ghost))
             self.observations.settled(ghost)
