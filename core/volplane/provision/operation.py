@@ -34,6 +34,8 @@ from volplane.state.progress import ClaimProgress, Discarded, Full, Made, Pendin
 from volplane.state.records import ClaimIntent
 
 MOST_CLASSES = 1_000
+HELD_SECONDS = 60.0
+"""Until a backend is asked again that returned the asset of another volume, which may be about to go."""
 
 
 @dataclass(slots=True)
@@ -76,7 +78,8 @@ class ProvisionOperation:
                 made, asked = result.capacity_bytes, request.capacity_bytes
                 raise OutcomeUnknown(f"made {made} bytes where {asked} were asked for")
             if isinstance(result, Asset) and (taken := held_by_another(result, claim, self.deps.cluster)):
-                raise AlreadyExists(f"the backend gives one asset to two claims: {taken}; nothing of it is destroyed")
+                text = f"the backend gives one asset to two claims: {taken}; nothing of it is destroyed"
+                raise AlreadyExists(text, retry_after=HELD_SECONDS)
             if isinstance(result, Asset) and attributes is not None:
                 identity = asset_identity(result, claim, context)
                 result = await _apply_attributes(attributes, identity, driver, context, self.deps) or result

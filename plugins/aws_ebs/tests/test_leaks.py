@@ -47,6 +47,11 @@ def test_each_volume_gets_its_verdict(region: Any) -> None:
     }
 
 
+def test_a_list_says_in_which_term_each_volume_was_changed(region: Any) -> None:
+    region.provision("changed", context=region.context(fence="7/me/lease-uid"))
+    assert [each.changed_in for each in region.listed()] == ["7//lease-uid"]
+
+
 @pytest.mark.soak
 def test_ten_thousand_volumes_are_listed_in_the_memory_of_a_page(region: Any) -> None:
     region.provision()
