@@ -19,6 +19,7 @@ import pytest
 
 from volplane.cli.framework.endpoints import HttpAddress, serve_endpoints
 from volplane.controller.config import Configuration, DriverSettings
+from volplane.controller.http import read_token
 from volplane.controller.metrics import Metrics
 from volplane.drivers.contract import Plugin
 from volplane.drivers.discovery import GivenPlugins
@@ -160,7 +161,9 @@ class Site:
         return started.returncode, out.decode()
 
     async def get(self, path: str) -> tuple[int, str]:
-        async with aiohttp.ClientSession() as session, session.get(self.url + path) as answer:
+        """GET a page with the token of the process."""
+        headers = {"Authorization": f"Bearer {read_token(int(self.url.rpartition(':')[2]))}"}
+        async with aiohttp.ClientSession(headers=headers) as session, session.get(self.url + path) as answer:
             return answer.status, await answer.text()
 
 

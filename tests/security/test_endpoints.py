@@ -1,13 +1,45 @@
-"""Whoever reaches a loopback port of the controller, as a pod with the host's network does, cannot change anything."""
+"""Whoever reaches the port of the controller can neither change anything, nor stop it, nor keep others away."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import threading
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 
 from integration.test_observability import observed
+from volplane.controller import http
+from volplane.controller.http import HttpAddress, Pages, serve_pages
+
+ANYWHERE = HttpAddress("127.0.0.1", 0)
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+METRICS = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def pages(metrics: bytes = b"volplane_leading 1.0\n") -> Pages:
+    async def state(_: Mapping[str, str]) -> Any:
+        return {"drivers": []}
+
+    return Pages(unready=tuple, metrics=lambda: metrics, answers={"/status": state})
+
+
+async def answered(url: str, request: bytes, source: str = "127.0.0.1") -> bytes:
+    """What comes back until the server closes the connection."""
+    port = int(url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+    writer.write(request)
+    try:
+        async with asyncio.timeout(20):
+            return await reader.read()
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
 
 
 @pytest.mark.real_time
@@ -18,3 +50,82 @@ async def test_nothing_is_changed_without_the_credential(tmp_path: Path, path: s
         async with session.post(f"{site.url}{path}", headers=headers) as answer:
             assert answer.status == 401
             assert "it needs the token" in (await answer.json())["error"]
+
+
+@pytest.mark.real_time
+async def test_who_comes_through_a_proxy_on_the_machine_reads_no_states() -> None:
+    """To the controller it is a process of its own machine, and it chooses the name of the host itself."""
+    async with serve_pages(ANYWHERE, pages()) as url:
+        answer = await answered(url, b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n", source="127.0.0.6")
+        assert b" 401 " in answer.partition(b"\r\n")[0]
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nX-a: "], ids=["nothing", "half of a request"])
+async def test_a_connection_lasts_for_a_while_only(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr(http, "_SECONDS", 0.05)
+    async with serve_pages(ANYWHERE, pages()) as url:
+        assert await answered(url, sent) == b""
+        assert b"200 OK" in await answered(url, HEALTH)
+
+
+@pytest.mark.real_time
+async def test_who_asks_and_does_not_read_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_SECONDS", 0.05)
+    async with serve_pages(ANYWHERE, pages(bytes(20_000_000))) as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]), limit=1)
+        writer.write(METRICS)
+        assert await answered(url, b"") == b"", "a connection that began later is cut"
+        got = 0
+        with contextlib.closing(writer), contextlib.suppress(ConnectionResetError):
+            while piece := await reader.read(1 << 20):
+                got += len(piece)
+        assert got < 20_000_000
+
+
+@pytest.mark.real_time
+async def test_requests_that_are_sent_together_are_answered_once() -> None:
+    async with serve_pages(ANYWHERE, pages()) as url:
+        assert (await answered(url, METRICS * 50)).count(b"200 OK") == 1
+
+
+@pytest.mark.real_time
+async def test_who_holds_too_many_connections_loses_its_own_and_others_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "_MOST_CONNECTIONS", 4)
+    async with serve_pages(ANYWHERE, pages()) as url, contextlib.AsyncExitStack() as held:
+        port = int(url.rpartition(":")[2])
+
+        async def hold(source: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+            held.callback(writer.close)
+            return reader, writer
+
+        other, asks = await hold("127.0.0.2")
+        greedy = [(await hold("127.0.0.3"))[0] for _ in range(10)]
+        assert b"200 OK" in await answered(url, HEALTH, source="127.0.0.4")
+        asks.write(HEALTH)
+        assert b"200 OK" in await other.readline()
+        with contextlib.suppress(ConnectionResetError):
+            assert await greedy[0].read() == b""
+
+
+@pytest.mark.real_time
+async def test_health_is_answered_while_metrics_are_made_and_a_crowd_gets_one_exposition() -> None:
+    made, begun, may_end = [0], threading.Event(), threading.Event()
+
+    def metrics() -> bytes:
+        made[0] += 1
+        begun.set()
+        may_end.wait(10)
+        return b"volplane_leading 1.0\n"
+
+    async with serve_pages(ANYWHERE, Pages(unready=tuple, metrics=metrics)) as url:
+        crowd = [asyncio.ensure_future(answered(url, METRICS)) for _ in range(20)]
+        assert await asyncio.to_thread(begun.wait, 10)
+        for probe in (HEALTH, HEALTH.replace(b"healthz", b"readyz")):
+            assert b"200 OK" in await answered(url, probe)
+        may_end.set()
+        assert all(answer.endswith(b"volplane_leading 1.0\n") for answer in await asyncio.gather(*crowd))
+        assert made == [1]

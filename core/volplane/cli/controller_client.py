@@ -35,8 +35,7 @@ RENEWED_WITHIN = 5.0
 async def ask(address: str, path: str, query: Mapping[str, str] | None = None, *, method: str = "GET") -> Any | None:
     """Return the JSON answer of the controller at the address, or None if nothing listens there.
 
-    A POST starts something, and takes the controller's token along. Raises VolplaneError with the controller's reason
-    if it answers with an error.
+    Takes the controller's token along. Raises VolplaneError with the controller's reason if it answers with an error.
     """
     url = f"http://{address}{path}"
     port = HttpAddress.parse("--http", address).port
@@ -44,11 +43,10 @@ async def ask(address: str, path: str, query: Mapping[str, str] | None = None, *
     headers: dict[str, str] = {}
     without = ""
     """Why there is no token."""
-    if method == "POST":
-        try:
-            headers = {"Authorization": f"Bearer {read_token(port)}"}
-        except VolplaneError as error:
-            without = str(error)
+    try:
+        headers = {"Authorization": f"Bearer {read_token(port)}"}
+    except VolplaneError as error:
+        without = str(error)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,

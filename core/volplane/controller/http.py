@@ -1,29 +1,31 @@
 """The HTTP endpoints of a controller process: health, metrics, and answers for the commands.
 
 /healthz answers while the event loop runs. /readyz answers 200 if work can be done, else 503 with the reasons. /metrics
-is in the text format of Prometheus. These are for every client that reaches the address. Everything else is JSON from a
-function that was passed in: GET for clients on this machine, POST, which changes something, for those among them that
-have the token.
+is in the text format of Prometheus. These are for every client that reaches the address, within limits: one request a
+connection, a bounded time and number of connections, a tenth of the time for /metrics. Everything else is JSON from a
+function that was passed in, for clients on this machine that have the token; POST changes something.
 
 The token is in a file that only the user of the process can read. A loopback address is no credential: every user of
-the machine reaches it, and so do pods that share the host's network. The process that listens writes the file, and a
-command of the same user on the same machine reads it. The directory is the first usable one of $VOLPLANE_RUNTIME_DIR
-(alone, if it is set), /run/volplane for user 0, /tmp/volplane-<uid>.
+the machine reaches it, pods that share the host's network, and everybody through the proxy of a service mesh. The
+process that listens writes the file, and a command of the same user on the same machine reads it. The directory is the
+first usable one of $VOLPLANE_RUNTIME_DIR (alone, if it is set), /run/volplane for user 0, /tmp/volplane-<uid>.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hmac
 import ipaddress
 import logging
 import os
+import re
 import secrets
 import stat
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +39,13 @@ DIRECTORY_VARIABLE: Final = "VOLPLANE_RUNTIME_DIR"
 _FILE: Final = "http-{}.token"
 _LONGEST: Final = 256
 """Bytes of a token file that are read."""
+_MOST_CONNECTIONS: Final = 100
+"""At once, of clients without the token. In many containers a process has 1,024 open files."""
+_BACKLOG: Final = 32
+_SECONDS: Final = 30.0
+"""How long a connection may last, from its acceptance until the client has read the answer."""
+_SHARE: Final = 0.1
+"""Part of the time in which /metrics may be made."""
 
 _LOG = logging.getLogger(__name__)
 _REQUESTS = logging.getLogger("volplane.http.requests")
@@ -55,7 +64,7 @@ class HttpAddress:
     def parse(cls, option: str, text: str) -> HttpAddress:
         """Read "127.0.0.1:9809" or "[::1]:0" (a free port). Raises ConfigurationError naming the option."""
         host, colon, port = text.rpartition(":")
-        if not colon or not host or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
+        if not colon or not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
             raise ConfigurationError(f'{option} is "{text}"; it must be ADDRESS:PORT, such as 127.0.0.1:9809')
         return cls(host.strip("[]"), int(port))
 
@@ -71,86 +80,147 @@ class Pages:
     unready: Callable[[], Sequence[str]]
     """Reasons why the process is not ready."""
     metrics: Callable[[], bytes]
-    """The exposition."""
+    """The exposition; made in a thread."""
+    measure: Callable[[], None] = lambda: None
+    """Brings the metrics up to date before; runs in the event loop."""
     details: Callable[[], Sequence[str]] = tuple
     """What /readyz adds in either case, a line each."""
     answers: Mapping[str, Answer] = field(default_factory=dict)
-    """Path -> function, for GET, from this machine only."""
+    """Path -> function, for GET, from this machine and with the token."""
     actions: Mapping[str, Answer] = field(default_factory=dict)
-    """The same for POST, with the token."""
+    """The same for POST."""
 
 
 @asynccontextmanager
 async def serve_pages(address: HttpAddress, pages: Pages) -> AsyncIterator[str]:
     """Serve until the block ends; yields the URL. Raises ConfigurationError if the address cannot be had."""
-    app = web.Application()
-    app.router.add_get("/healthz", _healthy)
-    app.router.add_get("/livez", _healthy)
-    app.router.add_get("/readyz", partial(_ready, pages))
-    app.router.add_get("/metrics", partial(_metrics, pages))
-    tokens: list[ActionToken] = []
-    for path, answer in pages.answers.items():
-        app.router.add_get(path, partial(_answer, answer, None))
-    for path, action in pages.actions.items():
-        app.router.add_post(path, partial(_answer, action, tokens))
-    # No body is read, so none is unpacked: a small one could keep the process busy.
-    runner = web.AppRunner(
-        app, access_log=None, handle_signals=False, shutdown_timeout=1.0, logger=_REQUESTS, auto_decompress=False
-    )
+    server = _Server(pages)
+    runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, address.host, address.port)
+        site = web.TCPSite(runner, address.host, address.port, backlog=_BACKLOG)
         try:
             await site.start()
         except OSError as error:
             why = f"cannot be used: {error.strerror or error}; choose another address"
             raise ConfigurationError(f"--http {address.host}:{address.port} {why}") from error
         host, port = runner.addresses[0][:2]
-        if pages.actions:
-            tokens.append(token := ActionToken(port))
-            if token.path is None:
-                text = "commands cannot change anything here: no file can be made for their token (%s)"
-                _LOG.warning(text, token.why)
+        if pages.answers or pages.actions:
+            server.token = ActionToken(port)
+            if server.token.path is None:
+                text = "commands cannot ask this process: no file can be made for their token (%s)"
+                _LOG.warning(text, server.token.why)
         yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
     finally:
         with contextlib.suppress(TimeoutError):
             await runner.cleanup()
-        for token in tokens:
-            token.remove()
+        if server.token is not None:
+            server.token.remove()
 
 
-async def _healthy(_: web.Request) -> web.Response:
-    return web.Response(text="ok\n")
+class _Connection(web.RequestHandler):
+    """A connection for one request, which is cut when its time is over.
 
-
-async def _ready(pages: Pages, _: web.Request) -> web.Response:
-    reasons = pages.unready()
-    lines = [*(reasons or ("ok",)), *pages.details()]
-    return web.Response(status=503 if reasons else 200, text="".join(f"{line}\n" for line in lines))
-
-
-async def _metrics(pages: Pages, _: web.Request) -> web.Response:
-    return web.Response(body=pages.metrics(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
-
-
-async def _answer(answer: Answer, tokens: Sequence[ActionToken] | None, request: web.Request) -> web.Response:
-    """Answer clients on this machine, and refuse others; in a pod, those who may exec or port-forward are on it.
-
-    tokens: the one of this address, once it listens, where clients need it; None where they do not.
+    If there are too many, the oldest one of the client that has the most is cut, so that nobody keeps others away.
     """
-    sent = request.headers.get("Authorization", "")
-    if tokens is not None and not any(token.allows(sent) for token in tokens):
-        why = "this changes something: it needs the token that the controller keeps in a file of its user"
-        return _refused(401, why)
-    # The name counts too: a web page in a browser can have this address under a name of its own.
-    if not _is_loopback(request.remote) or not _is_loopback(request.url.host):
-        why = "only processes on the machine of the controller may ask for this, by its loopback address"
-        return _refused(403, why)
-    try:
-        content = await answer(request.query)
-    except VolplaneError as error:
-        return _refused(400, str(error))
-    return web.Response(body=msgspec.json.encode(content), content_type="application/json")
+
+    client = ""
+    limited = True
+    """Whether it counts, and is cut: its client has not shown the token, and it was not cut before."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.client = (transport.get_extra_info("peername") or ("",))[0]
+        # aiohttp forgets the transport when it closes it, before the client has read what was written.
+        self._accepted = transport
+        self._end = asyncio.get_running_loop().call_later(_SECONDS, self.cut)
+        connections = self._manager.connections if self._manager is not None else []
+        others = [each for each in connections if isinstance(each, _Connection) and each.limited]
+        if len(others) > _MOST_CONNECTIONS:
+            [(greedy, _)] = Counter(each.client for each in others).most_common(1)
+            next(each for each in others if each.client == greedy).cut()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._end.cancel()
+        super().connection_lost(exc)
+
+    def cut(self) -> None:
+        """Close now, without sending what waits, unless the client is trusted."""
+        if self.limited and isinstance(self._accepted, asyncio.WriteTransport):
+            self.limited = False
+            self._accepted.abort()
+
+
+class _Server(web.Server):
+    """Answers requests, one on each connection."""
+
+    token: ActionToken | None = None
+
+    def __init__(self, pages: Pages) -> None:
+        # No body is read, so none is unpacked: a small one could keep the process busy.
+        super().__init__(self._handle, access_log=None, logger=_REQUESTS, auto_decompress=False)
+        self._pages = pages
+        self._exposition: asyncio.Task[bytes] | None = None
+        self._fresh_until = 0.0
+        """Loop time until which the exposition is given to others too."""
+
+    def __call__(self) -> web.RequestHandler:
+        return _Connection(self, loop=self._loop, **self._kwargs)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        response = await self._respond(request)
+        response.force_close()
+        return response
+
+    async def _respond(self, request: web.BaseRequest) -> web.Response:
+        pages = self._pages
+        match request.method, request.path:
+            case "GET" | "HEAD", "/healthz" | "/livez":
+                return web.Response(text="ok\n")
+            case "GET" | "HEAD", "/readyz":
+                reasons = pages.unready()
+                lines = [*(reasons or ("ok",)), *pages.details()]
+                return web.Response(status=503 if reasons else 200, text="".join(f"{line}\n" for line in lines))
+            case "GET" | "HEAD", "/metrics":
+                headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+                return web.Response(body=await self._metrics(), headers=headers)
+            case "GET", path if path in pages.answers:
+                return await self._answer(pages.answers[path], request)
+            case "POST", path if path in pages.actions:
+                return await self._answer(pages.actions[path], request)
+        return web.Response(status=404, text=f"there is no page for {request.method} here\n")
+
+    async def _metrics(self) -> bytes:
+        """Return the exposition. It is made at most for `_SHARE` of the time, for all who ask meanwhile."""
+        loop = asyncio.get_running_loop()
+
+        async def make() -> bytes:
+            began = loop.time()
+            self._pages.measure()
+            made = await asyncio.to_thread(self._pages.metrics)
+            self._fresh_until = began + (loop.time() - began) / _SHARE
+            return made
+
+        if self._exposition is None or (self._exposition.done() and loop.time() >= self._fresh_until):
+            self._exposition = loop.create_task(make())
+        # A client that goes away must not end it for the others.
+        return await asyncio.shield(self._exposition)
+
+    async def _answer(self, answer: Answer, request: web.BaseRequest) -> web.Response:
+        """Answer clients on this machine that have the token, and refuse others."""
+        if self.token is None or not self.token.allows(request.headers.get("Authorization", "")):
+            return _refused(401, "it needs the token that the controller keeps in a file of its user")
+        # The name counts too: a web page in a browser can have this address under a name of its own.
+        if not _is_loopback(request.remote) or not _is_loopback(request.url.host):
+            why = "only processes on the machine of the controller may ask for this, by its loopback address"
+            return _refused(403, why)
+        if isinstance(request.protocol, _Connection):
+            request.protocol.limited = False  # An answer may ask every backend.
+        try:
+            content = await answer(request.query)
+        except VolplaneError as error:
+            return _refused(400, str(error))
+        return web.Response(body=msgspec.json.encode(content), content_type="application/json")
 
 
 def _is_loopback(host: str | None) -> bool:

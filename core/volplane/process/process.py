@@ -157,14 +157,13 @@ class ControllerProcess:
             return plane.drivers.status()
         return tuple(broken.status for broken in self._loaded.settled().broken)
 
-    def exposition(self) -> bytes:
-        """The metrics in the text format of Prometheus, with the present state of drivers and operations."""
+    def measure(self) -> None:
+        """Bring the metrics up to date that show the present state of drivers, operations and controllers."""
         self.metrics.drivers.show({each.name: each.healthy for each in self.driver_status()})
         if (plane := self.plane) is not None:
             self.metrics.operations.show(plane.operations.counts())
             for controller in plane.controllers.values():
                 controller.measure(self.metrics)
-        return self.metrics.exposition()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set; then finish running steps and operations, log what is left, release the Lease.

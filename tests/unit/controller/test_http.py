@@ -16,13 +16,21 @@ from volplane.errors import ConfigurationError, InvalidArgument, VolplaneError
 ANYWHERE = HttpAddress("127.0.0.1", 0)
 
 
+def with_token(url: str) -> dict[str, str]:
+    """The header that the commands send to this address."""
+    return {"Authorization": f"Bearer {read_token(int(url.rpartition(':')[2]))}"}
+
+
 def ask(pages: Pages, *paths: str) -> list[tuple[int, str]]:
     async def main() -> list[tuple[int, str]]:
-        async with serve_pages(ANYWHERE, pages) as url, aiohttp.ClientSession() as session:
+        async with serve_pages(ANYWHERE, pages) as url:
+            headers = with_token(url) if pages.answers else {}
+            session = aiohttp.ClientSession(headers=headers)
             answers = []
-            for path in paths:
-                async with session.get(url + path) as answer:
-                    answers.append((answer.status, await answer.text()))
+            async with session:
+                for path in paths:
+                    async with session.get(url + path) as answer:
+                        answers.append((answer.status, await answer.text()))
             return answers
 
     return asyncio.run(main())
@@ -106,9 +114,8 @@ def post(
     async def main() -> tuple[int, Any]:
         shown = Pages(unready=tuple, metrics=bytes, actions={"/act": acted})
         async with serve_pages(address, shown) as url, aiohttp.ClientSession() as session:
-            port = int(url.rpartition(":")[2])
-            sent = {"Authorization": f"Bearer {read_token(port)}", **headers}
-            async with session.post(f"http://{to}:{port}/act{query}", headers=sent) as answer:
+            sent = {**with_token(url), **headers}
+            async with session.post(f"http://{to}:{url.rpartition(':')[2]}/act{query}", headers=sent) as answer:
                 return answer.status, await answer.json()
 
     return asyncio.run(main())
@@ -156,7 +163,7 @@ def test_another_machine_gets_health_and_metrics_and_nothing_else(path: str, sta
         async with (
             serve_pages(HttpAddress("0.0.0.0", 0), shown) as url,
             aiohttp.ClientSession() as session,
-            session.get(f"http://{own}:{url.rpartition(':')[2]}{path}?what=it") as answer,
+            session.get(f"http://{own}:{url.rpartition(':')[2]}{path}?what=it", headers=with_token(url)) as answer,
         ):
             return answer.status
 
@@ -218,6 +225,6 @@ async def test_an_action_is_not_to_be_had_by_reading() -> None:
     async with (
         serve_pages(ANYWHERE, shown) as url,
         aiohttp.ClientSession() as session,
-        session.get(f"{url}/act?what=it") as answer,
+        session.get(f"{url}/act?what=it", headers=with_token(url)) as answer,
     ):
-        assert answer.status == 405
+        assert answer.status == 404

@@ -31,7 +31,8 @@ def serve_endpoints(address: HttpAddress, process: ControllerProcess) -> Abstrac
     pages = Pages(
         unready=process.unready,
         details=process.details,
-        metrics=process.exposition,
+        measure=process.measure,
+        metrics=process.metrics.exposition,
         answers={**asked, "/adopt": answers.adoptions},
         actions={
             "/leaks/check": answers.check,
