@@ -60,6 +60,11 @@ class Series(dict[tuple[str, ...], M]):
         self._metric.clear()
         super().clear()
 
+    def forget(self, labels: tuple[str, ...]) -> None:
+        """Remove the series of these labels, also from the metric."""
+        self._metric.remove(*labels)
+        del self[labels]
+
     def show(self: Series[Gauge], values: Mapping[Any, float]) -> None:
         """Set the gauge to these values, by its label or its labels, and remove every other series."""
         self.clear()

@@ -1,11 +1,13 @@
 """Metrics under the names that dashboards know."""
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from volplane.controller.metrics import Metrics
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, ClaimSpec, ClaimStatus, Metadata, Volume, VolumeSpec, VolumeStatus
+from volplane.process import measuring
 from volplane.process.measuring import count_inventory
 
 
@@ -22,10 +24,10 @@ def volume(version: int, phase: str, **source: object) -> Volume:
     )
 
 
-def claim(version: int, phase: str) -> Claim:
+def claim(version: int, phase: str, name: str = "c", storage_class: str = "fast") -> Claim:
     return Claim(
-        metadata=Metadata(name="c", namespace="default", uid="c", resource_version=str(version)),
-        spec=ClaimSpec(storage_class_name="fast"),
+        metadata=Metadata(name=name, namespace="default", uid=name, resource_version=str(version)),
+        spec=ClaimSpec(storage_class_name=storage_class),
         status=ClaimStatus(phase=phase),
     )
 
@@ -127,17 +129,51 @@ def test_volumes_and_claims_are_counted_as_they_change() -> None:
     volumes.observe(volume(3, "Bound", nfs={"server": "s"}))
     claims.observe(claim(4, "Bound"))
     assert value(metrics, "pv_collector_total_pv_count", **total) == 1
-    assert value(metrics, "pv_collector_unbound_pv_count", storage_class="fast") == 0
+    assert value(metrics, "pv_collector_unbound_pv_count", storage_class="fast") is None
     assert value(metrics, "pv_collector_bound_pv_count", storage_class="fast") == 1
     assert value(metrics, "pv_collector_bound_pvc_count", **names) == 1
     claims.observe_deleted("default/c", "c")
-    assert value(metrics, "pv_collector_bound_pvc_count", **names) == 0
+    assert value(metrics, "pv_collector_bound_pvc_count", **names) is None
     end()
     assert value(metrics, "pv_collector_total_pv_count", **total) is None
     volumes.observe(volume(5, "Released", csi={"driver": "ebs.csi.aws.com"}))
     assert (
         value(metrics, "pv_collector_total_pv_count", plugin_name="ebs.csi.aws.com", volume_mode="Filesystem") is None
     )
+
+
+def unbound(metrics: Metrics) -> dict[str, float]:
+    """The claims that are not bound, by class."""
+    samples = [sample for family in metrics.registry.collect() for sample in family.samples]
+    name = "pv_collector_unbound_pvc_count"
+    return {sample.labels["storage_class"]: sample.value for sample in samples if sample.name == name}
+
+
+def test_labels_that_a_tenant_has_made_up_are_forgotten_with_its_claims() -> None:
+    metrics, claims = Metrics(), Cache(CLAIMS)
+    count_inventory(Cache(VOLUMES), claims, metrics)
+    for number in range(100):
+        claims.observe(claim(2 * number + 1, "Pending", f"c-{number}", f"made-up-{number}"))
+        claims.observe_deleted(f"default/c-{number}", f"c-{number}")
+    assert unbound(metrics) == {}
+
+
+def test_claims_beyond_the_bound_of_series_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "MOST_SERIES", 2)
+    metrics, claims = Metrics(), Cache(CLAIMS)
+    count_inventory(Cache(VOLUMES), claims, metrics)
+    for number in range(6):
+        claims.observe(claim(number + 1, "Pending", f"c-{number}", f"class-{number // 2}"))
+    assert unbound(metrics) == {"class-0": 2, "class-1": 2, "(other)": 2}
+    claims.observe_deleted("default/c-0", "c-0")
+    claims.observe_deleted("default/c-1", "c-1")
+    claims.observe_deleted("default/c-4", "c-4")
+    claims.observe(claim(9, "Pending", "new", "new"))
+    assert unbound(metrics) == {"class-1": 2, "(other)": 2}
+    claims.observe_deleted("default/c-2", "c-2")
+    claims.observe_deleted("default/c-3", "c-3")
+    claims.observe(claim(10, "Pending", "newer", "newer"))
+    assert unbound(metrics) == {"newer": 1, "(other)": 2}
 
 
 def test_csi_volumes_are_counted_by_driver() -> None:
