@@ -25,6 +25,7 @@ from volplane_nfs.nfs4 import (
     ServerUnavailable,
     Status,
     Stream,
+    TransportError,
     dial_tcp,
     files,
 )
@@ -35,6 +36,7 @@ from volplane_nfs.nfs4.files import create_directory, names, read_file, root_han
 from volplane_nfs.nfs4.operations import Request
 from volplane_nfs.nfs4.rpc import framed
 from volplane_nfs.testing import ModelServer
+from volplane_nfs.tree_removal import TreeRemoval
 
 HOME = Address("model.example.com")
 LOOK = (nfs.PUTROOTFH(), nfs.LOOKUP(b"vol"), nfs.GETFH())
@@ -182,6 +184,28 @@ def test_a_directory_of_many_pages_is_listed_whole(model: ModelServer) -> None:
     calls = model.calls
     assert names(client, root) == wanted
     assert model.calls - calls > 2
+
+
+def test_a_server_that_repeats_a_page_of_a_directory_is_an_error(model: ModelServer) -> None:
+    client = client_of(model)
+    root = root_handle(client, (b"vol",))
+    for number in range(3000):
+        model.enter(model.share, f"entry {number:05}".encode(), model.make(1, model.share))
+    model.repeats_pages = True
+    with pytest.raises(TransportError, match="lists a directory without end"):
+        names(client, root)
+
+
+def test_a_directory_of_many_files_is_removed_until_the_time_is_up_and_no_longer(model: ModelServer) -> None:
+    client = client_of(model)
+    root = root_handle(client, (b"vol",))
+    for number in range(3000):
+        model.enter(model.share, f"entry {number:05}".encode(), model.make(1, model.share))
+    slow = TreeRemoval(client, root, label="the trash", deadline=1.0, clock=lambda: 2.0)
+    assert not slow.clear()
+    assert 0 < slow.removed < 3000
+    assert TreeRemoval(client, root, label="the trash", deadline=1.0, clock=lambda: 0.0).clear()
+    assert names(client, root) == []
 
 
 def test_several_threads_share_a_client(model: ModelServer) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from volplane import InvalidArgument, Unavailable
+from volplane import InvalidArgument, Ownership, Unavailable
 from volplane_nfs.ganesha import export_manager
+from volplane_nfs.ganesha.export_block import write_file
+from volplane_nfs.markers import VolumeMarker
 from volplane_nfs.testing import ModelServer
 from volplane_nfs.testing.model import DATA, ModelBus
 
@@ -71,6 +75,59 @@ def test_a_demand_that_meets_its_marker_takes_no_second_export_id(exporting: Sit
     model.leave(volume, next(iter(volume.children)))
     exporting.again().start().provision(demand)
     assert [name for name in ids(model) if name.isdigit()] == [used]
+
+
+INJECTED = 'x; } EXPORT { Export_Id = 9; Path = "/"; Pseudo = "/all"; Access_Type = RW'
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"squash": f"No_Root_Squash; {INJECTED}"},
+        {"protocols": ["4", INJECTED]},
+        {"clients": [INJECTED]},
+        {"clients": INJECTED},
+        {"anonymous_uid": INJECTED},
+    ],
+    ids=lambda changed: f"{next(iter(changed))} {type(next(iter(changed.values()))).__name__}",
+)
+def test_what_somebody_wrote_into_a_marker_does_not_reach_the_configuration_of_the_server(
+    exporting: Site, tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    settings = exporting.backend._settings
+    marker = marker_of(**changed)
+    with pytest.raises(InvalidArgument, match="the marker of 'pvc-1' was changed, so it is not exported"):
+        write_file(settings, VolumeMarker.decode(marker.encode()), "5" * 32)
+    assert list((tmp_path / "exports.d").iterdir()) == []
+
+
+def test_a_marker_with_another_name_or_owner_cannot_add_lines_to_the_configuration(exporting: Site) -> None:
+    settings, text = exporting.backend._settings, f"pvc-1\nEXPORT {{ {INJECTED}"
+    marker = marker_of()
+    with pytest.raises(InvalidArgument, match="was changed, so it is not exported"):
+        write_file(settings, replace(marker, name=text), "5" * 32)
+    owned = replace(marker, owner=replace(marker.owner, claim_uid=text))
+    lines = write_file(settings, owned, "5" * 32).read_text().splitlines()
+    assert [line for line in lines if "EXPORT" in line and not line.startswith("#")] == ["EXPORT {"]
+
+
+def test_the_block_of_a_marker_has_what_its_class_asks_for(exporting: Site, tmp_path: Path) -> None:
+    demand = {
+        "clients": ["10.0.0.0/8", "*.example.com"],
+        "anonymous_uid": 7,
+        "anonymous_gid": 8,
+        "protocols": ["3", "4"],
+    }
+    block = write_file(exporting.backend._settings, marker_of(**demand), "5" * 32).read_text()
+    assert "  Anonymous_Uid = 7;\n  Anonymous_Gid = 8;\n" in block
+    assert "CLIENT { Clients = 10.0.0.0/8, *.example.com; Access_Type = RW; Squash = root_squash; }" in block
+    assert "Protocols = 3, 4;" in block
+
+
+def marker_of(**demand: Any) -> VolumeMarker:
+    owner = Ownership(cluster_id="c", claim_uid="u", volume_name="pvc-1", generation=1)
+    whole = {"mode": "0777", "squash": "root_squash", "protocols": ["4"], "clients": [], **demand}
+    return VolumeMarker(name="pvc-1", owner=owner, path="ns/data-1", capacity_bytes=1, demand=whole, export_id=7)
 
 
 def test_a_path_that_the_server_does_not_have_is_told(model: ModelServer, bus: ModelBus, tmp_path: Path) -> None:

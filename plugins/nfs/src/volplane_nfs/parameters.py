@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any
@@ -126,14 +126,7 @@ class _ExportParameters(ClassParameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for client in self.clients or ():
-            if not _is_client(client):
-                raise InvalidArgument(
-                    f"parameter clients: {client!r} is no address, network or name of a host, such as 10.0.0.0/8"
-                )
-        for protocol in self.protocols or ():
-            if protocol not in {"3", "4"}:
-                raise InvalidArgument(f"parameter protocols: {protocol!r} is neither 3 nor 4")
+        check_export(self.clients or (), self.protocols or ())
 
     def demand(self, request: ProvisionRequest) -> dict[str, Any]:
         return {
@@ -149,7 +142,23 @@ class _ExportParameters(ClassParameters):
 PARAMETERS = ParameterSchema.of(ClassParameters)
 
 
-def _is_client(text: str) -> bool:
+def check_export(clients: Iterable[Any], protocols: Iterable[Any], squash: Any = SQUASHES[0]) -> None:
+    """Raise `InvalidArgument` for what must not stand in an EXPORT block."""
+    for client in clients:
+        if not _is_client(client):
+            raise InvalidArgument(
+                f"parameter clients: {client!r} is no address, network or name of a host, such as 10.0.0.0/8"
+            )
+    for protocol in protocols:
+        if protocol not in ("3", "4"):
+            raise InvalidArgument(f"parameter protocols: {protocol!r} is neither 3 nor 4")
+    if squash not in SQUASHES:
+        raise InvalidArgument(f"parameter squash: {squash!r} is none of {', '.join(SQUASHES)}")
+
+
+def _is_client(text: object) -> bool:
+    if not isinstance(text, str):
+        return False
     if text == "*":
         return True
     try:

@@ -69,6 +69,8 @@ class TreeRemoval:
             for part in batches(stubborn, _AT_ONCE):
                 if not self._empty_several([name for _, name in part]):
                     return False
+            if self._late():
+                return False
         return True
 
     def _empty_several(self, names: list[bytes]) -> bool:

@@ -12,7 +12,9 @@ import zlib
 from pathlib import Path
 
 from volplane import InvalidArgument, Unavailable
+from volplane.directory import check_name
 from volplane_nfs.markers import VolumeMarker
+from volplane_nfs.parameters import check_export
 from volplane_nfs.settings import Settings
 
 
@@ -30,12 +32,17 @@ def server_path(settings: Settings, marker: VolumeMarker) -> str:
 
 
 def export_block(settings: Settings, marker: VolumeMarker, share_id: str) -> str:
-    """Return the block. Everything in it was checked character by character: paths by their template, clients by the
-    class.
+    """Return the block. Raises `InvalidArgument` if the marker was changed and holds what may not stand in a block.
 
     Filesystem_id follows from the share and the Export_Id: it is stable over restarts, and other disks.
     """
     demand, export_id = marker.demand, marker.export_id
+    try:
+        check_name(marker.name)
+        check_export(demand.get("clients") or (), demand["protocols"], demand["squash"])
+        anonymous = {key: int(demand[key]) for key in ("anonymous_uid", "anonymous_gid") if demand.get(key) is not None}
+    except (InvalidArgument, KeyError, TypeError, ValueError) as error:
+        raise InvalidArgument(f"the marker of {marker.name!r} was changed, so it is not exported: {error}") from error
     access = [
         f"Access_Type = {'NONE' if demand.get('clients') else 'RW'};",
         f"Squash = {demand['squash']};",
@@ -43,14 +50,12 @@ def export_block(settings: Settings, marker: VolumeMarker, share_id: str) -> str
         f"Protocols = {', '.join(demand['protocols'])};",
         "Transports = TCP;",
     ]
-    for key, option in (("anonymous_uid", "Anonymous_Uid"), ("anonymous_gid", "Anonymous_Gid")):
-        if demand.get(key) is not None:
-            access.append(f"{option} = {int(demand[key])};")
+    access += [f"{key.title()} = {number};" for key, number in anonymous.items()]
     if demand.get("clients"):
         clients = ", ".join(demand["clients"])
         access.append(f"CLIENT {{ Clients = {clients}; Access_Type = RW; Squash = {demand['squash']}; }}")
     lines = [
-        f"# volume {marker.name} of claim {marker.owner.claim_uid}, made by volplane",
+        f"# volume {marker.name} of claim {marker.owner.claim_uid!r}, made by volplane",
         "EXPORT {",
         f"  Export_Id = {export_id};",
         f'  Path = "{server_path(settings, marker)}";',

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from volplane_nfs.nfs4.attributes import DIRECTORY, MODE, RDATTR_ERROR, TYPE, mask_of
 from volplane_nfs.nfs4.client import Compounds, values_of
-from volplane_nfs.nfs4.errors import NfsError
+from volplane_nfs.nfs4.errors import NfsError, TransportError
 from volplane_nfs.nfs4.operations import (
     CLOSE,
     CREATE,
@@ -177,14 +177,17 @@ def read_page(cookie: int, verifier: bytes, mask: int) -> Request:
 
 
 def entries(client: Compounds, handle: bytes, mask: int = 0) -> Iterator[Entry]:
-    """Yield all entries of a directory, page by page."""
+    """Yield all entries of a directory, page by page. Raises TransportError if the server repeats a page."""
     cookie, verifier = 0, _VERIFIER
-    while True:
+    asked: set[int] = set()
+    while cookie not in asked:
+        asked.add(cookie)
         (_, page) = client.compound(PUTFH(handle), read_page(cookie, verifier, mask))
         yield from page.entries
         if page.eof or not page.entries:
             return
         cookie, verifier = page.entries[-1].cookie, page.verifier
+    raise TransportError(f"the server lists a directory without end: it answers READDIR with cookie {cookie} again")
 
 
 def names(client: Compounds, handle: bytes) -> list[bytes]:

@@ -226,7 +226,7 @@ class Execution:
         found: list[Entry] = []
         size, eof = 16, True
         for position, name in directory.cookies.items():
-            if position <= cookie:
+            if position <= cookie and not self._state.repeats_pages:
                 continue
             size += 40 + len(name) + 24 * mask.bit_count()
             if size > maximum and found:

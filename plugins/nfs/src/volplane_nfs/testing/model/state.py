@@ -54,6 +54,8 @@ class State:
         self.now = now
         self.available = SPACE
         self.largest_call = 1 << 18
+        self.repeats_pages = False
+        """Whether READDIR answers with the first page, whatever the cookie."""
         self.ids = itertools.count(2)
         self._cookies = itertools.count(3)
         self.sessions: dict[bytes, dict[int, tuple[int, bytes]]] = {}
