@@ -7,7 +7,8 @@ An option of kind `ParameterKind.SECRET` holds one of these references:
     secret:NAMESPACE/NAME/KEY       a key of a Kubernetes Secret, without a newline at its end
 
 The backend gets a `Secret` and calls `reveal`. Revealed values are replaced by `***` in all logs of this process and in
-the messages of hooks. A result of a hook that contains one is refused.
+the messages of hooks, and so is what stands beside a name that says that it is secret, as in the answers of a cloud's
+token service. A result of a hook that contains a revealed value is refused.
 """
 
 from __future__ import annotations
@@ -139,6 +140,33 @@ class Secret:
 
 # --- hiding -----------------------------------------------------------------------------------------------------
 
+SECRET_NAME: Final = re.compile(
+    r"pass(word|wd|phrase)?$|pwd$|secret(?![-_s]*(name|namespace|ref)$)|token$|credential|dsn$|connection.?string"
+    r"|(private|access|api|account).?key",
+    re.IGNORECASE,
+)
+"""What is found in the name of a field or option that is secret."""
+_NAME: Final = (
+    r"(?:password|passwd|passphrase|(?<![a-z])pass|pwd|secret|token|credentials?|cred"
+    r"|(?:private|access|api|secret|account)[-_.]?key)"
+)
+_NAMED: Final = re.compile(
+    rf"""
+    ( {_NAME} (?: \\*["']?\s?=\s?b?          # password=x, PASSWORD = 'x'
+                | \\*["']:\s?b?(?=\\*["'])   # "token": "x", 'X-Amz-Security-Token': b'x'
+                | >(?=[^<>]*</)              # <SecretAccessKey>x</SecretAccessKey>
+                | (?<=token):(?=\S) )        # x-amz-security-token:x
+    | (?<![-\w])--?[-\w]{{0,40}}?{_NAME}\s   # --db-pass x
+    | \bbearer\s(?=[-\w.~+/=]{{16}}) )
+    (?!\\*["']?(?:env|file|secret):)         # a reference is no secret
+    (?: (\\*["'])(?:(?!\2)[^\n])* | [^\s"'<>&,;]+ )
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_IN_URL: Final = re.compile(r"""(\w://[^\s/:@"'<>]{0,256}:)[^\s/"'<>]+(?=@)""")
+_HINTS: Final = ("pass", "pwd", "secret", "token", "cred", "key", "://", "bearer")
+"""In small letters; a text without any of these is not searched, because that takes 0.1 ms."""
+
 _hiding = threading.Lock()
 _revealed: dict[str, frozenset[str]] = {}
 """Revealed text -> the spellings of it that are redacted; the oldest comes first."""
@@ -184,10 +212,14 @@ def _lower(text: str) -> str:
 
 
 def redacted(text: str) -> str:
-    """Replace every secret that this process has revealed by `***`, in upper and lower case."""
-    if not _hidden:
-        return text
+    """Replace by `***` every secret that this process has revealed, in upper and lower case, and what looks like one.
+
+    That is a value beside a name that says so (a reference to a secret stays), and the password of a URL.
+    """
     lowered = _lower(text)
+    if any(hint in lowered for hint in _HINTS):
+        text = _IN_URL.sub(rf"\1{HIDDEN}", _NAMED.sub(rf"\1\2{HIDDEN}", text))
+        lowered = _lower(text)
     for part in _hidden:
         at = lowered.find(part)
         while at >= 0:

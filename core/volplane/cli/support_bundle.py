@@ -33,7 +33,7 @@ from volplane.kube import kinds
 from volplane.kube.client import Client
 from volplane.kube.events import EVENTS
 from volplane.kube.kinds import Kind
-from volplane.secret import HIDDEN, redacted
+from volplane.secret import HIDDEN, SECRET_NAME, redacted
 
 KINDS: Final = (
     *(kinds.VOLUMES, kinds.CLAIMS, kinds.STORAGE_CLASSES, kinds.VOLUME_ATTRIBUTES_CLASSES),
@@ -199,16 +199,13 @@ async def _items(bundle: Bundle, client: Client, kind: Kind[Any], namespace: str
     return items
 
 
-_SECRET_NAME: Final = re.compile(
-    r"pass(word|wd|phrase)?$|secret(?![-_s]*(name|namespace|ref)$)|token$|credential|private.?key|access.?key|api.?key",
-    re.IGNORECASE,
-)
 _REFERENCE: Final = re.compile(r"(env|file|secret):\S+")
-_MOUNT_OPTION: Final = re.compile(r"\b(pass(?:word|wd)?|secret|token|cred(?:ential)?s?)=[^,\s]*", re.IGNORECASE)
 _OUR_ANNOTATION: Final = re.compile(r"([a-z0-9-]+\.)*(volplane\.dev|kubernetes\.io|k8s\.io)/")
 _LEFT_OUT: Final = frozenset({"managedFields", "kubectl.kubernetes.io/last-applied-configuration"})
 _REFERENCES: Final = frozenset({"secretRef", "secretKeyRef", "imagePullSecrets"})
 """Fields of Kubernetes objects that name a Secret and hold none."""
+_FREE: Final = frozenset({"volumeAttributes", "parameters", "options"})
+"""Fields whose keys a driver chooses: a `key` there is none of a Secret or label."""
 
 
 def without_secrets(value: Any, name: str = "", parent: str = "") -> Any:
@@ -221,9 +218,11 @@ def without_secrets(value: Any, name: str = "", parent: str = "") -> Any:
     if isinstance(value, Mapping):
         return {key: without_secrets(each, key, name) for key, each in value.items() if key not in _LEFT_OUT}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [without_secrets(each, name) for each in value]
+        # The value of an option of a command is the next word.
+        options = [each if re.match(r"-[^=]+$", str(each)) else name for each in ("", *value)]
+        return [without_secrets(each, option) for each, option in zip(value, options, strict=False)]
     if not isinstance(value, str):
         return value
-    if _SECRET_NAME.search(name) and not _REFERENCE.fullmatch(value):
+    if (SECRET_NAME.search(name) or (name == "key" and parent in _FREE)) and not _REFERENCE.fullmatch(value):
         return HIDDEN
-    return _MOUNT_OPTION.sub(rf"\1={HIDDEN}", value)
+    return redacted(value)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import socket
 import subprocess
 import sys
@@ -28,6 +30,7 @@ from volplane import (
     Unavailable,
     read_parameters,
 )
+from volplane.controller.logs import configure
 from volplane_aws_ebs import AwsEbsBackend, api
 from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.settings import Settings
@@ -90,6 +93,28 @@ def test_a_role_is_assumed_for_a_driver(server: FakeEC2Server) -> None:
     assert driver.start(START) == Done()
     assert server.fake.calls["sts:AssumeRole"] == 1
     driver.stop(StopRequest(context=CONTEXT))
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    """What a process with `-vv` logs as JSON."""
+    out = io.StringIO()
+    loggers = [logging.getLogger(name) for name in ("", "volplane", "botocore", "urllib3", "asyncio", "google")]
+    former = [logger.level for logger in loggers]
+    handler = configure("json", verbosity=2, stream=out)
+    yield out
+    logging.getLogger().removeHandler(handler)
+    for logger, level in zip(loggers, former, strict=True):
+        logger.setLevel(level)
+
+
+def test_the_credentials_of_a_role_are_not_in_the_debug_log(server: FakeEC2Server, log: io.StringIO) -> None:
+    driver = backend(server, role_arn=ROLE)
+    assert driver.start(START) == Done()
+    driver.stop(StopRequest(context=CONTEXT))
+    assert "<SessionToken>***</SessionToken>" in log.getvalue()
+    assert "x-amz-security-token" in log.getvalue()
+    assert "hush" not in log.getvalue().lower()
 
 
 def test_all_clients_of_a_driver_share_the_credentials_of_its_role(server: FakeEC2Server) -> None:

@@ -121,6 +121,20 @@ def test_a_bundle_can_go_to_a_pipe(kubeconfig: str, capsysbinary: pytest.Capture
         ({"csi.storage.k8s.io/provisioner-secret-name": "x"}, {"csi.storage.k8s.io/provisioner-secret-name": "x"}),
         ({"secretRef": {"name": "x"}}, {"secretRef": {"name": "x"}}),
         ({"mountOptions": ["vers=4", "password=x,ro"]}, {"mountOptions": ["vers=4", "password=***,ro"]}),
+        (
+            {"mountOptions": ["username=a,pwd=x", "passphrase=x", "apikey=x"]},
+            {"mountOptions": ["username=a,pwd=***", "passphrase=***", "apikey=***"]},
+        ),
+        (
+            {"args": ["--password=x", "--db-pass", "x", "--secret-key=x", "--login", "--verbose", "-v"]},
+            {"args": ["--password=***", "--db-pass", "***", "--secret-key=***", "--login", "--verbose", "-v"]},
+        ),
+        ({"options": {"endpoint": "https://a:x@filer/"}}, {"options": {"endpoint": "https://a:***@filer/"}}),
+        ({"options": {"dsn": "a:x@tcp(db)/b"}}, {"options": {"dsn": "***"}}),
+        ({"options": {"url": "postgres://a:x@db?c=d"}}, {"options": {"url": "postgres://a:***@db?c=d"}}),
+        ({"volumeAttributes": {"key": "x"}}, {"volumeAttributes": {"key": "***"}}),
+        ({"tolerations": [{"key": "node"}]}, {"tolerations": [{"key": "node"}]}),
+        ({"message": "cannot log in to https://a:x@filer"}, {"message": "cannot log in to https://a:***@filer"}),
         ({"env": [{"name": "A", "value": "x"}]}, {"env": [{"name": "A", "value": "***"}]}),
         (
             {"annotations": {"volplane.dev/handle": "h", "example.com/note": "x"}},

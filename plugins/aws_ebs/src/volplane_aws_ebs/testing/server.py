@@ -90,8 +90,8 @@ class Exchange:
         expires = datetime.fromtimestamp(end, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         key = "ASIA" + re.sub(r"\W", "", role.rpartition("/")[2]).upper()
         return (
-            f"<Credentials><AccessKeyId>{escape(key)}</AccessKeyId><SecretAccessKey>secret</SecretAccessKey>"
-            f"<SessionToken>token</SessionToken><Expiration>{expires}</Expiration></Credentials>"
+            f"<Credentials><AccessKeyId>{escape(key)}</AccessKeyId><SecretAccessKey>HUSH{escape(key)}</SecretAccessKey>"
+            f"<SessionToken>FwoHUSH/{escape(key)}+0=</SessionToken><Expiration>{expires}</Expiration></Credentials>"
             f"<AssumedRoleUser><Arn>{escape(role)}/{escape(session)}</Arn>"
             "<AssumedRoleId>AROA:x</AssumedRoleId></AssumedRoleUser>"
         )
