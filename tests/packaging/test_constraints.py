@@ -1,6 +1,7 @@
 """The constraints files install on every Python and processor: they hold the hashes of all files of each version."""
 
 import importlib.metadata
+import re
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,18 @@ def test_a_compiled_package_has_the_hashes_of_its_wheels_for_every_python_and_pr
     assert {"cffi", "cryptography", "uvloop"} <= compiled
     few = {pin: count for pin, count in pins(name).items() if count < LEAST_OF_COMPILED}
     assert {pin: count for pin, count in few.items() if pin.split("==")[0] in compiled} == {}
+
+
+def test_what_ci_runs_of_others_is_named_by_the_hash_of_a_commit() -> None:
+    """A tag can be moved to another commit by whoever takes the repository."""
+    lines = [
+        line.strip()
+        for file in (REPOSITORY / ".github").rglob("*.yml")
+        for line in file.read_text("utf-8").splitlines()
+        if "uses:" in line
+    ]
+    assert lines
+    assert [line for line in lines if not re.fullmatch(r"- uses: [-\w./]+@[0-9a-f]{40} # v[0-9.]+", line)] == []
 
 
 def test_a_file_whose_packages_came_from_one_machine_is_refused() -> None:

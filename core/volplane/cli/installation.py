@@ -85,7 +85,7 @@ def documents(wanted: Installation) -> Iterator[Json]:
     yield from _accounts(wanted, parsed, distributed=distributed)
     data = {"volplane.yaml": wanted.configuration}
     yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(namespace), "data": data}
-    yield from _admission(wanted)
+    yield from _admission(wanted, distributed=distributed)
     # The process reads the file when it starts: pods are replaced when it changes.
     checksum = hashlib.sha256(wanted.configuration.encode()).hexdigest()
     arguments = (
@@ -225,15 +225,16 @@ def _merged(rules: Iterable[Rule]) -> list[Rule]:
     return [Rule(group, resource, tuple(all_verbs), named) for (group, resource, named), all_verbs in verbs.items()]
 
 
-def _admission(wanted: Installation) -> Iterator[Json]:
+def _admission(wanted: Installation, *, distributed: bool) -> Iterator[Json]:
     """Yield what restricts and protects our pods: network policies, a quota of their priority, a disruption budget."""
     namespace = wanted.namespace
     if wanted.network_policies:
         # The controllers take traffic to their one port. Where they go to (API server, storage systems) depends on the
         # cluster and the backends. Scrubber pods have no traffic at all.
         ingress = [{"ports": [{"protocol": "TCP", "port": PORT}]}]
-        ours = {"podSelector": {"matchLabels": LABELS}, "policyTypes": ["Ingress"], "ingress": ingress}
-        yield _object("networking.k8s.io/v1", "NetworkPolicy", namespace, ours)
+        for name, labels in {NAME: LABELS, **({NODE_NAME: NODE_LABELS} if distributed else {})}.items():
+            ours = {"podSelector": {"matchLabels": labels}, "policyTypes": ["Ingress"], "ingress": ingress}
+            yield _object("networking.k8s.io/v1", "NetworkPolicy", namespace, ours, name)
         scrubbers = {"matchLabels": {"app.kubernetes.io/name": SCRUBBER}}
         nothing = {"podSelector": scrubbers, "policyTypes": ["Ingress", "Egress"]}
         yield _object("networking.k8s.io/v1", "NetworkPolicy", namespace, nothing, SCRUBBER)
@@ -321,7 +322,8 @@ def _container(image: str, *arguments: str) -> Json:
         "ports": [{"name": "http", "containerPort": PORT}],
         "livenessProbe": {"httpGet": {"path": "/healthz", "port": "http"}, "periodSeconds": 10, "failureThreshold": 6},
         "readinessProbe": {"httpGet": {"path": "/readyz", "port": "http"}, "periodSeconds": 10},
-        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+        # 100,000 volumes and as many claims take 0.5 GiB.
+        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,

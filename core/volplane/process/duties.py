@@ -75,11 +75,14 @@ def parse_controllers(text: str) -> frozenset[str]:
     return frozenset(chosen)
 
 
-def namespace_labels(controllers: Collection[str], *, mounts: bool = False) -> dict[str, str]:
-    """Return the labels of our namespace: which pods may run there. mounts: our own pods mount directories of nodes.
+def namespace_labels(controllers: Collection[str], *, mounts: bool | None = None) -> dict[str, str]:
+    """Return the labels of our namespace: which pods may run there. mounts: whether drivers work in directories of
+    nodes, which our own pods mount, and scrubber pods too; None = not known.
 
-    Scrubber pods mount the volumes (hostPath too) and run as a user that can remove all files. Only the level
-    `privileged` admits that, and hostPath at all. Source: Pod Security Standards of Kubernetes.
+    Scrubber pods run as root with capabilities, which `baseline` admits; hostPath takes `privileged`. Source: Pod
+    Security Standards of Kubernetes.
     """
-    level = "privileged" if mounts or RECLAIMER.option in controllers else "restricted"
+    scrubs = RECLAIMER.option in controllers
+    without = "baseline" if scrubs else "restricted"
+    level = "privileged" if mounts or (scrubs and mounts is None) else without
     return {"pod-security.kubernetes.io/enforce": level}

@@ -99,11 +99,37 @@ def test_the_command_of_the_pod_is_one_that_volplane_takes(capsys: pytest.Captur
     assert (ended.returncode, "none.yaml: cannot be read" in ended.stderr) == (1, True), ended.stderr
 
 
-def test_scrubber_pods_need_a_privileged_namespace_and_nothing_else_does(capsys: pytest.CaptureFixture[str]) -> None:
-    label = "pod-security.kubernetes.io/enforce"
-    assert printed(capsys, "--controllers", "provisioner")["Namespace"]["metadata"]["labels"] == {label: "restricted"}
-    assert printed(capsys)["Namespace"]["metadata"]["labels"] == {label: "privileged"}
-    assert printed(capsys, "--controllers", "all")["Namespace"]["metadata"]["labels"] == {label: "privileged"}
+@pytest.mark.parametrize(
+    ("arguments", "level"),
+    [
+        (["--controllers", "provisioner"], "restricted"),
+        ([], "baseline"),
+        (["--controllers", "all"], "baseline"),
+        (["--controllers", "all", "--mount", "/srv/a"], "privileged"),
+    ],
+    ids=["nothing is erased", "default", "all", "in directories of nodes"],
+)
+def test_the_namespace_admits_what_the_drivers_need_and_no_more(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], level: str
+) -> None:
+    labels = printed(capsys, *arguments)["Namespace"]["metadata"]["labels"]
+    assert labels == {"pod-security.kubernetes.io/enforce": level}
+
+
+def test_every_pod_is_under_a_network_policy_and_has_a_limit_of_memory(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    driver = {"name": "d.example.com", "backend": "hostpath", "options": {"root": "/srv"}, "distributed": True}
+    assert main(["manifests", "--config", written(tmp_path / "volplane.yaml", driver), "--mount", "/srv"]) == 0
+    objects = list(yaml.safe_load_all(capsys.readouterr().out))
+    policies = [each for each in objects if each["kind"] == "NetworkPolicy"]
+    selected = [(each["metadata"]["namespace"], each["spec"]["podSelector"]["matchLabels"]) for each in policies]
+    running = [each for each in objects if each["kind"] in ("Deployment", "DaemonSet")]
+    assert len(running) == 2
+    for each in running:
+        template = each["spec"]["template"]
+        assert (each["metadata"]["namespace"], template["metadata"]["labels"]) in selected, each["kind"]
+        assert template["spec"]["containers"][0]["resources"]["limits"] == {"memory": "1Gi"}
 
 
 def test_the_configuration_is_the_one_given_and_else_one_without_drivers(
