@@ -11,10 +11,11 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 
+from volplane.cli.controller_client import ask
+from volplane.errors import VolplaneError
 from volplane_testing.qualification.report import Failed
 
 __all__ = ["Controllers", "Replica"]
@@ -77,26 +78,23 @@ class Replica:
 
     async def leads(self) -> bool:
         """Tell whether it leads and its caches are synced."""
-        status = await self._page("/status")
-        return isinstance(status, dict) and bool(status.get("leads")) and await self._page("/readyz") is not None
+        try:
+            status = await ask(self.address, "/status")
+        except VolplaneError:
+            return False
+        return isinstance(status, dict) and bool(status.get("leads")) and await self.ready()
 
     async def ready(self) -> bool:
         """Tell whether it leads, or waits for the lease."""
-        return await self._page("/readyz") is not None
-
-    async def _page(self, path: str) -> Any | None:
-        """Return the JSON or text of a page; None while it is not there or answers with an error."""
         timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
-                session.get(f"http://{self.address}{path}") as response,
+                session.get(f"http://{self.address}/readyz") as response,
             ):
-                if response.status != 200:
-                    return None
-                return await (response.json() if path == "/status" else response.text())
+                return response.status == 200
         except (aiohttp.ClientError, TimeoutError):
-            return None
+            return False
 
     def last_words(self) -> str:
         """Return the end of its log."""

@@ -206,6 +206,30 @@ class Site:
             await asyncio.sleep(pause)
             pause = min(pause * 1.2, LONGEST_PAUSE)
 
+    async def until_none(self, what: str, left: Callable[[], Awaitable[int]]) -> tuple[int, float]:
+        """Wait until `left` returns 0: how many there were, and the seconds that took.
+
+        It may take as long as they become fewer: a kube-controller-manager makes 20 calls a second by default. Raises
+        `Failed` when they have not become fewer for `patience`.
+        """
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        first = fewest = await self._now(left)
+
+        async def fewer() -> tuple[int] | None:
+            now = await left()
+            return (now,) if now < fewest else None
+
+        while fewest:
+            (fewest,) = await self.until(f"fewer than {fewest} {what} (at first {first})", fewer)
+        return first, loop.time() - begun
+
+    async def _now(self, count: Callable[[], Awaitable[int]]) -> int:
+        async def counted() -> tuple[int]:
+            return (await count(),)
+
+        return (await self.until("the API server answers", counted))[0]
+
     async def bound(self, *names: str, seconds: float | None = None) -> float:
         """Wait until these claims are bound; the seconds that took, from now."""
         loop = asyncio.get_running_loop()
