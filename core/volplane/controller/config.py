@@ -27,7 +27,7 @@ it is listed here.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +45,11 @@ _SCRUBBER_KEYS: Final = (
     *("image", "command", "resources", "tolerations", "template"),
     *("attempts", "baseDeadline", "deadlinePerGiB", "allowUnsafe"),
 )
+
+_MOST: Final = 1_000
+"""Hooks at once, attempts."""
+_LARGEST: Final = 1_000_000_000
+"""Seconds, operations a second."""
 
 CONTAINER: Final = "scrub"
 VOLUME: Final = "volume"
@@ -360,11 +365,13 @@ class _Section:
         return value
 
     def integer(self, key: str) -> int | None:
-        number: int | None = self.value(key, "a whole number, at least 1", lambda it: type(it) is int and it >= 1)
+        expected = f"a whole number, from 1 to {_MOST}"
+        number: int | None = self.value(key, expected, lambda it: type(it) is int and 1 <= it <= _MOST)
         return number
 
     def number(self, key: str) -> float | None:
-        given = self.value(key, "a number above 0", lambda it: type(it) in (int, float) and 0 < it < math.inf)
+        expected = f"a number above 0, at most {_LARGEST}"
+        given = self.value(key, expected, lambda it: type(it) in (int, float) and 0 < it <= _LARGEST)
         return None if given is None else float(given)
 
     def boolean(self, key: str) -> bool:
@@ -409,7 +416,7 @@ def _wrong(place: str, value: object, expected: str) -> ConfigurationError:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML whose mappings may not name a key twice; plain PyYAML keeps the last one silently."""
+    """YAML whose mappings may not name a key twice, of which PyYAML keeps the last, and whose numbers have 64 bits."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[object] = set()
@@ -419,3 +426,12 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(problem=f"key {key!r} is given twice", problem_mark=key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        number: int = super().construct_yaml_int(node)
+        if abs(number) > sys.maxsize:
+            raise yaml.MarkedYAMLError(problem="the number is too large; quote text", problem_mark=node.start_mark)
+        return number
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)

@@ -21,7 +21,13 @@ _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _INTEGER: Final = re.compile(r"[+-]?\d+", re.ASCII)
 _OCTAL: Final = re.compile(r"(?:0o)?[0-7]+", re.ASCII)
 _BOOLEANS: Final = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
-_BOUNDED: Final = frozenset({ParameterKind.INTEGER, ParameterKind.SIZE, ParameterKind.OCTAL, ParameterKind.DURATION})
+_LARGEST: Final = {
+    ParameterKind.INTEGER: 10**18,
+    ParameterKind.SIZE: 2**63 - 1,
+    ParameterKind.OCTAL: 0o7777,
+    ParameterKind.DURATION: 1e9,
+}
+"""What no number of this kind exceeds, whatever the schema says."""
 _QUOTED: Final = frozenset({ParameterKind.STRING, ParameterKind.OCTAL})
 _LONGEST_SHOWN: Final = 80
 _CONFIDENTIAL: Final = re.compile(
@@ -124,9 +130,12 @@ def read_value(parameter: Parameter, raw: object) -> Any:
             raise _Wrong(f"{expected}{hint if 'did you mean' in hint else ''}")
         if parameter.pattern and isinstance(item, str) and not re.fullmatch(parameter.pattern, item):
             raise _Wrong(expected)
-    low, high = parameter.minimum, parameter.maximum
-    if parameter.kind in _BOUNDED and not ((low is None or value >= low) and (high is None or value <= high)):
-        raise _Wrong(expected)
+    if parameter.kind in _LARGEST:
+        low, high = parameter.minimum, parameter.maximum
+        if not ((low is None or value >= low) and (high is None or value <= high)):
+            raise _Wrong(expected)
+        if abs(value) > (largest := _LARGEST[parameter.kind]):
+            raise _Wrong(f"{expected}, at most {_number_text(parameter.kind, largest)}")
     return value
 
 

@@ -113,11 +113,11 @@ def test_options_are_not_in_the_repr_because_they_may_name_secrets() -> None:
         ("drivers: [{name: '', backend: b}]", "v.yaml: drivers[0].name: is '', expected text"),
         (
             "drivers: [{name: a, backend: b, concurrency: 0}]",
-            "v.yaml: drivers[0].concurrency: is 0, expected a whole number, at least 1",
+            "v.yaml: drivers[0].concurrency: is 0, expected a whole number, from 1 to 1000",
         ),
         (
             "drivers: [{name: a, backend: b, concurrency: true}]",
-            "v.yaml: drivers[0].concurrency: is True, expected a whole number, at least 1",
+            "v.yaml: drivers[0].concurrency: is True, expected a whole number, from 1 to 1000",
         ),
         (
             "drivers: [{name: a, backend: b, rate: fast}]",
@@ -173,3 +173,19 @@ def test_a_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:
     binary.write_bytes(b"drivers: \xff")
     with pytest.raises(ConfigurationError, match=r"binary\.yaml: is not UTF-8 text"):
         read_configuration(binary)
+
+
+@pytest.mark.parametrize("key", ["concurrency", "rate", "timeout"])
+@pytest.mark.parametrize(
+    "number", ["9" * 18, "9" * 400, "9" * 5000, f"0x{'f' * 20_000}", "1e308", ".inf", ".nan", "-1"]
+)
+def test_a_number_that_no_clock_or_machine_can_take_is_refused_by_its_place(key: str, number: str) -> None:
+    told = refused(f"drivers:\n- {{name: a.example.com, backend: b, {key}: {number}}}\n")
+    assert told.startswith("v.yaml:")
+    assert f"drivers[0].{key}: is" in told or "the number is too large" in told or "limit (4300 digits)" in told
+    assert len(told) < 300
+
+
+@pytest.mark.parametrize("key", ["attempts", "baseDeadline", "deadlinePerGiB"])
+def test_a_scrubber_has_no_endless_numbers(key: str) -> None:
+    assert f"scrubber.{key}: is 9999999999999, expected a " in refused(f"scrubber: {{{key}: 9999999999999}}")

@@ -54,7 +54,9 @@ Churn = Annotated[
     float,
     duration_option("--churn", says="How long claims come and go in section kills.", default="2m", minimum=1.0),
 ]
-Kills = Annotated[int, typer.Option("--kills", metavar="N", min=1, help="How often controllers are killed meanwhile.")]
+Kills = Annotated[
+    int, typer.Option("--kills", metavar="N", min=1, max=10_000, help="How often controllers are killed meanwhile.")
+]
 
 
 class ReportFormat(StrEnum):

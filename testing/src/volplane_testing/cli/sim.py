@@ -6,6 +6,7 @@ import gc
 import logging
 import multiprocessing
 import os
+import re
 import shlex
 import signal
 import sys
@@ -166,7 +167,7 @@ def _backends(names: list[str], options: list[str] | None, changes: dict[str, An
 
 def _seeds(text: str) -> range:
     low, colon, high = text.partition(":")
-    if not low.isdecimal() or (colon and not high.isdecimal()):
+    if not re.fullmatch("[0-9]{1,18}", low) or (colon and not re.fullmatch("[0-9]{1,18}", high)):
         raise typer.BadParameter(f"--seeds {text!r} must be A:B or one number, such as 0:200 or 17")
     first, last = int(low), int(high) if colon else int(low) + 1
     if last <= first:
@@ -179,7 +180,7 @@ def _items(text: str | None) -> tuple[str, ...] | None:
         return None
     items = tuple(item for item in text.split(",") if item)
     for item in items:
-        if not item.isdecimal() and not is_mark(item):
+        if not re.fullmatch("[0-9]{1,18}", item) and not is_mark(item):
             raise typer.BadParameter(f"--only: {item!r} is neither the number of an action nor the mark of a fault")
     return items
 
