@@ -141,8 +141,8 @@ class Secret:
 # --- hiding -----------------------------------------------------------------------------------------------------
 
 SECRET_NAME: Final = re.compile(
-    r"pass(word|wd|phrase)?$|pwd$|secret(?![-_s]*(name|namespace|ref)$)|token$|credential|dsn$|connection.?string"
-    r"|(private|access|api|account).?key",
+    r"passw|passphrase|pass$|pwd$|secret(?![-_s]*(name|namespace|ref)$)|token|credential|private|dsn$"
+    r"|connection.?string|(access|api|auth|account).?key",
     re.IGNORECASE,
 )
 """What is found in the name of a field or option that is secret."""

@@ -14,7 +14,7 @@ import pytest
 
 from integration.test_observability import observed
 from volplane.controller import http
-from volplane.controller.http import HttpAddress, Pages, serve_pages
+from volplane.controller.http import HttpAddress, Pages, read_token, serve_pages
 
 ANYWHERE = HttpAddress("127.0.0.1", 0)
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -90,25 +90,43 @@ async def test_requests_that_are_sent_together_are_answered_once() -> None:
 
 
 @pytest.mark.real_time
-async def test_who_holds_too_many_connections_loses_its_own_and_others_are_answered(
+async def test_who_holds_every_connection_loses_the_oldest_and_a_probe_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http, "_MOST_CONNECTIONS", 4)
     async with serve_pages(ANYWHERE, pages()) as url, contextlib.AsyncExitStack() as held:
         port = int(url.rpartition(":")[2])
-
-        async def hold(source: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+        readers = []
+        for _ in range(10):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
             held.callback(writer.close)
-            return reader, writer
-
-        other, asks = await hold("127.0.0.2")
-        greedy = [(await hold("127.0.0.3"))[0] for _ in range(10)]
-        assert b"200 OK" in await answered(url, HEALTH, source="127.0.0.4")
-        asks.write(HEALTH)
-        assert b"200 OK" in await other.readline()
+            readers.append(reader)
+        for probe in (HEALTH, HEALTH.replace(b"healthz", b"readyz")):
+            assert b"200 OK" in await answered(url, probe)
         with contextlib.suppress(ConnectionResetError):
-            assert await greedy[0].read() == b""
+            assert await readers[0].read() == b""
+
+
+@pytest.mark.real_time
+async def test_a_client_with_the_token_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_SECONDS", 0.05)
+    monkeypatch.setattr(http, "_MOST_CONNECTIONS", 1)
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: Mapping[str, str]) -> Any:
+        asked.set()
+        await may_answer.wait()
+        return {"plan": []}
+
+    shown = Pages(unready=tuple, metrics=bytes, actions={"/adopt/plan": slow})
+    async with serve_pages(ANYWHERE, shown) as url, aiohttp.ClientSession() as session:
+        headers = {"Authorization": f"Bearer {read_token(int(url.rpartition(':')[2]))}"}
+        command = asyncio.ensure_future(session.post(f"{url}/adopt/plan", headers=headers))
+        await asked.wait()
+        for _ in range(3):
+            assert await answered(url, b"") == b"", "others are cut meanwhile"
+        may_answer.set()
+        assert (await command).status == 200
 
 
 @pytest.mark.real_time

@@ -27,15 +27,17 @@ ControllerAddress = Annotated[
 
 SECONDS = {"GET": 5.0, "POST": 60.0}
 """How long an answer may take. Before that to a POST the controller may call its backends."""
-TEXT_SECONDS = 10.0
 RENEWED_WITHIN = 5.0
 """Seconds; a leader renews its Lease every two."""
 
 
-async def ask(address: str, path: str, query: Mapping[str, str] | None = None, *, method: str = "GET") -> Any | None:
+async def ask(
+    address: str, path: str, query: Mapping[str, str] | None = None, *, method: str = "GET", text: bool = False
+) -> Any | None:
     """Return the JSON answer of the controller at the address, or None if nothing listens there.
 
     Takes the controller's token along. Raises VolplaneError with the controller's reason if it answers with an error.
+    text: return the text of the page instead, whatever its status.
     """
     url = f"http://{address}{path}"
     port = HttpAddress.parse("--http", address).port
@@ -52,12 +54,12 @@ async def ask(address: str, path: str, query: Mapping[str, str] | None = None, *
             aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
             session.request(method, url, params=dict(query or {}), headers=headers) as response,
         ):
-            content = await response.json(content_type=None)
+            content = await (response.text() if text else response.json(content_type=None))
     except (aiohttp.ClientConnectionError, TimeoutError):
         return None
     except (aiohttp.ClientError, ValueError) as error:
         raise VolplaneError(f"{url} is no controller of volplane: {error}") from error
-    if response.status != 200:
+    if response.status != 200 and not text:
         reason = content.get("error") if isinstance(content, dict) else None
         raise VolplaneError(without or reason or f"{url} answered {response.status}")
     return content
@@ -74,19 +76,6 @@ async def require_answer(
             "in a pod, ask there: kubectl -n NAMESPACE exec deploy/volplane -- volplane …"
         )
     return answer
-
-
-async def get_text(address: str, path: str) -> str:
-    """GET a page that is text, whatever its status. Raises VolplaneError if there is none."""
-    timeout = aiohttp.ClientTimeout(total=TEXT_SECONDS)
-    try:
-        async with (
-            aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
-            session.get(f"http://{address}{path}") as response,
-        ):
-            return await response.text()
-    except (aiohttp.ClientError, TimeoutError) as error:
-        raise VolplaneError(f"{type(error).__name__} {error}") from error
 
 
 def require_driver(name: str, known: Iterable[str]) -> None:

@@ -25,7 +25,7 @@ from typing import Annotated, Any, BinaryIO, Final
 
 import yaml
 
-from volplane.cli.controller_client import ControllerAddress, ask, cluster_client, get_text
+from volplane.cli.controller_client import ControllerAddress, ask, cluster_client
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import DEFAULT_NAMESPACE, ConfigFile, Kubeconfig, OurNamespace, path_option
 from volplane.errors import ApiError, ConfigurationError, VolplaneError
@@ -41,7 +41,6 @@ KINDS: Final = (
 )
 OF_STORAGE: Final = frozenset({"PersistentVolume", "PersistentVolumeClaim", "StorageClass"})
 """Kinds of objects whose events are read."""
-PAGE: Final = 500
 MOST_OBJECTS: Final = 20_000
 """Maximum objects per kind; the bundle lists what was omitted."""
 LOG_LINES: Final = 10_000
@@ -132,18 +131,19 @@ def _target(path: Path) -> AbstractContextManager[BinaryIO]:
 
 async def _collect(bundle: Bundle, kubeconfig: Path | None, namespace: str, address: str) -> None:
     for path in ("/status", "/leaks", "/adopt", "/metrics", "/readyz"):
+        text = path in ("/metrics", "/readyz")
         try:
-            if path in ("/metrics", "/readyz"):
-                bundle.add_text(f"controller{path}.txt", await get_text(address, path))
-                continue
-            answer = await ask(address, path)
+            answer = await ask(address, path, text=text)
         except VolplaneError as error:
             bundle.errors.append(f"controller{path}: {error}")
             continue
         if answer is None:
             bundle.errors.append(f"controller: none answers at {address}; --http names another address")
             break
-        bundle.add_json(f"controller{path}.json", without_secrets(answer))
+        if text:
+            bundle.add_text(f"controller{path}.txt", answer)
+        else:
+            bundle.add_json(f"controller{path}.json", without_secrets(answer))
     try:
         async with cluster_client(kubeconfig) as client:
             await _read_cluster(bundle, client, namespace)
@@ -182,20 +182,14 @@ async def _read_cluster(bundle: Bundle, client: Client, namespace: str) -> None:
 
 async def _items(bundle: Bundle, client: Client, kind: Kind[Any], namespace: str) -> list[Any] | None:
     """Return the objects as the server sends them, at most `MOST_OBJECTS`; None if it sends no list of them."""
-    items: list[Any] = []
-    query = {"limit": str(PAGE)}
     try:
-        while len(items) < MOST_OBJECTS:
-            answer = json.loads(await client.raw(kind.path(namespace), query))
-            items += answer.get("items") or []
-            following = answer.get("metadata", {}).get("continue")
-            if not following and len(items) < MOST_OBJECTS:
-                return items
-            query = {"limit": str(PAGE), "continue": following}
-        bundle.errors.append(f"{kind.plural}: only the first {len(items)} are here")
+        answer = json.loads(await client.raw(kind.path(namespace), {"limit": str(MOST_OBJECTS)}))
     except ApiError as error:
         bundle.errors.append(f"{kind.plural}: {error}")
-        return items or None
+        return None
+    items: list[Any] = answer.get("items") or []
+    if answer.get("metadata", {}).get("continue"):
+        bundle.errors.append(f"{kind.plural}: only the first {len(items)} are here")
     return items
 
 
@@ -204,8 +198,6 @@ _OUR_ANNOTATION: Final = re.compile(r"([a-z0-9-]+\.)*(volplane\.dev|kubernetes\.
 _LEFT_OUT: Final = frozenset({"managedFields", "kubectl.kubernetes.io/last-applied-configuration"})
 _REFERENCES: Final = frozenset({"secretRef", "secretKeyRef", "imagePullSecrets"})
 """Fields of Kubernetes objects that name a Secret and hold none."""
-_FREE: Final = frozenset({"volumeAttributes", "parameters", "options"})
-"""Fields whose keys a driver chooses: a `key` there is none of a Secret or label."""
 
 
 def without_secrets(value: Any, name: str = "", parent: str = "") -> Any:
@@ -223,6 +215,6 @@ def without_secrets(value: Any, name: str = "", parent: str = "") -> Any:
         return [without_secrets(each, option) for each, option in zip(value, options, strict=False)]
     if not isinstance(value, str):
         return value
-    if (SECRET_NAME.search(name) or (name == "key" and parent in _FREE)) and not _REFERENCE.fullmatch(value):
-        return HIDDEN
-    return redacted(value)
+    # What a driver calls a key is none of a label or of a Secret.
+    secret = SECRET_NAME.search(name) or (name == "key" and parent in ("volumeAttributes", "parameters", "options"))
+    return HIDDEN if secret and not _REFERENCE.fullmatch(value) else redacted(value)

@@ -46,11 +46,6 @@ _SCRUBBER_KEYS: Final = (
     *("attempts", "baseDeadline", "deadlinePerGiB", "allowUnsafe"),
 )
 
-_MOST: Final = 1_000
-"""Hooks at once, attempts."""
-_LARGEST: Final = 1_000_000_000
-"""Seconds, operations a second."""
-
 CONTAINER: Final = "scrub"
 VOLUME: Final = "volume"
 """Name of the volume that is erased, in the pod."""
@@ -365,13 +360,13 @@ class _Section:
         return value
 
     def integer(self, key: str) -> int | None:
-        expected = f"a whole number, from 1 to {_MOST}"
-        number: int | None = self.value(key, expected, lambda it: type(it) is int and 1 <= it <= _MOST)
+        number: int | None = self.value(
+            key, "a whole number, 1 to 1000", lambda it: type(it) is int and 1 <= it <= 1000
+        )
         return number
 
     def number(self, key: str) -> float | None:
-        expected = f"a number above 0, at most {_LARGEST}"
-        given = self.value(key, expected, lambda it: type(it) in (int, float) and 0 < it <= _LARGEST)
+        given = self.value(key, "a number above 0, at most 1e9", lambda it: type(it) in (int, float) and 0 < it <= 1e9)
         return None if given is None else float(given)
 
     def boolean(self, key: str) -> bool:

@@ -22,7 +22,6 @@ import os
 import re
 import secrets
 import stat
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -39,9 +38,10 @@ DIRECTORY_VARIABLE: Final = "VOLPLANE_RUNTIME_DIR"
 _FILE: Final = "http-{}.token"
 _LONGEST: Final = 256
 """Bytes of a token file that are read."""
-_MOST_CONNECTIONS: Final = 100
+_MOST_CONNECTIONS: Final = 256
 """At once, of clients without the token. In many containers a process has 1,024 open files."""
 _BACKLOG: Final = 32
+"""So many are accepted in one turn of the loop: a new one is served before so many newer ones come that it is cut."""
 _SECONDS: Final = 30.0
 """How long a connection may last, from its acceptance until the client has read the answer."""
 _SHARE: Final = 0.1
@@ -119,26 +119,20 @@ async def serve_pages(address: HttpAddress, pages: Pages) -> AsyncIterator[str]:
 
 
 class _Connection(web.RequestHandler):
-    """A connection for one request, which is cut when its time is over.
+    """A connection for one request, which is cut when its time is over, or when it is the oldest of too many."""
 
-    If there are too many, the oldest one of the client that has the most is cut, so that nobody keeps others away.
-    """
-
-    client = ""
     limited = True
     """Whether it counts, and is cut: its client has not shown the token, and it was not cut before."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.client = (transport.get_extra_info("peername") or ("",))[0]
         # aiohttp forgets the transport when it closes it, before the client has read what was written.
         self._accepted = transport
         self._end = asyncio.get_running_loop().call_later(_SECONDS, self.cut)
         connections = self._manager.connections if self._manager is not None else []
         others = [each for each in connections if isinstance(each, _Connection) and each.limited]
         if len(others) > _MOST_CONNECTIONS:
-            [(greedy, _)] = Counter(each.client for each in others).most_common(1)
-            next(each for each in others if each.client == greedy).cut()
+            others[0].cut()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._end.cancel()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -12,28 +11,20 @@ from volplane._messages import nearest
 from volplane.errors import ConfigurationError, InvalidArgument
 from volplane.kube import quantity
 from volplane.schemas import Parameter, ParameterKind, ParameterSchema
-from volplane.secret import HIDDEN, Secret
+from volplane.secret import HIDDEN, SECRET_NAME, Secret
 
 _DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+", re.ASCII)
 _SECONDS_ALONE: Final = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_INTEGER: Final = re.compile(r"[+-]?\d+", re.ASCII)
-_OCTAL: Final = re.compile(r"(?:0o)?[0-7]+", re.ASCII)
+_INTEGER: Final = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+_OCTAL: Final = re.compile(r"(?:0o)?[0-7]{1,18}", re.ASCII)
 _BOOLEANS: Final = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
-_LARGEST: Final = {
-    ParameterKind.INTEGER: 10**18,
-    ParameterKind.SIZE: 2**63 - 1,
-    ParameterKind.OCTAL: 0o7777,
-    ParameterKind.DURATION: 1e9,
-}
-"""What no number of this kind exceeds, whatever the schema says."""
+_BOUNDED: Final = frozenset({ParameterKind.INTEGER, ParameterKind.SIZE, ParameterKind.OCTAL, ParameterKind.DURATION})
+_LONGEST_DURATION: Final = 1e9
+"""Seconds: 31 years. Clocks refuse much more."""
 _QUOTED: Final = frozenset({ParameterKind.STRING, ParameterKind.OCTAL})
 _LONGEST_SHOWN: Final = 80
-_CONFIDENTIAL: Final = re.compile(
-    r"secret|passw|passphrase|token|credential|private|(?:access|api|auth)[-_.]?key", re.IGNORECASE
-)
-"""The value of an unknown key with one of these words is not shown: it may be a misspelt secret."""
 
 
 class _Wrong(ValueError):
@@ -81,7 +72,7 @@ def check(schema: ParameterSchema, given: Mapping[str, object], word: str) -> tu
         parameter = known.get(str(key).lower()) or next(matching, None)
         if parameter is None:
             hint = nearest(str(key), (p.name for p in schema.parameters))
-            hidden = _CONFIDENTIAL.search(str(key)) or any(repr(p.name) in hint for p in secrets_of(schema))
+            hidden = SECRET_NAME.search(str(key)) or any(repr(p.name) in hint for p in secrets_of(schema))
             flaws.append(f"unknown {word} {str(key)!r} (value {HIDDEN if hidden else _shown(raw)}){hint}")
         elif parameter.name in seen and parameter.kind is not ParameterKind.KEYS:
             flaws.append(f"{word} {key!r} is given twice, also as {seen[parameter.name]!r}; case does not matter")
@@ -130,12 +121,9 @@ def read_value(parameter: Parameter, raw: object) -> Any:
             raise _Wrong(f"{expected}{hint if 'did you mean' in hint else ''}")
         if parameter.pattern and isinstance(item, str) and not re.fullmatch(parameter.pattern, item):
             raise _Wrong(expected)
-    if parameter.kind in _LARGEST:
-        low, high = parameter.minimum, parameter.maximum
-        if not ((low is None or value >= low) and (high is None or value <= high)):
-            raise _Wrong(expected)
-        if abs(value) > (largest := _LARGEST[parameter.kind]):
-            raise _Wrong(f"{expected}, at most {_number_text(parameter.kind, largest)}")
+    low, high = parameter.minimum, parameter.maximum
+    if parameter.kind in _BOUNDED and not ((low is None or value >= low) and (high is None or value <= high)):
+        raise _Wrong(expected)
     return value
 
 
@@ -173,13 +161,13 @@ def _size(raw: object) -> int:
 
 
 def _duration(raw: object) -> float:
-    if isinstance(raw, int | float) and not isinstance(raw, bool) and math.isfinite(raw) and raw >= 0:
+    if isinstance(raw, int | float) and not isinstance(raw, bool) and 0 <= raw <= _LONGEST_DURATION:
         return float(raw)
     text = _text(raw)
     if _SECONDS_ALONE.fullmatch(text):
         text += "s"
     seconds = sum(float(amount) * _SECONDS[unit] for amount, unit in _DURATION_PART.findall(text))
-    if not _DURATION.fullmatch(text) or not math.isfinite(seconds):
+    if not _DURATION.fullmatch(text) or seconds > _LONGEST_DURATION:
         raise _Wrong(raw)
     return seconds
 

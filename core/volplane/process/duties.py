@@ -76,11 +76,10 @@ def parse_controllers(text: str) -> frozenset[str]:
 
 
 def namespace_labels(controllers: Collection[str], *, mounts: bool | None = None) -> dict[str, str]:
-    """Return the labels of our namespace: which pods may run there. mounts: whether drivers work in directories of
-    nodes, which our own pods mount, and scrubber pods too; None = not known.
+    """Return the labels of our namespace: which pods may run there. Source: Pod Security Standards of Kubernetes.
 
-    Scrubber pods run as root with capabilities, which `baseline` admits; hostPath takes `privileged`. Source: Pod
-    Security Standards of Kubernetes.
+    mounts: whether our own pods, and scrubber pods, mount directories of nodes; None = not known. Scrubber pods are
+    root with capabilities, which `baseline` admits; hostPath takes `privileged`.
     """
     scrubs = RECLAIMER.option in controllers
     without = "baseline" if scrubs else "restricted"

@@ -113,11 +113,11 @@ def test_options_are_not_in_the_repr_because_they_may_name_secrets() -> None:
         ("drivers: [{name: '', backend: b}]", "v.yaml: drivers[0].name: is '', expected text"),
         (
             "drivers: [{name: a, backend: b, concurrency: 0}]",
-            "v.yaml: drivers[0].concurrency: is 0, expected a whole number, from 1 to 1000",
+            "v.yaml: drivers[0].concurrency: is 0, expected a whole number, 1 to 1000",
         ),
         (
             "drivers: [{name: a, backend: b, concurrency: true}]",
-            "v.yaml: drivers[0].concurrency: is True, expected a whole number, from 1 to 1000",
+            "v.yaml: drivers[0].concurrency: is True, expected a whole number, 1 to 1000",
         ),
         (
             "drivers: [{name: a, backend: b, rate: fast}]",
