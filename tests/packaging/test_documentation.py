@@ -76,6 +76,13 @@ def test_the_proofs_of_the_promises_are_there() -> None:
     assert f"[{len(RULES)} rules]" in (REPOSITORY / "README.md").read_text("utf-8")
 
 
+def test_the_tests_of_the_faults_are_there() -> None:
+    text = (REPOSITORY / "docs" / "design" / "faults.md").read_text("utf-8")
+    named = re.findall(r"`((?:tests|plugins|examples)/[^`]+)`", text)
+    assert len(named) > 20
+    assert [each for each in named if not _is_there(*each.partition("::")[::2])] == []
+
+
 def test_the_tests_that_the_page_of_requirements_names_are_there() -> None:
     text = (REPOSITORY / "docs" / "design" / "requirements.md").read_text("utf-8")
     named = re.findall(r"`((?:[a-z_]+/)+test_\w+\.py(?:::\w+)?)`", text)
