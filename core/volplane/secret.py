@@ -140,16 +140,12 @@ class Secret:
 
 # --- hiding -----------------------------------------------------------------------------------------------------
 
-SECRET_NAME: Final = re.compile(
-    r"passw|passphrase|pass$|pwd$|secret(?![-_s]*(name|namespace|ref)$)|token|credential|private|dsn$"
-    r"|connection.?string|(access|api|auth|account).?key",
-    re.IGNORECASE,
-)
-"""What is found in the name of a field or option that is secret."""
 _NAME: Final = (
-    r"(?:password|passwd|passphrase|(?<![a-z])pass|pwd|secret|token|credentials?|cred"
-    r"|(?:private|access|api|secret|account)[-_.]?key)"
+    r"(?:passw\w*|passphrase|(?<![a-z])pass(?![a-z])|pwd|secret(?![-_s]*(?:name|namespace|ref)\b)|token|credentials?"
+    r"|private|dsn|connection.?string|(?:access|api|auth|account|secret)[-_.]?key)"
 )
+SECRET_NAME: Final = re.compile(_NAME, re.IGNORECASE)
+"""What is found in the name of a field or option that is secret."""
 _NAMED: Final = re.compile(
     rf"""
     ( {_NAME} (?: \\*["']?\s?=\s?b?          # password=x, PASSWORD = 'x'

@@ -112,11 +112,9 @@ class Bundle:
     errors: list[str] = field(default_factory=list)
 
     def add_json(self, name: str, content: Any) -> None:
-        """Add data as JSON with sorted keys."""
         self.add_text(name, json.dumps(content, indent=1, sort_keys=True, default=str) + "\n")
 
     def add_text(self, name: str, text: str) -> None:
-        """Add a text."""
         self.files[name] = redacted(text).encode("utf-8", "replace")
 
 

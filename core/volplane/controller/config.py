@@ -27,7 +27,6 @@ it is listed here.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -411,7 +410,7 @@ def _wrong(place: str, value: object, expected: str) -> ConfigurationError:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML whose mappings may not name a key twice, of which PyYAML keeps the last, and whose numbers have 64 bits."""
+    """YAML whose mappings may not name a key twice; plain PyYAML keeps the last one silently."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[object] = set()
@@ -421,12 +420,3 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(problem=f"key {key!r} is given twice", problem_mark=key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
-
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        number: int = super().construct_yaml_int(node)
-        if abs(number) > sys.maxsize:
-            raise yaml.MarkedYAMLError(problem="the number is too large; quote text", problem_mark=node.start_mark)
-        return number
-
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)

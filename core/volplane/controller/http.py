@@ -203,17 +203,18 @@ class _Server(web.Server):
     async def _answer(self, answer: Answer, request: web.BaseRequest) -> web.Response:
         """Answer clients on this machine that have the token, and refuse others."""
         if self.token is None or not self.token.allows(request.headers.get("Authorization", "")):
-            return _refused(401, "it needs the token that the controller keeps in a file of its user")
+            why = "it needs the token that the controller keeps in a file of its user"
+            return web.json_response({"error": why}, status=401)
         # The name counts too: a web page in a browser can have this address under a name of its own.
         if not _is_loopback(request.remote) or not _is_loopback(request.url.host):
             why = "only processes on the machine of the controller may ask for this, by its loopback address"
-            return _refused(403, why)
+            return web.json_response({"error": why}, status=403)
         if isinstance(request.protocol, _Connection):
             request.protocol.limited = False  # An answer may ask every backend.
         try:
             content = await answer(request.query)
         except VolplaneError as error:
-            return _refused(400, str(error))
+            return web.json_response({"error": str(error)}, status=400)
         return web.Response(body=msgspec.json.encode(content), content_type="application/json")
 
 
@@ -221,11 +222,6 @@ def _is_loopback(host: str | None) -> bool:
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host or "").is_loopback
     return host == "localhost"
-
-
-def _refused(status: int, why: str) -> web.Response:
-    body = msgspec.json.encode({"error": why})
-    return web.Response(status=status, body=body, content_type="application/json")
 
 
 class ActionToken:

@@ -176,13 +176,11 @@ def test_a_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["concurrency", "rate", "timeout"])
-@pytest.mark.parametrize(
-    "number", ["9" * 18, "9" * 400, "9" * 5000, f"0x{'f' * 20_000}", "1e308", ".inf", ".nan", "-1"]
-)
+@pytest.mark.parametrize("number", ["9" * 18, "9" * 400, "9" * 5000, "1e308", ".inf", ".nan", "-1"])
 def test_a_number_that_no_clock_or_machine_can_take_is_refused_by_its_place(key: str, number: str) -> None:
     told = refused(f"drivers:\n- {{name: a.example.com, backend: b, {key}: {number}}}\n")
     assert told.startswith("v.yaml:")
-    assert f"drivers[0].{key}: is" in told or "the number is too large" in told or "limit (4300 digits)" in told
+    assert f"drivers[0].{key}: is" in told or "limit (4300 digits)" in told
     assert len(told) < 300
 
 

@@ -64,7 +64,7 @@ def test_answers_are_json_of_what_was_asked() -> None:
 
     assert ask(pages(explain=explain), "/explain?claim=default/data", "/explain") == [
         (200, '{"claim":"default/data"}'),
-        (400, '{"error":"claim is missing; give ?claim=NAMESPACE/NAME"}'),
+        (400, '{"error": "claim is missing; give ?claim=NAMESPACE/NAME"}'),
     ]
 
 

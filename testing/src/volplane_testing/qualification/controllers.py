@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import json
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import aiohttp
 
-from volplane.cli.controller_client import ask
+from volplane.controller.http import read_token
 from volplane.errors import VolplaneError
 from volplane_testing.qualification.report import Failed
 
@@ -78,23 +79,25 @@ class Replica:
 
     async def leads(self) -> bool:
         """Tell whether it leads and its caches are synced."""
-        try:
-            status = await ask(self.address, "/status")
-        except VolplaneError:
-            return False
-        return isinstance(status, dict) and bool(status.get("leads")) and await self.ready()
+        status = await self._page("/status")
+        return status is not None and json.loads(status)["leads"] and await self.ready()
 
     async def ready(self) -> bool:
         """Tell whether it leads, or waits for the lease."""
+        return await self._page("/readyz") is not None
+
+    async def _page(self, path: str) -> bytes | None:
+        """Return a page; None while it is not there or answers with an error."""
         timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
         try:
+            headers = {"Authorization": f"Bearer {read_token(int(self.address.rpartition(':')[2]))}"}
             async with (
-                aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
-                session.get(f"http://{self.address}/readyz") as response,
+                aiohttp.ClientSession(timeout=timeout, trust_env=False, headers=headers) as session,
+                session.get(f"http://{self.address}{path}") as response,
             ):
-                return response.status == 200
-        except (aiohttp.ClientError, TimeoutError):
-            return False
+                return await response.read() if response.status == 200 else None
+        except (aiohttp.ClientError, TimeoutError, VolplaneError):
+            return None
 
     def last_words(self) -> str:
         """Return the end of its log."""
