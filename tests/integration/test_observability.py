@@ -153,7 +153,6 @@ async def test_a_scrape_after_a_life_cycle_tells_the_truth(tmp_path: Path) -> No
             "controller_persistentvolume_delete_duration_seconds_count{class=fast}": 1,
             "pv_collector_total_pv_count{plugin_name=kubernetes.io/host-path,volume_mode=Filesystem}": 2,
             "pv_collector_bound_pv_count{storage_class=fast}": 2,
-            "pv_collector_unbound_pv_count{storage_class=fast}": 0,
             "pv_collector_bound_pvc_count{namespace=default,storage_class=fast,volume_attributes_class=}": 2,
             "pv_collector_unbound_pvc_count{namespace=default,storage_class=fast,volume_attributes_class=}": 1,
             f"volume_operation_total_seconds_count{{operation_name=provision,plugin_name={DRIVER}}}": 3,

@@ -49,7 +49,7 @@ async def test_a_life_cycle_is_counted_once_under_every_name(cluster: Any, shelf
         "pv_collector_bound_pv_count{storage_class=shelves}",
         "pv_collector_unbound_pv_count{storage_class=shelves}",
         "pv_collector_bound_pvc_count{namespace=default,storage_class=shelves,volume_attributes_class=}",
-    ) == [2, 2, None, 1, 1, None, 2, 1, 1, 1, 0, 1]
+    ) == [2, 2, None, 1, 1, None, 2, 1, 1, 1, None, 1]
 
 
 async def test_a_wait_counts_from_the_first_attempt_and_only_the_last_one_is_a_success(
