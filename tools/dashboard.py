@@ -50,7 +50,7 @@ ROWS: Final[Mapping[str, tuple[Panel, ...]]] = {
         Panel(
             "Drivers that cannot be used", {"{{driver}}": "max by (driver) (volplane_driver_healthy) == 0"}, kind="stat"
         ),
-        Panel("Claims that are not bound", {"claims": "sum(pv_collector_unbound_pvc_count)"}, kind="stat"),
+        Panel("Claims that are not bound", {"claims": "sum(pv_collector_unbound_pvc_count) or vector(0)"}, kind="stat"),
         Panel(
             "What the last leak check found",
             {"{{verdict}} {{driver}}": 'max by (driver, verdict) (volplane_leak_findings{verdict!="foreign"}) > 0'},

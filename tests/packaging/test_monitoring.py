@@ -29,7 +29,7 @@ METRICS = {
     name: set(re.findall(r"`(\w+)`", labels))
     for name, labels in re.findall(r"^\| `(\w+)` \| \w+ \| ([^|]*) \|", pages()["reference/metrics.md"], re.MULTILINE)
 }
-WORDS = {"sum", "max", "by", "rate", "increase", "delta", "time", "absent", "or", "le", "histogram_quantile"}
+WORDS = {"sum", "max", "by", "rate", "increase", "delta", "time", "absent", "or", "le", "histogram_quantile", "vector"}
 PROMTOOL = shutil.which("promtool")
 
 
