@@ -317,12 +317,19 @@ def test_connections_that_say_nothing_do_not_use_up_the_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, former)
 
 
-@pytest.mark.real_time
+@pytest.mark.parametrize("extra", [False, True], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("last", [b"", b"Connection: close\r\n"], ids=["kept alive", "closed"])
-async def test_who_asks_and_never_reads_is_cut(monkeypatch: pytest.MonkeyPatch, last: bytes) -> None:
+def test_who_asks_and_never_reads_is_cut(monkeypatch: pytest.MonkeyPatch, last: bytes, *, extra: bool) -> None:
     """Else a thousand of them hold every connection for ever."""
     monkeypatch.setattr(http, "_WRITE_SECONDS", 0.05)
     monkeypatch.setattr(http, "_MAX_CONNECTIONS", 1)
+    factory = pytest.importorskip("uvloop").new_event_loop if extra else None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(ask_and_never_read(last))
+
+
+async def ask_and_never_read(last: bytes) -> None:
+    """Until another client is answered."""
     body = json.dumps({"metadata": {"name": "big"}, "data": {"key": "x" * 900_000}}).encode()
     head = b"Host: x\r\nAuthorization: Bearer secret\r\n"
     async with listening() as address:

@@ -107,6 +107,28 @@ async def test_who_holds_every_connection_loses_the_oldest_and_a_probe_is_answer
             assert await readers[0].read() == b""
 
 
+def test_the_limits_hold_on_the_loop_of_the_extra_speed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    uvloop = pytest.importorskip("uvloop")
+    monkeypatch.setattr(http, "_MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(http, "_SECONDS", 5.0)
+
+    async def main() -> None:
+        async with serve_pages(ANYWHERE, pages()) as url:
+            port = int(url.rpartition(":")[2])
+            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
+            assert b"200 OK" in await answered(url, HEALTH)
+            for reader, _ in held[:6]:
+                with contextlib.suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+            monkeypatch.setattr(http, "_SECONDS", 0.05)
+            assert await answered(url, b"") == b""
+            for _, writer in held:
+                writer.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
 @pytest.mark.real_time
 async def test_a_client_with_the_token_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_SECONDS", 0.05)

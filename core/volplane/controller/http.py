@@ -20,13 +20,14 @@ import ipaddress
 import logging
 import os
 import re
+import resource
 import secrets
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from aiohttp import web
@@ -39,7 +40,7 @@ _FILE: Final = "http-{}.token"
 _LONGEST: Final = 256
 """Bytes of a token file that are read."""
 _MOST_CONNECTIONS: Final = 256
-"""At once, of clients without the token. In many containers a process has 1,024 open files."""
+"""At once, of clients without the token."""
 _BACKLOG: Final = 32
 """So many are accepted in one turn of the loop: a new one is served before so many newer ones come that it is cut."""
 _SECONDS: Final = 30.0
@@ -127,11 +128,13 @@ class _Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         # aiohttp forgets the transport when it closes it, before the client has read what was written.
-        self._accepted = transport
+        self._accepted = cast("asyncio.Transport", transport)  # Not by its class: those of uvloop have no bases.
         self._end = asyncio.get_running_loop().call_later(_SECONDS, self.cut)
         connections = self._manager.connections if self._manager is not None else []
         others = [each for each in connections if isinstance(each, _Connection) and each.limited]
-        if len(others) > _MOST_CONNECTIONS:
+        # Most files that may be open are for other things, such as connections to the API server.
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if len(others) > (_MOST_CONNECTIONS if files < 0 else min(_MOST_CONNECTIONS, files // 4)):
             others[0].cut()
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -140,7 +143,7 @@ class _Connection(web.RequestHandler):
 
     def cut(self) -> None:
         """Close now, without sending what waits, unless the client is trusted."""
-        if self.limited and isinstance(self._accepted, asyncio.WriteTransport):
+        if self.limited:
             self.limited = False
             self._accepted.abort()
 

@@ -7,7 +7,7 @@ import hmac
 import logging
 import ssl
 from collections.abc import AsyncIterator, Callable
-from typing import Final
+from typing import Final, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -57,9 +57,9 @@ class _Connection(web.RequestHandler):
             stranger.cut()
             if stranger is self:
                 return
-        if isinstance(transport, asyncio.WriteTransport):
-            # Writing pauses as soon as the kernel takes no more: what is closed with bytes unsent is noticed too.
-            transport.set_write_buffer_limits(high=1, low=0)
+        # Writing pauses as soon as the kernel takes no more: what is closed with bytes unsent is noticed too. The class
+        # of the transport does not say that it can be written to: those of uvloop have no bases.
+        cast("asyncio.Transport", transport).set_write_buffer_limits(high=1, low=0)
         self._patience = asyncio.get_running_loop().call_later(_HEADER_SECONDS, self.force_close)
 
     def data_received(self, data: bytes) -> None:
