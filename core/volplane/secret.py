@@ -7,8 +7,7 @@ An option of kind `ParameterKind.SECRET` holds one of these references:
     secret:NAMESPACE/NAME/KEY       a key of a Kubernetes Secret, without a newline at its end
 
 The backend gets a `Secret` and calls `reveal`. Revealed values are replaced by `***` in all logs of this process and in
-the messages of hooks, and so is what stands beside a name that says that it is secret, as in the answers of a cloud's
-token service. A result of a hook that contains a revealed value is refused.
+the messages of hooks, and so is what stands beside the name of a secret. A result that has a revealed one is refused.
 """
 
 from __future__ import annotations
@@ -208,10 +207,7 @@ def _lower(text: str) -> str:
 
 
 def redacted(text: str) -> str:
-    """Replace by `***` every secret that this process has revealed, in upper and lower case, and what looks like one.
-
-    That is a value beside a name that says so (a reference to a secret stays), and the password of a URL.
-    """
+    """Replace by `***` what was revealed, in any case of letters, values beside names of secrets, passwords of URLs."""
     lowered = _lower(text)
     if any(hint in lowered for hint in _HINTS):
         text = _IN_URL.sub(rf"\1{HIDDEN}", _NAMED.sub(rf"\1\2{HIDDEN}", text))

@@ -83,7 +83,7 @@ def support_bundle(
     if config is not None:
         try:
             content = yaml.safe_load(config.read_text("utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+        except (yaml.YAMLError, ValueError) as error:
             raise ConfigurationError(f"{config} is no YAML: {error}") from error
         bundle.add_json("configuration.json", without_secrets(content))
     asyncio.run(_collect(bundle, kubeconfig, namespace, http))

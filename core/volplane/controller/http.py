@@ -127,13 +127,12 @@ class _Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        # aiohttp forgets the transport when it closes it, before the client has read what was written.
-        self._accepted = cast("asyncio.Transport", transport)  # Not by its class: those of uvloop have no bases.
+        # aiohttp forgets the transport before the client has read everything; those of uvloop are of no known class.
+        self._accepted = cast("asyncio.Transport", transport)
         self._end = asyncio.get_running_loop().call_later(_SECONDS, self.cut)
         connections = self._manager.connections if self._manager is not None else []
         others = [each for each in connections if isinstance(each, _Connection) and each.limited]
-        # Most files that may be open are for other things, such as connections to the API server.
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # Most are for others, such as the API server.
         if len(others) > (_MOST_CONNECTIONS if files < 0 else min(_MOST_CONNECTIONS, files // 4)):
             others[0].cut()
 

@@ -47,6 +47,13 @@ def test_a_bundle_has_the_objects_and_says_what_it_has_not(
     assert "none answers" in capsys.readouterr().out
 
 
+def test_a_configuration_that_cannot_be_read_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(f"a: {'9' * 5000}")
+    assert main(["support-bundle", "--config", str(config), "--output", str(tmp_path / "b")]) == 1
+    assert f"{config} is no YAML: " in capsys.readouterr().err
+
+
 def test_a_bundle_replaces_no_file(kubeconfig: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mine"
     file.write_text("precious")
