@@ -1,8 +1,8 @@
-"""Write deploy/chart/files/rules.yaml: the controllers and the rights that each needs, from the code.
+"""Write deploy/chart/files: the controllers and the rights that each needs, and the admission policy, from the code.
 
 python -m tools.chart_rules
 
-The rest of the chart is written by hand. A test says when the file is not what the code says.
+The rest of the chart is written by hand. A test says when a file is not what the code says.
 """
 
 from __future__ import annotations
@@ -13,13 +13,18 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from volplane.cli.installation import cluster_rules, namespace_rules, node_cluster_rules
-from volplane.controller.controller import Rule
-from volplane.process.duties import ALL_CONTROLLERS, NODE_CONTROLLERS
+import yaml
 
-__all__ = ["FILE", "content"]
+from volplane.cli.installation import KEY_RULES, cluster_rules, namespace_rules, node_policy, node_rules
+from volplane.cli.manifests import Dumper
+from volplane.controller.controller import Rule
+from volplane.process.duties import ALL_CONTROLLERS
+from volplane.state.naming import nodes_namespace
+
+__all__ = ["FILE", "POLICY", "content", "policy"]
 
 FILE: Final = Path(__file__).resolve().parent.parent / "deploy" / "chart" / "files" / "rules.yaml"
+POLICY: Final = FILE.with_name("policy.yaml")
 NAMESPACE: Final = "{{ .Release.Namespace }}"
 HEAD: Final = """\
 # The controllers, and the rights that each needs in the cluster and in the namespace of the release. `make chart`
@@ -29,13 +34,14 @@ _Right = tuple[str, str, tuple[str, ...], str]
 
 
 def content() -> str:
-    """Return the file."""
+    """Return the file of rights."""
     lines = [HEAD.rstrip(), f"controllers: {json.dumps(ALL_CONTROLLERS)}", "cluster:"]
     always = _rights(cluster_rules((), NAMESPACE))
-    lines += _part(always)
+    more = _rights(cluster_rules((), NAMESPACE, distributed=True))
+    lines += [*_part(always), *_part(more - always, publishing=True)]
     for name in ALL_CONTROLLERS:
         plain = _rights(cluster_rules((name,), NAMESPACE))
-        publishing = _rights(cluster_rules((name,), NAMESPACE, distributed=True))
+        publishing = _rights(cluster_rules((name,), NAMESPACE, distributed=True)) - more
         lines += [*_part(plain - always, name), *_part(publishing - plain, name, publishing=True)]
     lines.append("namespace:")
     always = _rights(namespace_rules(()))
@@ -44,9 +50,19 @@ def content() -> str:
         plain = _rights(namespace_rules((name,)))
         publishing = _rights(namespace_rules((name,), publishing=True))
         lines += [*_part(plain - always, name), *_part(publishing - plain, name, publishing=True)]
-    lines += ["nodeCluster:", *_part(_rights(node_cluster_rules(NAMESPACE)))]
-    lines += ["nodeNamespace:", *_part(_rights(namespace_rules(NODE_CONTROLLERS, leases=(), publishing=True)))]
+    nodes = node_rules(NAMESPACE)
+    lines += ["nodeCluster:", *_part(_rights(nodes[""]))]
+    lines += ["nodeInRelease:", *_part(_rights(nodes[NAMESPACE]))]
+    lines += ["nodeNamespace:", *_part(_rights(nodes[nodes_namespace(NAMESPACE)]))]
+    lines += ["keyOfNodes:", *_part(_rights(KEY_RULES))]
     return "\n".join((*lines, ""))
+
+
+def policy() -> str:
+    """Return the file of the admission policy."""
+    objects = node_policy(nodes_namespace(NAMESPACE))
+    text: str = yaml.dump_all(objects, Dumper=Dumper, sort_keys=False, explicit_start=True, width=120)
+    return f"# `make chart` writes this from the code. Helm evaluates expressions.\n{text}"
 
 
 def _rights(rules: Iterable[Rule]) -> set[_Right]:
@@ -69,10 +85,11 @@ def _part(rights: set[_Right], controller: str = "", *, publishing: bool = False
 
 
 def main() -> int:
-    """Write the file."""
+    """Write the files."""
     FILE.parent.mkdir(exist_ok=True)
-    FILE.write_text(content(), "utf-8")
-    print(f"written: {FILE.name}")
+    for path, text in ((FILE, content()), (POLICY, policy())):
+        path.write_text(text, "utf-8")
+        print(f"written: {path.name}")
     return 0
 
 

@@ -10,8 +10,7 @@ import pytest
 from volplane.controller.config import ScrubberSettings
 from volplane.kube.objects import Pod, Volume
 from volplane.reclaim.scrub_pod import belongs, pod_body, sealed_spec
-from volplane.state.progress import ScrubPlan
-from volplane.state.records import RecycleIntent, Sealer, read_intent
+from volplane.state.records import RecycleIntent, ScrubPlan, Sealer, read_intent
 
 GOLDEN = json.loads((Path(__file__).parent / "scrub_pods.json").read_text("utf-8"))
 SEALER = Sealer(bytes.fromhex(GOLDEN["key"]), "volplane-system")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
-from integration.controller_process import DRIVER, Site, running_process
-from integration.test_permissions import allowed
-from volplane.cli.installation import cluster_rules, namespace_rules, node_cluster_rules
+from integration.controller_process import DRIVER, Asked, Site, running_process
+from integration.test_permissions import scrubber_started
+from volplane.cli.installation import KEY_RULES, cluster_rules, namespace_rules, node_rules
 from volplane.controller.config import Configuration, DriverSettings
+from volplane.controller.controller import Rule
 from volplane.kube import names
 from volplane.kube.kinds import CAPACITIES, CLAIMS, NODES, VOLUMES
 from volplane.process.duties import NODE_CONTROLLERS, parse_controllers
@@ -55,7 +55,27 @@ async def story(tmp_path: Path) -> tuple[Site, Site]:
             await central.client.delete(CLAIMS, claim.key)
             await central.client.patch(VOLUMES, volume, {"metadata": {"finalizers": [names.RECLAIM_FINALIZER]}})
             await central.until("the volume is gone", lambda: absent(central, volume))
+            await scrubbed(central)
             return central, instance
+
+
+async def scrubbed(site: Site) -> None:
+    """A volume of a warm pool is released, and offered again."""
+    await site.make_class("pool", parameters={names.ON_RELEASE: "recycle"})
+    claim = await site.make_claim("pooled", "pool")
+    asked = {"metadata": {"annotations": {names.STORAGE_PROVISIONER: DRIVER}}}
+    await site.client.patch(CLAIMS, claim.key, asked)
+    volume = f"pvc-{claim.uid}"
+    await site.until("the volume is made", lambda: exists(site, volume))
+    await site.client.patch(VOLUMES, volume, {"status": {"phase": "Released"}}, subresource="status")
+    await site.client.patch(CLAIMS, claim.key, {"metadata": {"finalizers": None}})
+    await site.client.delete(CLAIMS, claim.key)
+    await site.until("a scrubber pod may start", lambda: scrubber_started(site))
+
+    async def offered() -> bool:
+        return (await site.client.get(VOLUMES, volume)).spec.claim_ref is None
+
+    await site.until("it is offered again", offered)
 
 
 async def published(site: Site) -> bool:
@@ -75,13 +95,25 @@ async def labelled(site: Site, volume: str) -> bool:
     return found is not None and (found.metadata.labels or {}).get(names.NODE) == node_hash("n")
 
 
+def allowed(asked: Asked, rules: dict[str, list[Rule]]) -> bool:
+    return any(
+        (rule.group, rule.resource) == (asked.group, asked.resource)
+        and asked.verb in rule.verbs
+        and (not rule.names or asked.name in rule.names)
+        for place in ("", asked.namespace)
+        for rule in rules.get(place, ())
+    )
+
+
 def test_the_central_process_and_that_of_a_node_have_the_rights_they_use(tmp_path: Path) -> None:
     central, instance = asyncio.run(story(tmp_path))
-    of_central: Any = (
-        cluster_rules(["provisioner", "reclaimer", "expander", "assigner", "capacity"], OURS, distributed=True),
-        namespace_rules(["provisioner", "reclaimer", "expander", "assigner", "capacity"], publishing=True),
-    )
-    of_node: Any = (node_cluster_rules(OURS), namespace_rules(NODE_CONTROLLERS, leases=(), publishing=True))
-    for site, (everywhere, here) in ((central, of_central), (instance, of_node)):
+    controllers = ["provisioner", "reclaimer", "expander", "assigner", "capacity"]
+    of_central = {
+        "": cluster_rules(controllers, OURS, distributed=True),
+        OURS: namespace_rules(controllers, publishing=True),
+        f"{OURS}-nodes": list(KEY_RULES),
+    }
+    for site, rules in ((central, of_central), (instance, node_rules(OURS))):
         asked = {each for each in site.asked if each.resource != "namespaces" or each.verb != "create"}
-        assert sorted(str(each) for each in asked if not allowed(each, everywhere, here)) == []
+        assert sorted(str(each) for each in asked if not allowed(each, rules)) == []
+    assert {each.resource for each in central.asked} >= {"pods"}

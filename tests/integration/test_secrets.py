@@ -133,12 +133,9 @@ async def test_the_password_goes_from_the_secret_to_the_hook_and_nowhere_else(
 
 
 def test_the_manifests_let_the_account_read_the_named_secrets_and_no_others() -> None:
-    mine = named_secrets(configuration("secret:volplane-system/filer/password"))
-    assert mine == {OURS: {"filer"}}
-    [reading] = [
-        r for r in namespace_rules(ALL_CONTROLLERS, mine[OURS]) if r.resource == "secrets" and "get" in r.verbs
-    ]
-    assert reading == Rule("", "secrets", ("get",), ("filer", "volplane-seal"))
+    assert named_secrets(configuration("secret:volplane-system/filer/password")) == {OURS: {"filer"}}
+    [reading] = [r for r in namespace_rules(ALL_CONTROLLERS) if r.resource == "secrets" and "get" in r.verbs]
+    assert reading == Rule("", "secrets", ("get",), ("volplane-seal",))
     assert not [rule for rule in cluster_rules(ALL_CONTROLLERS, OURS) if rule.resource == "secrets"]
     assert named_secrets(configuration("env:PASSWORD")) == {}
     assert named_secrets(configuration("secret:team-a/keys/a")) == {"team-a": {"keys"}}

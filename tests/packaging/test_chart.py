@@ -197,15 +197,16 @@ def plain(values: dict[str, Any], configuration: str) -> list[dict[str, Any]]:
         replicas=values["replicas"],
         monitoring=values["monitoring"],
         network_policies=values["networkPolicies"],
+        admission_policy=values["admissionPolicy"],
         storage_classes=values["storageClasses"]["perDriver"],
         mounts=values["mounts"],
         as_root=values["asRoot"],
     )
-    return [each for each in documents(wanted) if each["kind"] != "Namespace"]
+    return [each for each in documents(wanted) if (each["kind"], each["metadata"]["name"]) != ("Namespace", NAMESPACE)]
 
 
 def compared(objects: Iterable[dict[str, Any]]) -> dict[tuple[str, str, str], Any]:
-    """By kind, namespace and name. Of roles what they allow: the chart merges no rules."""
+    """By kind, namespace and name. Of roles what they allow, as the chart merges no rules; of files what they say."""
     found: dict[tuple[str, str, str], Any] = {}
     for each in objects:
         body = dict(each)
@@ -218,6 +219,10 @@ def compared(objects: Iterable[dict[str, Any]]) -> dict[tuple[str, str, str], An
                 for name in rule.get("resourceNames", [""])
                 for verb in rule["verbs"]
             }
+        if body["kind"] == "ConfigMap":
+            body["data"] = {file: yaml.safe_load(text) for file, text in body["data"].items()}
+        if body["kind"] == "Namespace":
+            body["metadata"] = {key: value for key, value in body["metadata"].items() if key != "annotations"}
         key = (body["kind"], body["metadata"].get("namespace", ""), body["metadata"]["name"])
         assert key not in found
         found[key] = body
@@ -245,7 +250,8 @@ def test_the_chart_has_the_version_of_the_distributions() -> None:
 @pytest.mark.parametrize("name", RENDERED)
 def test_the_chart_installs_what_the_command_prints(name: str) -> None:
     values, objects = given(name), rendered(name)
-    (configuration,) = (each["data"]["volplane.yaml"] for each in objects if each["kind"] == "ConfigMap")
+    texts = {each["metadata"]["name"]: each["data"] for each in objects if each["kind"] == "ConfigMap"}
+    configuration = texts["volplane"]["volplane.yaml"]
     assert yaml.safe_load(configuration) == values["config"]
     printed = plain(values, configuration)
     for pod in (*pods(objects).values(), *pods(printed).values()):
@@ -324,3 +330,4 @@ def test_the_schema_has_the_keys_of_the_configuration_file(definition: str, keys
 
 def test_the_rights_in_the_chart_are_those_of_the_code() -> None:
     assert chart_rules.FILE.read_text("utf-8") == chart_rules.content(), "`make chart` writes them"
+    assert chart_rules.POLICY.read_text("utf-8") == chart_rules.policy(), "`make chart` writes it"

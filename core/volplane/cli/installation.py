@@ -3,7 +3,7 @@
 `volplane manifests` prints the objects, and the templates of the Helm chart (deploy/chart) are written from them.
 
 Each duty declares its own rules (`permissions`); all controllers read what the caches hold. The reclaimer alone follows
-pods of our namespace, and lists those of another before it erases what was used there.
+pods of our namespace, and lists those of another before it erases what was used there; processes of nodes see none.
 tests/integration/test_permissions.py runs them and compares their requests with these rules, in both directions.
 """
 
@@ -12,7 +12,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
+
+import yaml
 
 from volplane.controller.config import Configuration, parse_configuration
 from volplane.controller.controller import FOLLOW, READ, Rule
@@ -21,6 +24,7 @@ from volplane.process import duties
 from volplane.process.duties import NODE_CONTROLLERS, namespace_labels
 from volplane.process.process import LEASE
 from volplane.secret import Secret, SecretPlace
+from volplane.state.naming import nodes_namespace
 
 Json = dict[str, Any]
 
@@ -73,18 +77,26 @@ class Installation:
     """
     as_root: bool = False
     """Whether processes with mounts are root, with ROOT_CAPABILITIES."""
+    admission_policy: bool = True
+    """Whether the writes of the processes of nodes are tied to their node."""
 
 
 def documents(wanted: Installation) -> Iterator[Json]:
     """Yield the objects, in an order in which they can be created."""
-    namespace = wanted.namespace
-    level = namespace_labels(wanted.controllers, mounts=bool(wanted.mounts))
-    yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": level}}
+    namespace, nodes = wanted.namespace, nodes_namespace(wanted.namespace)
     parsed = parse_configuration(wanted.configuration, "the configuration")
     distributed = any(driver.distributed for driver in parsed.drivers or ())
+    level = namespace_labels(wanted.controllers, mounts=bool(wanted.mounts) and not distributed)
+    yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": level}}
+    if distributed:
+        level = namespace_labels((), mounts=bool(wanted.mounts))
+        yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": nodes, "labels": level}}
     yield from _accounts(wanted, parsed, distributed=distributed)
-    data = {"volplane.yaml": wanted.configuration}
-    yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(namespace), "data": data}
+    texts = [(NAME, namespace, wanted.configuration)]
+    texts += [(NODE_NAME, nodes, _configuration_of_nodes(wanted.configuration))] if distributed else []
+    for name, place, text in texts:
+        data = {"volplane.yaml": text}
+        yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(place, name), "data": data}
     yield from _admission(wanted, distributed=distributed)
     # The process reads the file when it starts: pods are replaced when it changes.
     checksum = hashlib.sha256(wanted.configuration.encode()).hexdigest()
@@ -110,12 +122,13 @@ def documents(wanted: Installation) -> Iterator[Json]:
                 "spec": {"priorityClassName": NODE_PRIORITY, **pod},
             },
         }
-        yield _object("apps/v1", "DaemonSet", namespace, spec, NODE_NAME)
+        yield _object("apps/v1", "DaemonSet", nodes, spec, NODE_NAME)
     if wanted.monitoring:
         # Prometheus scrapes all processes. The kind comes with the Prometheus operator.
         ours = {"key": "app.kubernetes.io/name", "operator": "In", "values": [NAME, NODE_NAME]}
         endpoints = [{"port": "http", "path": "/metrics"}]
-        spec = {"selector": {"matchExpressions": [ours]}, "podMetricsEndpoints": endpoints}
+        places = {"matchNames": [namespace, *([nodes] if distributed else [])]}
+        spec = {"namespaceSelector": places, "selector": {"matchExpressions": [ours]}, "podMetricsEndpoints": endpoints}
         yield _object("monitoring.coreos.com/v1", "PodMonitor", namespace, spec)
     if wanted.storage_classes:
         yield from storage_classes([driver.name for driver in parsed.drivers or ()])
@@ -123,25 +136,27 @@ def documents(wanted: Installation) -> Iterator[Json]:
 
 def _accounts(wanted: Installation, parsed: Configuration, *, distributed: bool) -> Iterator[Json]:
     """Yield the service accounts, each with its roles and their bindings."""
-    namespace, secrets = wanted.namespace, named_secrets(parsed)
-    ours = secrets.get(namespace, ())
+    namespace, nodes = wanted.namespace, nodes_namespace(wanted.namespace)
     publishing = any(driver.distributed or driver.storage_capacity for driver in parsed.drivers or ())
-    everywhere = cluster_rules(wanted.controllers, namespace, distributed=publishing)
-    accounts = [(NAME, everywhere, namespace_rules(wanted.controllers, ours, publishing=publishing))]
+    central = {
+        "": cluster_rules(wanted.controllers, namespace, distributed=publishing),
+        namespace: namespace_rules(wanted.controllers, publishing=publishing),
+        **({nodes: list(KEY_RULES)} if distributed else {}),
+    }
+    accounts = [(NAME, namespace, central, named_secrets(parsed))]
     if distributed:
-        there = namespace_rules(NODE_CONTROLLERS, ours, leases=(), publishing=True)
-        accounts.append((NODE_NAME, node_cluster_rules(namespace), there))
-    for name, everywhere, here in accounts:
-        yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(namespace, name)}
-        roles = [("ClusterRole", "", everywhere), ("Role", namespace, here)]
+        accounts.append((NODE_NAME, nodes, node_rules(namespace), named_secrets(parsed, on_nodes=True)))
+    for name, home, roles, secrets in accounts:
+        yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(home, name)}
         # Options may name Secrets of other namespaces.
-        others = sorted((place, names) for place, names in secrets.items() if place != namespace)
-        for kind, place, rules in (*roles, *(("Role", place, [secret_rule(names)]) for place, names in others)):
-            group = "rbac.authorization.k8s.io"
+        for place, named in sorted(secrets.items()):
+            roles.setdefault(place, []).append(secret_rule(named))
+        for place, rules in roles.items():
+            kind, group = "Role" if place else "ClusterRole", "rbac.authorization.k8s.io"
             metadata = {key: value for key, value in _metadata(place, name).items() if value}
             head = {"apiVersion": f"{group}/v1", "kind": kind, "metadata": metadata}
             yield {**head, "rules": [rule.body() for rule in rules]}
-            subjects = [{"kind": "ServiceAccount", "name": name, "namespace": namespace}]
+            subjects = [{"kind": "ServiceAccount", "name": name, "namespace": home}]
             reference = {"apiGroup": group, "kind": kind, "name": name}
             yield {**head, "kind": f"{kind}Binding", "roleRef": reference, "subjects": subjects}
 
@@ -151,48 +166,46 @@ def cluster_rules(controllers: Collection[str], namespace: str, *, distributed: 
 
     distributed: some drivers are served by processes of nodes, or publish their room.
     """
-    base = [*_ALL, Rule("", "namespaces", ("get",), tuple(sorted({"kube-system", namespace})))]
-    where = {"", "distributed"} if distributed else {""}
-    return _merged([*base, *(rule for rule in _of(sorted(controllers)) if not rule.ours and rule.where in where)])
+    named = sorted({"kube-system", namespace, *((nodes_namespace(namespace),) if distributed else ())})
+    where = {"", "cluster", *(("distributed",) if distributed else ())}
+    read = Rule("", "namespaces", ("get",), tuple(named))
+    return _merged([*_ALL, read, *_of(sorted(controllers), where, ours=False)])
 
 
-def node_cluster_rules(namespace: str) -> list[Rule]:
-    """Return the rules of the ClusterRole of the processes of nodes.
+def node_rules(namespace: str) -> dict[str, list[Rule]]:
+    """Return the rules of the processes of nodes by the namespace where they hold; those of the ClusterRole under "".
 
-    They share an account, and RBAC knows no labels: it cannot restrict each to the objects of its own node.
+    In `namespace`, ours, they publish room, and look for the Lease that an earlier version held.
     """
-    return cluster_rules(NODE_CONTROLLERS, namespace)  # They publish room, and need no CSIDriver for that.
+    nodes, room = nodes_namespace(namespace), _of(NODE_CONTROLLERS, {"", "publishing"}, ours=True)
+    read = Rule("", "namespaces", ("get",), ("kube-system", nodes))
+    return {
+        "": _merged([*_ALL, read, *_of(NODE_CONTROLLERS, {""}, ours=False)]),
+        namespace: [Rule("coordination.k8s.io", "leases", ("get",)), *room],
+        nodes: [Rule("coordination.k8s.io", "leases", ("create", "get", "patch")), *KEY_RULES],
+    }
 
 
-def namespace_rules(
-    controllers: Collection[str],
-    secrets: Iterable[str] = (),
-    *,
-    leases: Iterable[str] = (LEASE,),
-    publishing: bool = False,
-) -> list[Rule]:
-    """Return the rules of a Role in our namespace. secrets: names from the options. publishing: the room of some driver
-    is published. leases: names; empty = any, for processes of nodes.
+def namespace_rules(controllers: Collection[str], *, publishing: bool = False) -> list[Rule]:
+    """Return the rules of a Role in our namespace. publishing: the room of some driver is published.
 
     RBAC cannot restrict a create to a name.
     """
     base = [
         Rule("coordination.k8s.io", "leases", ("create",)),
-        Rule("coordination.k8s.io", "leases", ("get", "patch"), tuple(leases)),
-        Rule("", "secrets", ("create",)),
-        secret_rule({SEAL_SECRET, *secrets}),
+        Rule("coordination.k8s.io", "leases", ("get", "patch"), (LEASE,)),
+        *KEY_RULES,
     ]
-    where = {"", *(("cluster",) if leases else ()), *(("publishing",) if publishing else ())}
+    where = {"", "cluster", *(("publishing",) if publishing else ())}
     # What a reclaimer does comes first, and a publisher of room before those that only read it.
-    chosen = _of(sorted(controllers, reverse=True))
-    return _merged([*base, *(rule for rule in chosen if rule.ours and rule.where in where)])
+    return _merged([*base, *_of(sorted(controllers, reverse=True), where, ours=True)])
 
 
-def _of(controllers: Iterable[str]) -> Iterator[Rule]:
-    """Yield the rules of these controllers."""
+def _of(controllers: Iterable[str], where: Collection[str], *, ours: bool) -> Iterator[Rule]:
+    """Yield the rules of these controllers. ours: those of our namespace, else those of the cluster."""
     permissions = {duty.option: duty.permissions for duty in duties.DUTIES}
     for name in controllers:
-        yield from permissions.get(name, ())
+        yield from (rule for rule in permissions.get(name, ()) if rule.ours == ours and rule.where in where)
 
 
 def secret_rule(names: Iterable[str]) -> Rule:
@@ -200,10 +213,14 @@ def secret_rule(names: Iterable[str]) -> Rule:
     return Rule("", "secrets", ("get",), tuple(sorted(names)))
 
 
-def named_secrets(configuration: Configuration) -> dict[str, set[str]]:
-    """Map namespaces to the names of the Secrets that options refer to, as secret:NAMESPACE/NAME/KEY."""
+KEY_RULES = (Rule("", "secrets", ("create",)), secret_rule({SEAL_SECRET}))
+"""For the key of a namespace."""
+
+
+def named_secrets(configuration: Configuration, *, on_nodes: bool = False) -> dict[str, set[str]]:
+    """Map namespaces to names of Secrets that options, or those of nodes, refer to as secret:NAMESPACE/NAME/KEY."""
     named: dict[str, set[str]] = {}
-    options = [settings.options for settings in configuration.drivers or ()]
+    options = [each.options for each in configuration.drivers or () if each.distributed or not on_nodes]
     options += [settings.options for settings in configuration.extensions]
     for given in options:
         for value in given.values():
@@ -225,9 +242,18 @@ def _merged(rules: Iterable[Rule]) -> list[Rule]:
     return [Rule(group, resource, tuple(all_verbs), named) for (group, resource, named), all_verbs in verbs.items()]
 
 
+def _configuration_of_nodes(text: str) -> str:
+    """Return the part of the configuration file that the processes of nodes read."""
+    content = yaml.safe_load(text)
+    content["drivers"] = [driver for driver in content["drivers"] if driver.get("distributed")]
+    return yaml.safe_dump(content, sort_keys=False)
+
+
 def _admission(wanted: Installation, *, distributed: bool) -> Iterator[Json]:
-    """Yield what restricts and protects our pods: network policies, a quota of their priority, a disruption budget."""
-    namespace = wanted.namespace
+    """Yield what restricts and protects our pods: network policies, a quota of their priority, a disruption budget, and
+    the admission policy for the account of the nodes.
+    """
+    namespace, nodes = wanted.namespace, nodes_namespace(wanted.namespace)
     if wanted.network_policies:
         # The controllers take traffic to their one port. Where they go to (API server, storage systems) depends on the
         # cluster and the backends. Scrubber pods have no traffic at all.
@@ -238,16 +264,28 @@ def _admission(wanted: Installation, *, distributed: bool) -> Iterator[Json]:
         scrubbers = {"matchLabels": {"app.kubernetes.io/name": SCRUBBER}}
         nothing = {"podSelector": scrubbers, "policyTypes": ["Ingress", "Egress"]}
         yield _object("networking.k8s.io/v1", "NetworkPolicy", namespace, nothing, SCRUBBER)
+        if distributed:
+            theirs = {**ours, "podSelector": {"matchLabels": NODE_LABELS}}
+            yield _object("networking.k8s.io/v1", "NetworkPolicy", nodes, theirs, NODE_NAME)
     # A cluster may keep the priority classes of our pods to namespaces that have a quota for them (ResourceQuota
     # admission, `limitedResources`), as GKE does. kube-system always has one, other namespaces bring their own. The
     # number never binds.
     classes = {"scopeName": "PriorityClass", "operator": "In", "values": [CENTRAL_PRIORITY, NODE_PRIORITY]}
     quota = {"hard": {"pods": "1G"}, "scopeSelector": {"matchExpressions": [classes]}}
-    yield _object("v1", "ResourceQuota", namespace, quota, "volplane-critical")
+    for place in (namespace, nodes) if distributed else (namespace,):
+        yield _object("v1", "ResourceQuota", place, quota, "volplane-critical")
+    if distributed and wanted.admission_policy:
+        yield from node_policy(nodes)
     if wanted.replicas > 1:
         # One replica is evicted at a time, and always one that is not ready, which must not block a drain.
         budget = {"maxUnavailable": 1, "selector": {"matchLabels": LABELS}, "unhealthyPodEvictionPolicy": "AlwaysAllow"}
         yield _object("policy/v1", "PodDisruptionBudget", namespace, budget)
+
+
+def node_policy(nodes: str) -> Iterator[Json]:
+    """Tie what the account of the processes of nodes writes to the node of its token. nodes: their namespace."""
+    text = files("volplane.cli").joinpath("node_policy.yaml").read_text(encoding="utf-8")
+    yield from yaml.safe_load_all(text.replace("NAMESPACE", nodes))
 
 
 def storage_classes(drivers: Sequence[str]) -> Iterator[Json]:
@@ -296,7 +334,8 @@ def _pod(service_account: str, container: Json, mounts: Sequence[str], *, as_roo
     if root:
         security = {**security, "capabilities": {"drop": ["ALL"], "add": list(ROOT_CAPABILITIES)}}
     user = {"runAsUser": 0, "runAsGroup": 0} if root else {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
-    volumes = [{"name": "configuration", "configMap": {"name": NAME}}, {"name": "temporary", "emptyDir": {}}]
+    configuration = {"name": "configuration", "configMap": {"name": service_account}}
+    volumes: list[Json] = [configuration, {"name": "temporary", "emptyDir": {}}]
     inside = list(container["volumeMounts"])
     for n, path in enumerate(mounts):
         # The directory must exist: one made by the kubelet may hide that a disk is missing. Later mounts on the node

@@ -58,6 +58,9 @@ def manifests(
     network_policies: Annotated[
         bool, Option(help="Who reaches the pods, and that scrubber pods reach nothing.")
     ] = True,
+    admission_policy: Annotated[
+        bool, Option(help="That a process of a node writes what concerns that node alone, for distributed drivers.")
+    ] = True,
     storage_classes: Annotated[
         bool, Option(help="A class of each driver of the file: late binding, reclaim policy Delete.")
     ] = True,
@@ -82,8 +85,8 @@ def manifests(
     """Print namespace, accounts, roles, configuration, network policies, Deployment and classes of the controllers.
 
     The account gets the least rights that the controllers need; of Secrets it may read those that options of the
-    configuration file name, also in other namespaces. If a driver is distributed, a DaemonSet with an account of its
-    own runs a process on every node.
+    configuration file name, also in other namespaces. If a driver is distributed, a DaemonSet with namespace and
+    account of its own runs a process on every node.
 
     Two replicas or more get a PodDisruptionBudget, which lets a drain evict one at a time. A ResourceQuota without
     an effective limit allows the pods their priority class in clusters that keep those of the system to kube-system.
@@ -107,9 +110,10 @@ def manifests(
         storage_classes=storage_classes,
         mounts=_mounts(mounts or [], as_root=as_root),
         as_root=as_root,
+        admission_policy=admission_policy,
     )
     layout: dict[str, Any] = {"sort_keys": False, "explicit_start": True, "default_flow_style": None, "width": 120}
-    typer.echo(yaml.dump_all(documents(wanted), Dumper=_Dumper, **layout), nl=False)
+    typer.echo(yaml.dump_all(documents(wanted), Dumper=Dumper, **layout), nl=False)
 
 
 def _mounts(paths: list[str], *, as_root: bool) -> list[str]:
@@ -152,7 +156,7 @@ def _configuration(path: Path | None) -> str:
     return text
 
 
-class _Dumper(yaml.SafeDumper):
+class Dumper(yaml.SafeDumper):
     """Writes texts of several lines as block scalars, and no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
@@ -160,6 +164,6 @@ class _Dumper(yaml.SafeDumper):
 
 
 _TEXT = "tag:yaml.org,2002:str"
-_Dumper.add_representer(
+Dumper.add_representer(
     str, lambda dumper, text: dumper.represent_scalar(_TEXT, text, style="|" if "\n" in text else None)
 )

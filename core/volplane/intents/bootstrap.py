@@ -8,7 +8,7 @@ import binascii
 import logging
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -19,6 +19,7 @@ from volplane.kube.client import Client
 from volplane.kube.http.route import refused
 from volplane.kube.kinds import NAMESPACES, SECRETS, Kind
 from volplane.kube.objects import Secret
+from volplane.state.naming import nodes_namespace
 from volplane.state.records import Sealer
 
 SEAL_SECRET = "volplane-seal"  # noqa: S105 - the name of a Secret, not a secret
@@ -54,10 +55,11 @@ async def _create_once(client: Client, kind: Kind[Any], body: dict[str, Any]) ->
             raise
 
 
-async def ensure_sealer(client: Client, namespace: str) -> Sealer:
-    """Return the cluster's sealing key from Secret `volplane-seal`, which is made at the first start.
+async def ensure_sealer(client: Client, namespace: str, on_nodes: Collection[str] = ()) -> Sealer:
+    """Return the sealing key of Secret `volplane-seal`, which is made at the first start.
 
-    Raises ConfigurationError if the Secret holds no usable key: another key would void all intents.
+    on_nodes: the drivers that processes of nodes serve, which have a key of their own. Raises ConfigurationError if the
+    Secret holds no usable key: another key would void all intents.
     """
     key = f"{namespace}/{SEAL_SECRET}"
     secret = await client.find(SECRETS, key)
@@ -68,13 +70,15 @@ async def ensure_sealer(client: Client, namespace: str) -> Sealer:
         )
         await _create_once(client, SECRETS, body)
         secret = await client.get(SECRETS, key)
-    return Sealer(_key_of(secret), namespace)
+    nodes = await ensure_sealer(client, nodes_namespace(namespace)) if on_nodes else None
+    return Sealer(_key_of(secret), namespace, nodes, on_nodes)
 
 
-async def find_sealer(client: Client, namespace: str) -> Sealer | None:
-    """Return the cluster's sealing key; None without one. Raises ApiError, ConfigurationError as `ensure_sealer`."""
+async def find_sealer(client: Client, namespace: str, on_nodes: Collection[str] = ()) -> Sealer | None:
+    """Return the sealing key; None without one. Otherwise as `ensure_sealer`."""
     secret = await client.find(SECRETS, f"{namespace}/{SEAL_SECRET}")
-    return None if secret is None else Sealer(_key_of(secret), namespace)
+    nodes = await find_sealer(client, nodes_namespace(namespace)) if on_nodes else None
+    return None if secret is None else Sealer(_key_of(secret), namespace, nodes, on_nodes)
 
 
 def _key_of(secret: Secret) -> bytes:
@@ -120,16 +124,18 @@ class Bootstrap:
         """Create our namespace if it does not exist. Raises ApiError."""
         await ensure_namespace(self.client, self.namespace, self.labels)
 
-    async def run(self) -> tuple[str, Sealer]:
-        """Return cluster id and sealing key; wait while the API server is unavailable. Raises ConfigurationError."""
+    async def run(self, on_nodes: Collection[str] = ()) -> tuple[str, Sealer]:
+        """Return cluster id and `ensure_sealer`; wait while there is no API server. Raises ConfigurationError."""
         loop = asyncio.get_running_loop()
         warned = -math.inf
         impatient = loop.time() + REFUSED_SECONDS
         while True:
             try:
                 await self.ensure_namespace()
+                if on_nodes:
+                    await ensure_namespace(self.client, nodes_namespace(self.namespace))
                 cluster_id = await cluster_id_of(self.client, self.cluster_id)
-                sealer = await ensure_sealer(self.client, self.namespace)
+                sealer = await ensure_sealer(self.client, self.namespace, on_nodes)
             except ApiError as error:
                 tired = error.status == HTTPStatus.UNAUTHORIZED and loop.time() >= impatient
                 if not isinstance(error, ApiUnavailable) or tired:

@@ -5,17 +5,23 @@ Source: coordination.k8s.io/v1 Lease, and client-go's tools/leaderelection for t
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from volplane.errors import ApiConflict, ApiError
+from volplane.errors import ApiConflict, ApiError, ApiUnavailable
 from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.kinds import LEASES
 from volplane.kube.objects import Lease
 from volplane.requests import TERMS, Fence
+
+_POLL_SECONDS = 2.0
+_LOG = logging.getLogger(__name__)
 
 
 def fence_of(lease: Lease) -> Fence:
@@ -32,6 +38,27 @@ def drivers_of(lease: Lease | None) -> frozenset[str]:
     """Return the names of the drivers that the last holder of the Lease noted on it."""
     noted = lease.annotation(names.DRIVERS) if lease is not None else None
     return frozenset((noted or "").split(",")) - {""}
+
+
+async def wait_unheld(client: Client, key: str, duration: float) -> None:
+    """Wait until nobody holds this Lease: it was released or deleted, or was not renewed for as long as it lasts.
+
+    duration: seconds that it lasts where it does not say so. An API server that does not answer is asked again.
+    """
+    loop, seen, since = asyncio.get_running_loop(), "", 0.0
+    while True:
+        with suppress(ApiUnavailable):
+            lease = await client.find(LEASES, key)
+            if lease is None or not lease.spec.holder_identity:
+                return
+            if lease.metadata.resource_version != seen:
+                if not seen:
+                    holder = lease.spec.holder_identity
+                    _LOG.warning("waits for lease %s, which %s holds: stop that process", key, holder)
+                seen, since = lease.metadata.resource_version or "", loop.time()
+            elif loop.time() >= since + (lease.spec.lease_duration_seconds or duration):
+                return
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 @dataclass(slots=True)

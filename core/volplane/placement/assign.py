@@ -70,7 +70,10 @@ def decide_assignment(key: str, state: PlacementState, reads: LiveReads) -> Acti
         if claim.spec.volume_name or not state.cluster.drivers.on_nodes(provisioner):
             return Settled()
         return Wait(reason=f'driver "{provisioner}" is starting')
-    intent = state.cluster.intent_of(claim)
+    intent, sealer = state.cluster.intent_of(claim), state.cluster.sealer
+    if intent is not None and sealer.sealed_formerly(claim.uid, claim.annotation(names.INTENT)):
+        metadata = {"annotations": {names.INTENT: sealer.seal(claim.uid, intent)}}
+        return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why="its node is to read it")
     if intent is not None and intent.segment and settled_metadata(claim):
         return _begun(claim, intent, state, reads)
     if claim.spec.volume_name or claim.bound:

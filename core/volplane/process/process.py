@@ -33,11 +33,11 @@ from volplane.intents.bootstrap import Bootstrap, cluster_id_of, find_sealer
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.kinds import LEASES
-from volplane.kube.leases import LeaseLock, drivers_of
+from volplane.kube.leases import LeaseLock, drivers_of, wait_unheld
 from volplane.process.assembly import Dependencies, build
 from volplane.process.control_plane import STOP_SECONDS, ControlPlane, Term
 from volplane.process.duties import ALL_CONTROLLERS, namespace_labels
-from volplane.state.naming import node_hash
+from volplane.state.naming import node_hash, nodes_namespace
 from volplane.state.records import Sealer
 
 log = logging.getLogger(__name__)
@@ -71,6 +71,11 @@ class Options(Role):
     """The holder's name in the Lease."""
 
     @property
+    def home(self) -> str:
+        """The namespace of this process, with its Lease and its sealing key."""
+        return nodes_namespace(self.namespace) if self.node_name else self.namespace
+
+    @property
     def lease_name(self) -> str:
         """Name of the Lease; a process that serves one node has one of its own."""
         return f"{LEASE}-{node_hash(self.node_name)}" if self.node_name else LEASE
@@ -100,7 +105,7 @@ class ControllerProcess:
         """Why the process ends by itself."""
         self._bootstrap = Bootstrap(
             self.client,
-            namespace=self.options.namespace,
+            namespace=self.options.home,
             labels=namespace_labels(self.options.controllers),
             cluster_id=self.configuration.cluster_id,
         )
@@ -114,7 +119,7 @@ class ControllerProcess:
         """The holder of the Lease, "" if it has none. Raises ApiError."""
         if not self.options.leader_elect or self.plane is not None:
             return self.options.identity
-        lease = await self.client.find(LEASES, f"{self.options.namespace}/{self.options.lease_name}")
+        lease = await self.client.find(LEASES, f"{self.options.home}/{self.options.lease_name}")
         return "" if lease is None else lease.spec.holder_identity or ""
 
     async def wait_working(self) -> ControlPlane:
@@ -198,7 +203,7 @@ class ControllerProcess:
             _say_broken(broken)
         for pending in self._loaded.pending:
             pending.made.add_done_callback(lambda made: _say_broken(made.result()))
-        cluster_id, _ = await self._bootstrap.run()
+        cluster_id, _ = await self._bootstrap.run(self._loaded.on_nodes)
         await self._introduce(cluster_id)
         if not options.leader_elect:
             self.metrics.leading[(options.lease_name,)].set(1)
@@ -206,7 +211,7 @@ class ControllerProcess:
             return
         self._lock = lock = LeaseLock(
             self.client,
-            namespace=options.namespace,
+            namespace=options.home,
             name=options.lease_name,
             identity=options.identity,
             now=self.now,
@@ -222,6 +227,9 @@ class ControllerProcess:
             ensure_namespace=self._bootstrap.ensure_namespace,
             metrics=self.metrics,
         )
+        if options.node_name:
+            # Versions before that of the namespace of nodes elected the process of a node in that of the central one.
+            await wait_unheld(self.client, f"{options.namespace}/{options.lease_name}", NODE_LEASE_SECONDS)
         await self._elector.run(partial(self._lead, stop))
 
     async def _introduce(self, cluster_id: str) -> None:
@@ -234,11 +242,11 @@ class ControllerProcess:
         leads, found = "works without a lease", None
         if options.leader_elect:
             try:
-                found = await self.client.find(LEASES, f"{options.namespace}/{options.lease_name}")
+                found = await self.client.find(LEASES, f"{options.home}/{options.lease_name}")
                 holder = "" if found is None else found.spec.holder_identity or ""
             except ApiError as error:
                 holder = f"nobody can say who ({error})"
-            lease = f"lease {options.namespace}/{options.lease_name}"
+            lease = f"lease {options.home}/{options.lease_name}"
             leads = f"waits for {lease}, which {holder} holds" if holder else f"takes {lease}, which nobody holds"
         runs = ", ".join(name for name in ALL_CONTROLLERS if name in options.controllers)
         text = "volplane %s as %s for cluster %s: controllers %s; drivers %s; %s"
@@ -265,10 +273,10 @@ class ControllerProcess:
     async def _lead(self, stop: asyncio.Event, leadership: Leadership) -> None:
         """Run a control plane until `stop`, or until the Lease is over."""
         # In each term again: the namespace with the sealing key may have been deleted and created again.
-        cluster_id, sealer = await self._bootstrap.run()
-        options = self.options
-        lease = f"{options.namespace}/{options.lease_name}"
         self._loaded = self._loaded.settled()
+        cluster_id, sealer = await self._bootstrap.run(self._loaded.on_nodes)
+        options = self.options
+        lease = f"{options.home}/{options.lease_name}"
         recorder = EventRecorder(self.client, instance=options.identity, now=self.now, metrics=self.metrics)
         parts = Dependencies(
             client=self.client,
@@ -319,7 +327,7 @@ async def read_control_plane(
     doubts = [f"driver {broken.name} is not usable here: {broken.error}" for broken in loaded.broken]
     sealer = None
     try:
-        sealer = await find_sealer(client, options.namespace)
+        sealer = await find_sealer(client, options.namespace, loaded.on_nodes)
     except ApiError as error:
         if error.status != HTTPStatus.FORBIDDEN:
             raise

@@ -46,12 +46,9 @@ def operations(role: Role, deps: OperationDeps) -> Mapping[str, Handler]:
     }
 
 
-def watches(role: Role, deps: OperationDeps) -> tuple[Watch, ...]:
+def watches(deps: OperationDeps) -> tuple[Watch, ...]:
     """Return what the queue of volumes watches for this duty: scrubber pods, and what Kubernetes says about them."""
     cluster = deps.cluster
-    pods = Watch(cache=cluster.pods, namespace=cluster.namespace)
-    if role.node_name:
-        return (pods,)
     events: Cache[PodEvent] = Cache(POD_EVENTS)
 
     def copy_to_volume(old: PodEvent | None, new: PodEvent | None) -> None:
@@ -70,6 +67,7 @@ def watches(role: Role, deps: OperationDeps) -> tuple[Watch, ...]:
 
     events.subscribe(copy_to_volume)
     selector = "involvedObject.kind=Pod"
+    pods = Watch(cache=cluster.pods, namespace=cluster.namespace)
     return (pods, Watch(cache=events, namespace=cluster.namespace, field_selector=selector, required=False))
 
 
@@ -79,11 +77,10 @@ RECLAIMER: Final[Duty[OperationDeps]] = Duty(
     on_nodes=True,
     permissions=(
         Rule("", "persistentvolumes", ("patch", "delete")),
-        Rule("", "pods", ("list",)),
-        # Scrubber pods and their events.
-        Rule("", "pods", (*READ, "create", "patch", "delete"), ours=True),
-        Rule("", "events", ("list", "watch"), ours=True),
-        # For scrubber pods that mount a csi volume. Processes of nodes have no such volumes.
+        # What uses a volume, scrubber pods and their events, and the claims by which these mount a csi volume.
+        Rule("", "pods", ("list",), where="cluster"),
+        Rule("", "pods", (*READ, "create", "patch", "delete"), ours=True, where="cluster"),
+        Rule("", "events", ("list", "watch"), ours=True, where="cluster"),
         Rule("", "persistentvolumeclaims", ("create", "delete"), ours=True, where="cluster"),
     ),
 )

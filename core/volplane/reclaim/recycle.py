@@ -43,8 +43,8 @@ from volplane.reclaim.scrub_pod import (
 from volplane.requests import RecycleRequest
 from volplane.state.cluster_state import ClusterState, claims_of_pod, finished
 from volplane.state.naming import volume_source
-from volplane.state.progress import BackendErased, Erasing, ScrubPlan, VolumeProgress
-from volplane.state.records import INTENT_VERSION, RecycleIntent, recycle_intent_of
+from volplane.state.progress import BackendErased, Erasing, Unused, VolumeProgress
+from volplane.state.records import INTENT_VERSION, RecycleIntent, ScrubPlan, recycle_intent_of
 
 _FAILED = "VolumeFailedRecycle"
 _MOST_STRANGERS = 3
@@ -81,7 +81,8 @@ def end_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads, terms: Te
     """
     intent = recycle_intent_of(volume)
     progress = cluster.progress.volumes.get(volume.uid)
-    erasing = intent is not None and (progress.recycling or job_erases(intent, progress))
+    on_node = intent is not None and intent.asked and intent.plan is None
+    erasing = intent is not None and (on_node or progress.recycling or job_erases(intent, progress))
     if intent is None or not erasing or intent.erased or intent.failed or scrub_key(volume, cluster) in cluster.pods:
         return abandon_scrub(volume, cluster, reads)
     return _by_record(volume, intent, cluster, reads, terms)
@@ -138,9 +139,7 @@ def used_by(pods: list[str]) -> str:
 
 
 def remove_strays(key: str, volume: Volume | None, cluster: ClusterState, reads: LiveReads) -> Action | None:
-    """Remove the pod or claim of an unwanted scrub; None if there is none, or its node's process removes it."""
-    if volume is not None and cluster.drivers.on_nodes(volume.annotation(names.PROVISIONED_BY) or ""):
-        return None
+    """Remove the pod or claim of an unwanted scrub; None if there is none."""
     wanted = pod_name(volume) if volume is not None and volume.annotation(names.INTENT) is not None else None
     for pod in cluster.pods.by_index("scrubs", key):
         # A terminating pod delays only the deletion of the volume that it may still have mounted.
@@ -158,6 +157,14 @@ def remove_strays(key: str, volume: Volume | None, cluster: ClusterState, reads:
                 return None
             return Delete(kind=CLAIMS, target=claim, why="its volume is not being scrubbed", exact=False)
     return None
+
+
+def answer_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads, terms: Terms) -> Action:
+    """Return the next action of the process of a node about a scrub that the central one runs: it alone sees pods."""
+    intent, driver = recycle_intent_of(volume), driver_of(volume, cluster).driver
+    if intent is None or driver is None or not intent.asked or intent.plan or intent.erased or intent.failed:
+        return Wait(reason="the central process scrubs it")
+    return Scrub(volume, intent, driver, cluster, reads, terms).answer()
 
 
 def _remove_pod_of(volume: Volume, cluster: ClusterState, *, why: str) -> Action | None:
@@ -190,7 +197,7 @@ def _by_record(
 ) -> Action:
     """Return the next action by how far the scrub is."""
     lookup = driver_of(volume, cluster)
-    driver = lookup.driver
+    driver = lookup.driver or cluster.drivers.distributed(volume.annotation(names.PROVISIONED_BY) or "")
     # Without its driver nothing is erased, and the volume is not offered.
     if driver is None or not driver.supports("recycle"):
         if lookup.next is not None:
@@ -259,10 +266,35 @@ class Scrub:
         return record(self.volume, replace(self.intent, **changes), why=why, events=events)
 
     def _without_pod(self) -> Action:
-        volume, intent, cluster = self.volume, self.intent, self.cluster
         # The driver has returned its plan, or the volume could not refer to a claim of ours.
-        if intent.held_by:
+        if self.intent.held_by:
             return self._create_pod(ScrubPlan(None))
+        return self._by_its_node() if self.cluster.drivers.on_nodes(self.driver.name) else self._ask_backend()
+
+    def _by_its_node(self) -> Action:
+        """Return the next action where the process of its node has the storage: let it say how it is erased."""
+        volume, plan = self.volume, self.intent.plan
+        if plan is not None:
+            # The account of the nodes is no more to be trusted than a node: a pod of ours may mount nothing else.
+            if (plan.volume or {volume_source(volume).kind: None}).keys() <= {"hostPath", "local"}:
+                return self._create_pod(plan)
+            return failed(volume, _FAILED, "a driver on nodes has its volumes in directories of its node", self.terms)
+        if self.intent.asked:
+            return Wait(reason="the process of its node is to say how it is erased")
+        if isinstance(self.cluster.progress.volumes.get(volume.uid).step, Unused):
+            return self._note("nobody uses it: ask its node", asked=True)
+        return run_on_asset("recycle", volume, self.driver)
+
+    def answer(self) -> Action:
+        """Return the next action in the process of the node that was asked."""
+        progress = self.cluster.progress.volumes.get(self.volume.uid)
+        if recycles(self.volume) or progress.recycling or job_erases(self.intent, progress):
+            return self._ask_backend()
+        return self._note("it is not to be erased any more", asked=False)
+
+    def _ask_backend(self) -> Action:
+        """Return the next action with the driver's answer, which the hook is called for if there is none."""
+        volume, intent, cluster = self.volume, self.intent, self.cluster
         progress = cluster.progress.volumes.get(volume.uid)
         # A failure is shown before the next try.
         if why := progress.unreported_failure:
@@ -280,7 +312,7 @@ class Scrub:
                 if resume.seconds:
                     return Wait(reason=f'driver "{self.driver.name}" is erasing the contents', seconds=resume.seconds)
             case ScrubPlan() as plan:
-                return self._create_pod(plan)
+                return self._note("a pod is to erase it", plan=plan) if cluster.node_name else self._create_pod(plan)
         return run_on_asset("recycle", volume, self.driver)
 
     def _create_pod(self, plan: ScrubPlan) -> Action:
@@ -419,7 +451,8 @@ class RecycleOperation(VolumeOperation):
     """Handles the verb `recycle`."""
 
     def __call__(self, run: Run) -> Work:
-        volume, driver = self.deps.volume(run), self.deps.driver(run)
+        volume = self.deps.volume(run)
+        driver = self.deps.cluster.drivers.distributed(run.driver) or self.deps.driver(run)
         # The next scrub has a new record: a late answer to this call is lost.
         progress = self.deps.cluster.progress.volumes.track(run.uid)
         return lambda: self._recycle(run, volume, driver, progress)
@@ -433,9 +466,11 @@ class RecycleOperation(VolumeOperation):
             progress.recycling = False  # An earlier call has returned: two operations never hold one asset.
             raise deps.not_justified()
         # Another leader may work on it, or another volume lie on the same storage, since the decision.
-        if intent.fence != deps.fence() or shared_with(live, deps.cluster):
+        on_node = bool(deps.cluster.node_name)
+        ours = intent.asked and not intent.plan if on_node else intent.fence == deps.fence()
+        if not ours or shared_with(live, deps.cluster):
             raise deps.not_justified()
-        reference = live.spec.claim_ref
+        reference = live.spec.claim_ref if not on_node else None
         if reference is not None and reference.namespace:
             # A live list of the pods that use the claim it was released from: a cache may lack them.
             successor = await deps.live_claim(reference.key)
@@ -444,6 +479,9 @@ class RecycleOperation(VolumeOperation):
             if users:
                 deps.recorder.record(EventRecord(VOLUMES, live, "Normal", _FAILED, used_by(users)))
                 raise deps.not_justified()
+        if deps.cluster.drivers.on_nodes(driver.name):
+            progress.succeeded(Unused())
+            return
         context = deps.context(driver, state=intent.state)
         request = RecycleRequest(context=context, volume=volume_identity(live, deps.cluster.cluster_id))
         progress.recycling = True

@@ -21,8 +21,7 @@ from volplane.kube.objects import Pod, Volume
 from volplane.state.cluster_state import SCRUB_VOLUME
 from volplane.state.matching import capacity_of
 from volplane.state.naming import volume_source
-from volplane.state.progress import ScrubPlan
-from volplane.state.records import RecycleIntent, Sealer
+from volplane.state.records import RecycleIntent, ScrubPlan, Sealer
 
 _APPENDED: Final = ("volumes", "volumeMounts")
 """Lists of a template that are appended to ours; everything else replaces ours."""

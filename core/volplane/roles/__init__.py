@@ -84,7 +84,7 @@ def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         queue="volumes",
         cache=cluster.volumes,
         decide=decided.decide_volume,
-        watches=reclaim.watches(role, deps) if role.runs("reclaimer") else (),
+        watches=reclaim.watches(deps) if role.runs("reclaimer") and not role.node_name else (),
         operations={**reclaim.operations(role, deps), **on_node},
         resync=cluster.volumes.keys,
         of_driver=lambda name: tuple(

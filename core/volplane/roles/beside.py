@@ -119,7 +119,12 @@ class Beside:
         maker = (volume.annotation(names.PROVISIONED_BY) if volume is not None else None) or ""
         if volume is None or not maker or volume.annotation(names.MIGRATED_TO) or is_in_tree(maker):
             return Settled()
-        return Settled() if cluster.drivers.on_nodes(maker) else self._made_by(maker, volume, reads)
+        if not cluster.drivers.on_nodes(maker):
+            return self._made_by(maker, volume, reads)
+        # Only a scrub needs this process, which alone sees pods.
+        if recycle_intent_of(volume) is None and (volume.terminating or not recycles(volume)):
+            return Settled()
+        return require_claim_gone(volume, self._reclaim(volume, reads), cluster, reads)
 
     def _made_by(self, maker: str, volume: Volume, reads: LiveReads) -> Action:
         """Return the action for a volume that a driver of this name made."""

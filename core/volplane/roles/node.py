@@ -14,18 +14,19 @@ from volplane.controller.controller import Role
 from volplane.intents.ownership import claim_elsewhere, metadata_without_node, node_metadata, volume_elsewhere
 from volplane.intents.record import can_never_be_bound, has_newer_intent, settle, settled_metadata
 from volplane.kube import names
-from volplane.kube.kinds import CAPACITIES, CLAIMS, NODES, PODS, VOLUMES
+from volplane.kube.kinds import CAPACITIES, CLAIMS, NODES, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.placement.race import RaceTimes, decide_race
 from volplane.placement.recognise import decide_recognition
 from volplane.provision import decide as provision
+from volplane.reclaim.recycle import answer_scrub, recycles
 from volplane.roles.beside import Beside
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import refers_to
 from volplane.state.naming import node_hash, volume_name_of
-from volplane.state.records import ClaimIntent
+from volplane.state.records import ClaimIntent, recycle_intent_of
 
-_LABELLED: Final = (CLAIMS.plural, VOLUMES.plural, PODS.plural, CAPACITIES.plural)
+_LABELLED: Final = (CLAIMS.plural, VOLUMES.plural, CAPACITIES.plural)
 _RACED_FOR: Final = (CLAIMS.plural, VOLUMES.plural)
 """One that races for claims has to see them all, and has nobody who labels volumes."""
 
@@ -96,6 +97,11 @@ class OneNode(Beside):
             metadata["annotations"] |= settled.pop("annotations")
             metadata |= settled
         return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why="ask for another node")
+
+    def _reclaim(self, volume: Volume, reads: LiveReads) -> Action:
+        if recycle_intent_of(volume) is not None or (recycles(volume) and not volume.terminating):
+            return answer_scrub(volume, self.cluster, reads, self.reclaim)
+        return super()._reclaim(volume, reads)
 
     def _made_by(self, maker: str, volume: Volume, reads: LiveReads) -> Action:
         # Its asset is on another node, or was on an earlier node of this name.

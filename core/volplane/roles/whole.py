@@ -162,15 +162,13 @@ class Whole:
             return require_claim_gone(volume, self._released(volume, reads), cluster, reads)
         return self._referenced(volume, claim, reads)
 
-    def _on_its_node(self, volume: Volume) -> Wait | None:
-        """Wait where the process of a node decides what becomes of an asset; phases are the binder's all the same."""
-        on_node = self.cluster.drivers.on_nodes(volume.annotation(names.PROVISIONED_BY) or "")
-        return Wait(reason="the process of its node reclaims it") if on_node else None
+    def _delete(self, volume: Volume) -> Action:
+        if self.cluster.drivers.on_nodes(volume.annotation(names.PROVISIONED_BY) or ""):
+            return Wait(reason="the process of its node deletes it")
+        return decide_delete(volume, self.cluster, self.reclaim)
 
     def _scrub_in_the_way(self, volume: Volume, reads: LiveReads) -> Action | None:
         """What a scrub that has begun demands, whatever else there is to say about the volume."""
-        if (there := self._on_its_node(volume)) is not None:
-            return there
         # A volume that is being deleted is offered to no claim again: nothing has to be erased.
         if volume.terminating and recycle_intent_of(volume) is not None:
             return abandon_scrub(volume, self.cluster, reads)
@@ -182,7 +180,7 @@ class Whole:
         waits = Wait(reason=f"claim {taker.key} is about to be bound to it") if taker is not None else None
         if volume.terminating and held_for_reclaim(volume):
             if volume.status.phase in ("Released", "Failed"):
-                return self._on_its_node(volume) or decide_delete(volume, self.cluster, self.reclaim)
+                return self._delete(volume)
             # From this write on no binder takes it any more.
             return waits or volume_phase_step(volume, "Released") or Settled()
         if volume.annotation(names.INTENT) is not None:
@@ -231,20 +229,18 @@ class Whole:
         # A volume that is migrated is reclaimed by the provisioner of its CSI driver.
         if volume.annotation(names.MIGRATED_TO) or not self.reclaims:
             return Settled()
-        if (there := self._on_its_node(volume)) is not None:
-            return there
         policy = volume.spec.persistent_volume_reclaim_policy
         if volume.terminating:
             # A static volume that nothing of ours holds may be gone at any moment: its asset stays with who made it.
             mine = held_for_reclaim(volume) or volume.annotation(names.PROVISIONED_BY) is not None
-            return decide_delete(volume, self.cluster, self.reclaim) if mine and policy == "Delete" else Settled()
+            return self._delete(volume) if mine and policy == "Delete" else Settled()
         if recycles(volume) or volume.annotation(names.INTENT) is not None:
             return decide_recycle(volume, self.cluster, reads, self.reclaim)
         match policy:
             case "Retain":
                 return Settled()
             case "Delete":
-                return decide_delete(volume, self.cluster, self.reclaim)
+                return self._delete(volume)
             case _:
                 message = "Volume has unrecognized PersistentVolumeReclaimPolicy"
                 events = (warning(VOLUMES, volume, "VolumeUnknownReclaimPolicy", message),)

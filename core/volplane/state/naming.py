@@ -91,6 +91,11 @@ def volume_name_of(claim: Claim) -> str:
     return f"pvc-{claim.uid}"
 
 
+def nodes_namespace(namespace: str) -> str:
+    """Return the namespace of the processes of nodes, with their Leases and their sealing key. namespace: ours."""
+    return f"{namespace}-nodes"
+
+
 def node_hash(name: str) -> str:
     """Return the label value for the node of this name, which may be longer than a label value."""
     return hashlib.sha256(name.encode()).hexdigest()[:16]

@@ -16,7 +16,7 @@ import msgspec
 
 from volplane.assets import Asset
 from volplane.errors import AlreadyDeleted, BackendError, OutcomeUnknown
-from volplane.state.records import ClaimIntent
+from volplane.state.records import ClaimIntent, ScrubPlan
 
 
 class Resume(NamedTuple):
@@ -147,13 +147,8 @@ class Deleted(msgspec.Struct, frozen=True):
     """The asset is gone."""
 
 
-class ScrubPlan(msgspec.Struct, frozen=True):
-    """The backend wants a scrubber pod."""
-
-    volume: Mapping[str, Any] | None
-    """The pod volume to mount instead of the usual one."""
-    sub_path: str = ""
-    """The part of it to erase."""
+class Unused(msgspec.Struct, frozen=True):
+    """Nobody uses the volume: the process of its node may be asked to erase it."""
 
 
 class Erasing(LongCall, frozen=True):
@@ -164,10 +159,13 @@ class BackendErased(msgspec.Struct, frozen=True):
     """The backend erased the contents itself."""
 
 
+VolumeStep = Deleting | Deleted | Unused | ScrubPlan | Erasing | BackendErased
+
+
 class VolumeProgress(msgspec.Struct):
     """The record of one volume."""
 
-    step: Deleting | Deleted | ScrubPlan | Erasing | BackendErased | None = None
+    step: VolumeStep | None = None
     """How far its deletion or scrub is."""
     recycling: bool = False
     """A call of `recycle` was started, and is not known to have ended."""
@@ -179,7 +177,7 @@ class VolumeProgress(msgspec.Struct):
     missing_on: str = ""
     """Uid of the Node, created again since, on whose storage the asset is not."""
 
-    def succeeded(self, step: Deleting | Deleted | ScrubPlan | Erasing | BackendErased) -> None:
+    def succeeded(self, step: VolumeStep) -> None:
         """Note the answer of `delete` or `recycle`."""
         self.step, self.recycling, self.unreported_failure = step, False, ""
 

@@ -14,7 +14,7 @@ import functools
 import hmac
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -74,9 +74,15 @@ class _Sealed(msgspec.Struct, frozen=True, omit_defaults=True):
 class Sealer:
     """Seals and opens the intents of claims with one key of at least 16 bytes."""
 
-    def __init__(self, key: bytes, installation: str = "") -> None:
-        """installation: the namespace that holds the key; "" = there are no other installations."""
+    def __init__(
+        self, key: bytes, installation: str = "", nodes: Sealer | None = None, on_nodes: Collection[str] = ()
+    ) -> None:
+        """installation: the namespace that holds the key; "" = there are no other installations. nodes: has the key of
+        the processes of nodes, which is believed about the drivers `on_nodes` alone.
+        """
         self.installation = installation
+        self._nodes = nodes
+        self._on_nodes = frozenset(on_nodes)
         if len(key) < 16:
             raise ValueError(f"a sealing key has at least 16 bytes, this one {len(key)}")
         self._keyed = hmac.new(key, digestmod="sha256")
@@ -95,6 +101,8 @@ class Sealer:
 
     def seal(self, claim_uid: str, intent: ClaimIntent) -> str:
         """Return the annotation value."""
+        if self._nodes is not None and intent.driver in self._on_nodes:
+            return self._nodes.seal(claim_uid, intent)
         content = msgspec.json.encode(intent, order="sorted")
         sealed = _Sealed(msgspec.Raw(content), self.sign(claim_uid, content), self.installation)
         return msgspec.json.encode(sealed).decode()
@@ -116,7 +124,15 @@ class Sealer:
         """Return the intent; None if this cluster's volplane did not write it for this very claim."""
         return self._opened(claim_uid, text) if text else None
 
+    def sealed_formerly(self, claim_uid: str, text: str | None) -> bool:
+        """Return whether it is about a driver on nodes, whose processes cannot open it: they once had our own key."""
+        if self._nodes is None or (intent := self.open(claim_uid, text)) is None:
+            return False
+        return intent.driver in self._on_nodes and self._nodes.open(claim_uid, text) is None
+
     def _open(self, claim_uid: str, text: str) -> ClaimIntent | None:
+        if self._nodes is not None and (theirs := self._nodes.open(claim_uid, text)) is not None:
+            return theirs if theirs.driver in self._on_nodes else None
         try:
             sealed = msgspec.json.decode(text, type=_Sealed)
             content = bytes(sealed.intent)
@@ -147,6 +163,15 @@ def named_in_record(text: str | None) -> NamedInRecord:
         return NamedInRecord()
 
 
+class ScrubPlan(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The backend wants a scrubber pod."""
+
+    volume: Mapping[str, Any] | None
+    """The pod volume to mount instead of the usual one."""
+    sub_path: str = ""
+    """The part of it to erase."""
+
+
 class RecycleIntent(Intent, frozen=True):
     """How far the scrub of a released volume is."""
 
@@ -175,6 +200,10 @@ class RecycleIntent(Intent, frozen=True):
     """Unix time before which the next attempt does not start."""
     state: dict[str, Any] | None = None
     """What the last `InProgress` of `recycle` returned in this attempt; None = there was none."""
+    asked: bool = False
+    """Nobody uses the volume: the process of its node is to call `recycle`. Of drivers that those processes serve."""
+    plan: ScrubPlan | None = None
+    """What that answered: a pod is to erase this."""
     installation: str = ""
     """Namespace of the volplane that works on it, where its pods are; "" = unknown."""
 

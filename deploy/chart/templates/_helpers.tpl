@@ -48,11 +48,20 @@
 {{- range .Values.config.drivers }}{{ if or .distributed .storageCapacity }}yes{{ end }}{{ end -}}
 {{- end }}
 
-{{- /* Namespace -> names of the Secrets that options refer to as secret:NAMESPACE/NAME/KEY, as JSON. */}}
+{{- /* The namespace of the processes of nodes. */}}
+{{- define "volplane.nodes" -}}
+{{- .Release.Namespace }}-nodes
+{{- end }}
+
+{{- /* Namespace -> names of the Secrets that options refer to as secret:NAMESPACE/NAME/KEY, as JSON: (root, account). That
+of the nodes reads those of distributed drivers, and of extensions, which every process has. */}}
 {{- define "volplane.secrets" -}}
-{{- $found := dict }}
-{{- range concat (.Values.config.drivers | default list) (.Values.config.extensions | default list) }}
-{{- range .options }}
+{{- $root := index . 0 }}{{ $all := eq (index . 1) "volplane" }}
+{{- $found := dict }}{{ $options := list }}
+{{- range $root.Values.config.drivers }}{{ if or .distributed $all }}{{ $options = append $options .options }}{{ end }}{{ end }}
+{{- range $root.Values.config.extensions }}{{ $options = append $options .options }}{{ end }}
+{{- range $options }}
+{{- range . }}
 {{- $given := "" }}{{ if kindIs "string" . }}{{ $given = trim . }}{{ end }}
 {{- if regexMatch "^secret:[a-z0-9][-a-z0-9]*/[a-z0-9][-.a-z0-9]*/[-._A-Za-z0-9]+$" $given }}
 {{- $parts := splitList "/" (trimPrefix "secret:" $given) }}
@@ -76,9 +85,9 @@
 {{- end }}
 {{- end }}
 
-{{- /* The rule for Secrets of the namespace of the release that options refer to. */}}
-{{- define "volplane.ownSecrets" -}}
-{{- with get (include "volplane.secrets" . | fromJson) .Release.Namespace }}
+{{- /* The rule for Secrets of a namespace that options refer to: (root, account, namespace). */}}
+{{- define "volplane.namedSecrets" -}}
+{{- with get (include "volplane.secrets" . | fromJson) (index . 2) }}
 - {apiGroups: [""], resources: [secrets], verbs: [get], resourceNames: {{ toJson . }}}
 {{- end }}
 {{- end }}
@@ -97,14 +106,18 @@ metadata:
   labels: {app.kubernetes.io/name: {{ $name }}}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: {{ $kind }}, name: {{ $name }}}
 subjects:
-  - {kind: ServiceAccount, name: {{ $name }}, namespace: {{ $root.Release.Namespace | quote }}}
+  - kind: ServiceAccount
+    name: {{ $name }}
+    namespace: {{ if eq $name "volplane" }}{{ $root.Release.Namespace | quote }}{{ else }}{{ include "volplane.nodes" $root | quote }}{{ end }}
 {{- end }}
 
 {{- /* Let an account read the Secrets of other namespaces that options refer to: (root, name of the account). */}}
 {{- define "volplane.readSecrets" }}
 {{- $root := index . 0 }}{{ $name := index . 1 }}
-{{- range $namespace, $secrets := include "volplane.secrets" $root | fromJson }}
-{{- if ne $namespace $root.Release.Namespace }}
+{{- $own := list $root.Release.Namespace }}
+{{- if include "volplane.distributed" $root }}{{ $own = append $own (include "volplane.nodes" $root) }}{{ end }}
+{{- range $namespace, $secrets := include "volplane.secrets" . | fromJson }}
+{{- if not (has $namespace $own) }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role

@@ -22,7 +22,10 @@ from volplane import (
     AccessMode,
     DescribeRequest,
     DriverInfo,
+    Erased,
+    PodScrub,
     ProvisionRequest,
+    RecycleRequest,
     ResourceExhausted,
     Unavailable,
     VolumeMode,
@@ -33,7 +36,7 @@ from volplane.controller.controller import Role
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver, LoadedDrivers
 from volplane.drivers.loading import build_driver
-from volplane.intents.bootstrap import Bootstrap
+from volplane.intents.bootstrap import Bootstrap, ensure_sealer
 from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
@@ -42,6 +45,8 @@ from volplane.process.assembly import Dependencies
 from volplane.process.control_plane import ControlPlane
 from volplane.process.duties import ALL_CONTROLLERS, NODE_CONTROLLERS
 from volplane.requests import HookRequest
+from volplane.state.naming import nodes_namespace
+from volplane.state.records import Sealer
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock
@@ -68,6 +73,8 @@ class NodeDisk(MemoryBackend):
     default_driver_name: ClassVar[str] = NODE_DRIVER
     identity: int = 0
     """Of the disk; part of the handles."""
+    pod_volume: Mapping[str, Any] | None = None
+    """What a scrubber pod is to mount; None = the driver erases volumes itself."""
 
     @hookimpl
     def describe(self, request: DescribeRequest) -> DriverInfo:
@@ -79,6 +86,13 @@ class NodeDisk(MemoryBackend):
             access_modes=modes,
             volume_modes=frozenset({VolumeMode.FILESYSTEM}),
         )
+
+    @hookimpl
+    def recycle(self, request: RecycleRequest) -> Erased | PodScrub:
+        """Forget the contents, or ask for a pod."""
+        if self.pod_volume is None:
+            return super().recycle(request)
+        return PodScrub(volume=self.pod_volume, sub_path=request.volume.handle)
 
     def handle_of(self, name: str) -> str:
         """Return the disk's identity, as the root of a file system has one."""
@@ -106,13 +120,15 @@ class DistributedCluster:
         *,
         capacity: int = 100 << 30,
         publish: bool = True,
+        pod_volume: Mapping[str, Any] | None = None,
         transport: Callable[[str, Transport], Transport] = lambda _name, transport: transport,
         controllers: frozenset[str] = frozenset(ALL_CONTROLLERS),
         seed: int = 0,
         **settings: Any,
     ) -> None:
-        """publish: whether the nodes publish how much room they have. transport: what to put around the transport of
-        the process of this name. controllers: of the central process. settings: of `Role`, for every process.
+        """publish: whether the nodes publish how much room they have. pod_volume: see `NodeDisk`. transport: what to
+        put around the transport of the process of this name. controllers: of the central process. settings: of `Role`,
+        for every process.
         """
         self.disks: dict[str, MemoryStorage] = {}
         """What is on the disk of each node. It stays when the node goes."""
@@ -125,6 +141,7 @@ class DistributedCluster:
         self._first = tuple(nodes)
         self._capacity = capacity
         self._publish = publish
+        self._pod_volume = pod_volume
         self._transport = transport
         self._controllers = controllers
         self._random = Random(seed)  # noqa: S311 - names and jitter, no secrets
@@ -133,6 +150,8 @@ class DistributedCluster:
         self._served: list[MemoryStorage] = []
         self.old_disks: list[MemoryStorage] = []
         """Disks that were taken out of their node."""
+        self.sealers: dict[str, Sealer]
+        """With the key of each process that has one of its own, and, under "", with that of the others."""
         self.server: ApiServer
         self.api: Api
 
@@ -140,7 +159,8 @@ class DistributedCluster:
         self.server = ApiServer(now=clock.now, random=self._random)
         self.api = Api(self.server)
         client = Client(InProcessTransport(self.server))
-        self._cluster_id, self._sealer = await Bootstrap(client, namespace=NAMESPACE).run()
+        self._cluster_id, central = await Bootstrap(client, namespace=NAMESPACE).run((NODE_DRIVER,))
+        self.sealers = {CENTRAL: central, "": await ensure_sealer(client, nodes_namespace(NAMESPACE))}
         for name in self._first:
             self.create_node(name)
         for name in (CENTRAL, *self._first):
@@ -248,7 +268,7 @@ class DistributedCluster:
             loaded=self._loaded(node),
             executor=InlineExecutor(),
             recorder=recorder,
-            sealer=self._sealer,
+            sealer=self.sealers.get(name, self.sealers[""]),
             now=self.clocks.setdefault(name, clock.LoopClock()).now,
             random=self._random,
             call_hook=partial(self._call_hook, node),
@@ -260,7 +280,7 @@ class DistributedCluster:
 
     def _loaded(self, node: str) -> LoadedDrivers:
         disk = NodeDisk(storage=self.disks[node] if node else MemoryStorage())
-        disk.identity = self._identity(disk.storage)
+        disk.identity, disk.pod_volume = self._identity(disk.storage), self._pod_volume
         plugin = Plugin(kind="backend", name="disks", factory=lambda _options: disk)
         driver = build_driver(NODE_DRIVER, plugin, {})
         publishing = frozenset({NODE_DRIVER}) if self._publish else frozenset[str]()

@@ -40,6 +40,7 @@ from volplane import (
     OwnsRequest,
     Parameter,
     ParameterSchema,
+    PodScrub,
     ProbeRequest,
     ProvisionRequest,
     RecycleRequest,
@@ -227,7 +228,7 @@ class MemoryBackend(BackendSpec):
         )
 
     @hookimpl
-    def recycle(self, request: RecycleRequest) -> Erased:
+    def recycle(self, request: RecycleRequest) -> Erased | PodScrub:
         """Forget the contents."""
         with self.storage.lock:
             self._there(request.volume).contents.clear()

@@ -12,14 +12,13 @@ import pytest
 import yaml
 
 from api_fields import unknown_fields, unknown_fields_of_object
-from volplane.cli.installation import cluster_rules, namespace_rules
+from volplane.cli.installation import Installation, cluster_rules, documents, namespace_rules
 from volplane.cli.main import main
 from volplane.controller.config import ScrubberSettings, parse_configuration
 from volplane.kube.objects import Volume
 from volplane.process.duties import ALL_CONTROLLERS
 from volplane.reclaim.scrub_pod import pod_body
-from volplane.state.progress import ScrubPlan
-from volplane.state.records import INTENT_VERSION, RecycleIntent, Sealer
+from volplane.state.records import INTENT_VERSION, RecycleIntent, ScrubPlan, Sealer
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -165,9 +164,123 @@ def test_a_distributed_driver_brings_a_process_for_every_node_with_an_account_of
         for rule in each["rules"]
         for resource in rule["resources"]
     }
+    assert daemons["metadata"]["namespace"] == "volplane-system-nodes"
     assert ("volplane-node", "volumeattachments") not in verbs
     assert verbs["volplane-node", "nodes"] == {"get", "list", "watch"}
     assert "delete" not in verbs["volplane-node", "persistentvolumeclaims"]
+
+
+TWO_DRIVERS = """
+drivers:
+- {name: local.example.com, backend: hostpath, distributed: true, options: {root: /srv/volumes}}
+- name: ebs.example.com
+  backend: aws_ebs
+  options: {access_key_id: "secret:cloud/aws/id", secret_access_key: "secret:volplane-system/aws/key"}
+"""
+
+
+def name_and_place(item: dict[str, Any]) -> tuple[str, str]:
+    return item["metadata"]["name"], item["metadata"].get("namespace", "")
+
+
+def rules_of(objects: list[Any], account: str) -> list[tuple[str, dict[str, Any]]]:
+    """The rules of a service account, with the namespace where each holds, "" = everywhere."""
+    found = []
+    for binding in (each for each in objects if each["kind"] in ("RoleBinding", "ClusterRoleBinding")):
+        (subject,) = binding["subjects"]
+        if f"{subject['namespace']}/{subject['name']}" == account:
+            place = binding["metadata"].get("namespace", "")
+            named = (binding["roleRef"]["kind"], binding["roleRef"]["name"], place)
+            (role,) = (each for each in objects if named == (each["kind"], *name_and_place(each)))
+            found += [(place, rule) for rule in role["rules"]]
+    return found
+
+
+@pytest.fixture
+def two_drivers() -> list[Any]:
+    """What is printed where one driver is on the nodes, and another one has Secrets."""
+    wanted = Installation(
+        namespace="volplane-system",
+        option="all",
+        controllers=ALL_CONTROLLERS,
+        image="i",
+        configuration=TWO_DRIVERS,
+        mounts=["/srv/volumes"],
+        as_root=True,
+    )
+    return list(documents(wanted))
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource", "namespace", "name"),
+    [
+        ("get", "secrets", "cloud", "aws"),
+        ("get", "secrets", "volplane-system", "aws"),
+        ("get", "secrets", "volplane-system", "volplane-seal"),
+        ("create", "secrets", "volplane-system", ""),
+        ("list", "pods", "default", ""),
+        ("create", "pods", "volplane-system", ""),
+        ("create", "pods", "volplane-system-nodes", ""),
+        ("patch", "pods", "volplane-system", ""),
+        ("patch", "leases", "volplane-system", "volplane"),
+        ("create", "leases", "volplane-system", "volplane"),
+        ("create", "volumeattachments", "", ""),
+        ("get", "configmaps", "volplane-system", "volplane"),
+    ],
+)
+def test_the_account_of_the_nodes_cannot_take_what_is_the_central_processs(
+    two_drivers: list[Any], verb: str, resource: str, namespace: str, name: str
+) -> None:
+    """Whoever is root on one node has it."""
+    granted = [
+        rule
+        for place, rule in rules_of(two_drivers, "volplane-system-nodes/volplane-node")
+        if place in ("", namespace) and resource in rule["resources"] and verb in rule["verbs"]
+    ]
+    assert [rule for rule in granted if name in rule.get("resourceNames", [name])] == []
+
+
+def test_the_processes_of_nodes_have_a_namespace_with_an_account_and_the_drivers_of_nodes_alone(
+    two_drivers: list[Any],
+) -> None:
+    nodes = {each["kind"]: each for each in two_drivers if each["metadata"].get("namespace") == "volplane-system-nodes"}
+    assert {"ServiceAccount", "DaemonSet", "ConfigMap", "NetworkPolicy", "ResourceQuota"} <= set(nodes)
+    accounts = [each["metadata"] for each in two_drivers if each["kind"] == "ServiceAccount"]
+    assert {(each["namespace"], each["name"]) for each in accounts} == {
+        ("volplane-system", "volplane"),
+        ("volplane-system-nodes", "volplane-node"),
+    }
+    (mounted,) = (
+        each["configMap"] for each in nodes["DaemonSet"]["spec"]["template"]["spec"]["volumes"] if "configMap" in each
+    )
+    assert mounted == {"name": nodes["ConfigMap"]["metadata"]["name"]}
+    said = parse_configuration(nodes["ConfigMap"]["data"]["volplane.yaml"], "the file")
+    assert [driver.name for driver in said.drivers or ()] == ["local.example.com"]
+    levels = {
+        each["metadata"]["name"]: each["metadata"]["labels"] for each in two_drivers if each["kind"] == "Namespace"
+    }
+    assert set(levels) == {"volplane-system", "volplane-system-nodes"}
+    assert readable_secrets(two_drivers, "volplane-node") == {"volplane-system-nodes": {"volplane-seal"}}
+
+
+def test_the_nodes_read_secrets_of_their_own_drivers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    options = {"root": "/srv", "create_root": "secret:team-a/disks/key"}
+    text = yaml.safe_dump({"drivers": [{"name": "d", "backend": "b", "distributed": True, "options": options}]})
+    wanted = Installation(
+        namespace="ours", option="all", controllers=ALL_CONTROLLERS, image="i", configuration=text.replace("'", "")
+    )
+    found = readable_secrets(list(documents(wanted)), "volplane-node")
+    assert found == {"ours-nodes": {"volplane-seal"}, "team-a": {"disks"}}
+
+
+def readable_secrets(objects: list[Any], account: str) -> dict[str, set[str]]:
+    """By namespace, the names of those that the account may get."""
+    found: dict[str, set[str]] = {}
+    for role in (each for each in objects if each["kind"] == "Role" and each["metadata"]["name"] == account):
+        for rule in role["rules"]:
+            if rule["resources"] == ["secrets"] and "get" in rule["verbs"]:
+                found.setdefault(role["metadata"]["namespace"], set()).update(rule["resourceNames"])
+    return found
 
 
 def test_of_secrets_only_those_are_readable_that_options_name(
@@ -186,22 +299,16 @@ def test_of_secrets_only_those_are_readable_that_options_name(
         """)
     assert main(["manifests", "--config", str(given)]) == 0
     objects = list(yaml.safe_load_all(capsys.readouterr().out))
-    readable = {
-        each["metadata"]["namespace"]: rule["resourceNames"]
-        for each in objects
-        if each["kind"] == "Role"
-        for rule in each["rules"]
-        if rule["resources"] == ["secrets"] and rule["verbs"] == ["get"]
-    }
-    assert readable == {
-        "volplane-system": ["filer", "volplane-seal"],
-        "team-b": ["cloud", "more"],
-        "team-c": ["audit"],
+    assert readable_secrets(objects, "volplane") == {
+        "volplane-system": {"filer", "volplane-seal"},
+        "team-b": {"cloud", "more"},
+        "team-c": {"audit"},
     }
     for binding in (each for each in objects if each["kind"] == "RoleBinding"):
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "volplane", "namespace": "volplane-system"}]
         assert binding["roleRef"]["kind"] == "Role"
-    assert {each["metadata"]["namespace"] for each in objects if each["kind"] == "RoleBinding"} == set(readable)
+    places = {each["metadata"]["namespace"] for each in objects if each["kind"] == "RoleBinding"}
+    assert places == {"volplane-system", "team-b", "team-c"}
 
 
 def test_a_single_replica_may_be_evicted_and_of_several_one_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,7 +346,8 @@ def test_a_quota_allows_the_pods_the_priority_that_they_ask_for(
     }
     kinds = [each["kind"] for each in objects]
     assert kinds.index("ResourceQuota") < min(kinds.index("Deployment"), kinds.index("DaemonSet"))
-    (quota,) = (each["spec"] for each in objects if each["kind"] == "ResourceQuota")
+    quota, also = (each["spec"] for each in objects if each["kind"] == "ResourceQuota")
+    assert quota == also, "of the nodes"
     (selected,) = quota["scopeSelector"]["matchExpressions"]
     assert (selected["scopeName"], selected["operator"]) == ("PriorityClass", "In")
     assert asked == set(selected["values"]) == {"system-cluster-critical", "system-node-critical"}
@@ -354,8 +462,10 @@ def test_directories_are_mounted_where_a_backend_works_in_them(
     assert paths == {"/srv/a": "/srv/a", "/srv/b": "/srv/b"}
     assert not any("hostPath" in volume for other in found.values() for volume in other["volumes"])
     assert (pod["securityContext"]["runAsUser"], pod["securityContext"]["runAsNonRoot"]) == (65532, True)
-    namespace = objects[0]["metadata"]["labels"]
-    assert namespace == {"pod-security.kubernetes.io/enforce": "privileged"}, "the others admit no hostPath"
+    levels = {each["metadata"]["name"]: each["metadata"]["labels"] for each in objects if each["kind"] == "Namespace"}
+    level = levels.pop("volplane-system-nodes" if distributed else "volplane-system")
+    assert [*levels.values()] == [{"pod-security.kubernetes.io/enforce": "restricted"}] * distributed
+    assert level == {"pod-security.kubernetes.io/enforce": "privileged"}, "the others admit no hostPath"
 
 
 def test_what_mounts_directories_is_root_on_demand_and_nothing_else_is(

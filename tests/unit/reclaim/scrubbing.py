@@ -15,8 +15,15 @@ from volplane.kube.objects import Pod, Volume, WholePod
 from volplane.reclaim.scrub_pod import SCRUB_GATE, pod_body, pod_name
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import asset_key
-from volplane.state.progress import ScrubPlan
-from volplane.state.records import INTENT_VERSION, RecycleIntent, Sealer, read_intent, recycle_intent_of, write_intent
+from volplane.state.records import (
+    INTENT_VERSION,
+    RecycleIntent,
+    ScrubPlan,
+    Sealer,
+    read_intent,
+    recycle_intent_of,
+    write_intent,
+)
 
 INTENT = "volplane.dev/intent"
 GONE = claim("gone")

@@ -32,8 +32,8 @@ from volplane.kube.kinds import LEASES, PODS, VOLUMES, WHOLE_PODS
 from volplane.kube.objects import Lease, Pod, Volume
 from volplane.reclaim.scrub_pod import SCRUB_GATE, Unmountable, pod_body, pod_name, scrub_deadline
 from volplane.state.cluster_state import ClusterState
-from volplane.state.progress import Erasing, ScrubPlan
-from volplane.state.records import INTENT_VERSION, RecycleIntent, Sealer
+from volplane.state.progress import Erasing
+from volplane.state.records import INTENT_VERSION, RecycleIntent, ScrubPlan, Sealer
 
 BODY = body_of(dirty())["spec"]
 DEMANDED = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -36,8 +36,8 @@ from volplane.kube.kinds import CLAIMS, PODS, VOLUMES, WHOLE_PODS
 from volplane.kube.objects import Pod, Volume, WholePod
 from volplane.reclaim.scrub_pod import LONGEST_FAILURE, SCRUB_GATE
 from volplane.state.cluster_state import ClusterState
-from volplane.state.progress import BackendErased, Erasing, ScrubPlan
-from volplane.state.records import INTENT_VERSION, RecycleIntent
+from volplane.state.progress import BackendErased, Erasing
+from volplane.state.records import INTENT_VERSION, RecycleIntent, ScrubPlan
 
 CSI = {"hostPath": None, "csi": {"driver": "d", "volumeHandle": "h"}}
 PROVES_ABSENCE = read(PODS, SCRUB_CLAIM)

@@ -25,8 +25,7 @@ from volplane.reclaim.scrub_pod import (
     sealed_spec,
     source_digest,
 )
-from volplane.state.progress import ScrubPlan
-from volplane.state.records import INTENT_VERSION, RecycleIntent, Sealer
+from volplane.state.records import INTENT_VERSION, RecycleIntent, ScrubPlan, Sealer
 
 OURS = "volplane-system"
 SEALER = Sealer(b"k" * 32)
