@@ -34,6 +34,7 @@ from volplane.kube.client import Client
 from volplane.kube.events import EVENTS
 from volplane.kube.kinds import Kind
 from volplane.secret import HIDDEN, SECRET_NAME, redacted
+from volplane.state.naming import nodes_namespace
 
 KINDS: Final = (
     *(kinds.VOLUMES, kinds.CLAIMS, kinds.STORAGE_CLASSES, kinds.VOLUME_ATTRIBUTES_CLASSES),
@@ -152,26 +153,29 @@ async def _collect(bundle: Bundle, kubeconfig: Path | None, namespace: str, addr
 async def _read_cluster(bundle: Bundle, client: Client, namespace: str) -> None:
     bundle.add_json("cluster/version.json", json.loads(await client.raw("/version")))
     wanted: list[tuple[Kind[Any], str]] = [(kind, "") for kind in KINDS]
-    wanted += [(kinds.PODS, namespace), (kinds.LEASES, namespace), (EVENTS, "")]
-    pods: Sequence[Any] = ()
+    nodes = nodes_namespace(namespace)
+    wanted += [(kind, place) for place in (namespace, nodes) for kind in (kinds.PODS, kinds.LEASES)]
+    wanted.append((EVENTS, ""))
+    pods: list[Any] = []
     for kind, place in wanted:
         items = await _items(bundle, client, kind, place)
         if items is None:
             continue
         if kind is kinds.PODS:
-            pods = items
+            pods += items
         if kind is EVENTS:
             items = [
                 each
                 for each in items
                 if each.get("involvedObject", {}).get("kind") in OF_STORAGE
-                or each["metadata"].get("namespace") == namespace
+                or each["metadata"].get("namespace") in (namespace, nodes)
             ]
-        bundle.add_json(f"cluster/{kind.plural}.json", without_secrets(items))
+        where = "-of-nodes" if place == nodes else ""
+        bundle.add_json(f"cluster/{kind.plural}{where}.json", without_secrets(items))
     for pod in pods:
-        name = pod["metadata"]["name"]
+        name, place = pod["metadata"]["name"], pod["metadata"]["namespace"]
         try:
-            log = await client.raw(f"/api/v1/namespaces/{namespace}/pods/{name}/log", {"tailLines": str(LOG_LINES)})
+            log = await client.raw(f"/api/v1/namespaces/{place}/pods/{name}/log", {"tailLines": str(LOG_LINES)})
         except ApiError as error:
             bundle.errors.append(f"log of pod {name}: {error}")
             continue

@@ -42,6 +42,7 @@ def test_a_bundle_has_the_objects_and_says_what_it_has_not(
     [driver] = json.loads(files["configuration.json"])["drivers"]
     assert driver["options"] == {"password": "***", "login": "env:LOGIN"}
     assert "volplane" in json.loads(files["about.json"])["installed"]
+    assert json.loads(files["cluster/leases.json"]) == json.loads(files["cluster/leases-of-nodes.json"]) == []
     assert json.loads(files["cluster/version.json"])["major"] == "1"
     assert f"controller: none answers at {nobody}" in files["errors.txt"]
     assert "none answers" in capsys.readouterr().out
