@@ -121,25 +121,29 @@ def site(directory: Path, commit: str) -> Path:
 class Cluster:
     """The API server, and processes of two versions."""
 
-    def __init__(self, directory: Path, kubeconfig: Path, sites: dict[str, Path]) -> None:
+    def __init__(
+        self, directory: Path, kubeconfig: Path, sites: dict[str, Path], backend: str = BACKEND, **driver: Any
+    ) -> None:
+        """backend: its source. driver: more keys of it in the configuration file."""
         self.kubeconfig = kubeconfig
         self._directory = directory
         self._paths = sites
         self.root = directory / "storage"
         (self.root / "assets").mkdir(parents=True)
         self.config = directory / "volplane.yaml"
-        options = json.dumps({"drivers": [{"name": DRIVER, "backend": "slow", "options": {"root": str(self.root)}}]})
-        self.config.write_text(options)
+        options = {"root": str(self.root)}
+        drivers = [{"name": DRIVER, "backend": "slow", "options": options, **driver}]
+        self.config.write_text(json.dumps({"drivers": drivers}))
         plugin = directory / "plugin"
         (plugin / "slow-1.dist-info").mkdir(parents=True)
-        (plugin / "slow_backend.py").write_text(BACKEND)
+        (plugin / "slow_backend.py").write_text(backend)
         (plugin / "slow-1.dist-info" / "METADATA").write_text("Name: slow\nVersion: 1\n")
         (plugin / "slow-1.dist-info" / "entry_points.txt").write_text("[volplane.backends]\nslow = slow_backend:Slow\n")
         self._plugin = plugin
         self.commands: list[Command] = []
 
-    def start(self, version: str) -> Command:
-        """A process of "former" or of "this"; it waits until another one ends."""
+    def start(self, version: str, *options: str) -> Command:
+        """A process of "former" or of "this"; it waits until another one ends. options: instead of all controllers."""
         paths = [str(self._plugin), *([str(self._paths[version])] if version in self._paths else [])]
         environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(reversed(paths))}
         where = "import volplane, sys; sys.stdout.write(volplane.__file__)"
@@ -150,7 +154,8 @@ class Cluster:
             self._directory / f"run-{len(self.commands)}-{version}.log",
             "run",
             *("--kubeconfig", str(self.kubeconfig), "--config", str(self.config)),
-            *("--controllers", "all", "--http", "127.0.0.1:0"),
+            *(options or ("--controllers", "all")),
+            *("--http", "127.0.0.1:0"),
             environment=environment,
         )
         self.commands.append(command)
