@@ -92,8 +92,8 @@ def manifests(
     an effective limit allows the pods their priority class in clusters that keep those of the system to kube-system.
     """
     chosen = parse_controllers(controllers)
-    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", namespace):
-        text = f'--namespace is "{namespace}"; it must be a DNS label (RFC 1123), such as volplane-system'
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,55}[a-z0-9])?", namespace):
+        text = f'--namespace is "{namespace}"; it must be a DNS label of at most 57 letters, such as volplane-system'
         raise ConfigurationError(text)
     if not 1 <= replicas <= MOST_REPLICAS:
         text = f"--replicas is {replicas}; it must be 1 to {MOST_REPLICAS}: one works, the others wait to take over"

@@ -12,6 +12,7 @@ Each process has its own client, caches and executor; only the API server and th
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
@@ -36,10 +37,11 @@ from volplane.controller.controller import Role
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver, LoadedDrivers
 from volplane.drivers.loading import build_driver
-from volplane.intents.bootstrap import Bootstrap, ensure_sealer
+from volplane.intents.bootstrap import SEAL_SECRET, Bootstrap
 from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
+from volplane.kube.kinds import SECRETS
 from volplane.kube.transport import Transport
 from volplane.process.assembly import Dependencies
 from volplane.process.control_plane import ControlPlane
@@ -159,8 +161,12 @@ class DistributedCluster:
         self.server = ApiServer(now=clock.now, random=self._random)
         self.api = Api(self.server)
         client = Client(InProcessTransport(self.server))
-        self._cluster_id, central = await Bootstrap(client, namespace=NAMESPACE).run((NODE_DRIVER,))
-        self.sealers = {CENTRAL: central, "": await ensure_sealer(client, nodes_namespace(NAMESPACE))}
+        self._cluster_id, _ = await Bootstrap(client, namespace=NAMESPACE).run()
+        secret = await client.get(SECRETS, f"{NAMESPACE}/{SEAL_SECRET}")
+        # No object of the server: a schedule of the simulation would change with the uids of what is made first.
+        nodes = Sealer(b"the key of the processes of nodes", nodes_namespace(NAMESPACE))
+        key = base64.b64decode((secret.data or {})["key"])
+        self.sealers = {CENTRAL: Sealer(key, NAMESPACE, nodes, (NODE_DRIVER,)), "": nodes}
         for name in self._first:
             self.create_node(name)
         for name in (CENTRAL, *self._first):

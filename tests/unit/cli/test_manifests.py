@@ -496,6 +496,7 @@ def test_what_mounts_directories_is_root_on_demand_and_nothing_else_is(
         (["--replicas", "11"], "--replicas is 11; it must be 1 to 10"),
         (["--controllers", "bider"], '"bider" is no controller'),
         (["--namespace", "No"], '--namespace is "No"; it must be a DNS label'),
+        (["--namespace", "n" * 58], "of at most 57 letters"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
