@@ -258,15 +258,13 @@ def _admission(wanted: Installation, *, distributed: bool) -> Iterator[Json]:
         # The controllers take traffic to their one port. Where they go to (API server, storage systems) depends on the
         # cluster and the backends. Scrubber pods have no traffic at all.
         ingress = [{"ports": [{"protocol": "TCP", "port": PORT}]}]
-        for name, labels in {NAME: LABELS, **({NODE_NAME: NODE_LABELS} if distributed else {})}.items():
+        pods = [(NAME, namespace, LABELS), *([(NODE_NAME, nodes, NODE_LABELS)] if distributed else [])]
+        for name, place, labels in pods:
             ours = {"podSelector": {"matchLabels": labels}, "policyTypes": ["Ingress"], "ingress": ingress}
-            yield _object("networking.k8s.io/v1", "NetworkPolicy", namespace, ours, name)
+            yield _object("networking.k8s.io/v1", "NetworkPolicy", place, ours, name)
         scrubbers = {"matchLabels": {"app.kubernetes.io/name": SCRUBBER}}
         nothing = {"podSelector": scrubbers, "policyTypes": ["Ingress", "Egress"]}
         yield _object("networking.k8s.io/v1", "NetworkPolicy", namespace, nothing, SCRUBBER)
-        if distributed:
-            theirs = {**ours, "podSelector": {"matchLabels": NODE_LABELS}}
-            yield _object("networking.k8s.io/v1", "NetworkPolicy", nodes, theirs, NODE_NAME)
     # A cluster may keep the priority classes of our pods to namespaces that have a quota for them (ResourceQuota
     # admission, `limitedResources`), as GKE does. kube-system always has one, other namespaces bring their own. The
     # number never binds.
