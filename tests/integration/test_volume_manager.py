@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -16,15 +17,16 @@ import pytest
 
 from integration.hand_attached import DRIVER, HandAttached, unique
 from integration.node_cluster import Cluster, now, state_of, why_no_sandbox
-from volplane.errors import ApiError
+from volplane.errors import ApiError, ApiUnavailable
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, CSI_DRIVERS, NODES, VOLUMES
 from volplane_embedded.apiserver.certificates import make_certificate, server_context
+from volplane.kube.transport import Request, Response
 from volplane_embedded.apiserver.http import serve
 from volplane_embedded.apiserver.kubeconfig import write_kubeconfig
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
-from volplane_embedded.kubelet import node_status, pod_workers, volume_manager
+from volplane_embedded.kubelet import kubelet, node_status, pod_workers, volume_manager
 from volplane_embedded.kubelet.populator import Desired
 from volplane_embedded.kubelet.volume_data import VolumeData, read_volume_data, write_volume_data
 from volplane_embedded.objects import PODS, Pod
@@ -214,6 +216,51 @@ async def test_a_device_of_a_disk_is_written_read_and_grows(tmp_path: Path) -> N
         assert not device.exists()
 
 
+class GrownMeanwhile(InProcessTransport):
+    """The claim `raw` is declared to have grown while the kubelet mounts it, and its first write about that is lost."""
+
+    server: ApiServer
+    lost = 0
+    declared = False
+
+    async def send(self, request: Request) -> Response:
+        claim = "/api/v1/namespaces/default/persistentvolumeclaims/data/status"
+        if request.method == "PATCH" and request.path == claim and self.declared and not self.lost:
+            self.lost += 1
+            raise ApiUnavailable("the server is busy", status=0)
+        answer = await super().send(request)
+        read = request.method == "GET" and "/volumeattachments/" in request.path and answer.status == 200
+        if read and not self.declared and json.loads(answer.body)["status"].get("attached"):
+            self.declared = True
+            status = {"status": {"allocatedResourceStatuses": {"storage": "NodeResizePending"}}}
+            headers = {"content-type": "application/merge-patch+json"}
+            self.server.handle("PATCH", claim, {}, headers, json.dumps(status).encode())
+        return answer
+
+
+async def test_a_growth_that_is_declared_while_the_volume_is_being_mounted_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubelet, "_RETRY_SECONDS", 0.05)
+    server, disks = ApiServer(now=now), tmp_path / "disks"
+    transport = GrownMeanwhile(server)
+    transport.server = server
+    site = HandAttached(Cluster(server, Client(transport), tmp_path, disks=disks), disks)
+    async with site.cluster.nodes(1):
+        await site.bound("data", "disk")
+        await site.run("user", SLEEP, "data")
+        await site.attach("disk")
+        await site.cluster.running("user")
+
+        async def grown() -> bool:
+            claim = await site.client.get(CLAIMS, "default/data")
+            return transport.declared and not claim.status.allocated_resource_statuses
+
+        await until(grown)
+    server.close()
+    assert transport.lost == 1
+
+
 async def test_a_disk_that_several_nodes_share_is_in_use_on_each(tmp_path: Path) -> None:
     async with running(tmp_path, nodes=2) as site:
         await site.bound("shared", "disk", modes=("ReadWriteMany",))
@@ -357,7 +404,7 @@ async def test_a_node_that_is_made_anew_is_told_again_what_it_uses(tmp_path: Pat
         await uses(site, "disk")
 
 
-async def test_a_node_that_is_made_anew_says_from_the_start_what_its_pods_use(
+async def test_a_node_that_is_made_anew_reports_what_its_pods_use_after_its_registration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_status, "_RENEW_SECONDS", 0.05)
@@ -371,7 +418,8 @@ async def test_a_node_that_is_made_anew_says_from_the_start_what_its_pods_use(
         async with asyncio.timeout(30), site.client.watch(NODES, version=version) as changes:
             async for change in changes:
                 if change.type == "ADDED":
-                    assert change.object.status.volumes_in_use == [unique("disk")]
+                    assert not change.object.status.volumes_in_use, "as by a kubelet that has just been started"
+                if change.type == "MODIFIED" and change.object.status.volumes_in_use == [unique("disk")]:
                     break
 
 

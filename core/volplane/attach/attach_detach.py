@@ -17,13 +17,16 @@ from volplane.attach.attacher import declared
 from volplane.attach.desired import (
     Pair,
     elsewhere,
+    has_reported,
     is_managed,
     is_ready,
     listed_volumes,
+    may_use_unreported,
     named_by_controller,
     out_of_service,
     pair_of_attachment,
     pairs_wanted,
+    same_machine,
     users_of,
     volume_of_claim,
     volumes_in_use,
@@ -105,11 +108,14 @@ def _wanted(
     if attachment.terminating:
         text = "volume attachment is being deleted"
         return _attach_failed(volume, users, text, about=f"deleted {attachment.uid}")
-    node, attached = state.cluster.nodes.get(pair.node), attachment.status.attached
-    if node is not None and _outlived(attachment, node) and not (attached and pair.volume in volumes_in_use(node)):
+    node = state.cluster.nodes.get(pair.node)
+    former = node is not None and _of_former_machine(attachment, node, pair.volume)
+    if former is None:
+        return Decision(Wait(reason=f"node {pair.node} was registered again, and has not reported yet what it uses"))
+    if former:
         # Another machine has the node's name now, and does not have the volume.
         return Decision(Delete(kind=ATTACHMENTS, target=attachment, why="it is of a former node", exact=False))
-    if not attached:
+    if not attachment.status.attached:
         return _awaited(attachment, volume, users, state.cluster)
     if node is None or not is_managed(node) or pair.volume in listed_volumes(node):
         # Pods are told where this controller writes the node's list, and before the node lists the volume.
@@ -201,10 +207,12 @@ def _attach_failed(
     return Decision(Wait(reason=why, seconds=seconds, events=events), about=about, failed=True)
 
 
-def _outlived(attachment: VolumeAttachment, node: Node) -> bool:
-    """Return whether it was made for an earlier node of this name."""
-    made_for = attachment.annotation(names.NODE_UID)
-    return bool(made_for) and made_for != node.uid
+def _of_former_machine(attachment: VolumeAttachment, node: Node, unique: str) -> bool | None:
+    """Return whether it was made for a machine that had the node's name before; None: that is not known yet."""
+    same = same_machine(attachment, node)
+    if same is None and unique not in volumes_in_use(node):
+        return True if has_reported(node) else None
+    return same is False
 
 
 def _unwanted(pair: Pair, attachment: VolumeAttachment, state: AttachDetachState, reads: LiveReads) -> Decision:
@@ -230,9 +238,10 @@ def _unwanted(pair: Pair, attachment: VolumeAttachment, state: AttachDetachState
 
 def _mounted(pair: Pair, state: AttachDetachState) -> bool:
     """Return whether its kubelet may use it. For a node that is gone its last report counts; without one it may."""
-    node = state.cluster.nodes.get(pair.node)
+    node, attachment = state.cluster.nodes.get(pair.node), state.cluster.attachments.get(pair.attachment)
     if node is not None:
-        return _among(pair, volumes_in_use(node))
+        unreported = attachment is not None and may_use_unreported(attachment, node)
+        return unreported or _among(pair, volumes_in_use(node))
     known = state.last_in_use.get(pair.node)
     return known is None or _among(pair, known)
 
@@ -306,21 +315,23 @@ def _stays(pair: Pair, node: Node, state: AttachDetachState) -> bool:
         return False  # It is not attached, or about to be detached: the kubelet must not mount it.
     # What is attached to the machine that had the node's name before is not at this one.
     if wanted:
-        return not _outlived(attachment, node) or pair.volume in volumes_in_use(node)
+        return not _of_former_machine(attachment, node, pair.volume)
     return _mounted(pair, state) and not _force(pair, node, state)[0]
 
 
 def _appears(pair: Pair, node: Node, state: AttachDetachState) -> bool:
     """Return whether a volume that is not reported is to be: it is attached and wanted, to this very node.
 
-    Not while a deletion of its attachment may take effect: a kubelet would mount what is about to be detached.
+    Not while a deletion of its attachment may take effect: a kubelet would mount what is about to be detached. A
+    kubelet that has registered again reports as in use only what is listed, even if it is not wanted any more.
     """
     cluster = state.cluster
     attachment = cluster.attachments.get(pair.attachment)
     if attachment is None or attachment.terminating or not attachment.status.attached or state.deletion_pending(pair):
         return False
-    former = _outlived(attachment, node) and pair.volume not in volumes_in_use(node)
-    return not former and bool(users_of(pair, cluster))
+    if not users_of(pair, cluster):
+        return may_use_unreported(attachment, node)
+    return _of_former_machine(attachment, node, pair.volume) is False
 
 
 def waiting_nodes(claim: Claim, cluster: ClusterState) -> Iterator[str]:

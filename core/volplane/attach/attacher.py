@@ -20,7 +20,15 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from volplane.assets import AccessMode, Ownership, VolumeMode, VolumeSource
-from volplane.attach.desired import attachment_name, listed_volumes, shares_nodes, volumes_in_use
+from volplane.attach.desired import (
+    attachment_name,
+    has_reported,
+    listed_volumes,
+    registered_again,
+    same_machine,
+    shares_nodes,
+    volumes_in_use,
+)
 from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Read, Run, Settled, Wait, warning
 from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import DriverLookup, driver_named, driver_of
@@ -70,14 +78,36 @@ def decide_attachment(key: str, cluster: ClusterState, reads: LiveReads) -> Acti
     # A person may have edited finalizer and record of what is attached: without them nothing detaches it.
     volume = cluster.volumes.get(attachment.spec.source.persistent_volume_name or "")
     node = cluster.nodes.get(attachment.spec.node_name)
-    record = attachment_intent_of(attachment)
-    made_for = record.node_uid if record is not None else attachment.annotation(names.NODE_UID)
-    if volume is None or node is None or (made_for and made_for != node.uid):
+    if volume is None or node is None:
         return Settled()  # Nothing says any more what is attached, or to which machine.
+    record = attachment_intent_of(attachment)
+    if record is not None and record.node_uid not in ("", node.uid):
+        return _confirm(attachment, record, volume, node, cluster)
+    if record is None and registered_again(attachment, node):
+        return Settled()  # A new record could be about the wrong machine.
     lookup = _driver_for(volume, candidates, cluster)
     if lookup.driver is None or not lookup.driver.info.attach_required:
         return lookup.next or Settled()  # Without a driver it is unknown what the record would say.
     return _declare(attachment, volume, lookup.driver, node, cluster) or Settled()
+
+
+def _confirm(
+    attachment: VolumeAttachment, record: AttachmentIntent, volume: Volume, node: Node, cluster: ClusterState
+) -> Action:
+    """Record that it is attached to a node that has registered again, once that is known.
+
+    That its kubelet uses the volume proves nothing: a new machine reports it before it is attached. But the backend
+    knows the former machine by the same id, so `attach` is called again, which changes nothing if that is the same.
+    """
+    step, same = cluster.progress.attachments.get(attachment.uid).step, same_machine(attachment, node)
+    attached = same or (isinstance(step, Attached) and step.node_uid == node.uid)
+    if not has_reported(node) or not (attached or unique_name(volume) in volumes_in_use(node)):
+        return Settled()  # It may be mounted there, or is detached.
+    if not attached:
+        return _go_on("attach", attachment, record, cluster, again=True)
+    kept = {names.INTENT: write_intent(replace(record, node_uid=node.uid)), names.NODE_UID: node.uid}
+    body = {"metadata": {"annotations": {**kept, names.BOOT_ID: node.status.node_info.boot_id or None}}}
+    return Patch(kind=ATTACHMENTS, target=attachment, body=body, why="its node has registered again")
 
 
 def _moved(attachment: VolumeAttachment, cluster: ClusterState) -> str:
@@ -107,6 +137,8 @@ def _attach_step(attachment: VolumeAttachment, candidates: tuple[str, ...], clus
     volume = cluster.volumes.get(name)
     if volume is None:
         return _cannot(attachment, "attach", f'PersistentVolume "{name}" does not exist', cluster)
+    if cluster.of_former_volume(attachment):
+        return _cannot(attachment, "attach", f'PersistentVolume "{name}" was made again for another asset', cluster)
     lookup = _driver_for(volume, candidates, cluster)
     driver = lookup.driver
     if driver is None:
@@ -235,16 +267,20 @@ def _detached(attachment: VolumeAttachment) -> Patch:
     return Patch(kind=ATTACHMENTS, target=attachment, body=body, why="nothing of it is attached any more")
 
 
-def _go_on(verb: str, attachment: VolumeAttachment, record: AttachmentIntent, cluster: ClusterState) -> Action:
+def _go_on(
+    verb: str, attachment: VolumeAttachment, record: AttachmentIntent, cluster: ClusterState, *, again: bool = False
+) -> Action:
     """Return what follows the last call: show its failure or result, keep the state of a long one, or call again.
 
-    Operations on one asset exclude each other, unless it may be on several nodes at once.
+    Operations on one asset exclude each other, unless it may be on several nodes at once. again: it is attached, and
+    the status stays so whatever the call returns.
     """
     progress, node = cluster.progress.attachments.get(attachment.uid), attachment.spec.node_name
     step, failure = progress.step, progress.unreported
-    if failure is not None and failure.hook == verb and (report := _report(attachment, failure, cluster)) is not None:
+    report = _report(attachment, failure, cluster) if failure is not None and failure.hook == verb else None
+    if report is not None and not again:
         return report
-    if isinstance(step, Attached) and verb == "attach":
+    if isinstance(step, Attached) and verb == "attach" and not again:
         gone = {key: None for key in attachment.status.attachment_metadata or {} if key not in step.metadata}
         status = {"attached": True, "attachError": None, "attachmentMetadata": {**gone, **step.metadata} or None}
         why = f"{attachment.spec.attacher} attached it"
@@ -381,8 +417,9 @@ def intent_of(volume: Volume, driver: DriverView, node_uid: str, cluster_id: str
 
 def declaration(volume: Volume, driver: DriverView, node: Node, cluster_id: str) -> dict[str, str]:
     """Return the annotations that are written before anything is attached: the record, and the backend's node id."""
-    record = intent_of(volume, driver, node.uid, cluster_id)
-    return {names.NODE_ID: node.spec.provider_id, names.INTENT: write_intent(record)}
+    record, boot = intent_of(volume, driver, node.uid, cluster_id), node.status.node_info.boot_id
+    known = {names.NODE_ID: node.spec.provider_id, names.INTENT: write_intent(record)}
+    return known | {names.BOOT_ID: boot} if boot else known
 
 
 def identity_of_record(record: AttachmentIntent, cluster_id: str) -> VolumeIdentity:

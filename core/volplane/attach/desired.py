@@ -13,6 +13,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime
 from typing import NamedTuple
 
 from volplane.kube import names
@@ -26,8 +27,10 @@ from volplane.state.cluster_state import (
     finished,
     unique_name,
 )
+from volplane.state.records import attachment_intent_of
 
 _MANY = frozenset({"ReadWriteMany", "ReadOnlyMany"})
+_FIRST_REPORT = 10.0
 _NAME = re.compile("csi-[0-9a-f]{64}")
 
 
@@ -144,14 +147,15 @@ def volume_of_claim(claim: Claim, cluster: ClusterState) -> Volume | None:
 def pair_of_attachment(attachment: VolumeAttachment, cluster: ClusterState) -> Pair | None:
     """Return the pair that it stands for, by its volume, else by what its node reports; None if its name is not ours.
 
-    If the volume is not known any more, the pair has the name of the attachment instead.
+    If the volume is gone, or was made again for another asset, the pair has the name of the attachment instead.
     """
-    node = attachment.spec.node_name
-    volume = cluster.volumes.get(attachment.spec.source.persistent_volume_name or "")
-    if volume is not None:
-        pair = Pair(node, unique_name(volume))
-        return pair if pair.volume and pair.attachment == attachment.name else None
-    if attachment.spec.source.persistent_volume_name is None or not named_by_controller(attachment):
+    node, name = attachment.spec.node_name, attachment.spec.source.persistent_volume_name
+    volume = cluster.volumes.get(name or "")
+    if volume is not None and (unique := unique_name(volume)):
+        pair = Pair(node, unique)
+        if pair.attachment == attachment.name:
+            return pair
+    if name is None or not named_by_controller(attachment):
         return None  # Another controller made it, and has to delete it.
     reported = cluster.nodes.get(node)
     for unique in (*listed_volumes(reported), *volumes_in_use(reported)) if reported is not None else ():
@@ -224,3 +228,51 @@ def listed_volumes(node: Node) -> list[str]:
 def volumes_in_use(node: Node) -> list[str]:
     """Return the unique names in `volumesInUse`."""
     return node.status.volumes_in_use or []
+
+
+def registered_again(attachment: VolumeAttachment, node: Node) -> bool:
+    """Return whether the Node was made after the attachment. One of another controller has no uid of the Node on it."""
+    if made_for := attachment.annotation(names.NODE_UID):
+        return made_for != node.uid
+    return (node.metadata.creation_timestamp or "") > (attachment.metadata.creation_timestamp or "")
+
+
+def same_machine(attachment: VolumeAttachment, node: Node) -> bool | None:
+    """Return whether the node is the machine that the attachment was made for; None if nothing proves that or the
+    contrary.
+
+    A kubelet that registers again gives its Node another uid. Some clouds give a new machine the id of a former one of
+    its name, so that only the id and the boot together prove that it is the same.
+    """
+    if not registered_again(attachment, node):
+        return True
+    # Other attachers write another kind of id.
+    was = attachment.annotation(names.NODE_ID) if attachment_intent_of(attachment) is not None else ""
+    if not was or not node.spec.provider_id:
+        return None
+    if was != node.spec.provider_id:
+        return False
+    booted = node.status.node_info.boot_id
+    return True if booted and booted == attachment.annotation(names.BOOT_ID) else None
+
+
+def has_reported(node: Node) -> bool:
+    """Return whether `volumesInUse` shows what the kubelet uses.
+
+    A kubelet that registers its Node leaves the list empty until it knows what is mounted there: that takes less than
+    ten seconds from when it is ready. Without a change, it writes its status again after five minutes.
+    """
+    if volumes_in_use(node):
+        return True
+    ready = next((each for each in node.status.conditions or () if each.get("type") == "Ready"), {})
+    try:
+        since, last = (datetime.fromisoformat(str(ready.get(f"last{key}Time"))) for key in ("Transition", "Heartbeat"))
+    except ValueError:
+        return False
+    return is_ready(node) and (last - since).total_seconds() >= _FIRST_REPORT
+
+
+def may_use_unreported(attachment: VolumeAttachment, node: Node) -> bool:
+    """Return whether the volume may be mounted though `volumesInUse` does not list it yet."""
+    again = registered_again(attachment, node)
+    return again and not has_reported(node) and same_machine(attachment, node) is not False

@@ -12,17 +12,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from volplane.assets import InProgress
-from volplane.attach.attacher import identity_of_record, node_of_record, volume_to_attach
-from volplane.attach.desired import shares_nodes
+from volplane.assets import Done, InProgress
+from volplane.attach.attacher import attacher_finalizer, identity_of_record, node_of_record, volume_to_attach
+from volplane.attach.desired import registered_again, shares_nodes
 from volplane.controller.actions import Queue, Run
-from volplane.errors import AttachedElsewhere, BackendError, OperationError
+from volplane.errors import AttachedElsewhere, BackendError, InvalidArgument, OperationError, Unsupported
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import node_identity
+from volplane.kube import names
 from volplane.kube.objects import Node, Volume, VolumeAttachment
 from volplane.operations import Work
 from volplane.requests import AttachRequest, DetachRequest
-from volplane.state.cluster_state import ClusterState
+from volplane.state.cluster_state import ClusterState, asset_name
 from volplane.state.progress import Attached, Attaching, AttachmentFailure, AttachmentProgress, Detached, Detaching
 from volplane.state.records import AttachmentIntent, attachment_intent_of
 
@@ -39,6 +40,8 @@ _GRPC_CODES: Final = {
     "UNAVAILABLE": 14,
 }
 """google.rpc.Code. A kubelet refuses a pod by code 8 of `attachError`: its node is full."""
+_NOTHING_ATTACHED: Final = {_GRPC_CODES[error.grpc_code] for error in (InvalidArgument, AttachedElsewhere, Unsupported)}
+"""Codes of the last `attach` that prove that it had no effect. After any other failure the outcome is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ class AttachOperation(_AttachmentOperation):
             if isinstance(result, InProgress):
                 progress.succeeded(Attaching(dict(result.state), deps.next_due(result.retry_after), given))
             else:
-                progress.succeeded(Attached(dict(result.metadata)))
+                progress.succeeded(Attached(dict(result.metadata), node.uid))
 
         return attach
 
@@ -109,11 +112,26 @@ class AttachOperation(_AttachmentOperation):
         if run.node and all(shares_nodes(each) for each in same if each is not None):
             return  # Several nodes may have it.
         for other in cluster.attachments_of(volume):
-            step, node = cluster.progress.attachments.get(other.uid).step, other.spec.node_name
-            attached = other.status.attached or isinstance(step, Attached | Attaching)
-            if node != attachment.spec.node_name and attached and not isinstance(step, Detached):
-                through = other.spec.source.persistent_volume_name
-                raise AttachedElsewhere(f"{through} is attached to {node} by {other.name}", node=node)
+            node, through = other.spec.node_name, other.spec.source.persistent_volume_name
+            if node != attachment.spec.node_name and self._may_be_attached(other, attachment):
+                verb = "is" if other.status.attached else "may be"
+                raise AttachedElsewhere(f"{through} {verb} attached to {node} by {other.name}", node=node)
+
+    def _may_be_attached(self, other: VolumeAttachment, attachment: VolumeAttachment) -> bool:
+        """Return whether a call for the other one had an effect, or may have had one.
+
+        Of two without a failure the older one is attached first: so a former process began the other one only after a
+        failure of the older one had proven that it had no effect.
+        """
+        progress, shown = self.deps.cluster.progress.attachments.get(other.uid), other.status.attach_error
+        if other.status.attached or isinstance(progress.step, Attached | Attaching | Detaching | Detached):
+            return not isinstance(progress.step, Detached)
+        if not other.has_finalizer(attacher_finalizer(other.spec.attacher)):
+            return False  # It is written before the first call.
+        if progress.unreported is None and shown is None:
+            return _age(other) < _age(attachment)
+        code = progress.unreported.code if progress.unreported is not None else shown and shown.error_code
+        return code not in _NOTHING_ATTACHED
 
 
 class DetachOperation(_AttachmentOperation):
@@ -139,7 +157,9 @@ class DetachOperation(_AttachmentOperation):
             node = node_of_record(attachment, record, cluster.nodes.get(attachment.spec.node_name))
             request = DetachRequest(context=context, volume=volume, node=node, attachment=run.uid)
             try:
-                result = await deps.hooks.call(driver, request)
+                # It stays attached for the other one, which detaches it in the end.
+                kept = await self._stands_for(live, record)
+                result = Done() if kept else await deps.hooks.call(driver, request)
             except BackendError as error:
                 self._failed(run, progress, error)
                 raise
@@ -149,6 +169,23 @@ class DetachOperation(_AttachmentOperation):
                 progress.succeeded(Detached())
 
         return detach
+
+    async def _stands_for(self, attachment: VolumeAttachment, record: AttachmentIntent) -> bool:
+        """Return whether another attachment that nobody deletes stands for the asset on what is, to its backend, the
+        same node.
+        """
+        where = attachment.spec.node_name, attachment.annotation(names.NODE_ID)
+        asset = asset_name(attachment.spec.attacher, record.handle)
+        for other in list(self.deps.cluster.attachments.by_index("asset", asset)):
+            if other.uid != attachment.uid and where == (other.spec.node_name, other.annotation(names.NODE_ID)):
+                live = await self.deps.client.refresh(self.deps.cluster.attachments, other.name)
+                if live is not None and live.uid == other.uid and not live.terminating:
+                    return True
+        return False
+
+
+def _age(attachment: VolumeAttachment) -> tuple[str, str]:
+    return attachment.metadata.creation_timestamp or "", attachment.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +222,8 @@ class AttacherHandlers:
             self.attachments.enqueue(attachment.key)
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
-        if old is not None and new is not None and old.spec.provider_id == new.spec.provider_id:
-            return  # It is the same machine.
+        same = old is not None and new is not None and old.spec.provider_id == new.spec.provider_id
         for attachment in self.cluster.attachments.by_index("node", (new or old or Node()).name):
-            self.attachments.enqueue(attachment.key)
+            # If its Node was made again, what the kubelet reports decides about it.
+            if not same or (new is not None and registered_again(attachment, new)):
+                self.attachments.enqueue(attachment.key)

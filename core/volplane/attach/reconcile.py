@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from volplane.attach.attach_detach import AttachDetachState, Decision, decide_node, decide_pair, report_differs
 from volplane.attach.desired import (
     Pair,
+    has_reported,
     is_managed,
     is_ready,
     listed_volumes,
@@ -201,7 +202,8 @@ class AttachDetach:
             state.last_in_use[name] = frozenset(volumes_in_use(old or Node()))
         else:
             state.last_in_use.pop(name, None)
-        same = _unchanged(old, new, lambda node: (is_managed(node), is_ready(node), out_of_service(node)))
+        facts = (is_managed, is_ready, out_of_service, has_reported)
+        same = _unchanged(old, new, lambda node: [fact(node) for fact in facts])
         # These facts concern every volume on the node.
         if old is None or new is None or not same:
             self.nodes.enqueue(name)

@@ -37,6 +37,8 @@ OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 """A taint, by a person: the machine is off, so that its volumes may be detached though they were not unmounted."""
 NODE_ID = "csi.alpha.kubernetes.io/node-id"
 """On an attachment, by its attacher: the node as the backend knows it, kept for the time when the node is gone."""
+BOOT_ID = "volplane.dev/boot-id"
+"""On an attachment, by our attacher: `status.nodeInfo.bootID` of the Node that it is for."""
 NODE_UID = "volplane.dev/node-uid"
 """Uid of the Node that it is for. On an attachment by the attach-detach controller, on claims and volumes of
 distributed drivers by the assigner: a node that is made again under its name has another uid."""

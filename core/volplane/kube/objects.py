@@ -344,11 +344,16 @@ class AttachedVolume(Fields):
     device_path: str = ""
 
 
+class NodeSystemInfo(Fields):
+    boot_id: str = msgspec.field(default="", name="bootID")
+
+
 class NodeStatus(Fields):
     """volumesAttached is written by the attach-detach controller, volumesInUse by the kubelet."""
 
     allocatable: dict[str, str] | None = None
     conditions: list[dict[str, Any]] | None = None
+    node_info: NodeSystemInfo = msgspec.field(default_factory=NodeSystemInfo)
     volumes_attached: list[AttachedVolume] | None = None
     volumes_in_use: list[str] | None = None
 

@@ -134,13 +134,22 @@ class ClusterState:
         if not len(self.attachments):
             return []
         volumes = {volume.name, *self.overlaps.same_asset(volume)}
-        found = {each.name: each for name in volumes for each in self.attachments.by_index("volume", name)}
+        named = (each for name in volumes for each in self.attachments.by_index("volume", name))
+        found = {each.name: each for each in named if not self.of_former_volume(each)}
         driver, handle = csi_source(volume)
         attachers = sorted({driver, *(each.spec.attacher for each in found.values())})
         # The record of a volume with an in-tree source has the handle of that source.
         for asset in starmap(asset_name, product(attachers, sorted({handle, handle_in(volume_source(volume))}))):
             found.update((each.name, each) for each in self.attachments.by_index("asset", asset))
         return list(found.values())
+
+    def of_former_volume(self, attachment: VolumeAttachment) -> bool:
+        """Return whether its volume was made again since, for another asset: as a backup is restored."""
+        record = attachment_intent_of(attachment)
+        volume = self.volumes.get(attachment.spec.source.persistent_volume_name or "")
+        if record is None or volume is None or record.uid == volume.uid:
+            return False
+        return record.handle not in (volume.annotation(names.HANDLE), handle_in(volume_source(volume)))
 
     def attached_to(self, volume: Volume) -> list[str]:
         """Return the names of the nodes for which an attachment of the volume's asset exists; sorted."""

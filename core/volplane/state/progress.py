@@ -240,6 +240,8 @@ class Attached(msgspec.Struct, frozen=True):
     """`attach` is done; the status of the attachment may not show it yet."""
 
     metadata: Mapping[str, str]
+    node_uid: str = ""
+    """Of the Node that it was called for."""
 
 
 class Detaching(LongCall, frozen=True):

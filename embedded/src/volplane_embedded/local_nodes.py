@@ -104,7 +104,7 @@ class LocalNodes:
                 exists=self._exists,
                 now=self._now,
                 labels=self._labels,
-                in_use=dependencies.volumes.in_use.on,
+                synced=dependencies.volumes.in_use.synced,
             )
             ephemeral = EphemeralVolumes(self._client, self._informers, recorder=controlled)
             protection = AttributesClassProtection(self._client, self._informers, recorder=controlled)

@@ -26,7 +26,7 @@ from volplane_embedded.kubelet.pod_directory import (
 )
 from volplane_embedded.kubelet.pod_workers import PodWorker
 from volplane_embedded.kubelet.populator import attached_volumes
-from volplane_embedded.objects import PODS, Pod, is_finished
+from volplane_embedded.objects import PODS, Pod, claim_names, is_finished
 
 _LOG = logging.getLogger(__name__)
 
@@ -136,7 +136,19 @@ class Kubelet:
         if claim is not None:
             self._poke_users(claim.key)
         if new is not None and awaits_node(new) and (pod := self._running_user(new.key)) is not None:
-            self._spawn(self._expand(new, pod), pod)
+            self._spawn(self._expand(new.key, pod), pod)
+
+    def _mounted(self, pod: Pod) -> None:
+        """Look at what changed while the pod's volumes were being mounted, as they were before."""
+        informers = self._deps.informers
+        for key in (f"{pod.namespace}/{name}" for name in claim_names(pod)):
+            claim = informers.claims.get(key)
+            if claim is None or (volume := informers.volumes.get(claim.spec.volume_name)) is None:
+                continue
+            if volume.spec.volume_mode == "Block":
+                self._spawn(self._grow_device(volume, pod), pod)
+            if awaits_node(claim):
+                self._spawn(self._expand(key, pod), pod)
 
     def _running_user(self, claim: str) -> Pod | None:
         """Return a pod here that has the volume of the claim `namespace/name` mounted."""
@@ -146,18 +158,25 @@ class Kubelet:
                 return pod
         return None
 
-    async def _expand(self, claim: Claim, pod: Pod) -> None:
-        volume = self._deps.informers.volumes.get(claim.spec.volume_name)
-        try:
-            done = volume is not None and await self._deps.volumes.expand(claim, volume, pod.spec.node_name)
-        except (ApiError, MountError) as error:
-            _LOG.debug("claim %s has changed, or its volume cannot be used: %s", claim.key, error)
+    async def _expand(self, key: str, pod: Pod) -> None:
+        """Do the node's half of the growth of the claim, until it is done or not asked for any more."""
+        deps = self._deps
+        while (claim := deps.informers.claims.get(key)) is not None and awaits_node(claim):
+            volume = deps.informers.volumes.get(claim.spec.volume_name)
+            if volume is None or self._running_user(key) is None:
+                return
+            try:
+                done = await deps.volumes.expand(claim, volume, pod.spec.node_name)
+            except (ApiError, MountError) as error:
+                _LOG.debug("claim %s has changed, or its volume cannot be used: %s", key, error)
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            if done:
+                volume_on_node = f'volume "{claim.spec.volume_name}" {pod.spec.node_name}'
+                text = f"MountVolume.NodeExpandVolume succeeded for {volume_on_node}"
+                for kind, about in ((PODS, pod), (CLAIMS, claim)):
+                    deps.recorder.record(EventRecord(kind, about, "Normal", "FileSystemResizeSuccessful", text))
             return
-        if done:
-            volume_on_node = f'volume "{claim.spec.volume_name}" {pod.spec.node_name}'
-            text = f"MountVolume.NodeExpandVolume succeeded for {volume_on_node}"
-            for kind, about in ((PODS, pod), (CLAIMS, claim)):
-                self._deps.recorder.record(EventRecord(kind, about, "Normal", "FileSystemResizeSuccessful", text))
 
     def _volume_changed(self, old: Volume | None, new: Volume | None) -> None:
         volume = new or old
@@ -216,7 +235,9 @@ class Kubelet:
     async def _work(self, pod: Pod) -> None:
         try:
             record, ran = await asyncio.to_thread(restore_record, pod, self._deps.root, self._deps.now())
-            worker = PodWorker(pod, record, self._deps, ran=ran, starts=self._starts[pod.spec.node_name])
+            worker = PodWorker(
+                pod, record, self._deps, ran=ran, starts=self._starts[pod.spec.node_name], mounted=self._mounted
+            )
             self._workers[pod.uid] = worker
             await worker.run()
         except Exception:  # noqa: BLE001 -- one pod must not end the kubelet; it is tried again when it changes

@@ -1,4 +1,4 @@
-"""Registers the nodes of `volplane dev`, which all are this machine, and renews their leases.
+"""Registers the nodes of `volplane dev`, which all are this machine, renews their leases, and writes their status.
 
 Source: pkg/kubelet/kubelet_node_status.go, pkg/kubelet/nodestatus, k8s.io/component-helpers/apimachinery/lease.
 """
@@ -6,12 +6,15 @@ Source: pkg/kubelet/kubelet_node_status.go, pkg/kubelet/nodestatus, k8s.io/compo
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import platform
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
 from importlib.metadata import version
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -32,6 +35,8 @@ ZONES: Final = ("dev-a", "dev-b", "dev-c")
 _NOT_READY: Final = "node.kubernetes.io/not-ready"
 _LEASE_NAMESPACE: Final = "kube-node-lease"
 _RENEW_SECONDS: Final = 10.0
+_REPORT_EVERY: Final = 30
+"""Renewals from one status without a change to the next."""
 _LEASE_SECONDS: Final = 40
 _PODS: Final = 110
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -56,17 +61,23 @@ def node_labels(name: str, position: int) -> dict[str, str]:
 
 def node_status(node: Node, now: str) -> dict[str, Any]:
     """Return the status of a node that is Ready. now: RFC 3339."""
+    conditions = with_condition(
+        node.status.conditions,
+        "Ready",
+        status=True,
+        now=now,
+        reason="NodeAgentReady",
+        message="the node agent of volplane dev runs pods as local processes",
+    )
     room = {"cpu": str(os.cpu_count() or 1), "memory": f"{_memory_kib()}Ki", "pods": str(_PODS)}
-    message = "the node agent of volplane dev runs pods as local processes"
     return {
         "capacity": room,
         "allocatable": room,
-        "conditions": with_condition(
-            node.status.conditions, "Ready", status=True, now=now, reason="NodeAgentReady", message=message
-        ),
+        "conditions": [{**each, "lastHeartbeatTime": now} if each["type"] == "Ready" else each for each in conditions],
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}, {"type": "Hostname", "address": node.name}],
         "nodeInfo": {
             "kernelVersion": platform.release(),
+            "bootID": _boot_id(),
             "osImage": platform.system(),
             "operatingSystem": "linux",
             "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
@@ -85,16 +96,25 @@ def taint_removal(node: Node) -> list[dict[str, str]] | None:
     return None
 
 
+@functools.cache
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""  # Not Linux.
+
+
 def _memory_kib() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1024
 
 
 class NodeRegistration:
-    """Registers nodes and renews their leases. Nodes of a former run that are not in `names` are deleted.
+    """Registers nodes, renews their leases and writes their status. Nodes of a former run that are not in `names` are
+    deleted.
 
     exists: whether a cache has a node of this name. labels: node -> more labels, or other values of `node_labels`.
-    in_use: what pods use on a node, as unique names: a node that is made anew says that from the start, or what is
-    mounted there would be detached.
+    synced: whether it is known what is mounted on a node. A Node is registered without volumesInUse, as by every
+    kubelet; a later status, while the list is empty, tells the attach-detach controller that nothing is in use.
     """
 
     def __init__(
@@ -105,11 +125,13 @@ class NodeRegistration:
         exists: Callable[[str], bool],
         now: Now,
         labels: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
-        in_use: Callable[[str], list[str]] = lambda _: [],
+        synced: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self._client = client
         self._names = list(names)
-        self._in_use = in_use
+        self._synced = synced
+        self._renewals: Counter[str] = Counter()
+        """By node, those since the last status."""
         self._labels = {
             name: {**node_labels(name, position), **labels.get(name, {})} for position, name in enumerate(names)
         }
@@ -133,20 +155,31 @@ class NodeRegistration:
                 try:
                     if self._exists(name):
                         await self._renew_lease(name)
+                        await self._report(name)
                     else:
                         await self._register(name)
                 except ApiError as error:
                     _LOG.warning("the lease of node %s could not be renewed: %s", name, error)
 
+    async def _report(self, name: str) -> None:
+        """Write the status, if that is due: the first time right after the registration."""
+        self._renewals[name] += 1
+        if self._renewals[name] >= _REPORT_EVERY and self._synced(name):
+            await self._write_status(await self._client.get(NODES, name))
+            self._renewals[name] = 0
+
+    async def _write_status(self, node: Node) -> None:
+        status = node_status(node, timestamp(self._now()))
+        await self._client.patch(NODES, node.name, {"status": status}, subresource="status")
+
     async def _register(self, name: str) -> None:
         metadata = {"labels": self._labels[name], "annotations": {ATTACH_BY_CONTROLLER: "true"}}
-        in_use = {"volumesInUse": self._in_use(name)}
-        await self._ensure(NODES, {"metadata": {"name": name, **metadata}, "spec": {}, "status": in_use})
+        await self._ensure(NODES, {"metadata": {"name": name, **metadata}, "spec": {}})
         node = await self._client.patch(NODES, name, {"metadata": metadata})
         if (removal := taint_removal(node)) is not None:
             await self._client.patch(NODES, name, removal, content_type=JSON_PATCH)
-        status = node_status(node, timestamp(self._now()))
-        await self._client.patch(NODES, name, {"status": status}, subresource="status")
+        await self._write_status(node)
+        self._renewals[name] = _REPORT_EVERY - 1
         owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node.uid}
         await self._ensure(CSI_NODES, {"metadata": {"name": name, "ownerReferences": [owner]}, "spec": {"drivers": []}})
         await self._renew_lease(name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from volplane.controller import logs
@@ -57,9 +57,18 @@ class PodWorker:
     """
 
     def __init__(
-        self, pod: Pod, record: PodRecord, deps: Dependencies, *, ran: bool, starts: asyncio.Semaphore
+        self,
+        pod: Pod,
+        record: PodRecord,
+        deps: Dependencies,
+        *,
+        ran: bool,
+        starts: asyncio.Semaphore,
+        mounted: Callable[[Pod], None],
     ) -> None:
+        """mounted: called when the volumes of the pod are mounted."""
         self._pod = pod
+        self._mounted = mounted
         self._record = record
         self._deps = deps
         self._ran = ran
@@ -187,6 +196,7 @@ class PodWorker:
         else:
             record.mount_error = ""
             record.prepared = True
+            self._mounted(self._pod)
 
     def _tell(self, lacking: VolumesNotReady) -> None:
         """Say what failed at once, and what is only waited for after the time that a mount may take."""

@@ -70,6 +70,10 @@ class VolumesInUse:
         self._reported.pop(node, None)
         await self._report(node)
 
+    def synced(self, node: str) -> bool:
+        """Tell whether it is known what is in use there."""
+        return node in self._begun
+
     def on(self, node: str) -> list[str]:
         """Unique names of what pods use on the node, sorted."""
         return sorted(self._users.get(node, ()))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from random import Random
 from typing import Any
 
+from volplane.attach.desired import has_reported
 from volplane.controller.actions import EventRecord
 from volplane.errors import ApiNotFound
 from volplane.kube.client import Client
@@ -225,6 +227,23 @@ async def test_nodes_are_registered_ready_untainted_and_alive() -> None:
     assert before is not None
     assert after is not None
     assert after > before
+    bench.server.close()
+
+
+async def test_a_node_reports_that_nothing_is_in_use_only_once_that_is_known() -> None:
+    bench = Bench()
+    known = False
+    nodes = NodeRegistration(bench.client, ["node-1"], exists=lambda _: True, now=now, synced=lambda _: known)
+    await nodes.register()
+    beating = asyncio.create_task(nodes.run())
+    await asyncio.sleep(45)
+    node = await bench.client.get(NODES, "node-1")
+    assert not has_reported(node)
+    assert node.status.node_info.boot_id or not Path("/proc/sys/kernel/random/boot_id").exists()
+    known = True
+    await asyncio.sleep(15)
+    assert has_reported(await bench.client.get(NODES, "node-1"))
+    beating.cancel()
     bench.server.close()
 
 
