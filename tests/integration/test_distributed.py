@@ -443,6 +443,81 @@ async def test_a_node_that_registers_anew_gets_its_volumes_back_while_its_proces
         assert cluster.node_of("more") == "a"
 
 
+async def test_two_processes_of_a_node_do_not_take_turns_at_writing_which_node_a_volume_is_of() -> None:
+    """The Node was made again, and one of the two has not heard of it."""
+    async with DistributedCluster(["a"]) as cluster:
+        name = (await local_volume(cluster))["metadata"]["name"]
+        await cluster.start("a", twin=True)
+        processes = [cluster.scripts["a"], cluster.scripts["a#2"]]
+        for script in processes:
+            script.latency = 0.005
+        processes[1].add(requests("watch", "nodes"), unanswered, times=1e9)
+        cluster.server.end_watches()
+        cluster.api.delete("nodes", "a")
+        uid = cluster.create_node("a")["metadata"]["uid"]
+        await asyncio.sleep(20)
+        assert cluster.api.get("persistentvolumes", name)["metadata"]["annotations"][names.NODE_UID] == uid
+        written = [request for script in processes for request in script.requests if request.verb == "patch"]
+        assert len([each for each in written if each.request.path.endswith(name)]) <= 2
+
+
+async def test_a_claim_has_time_on_its_node_though_its_class_waits_for_no_node() -> None:
+    for value in ("0s", "1s"):
+        async with DistributedCluster(["a", "b", "c"]) as cluster:
+            cluster.create_class("local", parameters={names.NODE_GONE_AFTER: value})
+            await cluster.settle()
+            for node in "abc":
+                cluster.scripts[node].latency = 0.5
+            cluster.create_claim("data", "local")
+            await cluster.advance(30)
+            assert cluster.node_of("data")
+            assert not [each for each in cluster.api.events(cluster.claim("data")) if each["type"] == "Warning"]
+            cluster.create_claim("late", "local")
+            chosen = ""
+            while not chosen:
+                await asyncio.sleep(0.01)
+                chosen = selected(cluster.claim("late"))
+            cluster.set_ready(chosen, ready=False)
+            await cluster.kill(chosen)
+            await cluster.advance(20)
+            assert cluster.node_of("late") not in ("", chosen), "a node that is not ready is left as the class says"
+
+
+async def test_a_claim_goes_to_no_node_whose_room_another_one_is_growing_into() -> None:
+    async with DistributedCluster(["a", "b"], capacity=10 * GIB) as cluster:
+        cluster.create_class("local", parameters={names.PLACEMENT: "most-room"}, allowVolumeExpansion=True)
+        cluster.disks["b"].capacity_bytes = 8 * GIB
+        await cluster.advance(70)
+        cluster.create_claim("grows", "local", "1Gi")
+        await cluster.advance(70)
+        there = cluster.node_of("grows")
+        (other,) = {"a", "b"} - {there}
+        cluster.scripts[there].add(requests("patch", "*"), unanswered, times=1e9)
+        grown = {"spec": {"resources": {"requests": {"storage": "6Gi"}}}}
+        cluster.api.patch("persistentvolumeclaims", "grows", grown)
+        cluster.create_claim("next", "local", "5Gi")
+        await cluster.advance(5)
+        assert cluster.node_of("next") == other
+        greedy = {"spec": {"resources": {"requests": {"storage": "900Gi"}}}}
+        cluster.api.patch("persistentvolumeclaims", "grows", greedy)
+        cluster.create_claim("small", "local", "5Gi")
+        await cluster.advance(1)
+        assert selected(cluster.claim("small")) == there, "what cannot be had keeps nobody away"
+
+
+async def test_the_central_process_says_nothing_of_the_growth_that_a_node_works_on() -> None:
+    async with DistributedCluster(["a"]) as cluster:
+        cluster.create_class("local", allowVolumeExpansion=True)
+        cluster.create_claim("data", "local")
+        await cluster.settle()
+        grown = {"spec": {"resources": {"requests": {"storage": "3Gi"}}}}
+        cluster.api.patch("persistentvolumeclaims", "data", grown)
+        await cluster.advance(120)
+        claim = cluster.claim("data")
+        assert claim["status"]["capacity"] == {"storage": "3Gi"}
+        assert not [each for each in cluster.api.events(claim) if each["type"] == "Warning"]
+
+
 async def test_a_node_made_again_under_its_name_is_not_the_old_one() -> None:
     async with DistributedCluster(["a", "b"]) as cluster:
         volume = await local_volume(cluster, "a")
@@ -813,3 +888,40 @@ async def test_in_a_race_claims_of_selected_nodes_are_made_there_at_once() -> No
         cluster.create_claim("data", "late", node="b")
         await cluster.settle()
         assert cluster.node_of("data") == "b"
+
+
+async def test_in_a_race_a_claim_that_was_taken_for_a_node_stays_with_it_when_it_registers_again() -> None:
+    async with DistributedCluster(["a"], race=(0.5, 5.0)) as cluster:
+        cluster.create_class("local")
+        await cluster.settle()
+        cluster.scripts["a"].add(requests("create", "persistentvolumes"), unanswered, times=1e9)
+        cluster.create_claim("data", "local")
+        await cluster.advance(8)
+        assert selected(cluster.claim("data")) == "a"
+        cluster.api.delete("nodes", "a")
+        await cluster.advance(5)
+        cluster.create_node("a")
+        cluster.scripts["a"].faults.clear()
+        await cluster.advance(120)
+        assert cluster.node_of("data") == "a"
+        assert len(cluster.assets()["a"]) == 1
+
+
+async def test_in_a_race_claims_are_looked_at_as_soon_as_the_node_can_take_them() -> None:
+    async with DistributedCluster(["a"], race=(0.5, 5.0)) as cluster:
+        cluster.create_class("local")
+        await cluster.settle()
+        cluster.api.delete("nodes", "a")
+        await cluster.advance(2)
+        cluster.create_claim("first", "local")
+        await cluster.advance(10)
+        cluster.create_node("a")
+        await cluster.advance(10)
+        assert cluster.node_of("first") == "a"
+        cluster.set_ready("a", ready=False)
+        await cluster.advance(2)
+        cluster.create_claim("second", "local")
+        await cluster.advance(10)
+        cluster.set_ready("a", ready=True)
+        await cluster.advance(10)
+        assert cluster.node_of("second") == "a"

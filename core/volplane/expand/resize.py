@@ -79,8 +79,8 @@ def decide_resize(key: str, cluster: ClusterState, *, whole: bool) -> Action:
     if lookup.reason and driver is None:
         reason = f"it cannot grow: {lookup.reason}"
         return Wait(reason=reason, events=(warning(CLAIMS, claim, "VolumeResizeFailed", reason),))
-    if driver is None and not whole:
-        return Settled()  # Another controller grows it, and reports that.
+    if driver is None and (not whole or cluster.drivers.on_nodes(volume.annotation(names.PROVISIONED_BY) or "")):
+        return Settled()  # Another controller, or the process of its node, grows it and reports that.
     if driver is None:
         # The words of the expand controller of kube-controller-manager.
         text = (

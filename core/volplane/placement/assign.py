@@ -30,6 +30,9 @@ from volplane.placement.state import PlacementState, unsuitable
 from volplane.state.naming import volume_name_of
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 
+ANSWER_SECONDS = 60.0
+"""Time in which the process of a node that is there begins to work on a claim."""
+
 
 class Assigner:
     """Decides claims, and counts on a node what is on its way there until the write is answered."""
@@ -194,11 +197,15 @@ def _selected(claim: Claim, selected: str, driver: DriverView, state: PlacementS
         return step
     gone_after = read_parameters(state.class_of(claim))[0].gone_after
     away, silent = state.nodes.away(selected), state.cluster.monotonic() - state.since[claim.uid][1]
-    if (left := gone_after - max(away, silent)) > 0:
+    # A node that is there is given the time that its process needs for its first write, whatever the class says.
+    silence_left, away_left = max(gone_after, ANSWER_SECONDS) - silent, gone_after - away
+    gone = not is_ready(node) and away_left <= 0
+    if not gone and silence_left > 0:
+        left = silence_left if is_ready(node) else min(silence_left, away_left)
         return Wait(reason=f"the process of node {selected} has not begun to make its volume", seconds=left)
-    if silent < gone_after and (there_after_all := _not_gone(selected, {}, reads)) is not None:
+    if silence_left > 0 and (there_after_all := _not_gone(selected, {}, reads)) is not None:
         return there_after_all
-    why = "is gone or not ready" if away >= gone_after else "does not answer: no process of volplane serves it"
+    why = "is gone or not ready" if gone else "does not answer: no process of volplane serves it"
     return _give_back(claim, f"node {selected} {why}; another one is asked for")
 
 

@@ -86,7 +86,8 @@ class NodeOffers:
                 if room is None:
                     self._offers[name] = Offer(name, count, None)
                 else:
-                    free = room.free - usage.reserved(self._driver, hashed)
+                    growing = usage.growing(self._driver, hashed, room.free)
+                    free = room.free - usage.reserved(self._driver, hashed) - growing
                     self._offers[name] = Offer(name, count, free, room.largest)
         self.dirty.clear()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
-from volplane.controller.actions import Action, Patch, Run, Wait
+from volplane.controller.actions import Action, LiveReads, Patch, Run, Wait
 from volplane.drivers.driver import DriverView
 from volplane.intents.operation import OperationDeps
 from volplane.intents.ownership import node_metadata
@@ -20,6 +20,7 @@ from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, StorageClass
 from volplane.operations import Work
+from volplane.placement.recognise import own_node_differs
 from volplane.placement.state import unsuitable
 from volplane.requests import CapacityRequest
 from volplane.state.cluster_state import ClusterState
@@ -110,6 +111,21 @@ def decide_race(
     metadata = node_metadata(node)
     metadata["annotations"][names.SELECTED_NODE] = node.name
     return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why=f"take it for node {node.name}")
+
+
+def take_again(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action | None:
+    """Return the next action for a claim that was taken for an earlier Node of our name; None for any other claim.
+
+    No assigner gives it the new uid, and every other process leaves it alone.
+    """
+    node = cluster.own_node
+    if node is None or claim.annotation(names.SELECTED_NODE) != node.name:
+        return None
+    if claim.annotation(names.NODE_UID) in (None, node.uid):
+        return None
+    body = {"metadata": node_metadata(node)}
+    taken = Patch(kind=CLAIMS, target=claim, body=body, why=f"node {node.name} was made again")
+    return own_node_differs(cluster, reads) or taken
 
 
 class RoomOperation:

@@ -8,12 +8,12 @@ asked: an asset with the marks and the very handle of the volume is the one that
 from __future__ import annotations
 
 from volplane.assets import Asset
-from volplane.controller.actions import Action, EventRecord, Patch, Run, Wait
+from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Run, Wait
 from volplane.intents.operation import OperationDeps
 from volplane.intents.ownership import on_node
 from volplane.intents.requests import volume_identity
 from volplane.kube import names
-from volplane.kube.kinds import VOLUMES
+from volplane.kube.kinds import NODES, VOLUMES
 from volplane.kube.objects import Volume
 from volplane.operations import Work
 from volplane.requests import FindRequest
@@ -21,7 +21,19 @@ from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import asset_key
 
 
-def decide_recognition(volume: Volume, cluster: ClusterState) -> Action | None:
+def own_node_differs(cluster: ClusterState, reads: LiveReads) -> Action | None:
+    """Return what comes before a write of our Node's uid, None if it is proven: a process that could not reach the
+    server would go on writing that of the former Node, in turns with the one that could.
+    """
+    if not reads.has(NODES, cluster.node_name):
+        return Read(NODES, cluster.node_name, why="is this still our Node?")
+    node, live = cluster.own_node, reads.get(NODES, cluster.node_name)
+    if node is None or live is None or live.uid != node.uid:
+        return Wait(reason=f"node {cluster.node_name} is being made again", seconds=1.0)
+    return None
+
+
+def decide_recognition(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action | None:
     """Return the next action for a volume of an earlier node of our name; None for any other volume."""
     node, uid = cluster.own_node, volume.annotation(names.NODE_UID)
     driver = cluster.drivers.get(volume.annotation(names.PROVISIONED_BY) or "")
@@ -29,6 +41,8 @@ def decide_recognition(volume: Volume, cluster: ClusterState) -> Action | None:
         return None
     known = cluster.progress.volumes.get(volume.uid)
     if known.found_on == node.uid:
+        if (first := own_node_differs(cluster, reads)) is not None:
+            return first
         body = {"metadata": {"annotations": {names.NODE_UID: node.uid}}}
         message = f"the storage of node {node.name} has it, though the node was made again"
         events = (EventRecord(VOLUMES, volume, "Normal", "VolumeFound", message),)

@@ -16,7 +16,7 @@ from volplane.intents.record import can_never_be_bound, has_newer_intent, settle
 from volplane.kube import names
 from volplane.kube.kinds import CAPACITIES, CLAIMS, NODES, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
-from volplane.placement.race import RaceTimes, decide_race
+from volplane.placement.race import RaceTimes, decide_race, take_again
 from volplane.placement.recognise import decide_recognition
 from volplane.provision import decide as provision
 from volplane.reclaim.recycle import answer_scrub, recycles
@@ -63,8 +63,8 @@ class OneNode(Beside):
         driver = self.cluster.drivers.get(storage_class.provisioner)
         if driver is not None and self.race is not None:
             taken = decide_race(claim, storage_class, driver, self.cluster, self.race)
-            if taken is not None:
-                return taken
+            if (step := taken or take_again(claim, self.cluster, reads)) is not None:
+                return step
         if why := claim_elsewhere(claim, self.cluster):
             return Wait(reason=why)
         return self._provision_here(claim, storage_class, reads)
@@ -106,7 +106,7 @@ class OneNode(Beside):
     def _made_by(self, maker: str, volume: Volume, reads: LiveReads) -> Action:
         # Its asset is on another node, or was on an earlier node of this name.
         if self.cluster.has_driver(maker) and (why := volume_elsewhere(volume, self.cluster)):
-            return decide_recognition(volume, self.cluster) or Wait(reason=why)
+            return decide_recognition(volume, self.cluster, reads) or Wait(reason=why)
         return super()._made_by(maker, volume, reads)
 
 

@@ -21,6 +21,11 @@ from volplane.state.records import RecycleIntent, attachment_intent_of, read_int
 _HELD = names.PROVISIONING_FINALIZER
 
 
+def _placing(node: Node, *, ours: bool) -> tuple[object, ...]:
+    conditions = [(each.get("type"), each.get("status")) for each in node.status.conditions or ()] if ours else None
+    return node.uid, node.metadata.labels, node.spec if ours else None, conditions
+
+
 def _only_deleted(old: Claim, new: Claim) -> bool:
     """Return whether a bound claim is terminating now and nothing else has changed: it stays bound until it is gone."""
     bound = old.bound and not new.has_finalizer(_HELD)
@@ -197,16 +202,19 @@ class EventHandlers:
             self.volumes.enqueue(name)
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
-        """Queue what the labels of a node place. Heartbeats change none of them."""
-        if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
-            return
+        """Queue what a node places: by its labels, and if it is ours by whether it takes volumes, too."""
         present = new or old or Node()
+        ours = present.name == self.cluster.node_name
+        if old is not None and new is not None and _placing(old, ours=ours) == _placing(new, ours=ours):
+            return  # It is a heartbeat.
         for claim in self.cluster.claims.by_index("node", present.name):
             self.forget("provision", claim.key, claim.uid)
             self.claims.enqueue(claim.key)
-        if present.name == self.cluster.node_name:
-            for volume in self.cluster.volumes.values():
-                self.volumes.enqueue(volume.key)
+        for claim in self.cluster.claims.values() if ours else ():
+            if not claim.bound:
+                self.claims.enqueue(claim.key)
+        for volume in self.cluster.volumes.values() if ours else ():
+            self.volumes.enqueue(volume.key)
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         present = new or old or Pod()
