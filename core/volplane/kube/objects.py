@@ -304,14 +304,25 @@ class ContainerStatus(Fields):
     state: ContainerState | None = None
 
 
+class PodCondition(Fields):
+    type: str = ""
+    status: str = ""
+    last_transition_time: str | None = None
+
+
 class PodStatus(Fields):
     phase: str = ""
-    start_time: str | None = None
+    conditions: list[PodCondition] | None = None
+    """PodScheduled alone."""
     reason: str = ""
     message: str = ""
     init_container_statuses: list[ContainerStatus] | None = None
     container_statuses: list[ContainerStatus] | None = None
     ephemeral_container_statuses: list[ContainerStatus] | None = None
+
+    def __post_init__(self) -> None:
+        # The others would be a large part of the pod.
+        self.conditions = [each for each in self.conditions or () if each.type == "PodScheduled"] or None
 
 
 class Pod(KubeObject):

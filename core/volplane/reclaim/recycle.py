@@ -119,15 +119,21 @@ def job_erases(intent: RecycleIntent, progress: VolumeProgress) -> bool:
 def users_of_former(pods: Iterable[Pod], successor: Claim | None) -> list[str]:
     """Return which of the pods of a claim's name still use the claim that is gone.
 
-    successor: the claim that has the name now. Its pods use its volume, but those that were started before it was
-    created have the former one's mounted. Times are whole seconds; in doubt a pod is the successor's.
+    successor: the claim that has the name now. Its pods use its volume, but those that were bound to their node before
+    it was created have the former one's mounted. Times are whole seconds of the server; in doubt a pod is the
+    successor's. When a pod was started is of no use: the clock of its node may be ahead.
     """
     users = [pod for pod in pods if not finished(pod)]
     if successor is not None:
         made = successor.metadata.creation_timestamp or ""
-        on_node = [pod for pod in users if pod.spec.node_name]
-        users = [pod for pod in on_node if (pod.status.start_time or pod.metadata.creation_timestamp or "") < made]
+        users = [pod for pod in users if pod.spec.node_name and _bound_at(pod) < made]
     return sorted(pod.key for pod in users)
+
+
+def _bound_at(pod: Pod) -> str:
+    """Return when the server bound the pod to its node; one that was created on it was never bound."""
+    conditions = (each.last_transition_time for each in pod.status.conditions or () if each.status == "True")
+    return next(conditions, None) or pod.metadata.creation_timestamp or ""
 
 
 def used_by(pods: list[str]) -> str:

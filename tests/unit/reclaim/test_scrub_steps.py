@@ -43,12 +43,14 @@ DYING = "2026-01-01T00:00:00Z"
 
 
 def user(name: str, *, uses: str = "gone", node: str = "n", phase: str = "Running", **times: str) -> Pod:
-    """A pod that mounts a claim. times: created, started."""
+    """A pod that mounts a claim. times: created, bound, started."""
     meta = {"name": name, "namespace": "default", "uid": f"uid-{name}", "creationTimestamp": times.get("created")}
     spec = {"nodeName": node, "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": uses}}]}
-    return msgspec.convert(
-        {"metadata": meta, "spec": spec, "status": {"phase": phase, "startTime": times.get("started")}}, Pod
-    )
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T09:00:00Z"}
+    bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": times.get("bound")}
+    conditions = [ready, bound] if "bound" in times else [ready]
+    status = {"phase": phase, "startTime": times.get("started"), "conditions": conditions}
+    return msgspec.convert({"metadata": meta, "spec": spec, "status": status}, Pod)
 
 
 # --- whoever uses it ----------------------------------------------------------------------------------------------
@@ -67,8 +69,8 @@ def test_they_are_waited_for_too_while_the_volume_refers_to_the_claim_of_its_scr
 
 
 def test_pods_of_the_claim_that_has_the_name_now_are_not_waited_for() -> None:
-    before = user("before", started="2026-01-01T00:00:00Z")
-    after = user("after", started="2026-01-01T00:00:09Z")
+    before = user("before", bound="2026-01-01T00:00:00Z")
+    after = user("after", bound="2026-01-01T00:00:09Z")
     again = claim("gone", uid="uid-next", creationTimestamp="2026-01-01T00:00:05Z")
     assert erased(dirty(), before, after, again).reason == "Volume is used by pods: default/before"
     assert erased(dirty(), after, again) == RECYCLE
@@ -77,23 +79,26 @@ def test_pods_of_the_claim_that_has_the_name_now_are_not_waited_for() -> None:
 @pytest.mark.parametrize(
     ("pod", "former"),
     [
-        (user("p", started="2026-01-01T00:00:04Z"), True),
-        (user("p", started="2026-01-01T00:00:05Z"), False),
+        (user("p", bound="2026-01-01T00:00:04Z"), True),
+        (user("p", bound="2026-01-01T00:00:05Z"), False),
+        # The node's clock is a minute ahead.
+        (user("p", bound="2026-01-01T00:00:04Z", started="2026-01-01T00:01:04Z"), True),
+        (user("p", created="2026-01-01T00:00:04Z", started="2026-01-01T00:01:04Z"), True),
         (user("p", created="2026-01-01T00:00:04Z"), True),
         (user("p", created="2026-01-01T00:00:06Z"), False),
-        (user("p", created="2026-01-01T00:00:04Z", started="2026-01-01T00:00:06Z"), False),
+        (user("p", created="2026-01-01T00:00:04Z", bound="2026-01-01T00:00:06Z"), False),
         (user("p", created="2026-01-01T00:00:04Z", node=""), False),
         (user("p"), True),
         (user("p", created="2026-01-01T00:00:04Z", phase="Failed"), False),
     ],
 )
-def test_a_pod_that_was_started_before_a_claim_was_created_uses_the_former_one(pod: Pod, former: bool) -> None:
+def test_a_pod_that_was_bound_before_a_claim_was_created_uses_the_former_one(pod: Pod, former: bool) -> None:
     successor = claim("gone", creationTimestamp="2026-01-01T00:00:05Z")
     assert users_of_former([pod], successor) == (["default/p"] if former else [])
 
 
 def test_where_the_claim_has_no_time_its_pods_are_its_own() -> None:
-    assert users_of_former([user("p", started="2026-01-01T00:00:00Z")], claim("gone")) == []
+    assert users_of_former([user("p", bound="2026-01-01T00:00:00Z")], claim("gone")) == []
 
 
 def attachment(node: str) -> VolumeAttachment:
