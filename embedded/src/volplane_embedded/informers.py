@@ -21,6 +21,7 @@ from volplane.kube.kinds import (
     VOLUME_ATTRIBUTES_CLASSES,
     VOLUMES,
 )
+from volplane.kube.names import PROVISIONED_BY
 from volplane.kube.objects import (
     Claim,
     CsiDriver,
@@ -38,13 +39,17 @@ from volplane_embedded.objects import PODS, QUOTAS, Pod, ResourceQuota, claim_na
 
 
 class Informers:
-    """The caches. Pods are indexed by `pending`, `node` and `claim`, volumes by `candidates` and `claim`."""
+    """The caches. Pods are indexed by `pending`, `node` and `claim`, volumes by `candidates`, `claim` and
+    `provisioner`.
+    """
 
     def __init__(self) -> None:
         self.pods: Cache[Pod] = Cache(PODS, {"pending": _pending, "node": _node, "claim": _claims_of_pod})
         self.nodes: Cache[Node] = Cache(NODES)
         self.claims: Cache[Claim] = Cache(CLAIMS)
-        self.volumes: Cache[Volume] = Cache(VOLUMES, {"candidates": _candidate_key, "claim": _claim_of_volume})
+        self.volumes: Cache[Volume] = Cache(
+            VOLUMES, {"candidates": _candidate_key, "claim": _claim_of_volume, "provisioner": _provisioner}
+        )
         self.classes: Cache[StorageClass] = Cache(STORAGE_CLASSES)
         self.attachments: Cache[VolumeAttachment] = Cache(ATTACHMENTS)
         self.csi_drivers: Cache[CsiDriver] = Cache(CSI_DRIVERS)
@@ -90,6 +95,10 @@ class Informers:
         """Return the volumes with a reference to this claim."""
         return self.volumes.by_index("claim", claim_key)
 
+    def provisioned(self, provisioner: str) -> list[Volume]:
+        """Return the volumes that this provisioner made."""
+        return self.volumes.by_index("provisioner", provisioner)
+
     def room(self, storage_class: str) -> list[CsiStorageCapacity]:
         """Published room for volumes of this class."""
         return self.capacities.by_index("class", storage_class)
@@ -132,6 +141,11 @@ def _claims_of_pod(pod: Pod) -> list[str]:
 
 def _candidate_key(volume: Volume) -> list[str]:
     return [repr(place_of(volume))]
+
+
+def _provisioner(volume: Volume) -> list[str]:
+    maker = volume.annotation(PROVISIONED_BY)
+    return [maker] if maker else []
 
 
 def _claim_of_volume(volume: Volume) -> list[str]:

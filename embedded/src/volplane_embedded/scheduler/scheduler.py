@@ -129,7 +129,7 @@ class Scheduler:
             users=informers.users,
             nodes=nodes,
             storage=storage,
-            limits=LimitState(informers.csi_nodes.get, informers.attachments.values),
+            limits=LimitState(informers.csi_nodes.get, informers.attachments.values, informers.provisioned),
             now=timestamp(self._now()),
             assumed=self._assumed,
         )

@@ -2,6 +2,9 @@
 
 Source: pkg/scheduler/framework/plugins/nodevolumelimits/csi.go. The limit is `allocatable.count` of the driver in the
 node's CSINode; what pods of the node use and what is attached to it counts once a volume.
+
+In one point it is not that source: a claim without a volume counts for the CSI driver of the volumes that its
+provisioner has made so far. kube-scheduler looks for a limit under the name of the provisioner.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from volplane.kube.objects import CsiNode, VolumeAttachment
+from volplane.kube.objects import CsiNode, Volume, VolumeAttachment
 from volplane.state.cluster_state import csi_parts, unique_name
 from volplane.state.matching import class_of_claim
 from volplane_embedded.objects import Pod, claim_names, is_finished
@@ -21,10 +24,11 @@ TOO_MANY = "node(s) exceed max volume count"
 
 @dataclass(frozen=True, slots=True)
 class LimitState:
-    """csi_nodes: by name of the node. attachments: all of them."""
+    """csi_nodes: by name of the node. attachments: all of them. provisioned: the volumes that a provisioner made."""
 
     csi_nodes: Callable[[str], CsiNode | None]
     attachments: Callable[[], Iterable[VolumeAttachment]]
+    provisioned: Callable[[str], Iterable[Volume]]
 
 
 def full_nodes(
@@ -34,7 +38,7 @@ def full_nodes(
 
     assumed: nodes of pods that are not bound yet.
     """
-    wanted = dict(_volumes(pod, storage))
+    wanted = dict(_volumes(pod, storage, limits))
     limited = {node: counts for node in storage.nodes if (counts := _limits(limits.csi_nodes(node)))} if wanted else {}
     if not limited:
         return frozenset()
@@ -42,7 +46,7 @@ def full_nodes(
     for other in pods:
         node = other.spec.node_name or assumed.get(other.key, "")
         if node in held and other.key != pod.key and not is_finished(other):
-            held[node].update(_volumes(other, storage))
+            held[node].update(_volumes(other, storage, limits))
     for attachment in limits.attachments():
         volume = storage.volumes(attachment.spec.source.persistent_volume_name or "")
         if volume is not None and attachment.spec.node_name in held and (unique := unique_name(volume)):
@@ -62,7 +66,7 @@ def _limits(node: CsiNode | None) -> dict[str, int]:
     return {name: count for name, count in counts if count is not None}
 
 
-def _volumes(pod: Pod, storage: StorageState) -> Iterator[tuple[str, str]]:
+def _volumes(pod: Pod, storage: StorageState, limits: LimitState) -> Iterator[tuple[str, str]]:
     """Return (unique name, driver) of the volumes to attach. A claim without a volume counts by its class."""
     for name in claim_names(pod):
         claim = storage.claims(f"{pod.namespace}/{name}")
@@ -73,4 +77,6 @@ def _volumes(pod: Pod, storage: StorageState) -> Iterator[tuple[str, str]]:
             if unique := unique_name(volume):
                 yield unique, csi_parts(unique)[0]
         elif (found := storage.classes(class_of_claim(claim) or "")) is not None:
-            yield f"{found.provisioner}/{claim.key}", found.provisioner
+            uniques = map(unique_name, limits.provisioned(found.provisioner))
+            driver = next((csi_parts(unique)[0] for unique in uniques if unique), found.provisioner)
+            yield f"{driver}/{claim.key}", driver

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from volplane.controller.actions import Patch, Settled, Wait
+from volplane.kube import names
 from volplane.kube.objects import (
     Claim,
     CsiDriver,
@@ -115,7 +116,11 @@ def state(
             csi_drivers=drivers.get,
             room=lambda name: [one for one in room if one.storage_class_name == name],
         ),
-        limits=LimitState(csi_nodes.get, lambda: attachments),
+        limits=LimitState(
+            csi_nodes.get,
+            lambda: attachments,
+            lambda maker: [one for one in volumes.values() if one.annotation(names.PROVISIONED_BY) == maker],
+        ),
         now=NOW,
         assumed=assumed or {},
     )
@@ -359,6 +364,19 @@ ONE, TWO = disk("d-one", "one"), disk("d-two", "two")
 BOTH = (claim("one", volume="d-one"), claim("two", volume="d-two"), ONE, TWO, node("n"))
 THERE = pod("there", claims=["one"], nodeName="n")
 FULL = "0/1 nodes are available: 1 node(s) exceed max volume count."
+
+
+def test_a_claim_that_is_not_bound_yet_counts_for_the_csi_driver_of_its_provisioner() -> None:
+    made = {"annotations": {names.PROVISIONED_BY: "ebs.volplane.dev"}}
+    csi = {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}
+    reference = {"namespace": "default", "name": "one", "uid": "uid-one"}
+    held = volume("d-one", local=None, csi=csi, phase="Bound", claimRef=reference, metadata=made)
+    full = limit("n", 1, "ebs.csi.aws.com")
+    objects = (claim("two"), storage_class(provisioner="ebs.volplane.dev"), claim("one", volume="d-one"), held)
+    placement = decide(
+        pod(claims=["two"]), state(*objects, node("n"), pod("there", claims=["one"], nodeName="n"), full)
+    )
+    assert message_of(placement) == "0/1 nodes are available: 1 node(s) exceed max volume count."
 
 
 @pytest.mark.parametrize(
