@@ -73,6 +73,15 @@ CAUGHT_CHANGING: Mapping[str, tuple[int, str]] = {
 }
 """Planted bug of changes -> a seed of the scenario `attach` that shows it, and the invariant that breaks."""
 
+CAUGHT_REUSED: Mapping[str, tuple[int, str]] = {
+    "take_every_registration_for_another_machine": (40, "mounted-stays-attached"),
+    "believe_an_empty_list": (0, ""),
+    "know_a_volume_by_its_name": (14, "attachments-have-a-reason"),
+    "detach_under_the_other_attachment": (0, ""),
+    "forget_what_may_be_attached": (0, ""),
+}
+"""Planted bug -> a seed of the scenario `reused` that shows it, and the invariant that breaks."""
+
 CAUGHT_PARTED: Mapping[str, tuple[int, str]] = {
     "lead_while_cut_off": (0, "lease-over"),
     "count_from_the_lease_alone": (142, "no-stuck-finalizer"),
@@ -121,6 +130,7 @@ ALL_CAUGHT = (
     CAUGHT,
     CAUGHT_ATTACHING,
     CAUGHT_CHANGING,
+    CAUGHT_REUSED,
     CAUGHT_PARTED,
     CAUGHT_TWICE,
     CAUGHT_INTERRUPTED,

@@ -19,6 +19,7 @@ from simulation.installation_plants import INSTALLATION_PLANTS
 from simulation.partition_plants import PARTITION_PLANTS
 from simulation.planting import Plant, planted
 from simulation.plants import PLANTS
+from simulation.reused_plants import REUSED_PLANTS
 from simulation.scrub_plants import SCRUB_PLANTS
 from volplane_testing.simulation.distributed import DistributedRun
 from volplane_testing.simulation.distributed_state import Broken
@@ -26,10 +27,18 @@ from volplane_testing.simulation.run import Trial, simulate
 from volplane_testing.simulation.schedule import generate
 
 OF_ATTACHMENTS = {**ATTACH_PLANTS, **CHANGE_PLANTS}
-ALONE = {**PARTITION_PLANTS, **SCRUB_PLANTS, **INSTALLATION_PLANTS, **TWIN_PLANTS, **DAMAGE_PLANTS}
+ALONE = {
+    **REUSED_PLANTS,
+    **PARTITION_PLANTS,
+    **SCRUB_PLANTS,
+    **INSTALLATION_PLANTS,
+    **TWIN_PLANTS,
+    **DAMAGE_PLANTS,
+}
 ALL = {**PLANTS, **OF_ATTACHMENTS, **ALONE, **DISTRIBUTED_PLANTS}
 SCENARIO = {
     **dict.fromkeys(OF_ATTACHMENTS, "attach"),
+    **dict.fromkeys(REUSED_PLANTS, "reused"),
     **dict.fromkeys(PARTITION_PLANTS, "parted"),
     **dict.fromkeys(SCRUB_PLANTS, "interrupted"),
     **dict.fromkeys(INSTALLATION_PLANTS, "twice"),

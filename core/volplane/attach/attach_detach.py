@@ -330,7 +330,7 @@ def _appears(pair: Pair, node: Node, state: AttachDetachState) -> bool:
     if attachment is None or attachment.terminating or not attachment.status.attached or state.deletion_pending(pair):
         return False
     if not users_of(pair, cluster):
-        return may_use_unreported(attachment, node)
+        return bool(csi_parts(pair.volume)[0]) and may_use_unreported(attachment, node)
     return _of_former_machine(attachment, node, pair.volume) is False
 
 

@@ -159,3 +159,10 @@ def test_an_attachment_is_made_with_the_boot_of_its_machine() -> None:
     ours = disk(CSI, csi_driver_name=CSI, attach_required=True)
     action: Any = decided(*bound(), machine(), pod(), pair=PAIR, drivers=[ours], attaches_here=True).action
     assert action.body["metadata"]["annotations"][names.BOOT_ID] == "boot-1"
+
+
+def test_a_node_never_lists_what_is_known_by_the_name_of_its_attachment_alone() -> None:
+    left = attached_to(machine("u"))
+    state = world(machine(), left)
+    state.reports["node-a"] = {left.name}
+    assert decide_node("node-a", state) == Settled()

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import timedelta
 from typing import Any, ClassVar, Final
 
 from volplane.attach.desired import attachment_name
+from volplane_testing import clock
 from volplane_testing.simulation.attached_storage import Machines
 from volplane_testing.simulation.attachments import OUT_OF_SERVICE
 from volplane_testing.simulation.cluster_view import Json
@@ -18,14 +20,19 @@ from volplane_testing.simulation.nodes import NODES, Nodes, RunningPod
 
 __all__ = ["AttachingNodes", "SimulatedMachines", "node_body"]
 
+_NEXT_STATUS: Final = 11.0
+"""Seconds after which a kubelet has written its status again."""
 _ME: Final = "cluster"
 _USER: Final = "user"
 _MERGE: Final = {"content-type": "application/merge-patch+json"}
 _JSON: Final = {"content-type": "application/json"}
 
 
-def node_body(name: str, labels: Any, machine: str) -> Json:
-    """Return a Node whose kubelet leaves attaching to the controller. machine: its id for the storage."""
+def node_body(name: str, labels: Any, machine: str, boot: str = "") -> Json:
+    """Return a Node whose kubelet leaves attaching to the controller, and has just been started.
+
+    machine: its id for the storage. boot: the id of its boot, "" for a kubelet that does not know it.
+    """
     return {
         "metadata": {
             "name": name,
@@ -33,8 +40,17 @@ def node_body(name: str, labels: Any, machine: str) -> Json:
             "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
         },
         "spec": {"providerID": machine},
-        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+        "status": {"conditions": [_ready("True", 0.0)], "nodeInfo": {"bootID": boot}},
     }
+
+
+def _ready(status: str, seconds: float) -> Json:
+    """Return the condition. seconds: for which the kubelet has written that."""
+    times = {
+        f"last{key}Time": (clock.now() - timedelta(seconds=ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for key, ago in (("Transition", seconds), ("Heartbeat", 0.0))
+    }
+    return {"type": "Ready", "status": status, **times}
 
 
 class SimulatedMachines:
@@ -62,6 +78,8 @@ class AttachingNodes(Nodes):
         """Uid of a pod that has mounted its volumes -> their unique names: its claims may be gone before they are."""
         self._unmounting: dict[str, RunningPod] = {}
         """By uid: pods that are over, whose volumes are still to be unmounted."""
+        self._silent: dict[str, float] = {}
+        """Node -> loop time before which its kubelet does not report what it uses."""
 
     @property
     def busy(self) -> bool:
@@ -96,6 +114,7 @@ class AttachingNodes(Nodes):
             self._lost.discard(node)
             self._patch(node, {"spec": {"taints": None}}, _USER)
             self._condition(node, "True")
+            asyncio.get_running_loop().call_later(_NEXT_STATUS, self._write_status, node)
             self._changed.set()
 
     def renew_node(self, node: str) -> None:
@@ -107,11 +126,41 @@ class AttachingNodes(Nodes):
         self._drop(node)
         self._view.send(_USER, "DELETE", f"/api/v1/nodes/{node}", b"{}", headers=_JSON)
         self.evict_pods(node)
-        body = node_body(node, self._labels[node], machine)
+        body = node_body(node, self._labels[node], machine, f"boot-{machine}")
         self._view.send(_USER, "POST", "/api/v1/nodes", json.dumps(body).encode(), headers=_JSON)
         self._lost.discard(node)
         self._condition(node, "True")
+        asyncio.get_running_loop().call_later(_NEXT_STATUS, self._write_status, node)
         self._changed.set()
+
+    async def register_again(self, node: str, seconds: float, silent: float, known: bool) -> None:
+        """Delete the Node while its machine works on; after some seconds its kubelet, started again, registers it.
+
+        silent: for how long that does not report yet what is in use. known: it tells its boot.
+        """
+        found, loop = self._view.nodes.get(node), asyncio.get_running_loop()
+        if found is None or node in self._lost or node in self._silent:
+            return
+        self._trace.happened["node: is registered again"] += 1
+        machine, boot = found["spec"]["providerID"], found["status"].get("nodeInfo", {}).get("bootID", "")
+        self._silent[node] = float("inf")
+        self._safety.attachments.restarting.add(node)
+        self._view.send(_USER, "DELETE", f"/api/v1/nodes/{node}", b"{}", headers=_JSON)
+        await asyncio.sleep(seconds)
+        body = node_body(node, self._labels[node], machine, boot if known else "")
+        self._view.send(_ME, "POST", "/api/v1/nodes", json.dumps(body).encode(), headers=_JSON)
+        self._silent[node] = loop.time() + silent
+        await asyncio.sleep(silent)
+        self._silent.pop(node, None)
+        self._safety.attachments.restarting.discard(node)
+        self._changed.set()
+        await asyncio.sleep(_NEXT_STATUS - silent)
+        self._write_status(node)
+
+    def _write_status(self, node: str) -> None:
+        """Write that it works on, as a kubelet does some time after its Node was made."""
+        if node in self._view.nodes and node not in self._lost:
+            self._patch(node, {"status": {"conditions": [_ready("True", _NEXT_STATUS)]}}, _ME, "status")
 
     def recover(self) -> None:
         for node in sorted(self._lost):
@@ -192,7 +241,7 @@ class AttachingNodes(Nodes):
 
     def _report(self) -> None:
         for name, node in list(self._view.nodes.items()):
-            if name in self._lost:
+            if name in self._lost or name in self._silent:
                 continue
             used = self._mounted_on(name) | self._needed_on(name)
             if used != set(node["status"].get("volumesInUse") or ()):
@@ -226,7 +275,7 @@ class AttachingNodes(Nodes):
         return [volume for volume in found if volume is not None and "csi" in volume["spec"]]
 
     def _condition(self, node: str, status: str) -> None:
-        self._patch(node, {"status": {"conditions": [{"type": "Ready", "status": status}]}}, _ME, "status")
+        self._patch(node, {"status": {"conditions": [_ready(status, 0.0)]}}, _ME, "status")
 
     def _patch(self, node: str, body: Json, who: str, subresource: str = "") -> None:
         path = f"/api/v1/nodes/{node}" + (f"/{subresource}" if subresource else "")

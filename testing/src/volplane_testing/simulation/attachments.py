@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from volplane.attach.desired import attachment_name
 from volplane_testing.simulation.cluster_view import ClusterView, Commit, Json
 from volplane_testing.simulation.disks import Disks, source_of
 from volplane_testing.simulation.trace import FirstViolation
@@ -36,6 +37,8 @@ class Attachments:
         """(`source_key`, node)."""
         self.mounted: set[tuple[str, str, str]] = set()
         """(`source_key`, node, uid of the pod)."""
+        self.restarting: set[str] = set()
+        """Nodes whose Node is gone or new, while what runs there runs on."""
         self._view = view
         self._disks = disks
         self._violations = violations
@@ -47,7 +50,8 @@ class Attachments:
     def _committed(self, commit: Commit) -> None:
         if commit.kind == "node" and (not is_ready(commit.old) or not is_ready(commit.new)):
             name = (commit.new or commit.old or {})["metadata"]["name"]
-            self._sick[name] = asyncio.get_running_loop().time()
+            if name not in self.restarting:
+                self._sick[name] = asyncio.get_running_loop().time()
 
     def attached(self, key: str, node: str) -> None:
         """Note that the backend attached it."""
@@ -67,7 +71,10 @@ class Attachments:
                 "mounted-stays-attached", f"{key} is detached from {node} while a pod has it mounted"
             )
         for attachment in self.of(key):
-            if attachment["spec"]["nodeName"] == node and "deletionTimestamp" not in attachment["metadata"]:
+            # One that somebody made by hand may come while a detach goes on, and is attached then.
+            counts = attachment["metadata"]["name"].startswith("csi-") or attachment["status"].get("attached")
+            stays = "deletionTimestamp" not in attachment["metadata"] and counts
+            if attachment["spec"]["nodeName"] == node and stays:
                 self._violations.report("no-late-detach", f"{key} is detached from {node}, where it is to be attached")
 
     def torn(self, key: str, pod: str) -> bool:
@@ -76,22 +83,28 @@ class Attachments:
 
     def of(self, key: str) -> Iterator[Json]:
         """Return the VolumeAttachments of an asset."""
-        for attachment in self._view.attachments.values():
-            volume = self._view.volumes.get(attachment["spec"]["source"].get("persistentVolumeName", ""))
-            if volume is not None and source_of(volume["spec"]) == key:
-                yield attachment
+        return (each for each in self._view.attachments.values() if self._key_of(each) == key)
+
+    def _key_of(self, attachment: Json) -> str:
+        """Return the `source_key` of its asset; "" if its volume is gone, or was made again with another one."""
+        volume = self._view.volumes.get(attachment["spec"]["source"].get("persistentVolumeName", ""))
+        csi = volume["spec"].get("csi") if volume is not None else None
+        name, node = attachment["metadata"]["name"], attachment["spec"]["nodeName"]
+        if csi and name.startswith("csi-") and name != attachment_name(csi["driver"], csi["volumeHandle"], node):
+            return ""
+        return source_of(volume["spec"]) if volume is not None else ""
 
     def _was_sick(self, node: str) -> bool:
         now = asyncio.get_running_loop().time()
-        return not is_ready(self._view.nodes.get(node)) or now - self._sick.get(node, float("-inf")) < _GRACE
+        sick = not is_ready(self._view.nodes.get(node)) and node not in self.restarting
+        return sick or now - self._sick.get(node, float("-inf")) < _GRACE
 
     def wrong_at_rest(self, wanted: set[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         """Describe what must not be so once nothing happens any longer. wanted: (`source_key`, node) of pods."""
         stand: set[tuple[str, str]] = set()
         for name, attachment in sorted(self._view.attachments.items()):
-            volume = self._view.volumes.get(attachment["spec"]["source"].get("persistentVolumeName", ""))
             node = attachment["spec"]["nodeName"]
-            place = (source_of(volume["spec"]) if volume is not None else "", node)
+            place = (self._key_of(attachment), node)
             if place not in wanted:
                 yield "attachments-have-a-reason", f"{name} to {node}: no pod needs {place[0] or 'its volume'} there"
             elif not attachment["status"].get("attached") and place in self.at:

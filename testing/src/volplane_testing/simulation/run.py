@@ -27,6 +27,7 @@ from volplane_testing.simulation.installations import SecondInstallation
 from volplane_testing.simulation.interruptions import Interruptions
 from volplane_testing.simulation.liveness import Liveness
 from volplane_testing.simulation.loop import ScheduleLoop
+from volplane_testing.simulation.names_used_again import NamesUsedAgain
 from volplane_testing.simulation.network import Network
 from volplane_testing.simulation.nodes import Nodes
 from volplane_testing.simulation.process import FIRST, Installation, Process, ProcessParts
@@ -169,6 +170,10 @@ class _Simulation:
         for each in (self._changes.actions, *others):
             self._process_actions = {**self._process_actions, **each}
         self._changes.prepare()
+        self._reused: NamesUsedAgain | None = None
+        if isinstance(self._nodes, AttachingNodes):
+            self._reused = NamesUsedAgain(run_context, self._storages.simulated, self._nodes)
+            self._process_actions = {**self._process_actions, **self._reused.actions}
 
     async def run(self) -> TrialResult:
         self._loop.set_exception_handler(self._unhandled)
@@ -218,10 +223,14 @@ class _Simulation:
         for name, labels in self._storages.labels.items():
             plain = {"metadata": {"name": name, "labels": labels}}
             attaches = self._schedule.alpha.attaches
-            bodies.append(("Node", node_body(name, labels, self._machines.machine_for(name)) if attaches else plain))
+            bodies.append(("Node", self._node_body(name, labels) if attaches else plain))
         for kind, each in bodies:
             body = json.dumps({"apiVersion": "v1", "kind": kind, **each}).encode()
             self._server.handle("POST", f"/api/v1/{kind.lower()}s", {}, {"content-type": "application/json"}, body)
+
+    def _node_body(self, name: str, labels: Any) -> Any:
+        machine = self._machines.machine_for(name)
+        return node_body(name, labels, machine, f"boot-{machine}")
 
     # --- processes ----------------------------------------------------------------------------------------------
 
@@ -329,6 +338,8 @@ class _Simulation:
         self._storages.calm()
         for each in (self._nodes, self._changes, self._server_faults):
             each.recover()
+        if self._reused is not None:
+            self._reused.recover()
         self._second.end()
         self._safety.overlap = self._overlap()
         for stopped in [p for p in self._living if not p.leadership.may_begin()]:

@@ -34,7 +34,8 @@ class Scenario:
     parted: processes that are cut off from the API server; edited: Leases that are edited by hand; both where no
     two lead and none is stopped. interrupted: static volumes that are given to others in the middle of a scrub.
     twice: second installations that serve the same drivers. twins: claims of whose disk a person makes a second volume,
-    in another notation. damaged: Leases and marks of terms whose numbers are damaged. alone: only the name of the
+    in another notation. damaged: Leases and marks of terms whose numbers are damaged. reused: claims whose volumes are
+    restored under their names or attached twice, and nodes that are registered again. alone: only the name of the
     scenario chooses it.
     """
 
@@ -66,6 +67,7 @@ class Scenario:
     twins: float = 0.0
     damaged: float = 0.0
     attaches: bool = False
+    reused: float = 0.0
     alone: bool = False
 
 
@@ -210,5 +212,15 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         classes=("fast", "fast", "keep"),
         outages=0.3,
         stops=0.3,
+    ),
+    "reused": Scenario(
+        alone=True,
+        attaches=True,
+        reused=0.8,
+        claims=(1, 3),
+        static=(0, 0),
+        classes=("fast", "fast", "keep"),
+        stops=0.0,
+        leaders=0.0,
     ),
 }

@@ -13,6 +13,7 @@ from volplane_testing.simulation.election import write_damage, write_late_attach
 from volplane_testing.simulation.hooks import HookFaults
 from volplane_testing.simulation.installations import write_installations
 from volplane_testing.simulation.interruptions import write_interruptions
+from volplane_testing.simulation.names_used_again import write_names_used_again
 from volplane_testing.simulation.network import NetworkFaults
 from volplane_testing.simulation.nodes import NODES, PodFaults
 from volplane_testing.simulation.scenarios import ALPHA, BETA, CLASSES, SCENARIOS, Scenario
@@ -99,6 +100,7 @@ class _Writer:
         write_interruptions(self._do, f"{self._seed} {self._name}", self._static, self._scenario.interrupted, end)
         write_twins(self._do, f"{self._seed} {self._name}", self._claims, self._scenario.twins, end)
         write_damage(self._do, f"{self._seed} {self._name}", self._scenario.damaged, end)
+        write_names_used_again(self._do, f"{self._seed} {self._name}", self._claims, self._scenario.reused, end)
         write_installations(self._do, f"{self._seed} {self._name}", self._scenario.twice, end)
         without_bookmarks = self._write_server(end)
         self._write_leases(end, stops=stops)
