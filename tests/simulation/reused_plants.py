@@ -21,7 +21,7 @@ def take_every_registration_for_another_machine(stack: ExitStack) -> None:
 
 def believe_an_empty_list(stack: ExitStack) -> None:
     """Take the list of a kubelet that has just been started for what is in use."""
-    for module in (attach_detach, attacher, desired, reconcile):
+    for module in (attach_detach, desired, reconcile):
         replace(stack, module, "has_reported", lambda _: True)
 
 

@@ -31,6 +31,7 @@ PLANTED: Mapping[str, tuple[int, str]] = {
     **recorded.CAUGHT,
     **recorded.CAUGHT_ATTACHING,
     **recorded.CAUGHT_CHANGING,
+    **recorded.CAUGHT_REUSED,
     **recorded.CAUGHT_PARTED,
     **recorded.CAUGHT_TWICE,
     **recorded.CAUGHT_INTERRUPTED,

@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from volplane.assets import AccessMode, Ownership, VolumeMode, VolumeSource
 from volplane.attach.desired import (
     attachment_name,
-    has_reported,
     listed_volumes,
     registered_again,
     same_machine,
@@ -82,32 +81,17 @@ def decide_attachment(key: str, cluster: ClusterState, reads: LiveReads) -> Acti
         return Settled()  # Nothing says any more what is attached, or to which machine.
     record = attachment_intent_of(attachment)
     if record is not None and record.node_uid not in ("", node.uid):
-        return _confirm(attachment, record, volume, node, cluster)
+        # A new machine reports what it is about to use, too. But the backend knows it by the id of the former one: to
+        # call `attach` again changes nothing if it is the same.
+        proven = same_machine(attachment, node) or (isinstance(step, Attached) and step.node_uid == node.uid)
+        uses = unique_name(volume) in volumes_in_use(node)
+        return _go_on("attach", attachment, record, cluster, again=True) if uses and not proven else Settled()
     if record is None and registered_again(attachment, node):
         return Settled()  # A new record could be about the wrong machine.
     lookup = _driver_for(volume, candidates, cluster)
     if lookup.driver is None or not lookup.driver.info.attach_required:
         return lookup.next or Settled()  # Without a driver it is unknown what the record would say.
     return _declare(attachment, volume, lookup.driver, node, cluster) or Settled()
-
-
-def _confirm(
-    attachment: VolumeAttachment, record: AttachmentIntent, volume: Volume, node: Node, cluster: ClusterState
-) -> Action:
-    """Record that it is attached to a node that has registered again, once that is known.
-
-    That its kubelet uses the volume proves nothing: a new machine reports it before it is attached. But the backend
-    knows the former machine by the same id, so `attach` is called again, which changes nothing if that is the same.
-    """
-    step, same = cluster.progress.attachments.get(attachment.uid).step, same_machine(attachment, node)
-    attached = same or (isinstance(step, Attached) and step.node_uid == node.uid)
-    if not has_reported(node) or not (attached or unique_name(volume) in volumes_in_use(node)):
-        return Settled()  # It may be mounted there, or is detached.
-    if not attached:
-        return _go_on("attach", attachment, record, cluster, again=True)
-    kept = {names.INTENT: write_intent(replace(record, node_uid=node.uid)), names.NODE_UID: node.uid}
-    body = {"metadata": {"annotations": {**kept, names.BOOT_ID: node.status.node_info.boot_id or None}}}
-    return Patch(kind=ATTACHMENTS, target=attachment, body=body, why="its node has registered again")
 
 
 def _moved(attachment: VolumeAttachment, cluster: ClusterState) -> str:

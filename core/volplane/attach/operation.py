@@ -60,7 +60,10 @@ class _AttachmentOperation:
         return attachment, record
 
     def _failed(self, run: Run, progress: AttachmentProgress, error: BackendError) -> None:
-        if run.key in self.deps.cluster.attachments:
+        if (attachment := self.deps.cluster.attachments.get(run.key)) is not None:
+            proven = error.nothing_done or isinstance(error, AttachedElsewhere)
+            # It proves nothing about an earlier call, whose failure the status may still show.
+            progress.uncertain = not error.nothing_left and (not proven or _is_uncertain(attachment, progress))
             progress.failed(AttachmentFailure(self.hook, str(error), _GRPC_CODES.get(error.grpc_code)))
             self.wake(run.key)
 
@@ -123,15 +126,14 @@ class AttachOperation(_AttachmentOperation):
         Of two without a failure the older one is attached first: so a former process began the other one only after a
         failure of the older one had proven that it had no effect.
         """
-        progress, shown = self.deps.cluster.progress.attachments.get(other.uid), other.status.attach_error
+        progress = self.deps.cluster.progress.attachments.get(other.uid)
         if other.status.attached or isinstance(progress.step, Attached | Attaching | Detaching | Detached):
             return not isinstance(progress.step, Detached)
         if not other.has_finalizer(attacher_finalizer(other.spec.attacher)):
             return False  # It is written before the first call.
-        if progress.unreported is None and shown is None:
+        if progress.unreported is None and other.status.attach_error is None:
             return _age(other) < _age(attachment)
-        code = progress.unreported.code if progress.unreported is not None else shown and shown.error_code
-        return code not in _NOTHING_ATTACHED
+        return _is_uncertain(other, progress)
 
 
 class DetachOperation(_AttachmentOperation):
@@ -182,6 +184,12 @@ class DetachOperation(_AttachmentOperation):
                 if live is not None and live.uid == other.uid and not live.terminating:
                     return True
         return False
+
+
+def _is_uncertain(attachment: VolumeAttachment, progress: AttachmentProgress) -> bool:
+    """Return whether a failed `attach`, of this process or a former one, may have had an effect."""
+    shown = attachment.status.attach_error
+    return progress.uncertain or (shown is not None and shown.error_code not in _NOTHING_ATTACHED)
 
 
 def _age(attachment: VolumeAttachment) -> tuple[str, str]:

@@ -86,8 +86,7 @@ class NodeOffers:
                 if room is None:
                     self._offers[name] = Offer(name, count, None)
                 else:
-                    growing = usage.growing(self._driver, hashed, room.free)
-                    free = room.free - usage.reserved(self._driver, hashed) - growing
+                    free = room.free - usage.reserved(self._driver, hashed)
                     self._offers[name] = Offer(name, count, free, room.largest)
         self.dirty.clear()
 

@@ -150,8 +150,6 @@ class Usage:
         self._published: dict[tuple[str, str], int] = {}
         """Latest version of published room, by driver and node."""
         self._expiry: deque[tuple[float, str, tuple[str, str]]] = deque()
-        self._growth: dict[tuple[str, str], dict[str, int]] = {}
-        """Bytes by which volumes are to grow, by driver and node."""
 
     def count(self, driver: str, node: str) -> int:
         """Return how many volumes of the driver are on the node, or assigned to it."""
@@ -160,19 +158,6 @@ class Usage:
     def reserved(self, driver: str, node: str) -> int:
         """Return the bytes promised on the node that its published room may not take into account yet."""
         return self._reserved[driver, node]
-
-    def growing(self, driver: str, node: str, free: int) -> int:
-        """Return by how many bytes volumes there are to grow. What does not fit in what is free will not be had."""
-        return sum(size for size in self._growth.get((driver, node), {}).values() if size <= free)
-
-    def grows(self, name: str, driver: str, node: str, size: int) -> None:
-        """Note by how many bytes the volume is to grow; 0: it has what is asked for, or is gone."""
-        known = self._growth.setdefault((driver, node), {})
-        if known.get(name, 0) != size:
-            known[name] = size
-            self._touched(driver, node)
-        if not size:
-            known.pop(name, None)
 
     def claim(self, name: str, promise: Promise | None) -> None:
         """Note to which node the claim is assigned for which the volume `name` is made; None: to none."""

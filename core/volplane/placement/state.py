@@ -128,8 +128,6 @@ class PlacementState:
         self.usage.claim(volume_name_of(present), None if new is None else self._promise_to(new))
         if new is None:
             self.usage.hold(volume_name_of(present), None)  # A write that is on its way will find no claim.
-        if (volume := self.cluster.volumes.get(present.spec.volume_name)) is not None:
-            self._follow_growth(volume, new)
         if new is None or new.spec.volume_name:
             self.refused.pop(present.uid, None)
             self.since.pop(present.uid, None)
@@ -161,19 +159,8 @@ class PlacementState:
             self.usage.made(new.name, promise._replace(size=size), new.version, self.cluster.monotonic())
         elif promise is None or not known:
             self.usage.volume(present.name, promise)
-        reference = present.spec.claim_ref
-        claim = self.cluster.claims.get(reference.key) if reference is not None else None
-        self._follow_growth(present, claim if new is not None else None)
         if new is None:
             self.lost.pop(present.name, None)
-
-    def _follow_growth(self, volume: Volume, claim: Claim | None) -> None:
-        """Count by how much the volume is to grow for its claim. None: the claim or the volume is gone."""
-        reference, driver, more = volume.spec.claim_ref, self.driver_of_volume(volume), 0
-        if claim is not None and reference is not None and reference.uid == claim.uid and not claim.terminating:
-            more = max(request_of(claim) - capacity_of(volume), 0)
-        if driver is not None:
-            self.usage.grows(volume.name, driver.name, _label(volume), -(-more // _NANOS))
 
     def capacity_changed(self, old: CsiStorageCapacity | None, new: CsiStorageCapacity | None) -> None:
         """Follow the cache of published room."""

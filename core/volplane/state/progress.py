@@ -272,9 +272,12 @@ class AttachmentProgress(msgspec.Struct):
     lost: bool = False
     """The status says attached and the backend does not, so `attach` is called again."""
 
+    uncertain: bool = False
+    """A call failed that may have had an effect."""
+
     def succeeded(self, step: Attaching | Attached | Detaching | Detached) -> None:
         """Note the answer of the hook."""
-        self.step, self.unreported = step, None
+        self.step, self.unreported, self.uncertain = step, None, False
         if isinstance(step, Attached):
             self.lost = False
 

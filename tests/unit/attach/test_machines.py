@@ -17,7 +17,6 @@ from volplane.controller.actions import Delete, LiveReads, Patch, Read, Run, Set
 from volplane.kube import names
 from volplane.kube.objects import Node, NodeSystemInfo, VolumeAttachment
 from volplane.state.progress import Attached
-from volplane.state.records import attachment_intent_of
 
 ID = "gce://project/zone/node-a"
 
@@ -138,21 +137,13 @@ def test_attach_is_called_again_for_a_machine_that_may_be_another() -> None:
     assert isinstance(action, Run)
     assert action.verb == "attach"
     state.progress.attachments.track(left.uid).succeeded(Attached({}, there.uid))
-    recorded = decide_attachment(left.key, state, LiveReads())
-    assert isinstance(recorded, Patch)
-    known = recorded.body["metadata"]["annotations"]
-    assert (known[names.NODE_UID], known[names.BOOT_ID]) == ("uid-new", "boot-1")
-    now = attachment_intent_of(attachment(annotations=known))
-    assert now is not None
-    assert now.node_uid == "uid-new"
+    assert decide_attachment(left.key, state, LiveReads()) == Settled(), "once"
 
 
-def test_the_same_machine_is_recorded_under_its_new_uid_once_it_has_reported() -> None:
-    left = attached_to(machine("u"))
-    assert decide_attachment(left.key, attaching_state(machine(), left), LiveReads()) == Settled()
-    action = decide_attachment(left.key, attaching_state(machine(late=10), left), LiveReads())
-    assert isinstance(action, Patch)
-    assert action.body["metadata"]["annotations"][names.NODE_UID] == "uid-new"
+def test_attach_is_not_called_again_for_the_same_machine_or_for_what_is_not_used() -> None:
+    for former, present in (("boot-1", machine(in_use=[UNIQUE])), ("boot-0", machine(late=10))):
+        left = attached_to(machine("u", boot=former))
+        assert decide_attachment(left.key, attaching_state(present, left), LiveReads()) == Settled()
 
 
 def test_an_attachment_is_made_with_the_boot_of_its_machine() -> None:

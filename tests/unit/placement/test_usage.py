@@ -45,15 +45,10 @@ def test_a_new_volume_counts_until_the_room_of_its_node_is_published_anew() -> N
     assert (usage.count("d", "n"), usage.reserved("d", "n")) == (1, 0)
 
 
-def test_growth_counts_while_it_is_asked_for_and_until_the_room_of_its_node_is_published_anew() -> None:
+def test_growth_counts_beside_the_new_volume_until_the_room_of_its_node_is_published_anew() -> None:
     usage = Usage()
     usage.made("pvc-1", Promise("d", "n", 5), version=7, now=0.0)
-    usage.grows("pvc-1", "d", "n", 3)
-    usage.grows("pvc-2", "d", "n", 20)
-    assert usage.growing("d", "n", 10) == 3, "what does not fit will not be had"
-    assert usage.growing("d", "m", 10) == 0
     usage.made("pvc-1", Promise("d", "n", 3), version=8, now=1.0)
-    usage.grows("pvc-1", "d", "n", 0)
-    assert (usage.growing("d", "n", 10), usage.reserved("d", "n"), usage.count("d", "n")) == (0, 8, 1)
+    assert (usage.reserved("d", "n"), usage.count("d", "n")) == (8, 1)
     usage.published("d", "n", 9)
     assert usage.reserved("d", "n") == 0

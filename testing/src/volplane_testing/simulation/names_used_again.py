@@ -11,6 +11,7 @@ from random import Random
 from typing import Any, Final
 
 from volplane.attach.desired import attachment_name
+from volplane.kube.quantity import parse
 from volplane_testing.simulation.attaching_nodes import AttachingNodes
 from volplane_testing.simulation.backends import SimulatedBackend
 from volplane_testing.simulation.cluster_view import Json, reference_of
@@ -23,7 +24,6 @@ __all__ = ["NamesUsedAgain", "write_names_used_again"]
 
 _STEP: Final = 0.5
 _PATIENCE: Final = 240
-_GIB: Final = 2**30
 _CLAIMS: Final = "/api/v1/namespaces/default/persistentvolumeclaims"
 _VOLUMES: Final = "/api/v1/persistentvolumes"
 _ATTACHMENTS: Final = "/apis/storage.k8s.io/v1/volumeattachments"
@@ -100,7 +100,7 @@ class NamesUsedAgain:
     def _restore(self, claim: str, pod: str, volume: Json) -> None:
         backend, spec, name = self._backend, volume["spec"], volume["metadata"]["name"]
         assert backend is not None  # noqa: S101 -- its caller looked
-        handle = backend.add(f"copy-{claim}", 9 * _GIB)
+        handle = backend.add(f"copy-{claim}", parse(spec["capacity"]["storage"]).as_bytes())
         source = backend.source_of(handle)
         key = source_key(source.kind, source.fields)
         disk = self._disks.by_key.get(key) or self._safety.made(backend.name, key, None)

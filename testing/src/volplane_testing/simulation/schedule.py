@@ -360,7 +360,8 @@ class _Writer:
             else:
                 hook = random.choice(_ATTACHING if self._scenario.attaches else _CHANGING)
                 self._do(random.uniform(0.0, end) / 2, "stop_before", hook=hook, seconds=seconds)
-        if self._scenario.attaches:
+        # A disk whose volume was made again with another one is nobody's: a late call for it would stay unnoticed.
+        if self._scenario.attaches and not self._scenario.reused:
             write_late_attach(self._do, f"{self._seed} {self._name}", end)
         if self._sometimes(self._scenario.leases):
             self._do(random.uniform(0.0, end), "remake_lease", delay=random.uniform(0.0, 10.0))
