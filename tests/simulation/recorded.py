@@ -78,7 +78,6 @@ CAUGHT_REUSED: Mapping[str, tuple[int, str]] = {
     "believe_an_empty_list": (40, "mounted-stays-attached"),
     "know_a_volume_by_its_name": (14, "attachments-have-a-reason"),
     "detach_under_the_other_attachment": (1, "no-late-detach"),
-    "forget_what_may_be_attached": (0, ""),
 }
 """Planted bug -> a seed of the scenario `reused` that shows it, and the invariant that breaks."""
 

@@ -7,10 +7,9 @@ from typing import Any
 
 from simulation.planting import by_name, replace
 from volplane.attach import attach_detach, attacher, desired, reconcile
-from volplane.attach.operation import AttachOperation, DetachOperation
+from volplane.attach.operation import DetachOperation
 from volplane.kube.objects import VolumeAttachment
 from volplane.state.cluster_state import ClusterState
-from volplane.state.progress import Attached, Attaching
 
 
 def take_every_registration_for_another_machine(stack: ExitStack) -> None:
@@ -48,21 +47,10 @@ def detach_under_the_other_attachment(stack: ExitStack) -> None:
     replace(stack, DetachOperation, "_stands_for", never)
 
 
-def forget_what_may_be_attached(stack: ExitStack) -> None:
-    """Take an attachment whose call failed for one that has nothing attached."""
-
-    def known(self: AttachOperation, other: VolumeAttachment, *_: Any) -> bool:
-        step = self.deps.cluster.progress.attachments.get(other.uid).step
-        return other.status.attached or isinstance(step, Attached | Attaching)
-
-    replace(stack, AttachOperation, "_may_be_attached", known)
-
-
 REUSED_PLANTS = by_name(
     take_every_registration_for_another_machine,
     believe_an_empty_list,
     know_a_volume_by_its_name,
     detach_under_the_other_attachment,
-    forget_what_may_be_attached,
 )
 """By name; each is caught in a seed of `recorded.CAUGHT_REUSED`."""

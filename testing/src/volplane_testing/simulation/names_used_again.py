@@ -111,7 +111,7 @@ class NamesUsedAgain:
         restored = {**kept, source.kind: dict(source.fields), "claimRef": reference}
         restored["persistentVolumeReclaimPolicy"] = "Retain"
         self._create("PersistentVolume", _VOLUMES, name, restored)
-        asked = {key: kept[key] for key in ("accessModes", "storageClassName") if key in kept}
+        asked: Json = {key: kept[key] for key in ("accessModes", "storageClassName") if key in kept}
         asked |= {"volumeName": name, "resources": {"requests": {"storage": spec["capacity"]["storage"]}}}
         self._create("PersistentVolumeClaim", _CLAIMS, claim, asked)
         mounted = [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]
