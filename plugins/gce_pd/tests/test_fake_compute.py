@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from google.api_core.exceptions import BadRequest, Conflict, Forbidden, GoogleAPICallError, NotFound, PreconditionFailed
+from google.api_core.exceptions import (
+    BadRequest,
+    Conflict,
+    Forbidden,
+    GoogleAPICallError,
+    NotFound,
+    PreconditionFailed,
+    ServiceUnavailable,
+)
 from google.cloud import compute_v1 as compute
 
 from volplane_gce_pd.testing import COMPUTE_QUOTAS, Behaviour, FakeCompute, InProcess, ModelViolation
@@ -198,10 +206,16 @@ def test_lists_have_filters_and_pages(account: Account) -> None:
 def test_an_aggregated_list_says_which_zones_it_lacks(account: Account) -> None:
     account.insert(zone=B)
     account.fake.behave(unreachable=frozenset({A}))
-    scopes = dict(account.Disks.aggregated_list(compute.AggregatedListDisksRequest(project="test-project"), retry=None))
+    request = compute.AggregatedListDisksRequest(project="test-project")
+    scopes = dict(account.Disks.aggregated_list(request, retry=None))
     assert scopes[f"zones/{A}"].warning.code == "UNREACHABLE"
     assert [disk.name for disk in scopes[f"zones/{B}"].disks] == ["d"]
     assert scopes["regions/europe-test1"].warning.code == "NO_RESULTS_ON_PAGE"
+    account.fake.behave(partial_lists=False)
+    with pytest.raises(ServiceUnavailable):
+        account.Disks.aggregated_list(request, retry=None)
+    with pytest.raises(ServiceUnavailable):
+        account.get()
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,10 @@ from volplane import (
     AccessMode,
     AlreadyExists,
     Asset,
+    Attachment,
     DeleteRequest,
     Done,
+    ExpandRequest,
     Fence,
     InProgress,
     InvalidArgument,
@@ -363,8 +365,8 @@ def test_a_name_that_is_taken_meanwhile_is_read_and_compared(site: Any) -> None:
     assert isinstance(site.backend.provision(first), InProgress)
     site.fake.forget_operations()
     second = site.again()
-    second.refuse("disks.aggregatedList", "backendError")
-    with pytest.raises(Unavailable):
+    second.refuse("disks.aggregatedList", "rateLimitExceeded")
+    with pytest.raises(Throttled):
         second.provision()
     assert isinstance(second.provision(), Asset)
     assert len(site.fake.disks) == 1
@@ -421,10 +423,44 @@ def test_a_zone_that_is_down_is_left_out_and_does_not_stop_the_driver(new_site: 
 
 
 def test_nothing_is_made_in_a_zone_whose_disks_cannot_be_read(new_site: Any) -> None:
-    site = new_site(Behaviour(unreachable=frozenset({A})))
-    with pytest.raises(Unavailable, match="cannot be read now"):
-        site.provision()
-    assert site.fake.calls["disks.insert"] == 0
+    for partial_lists in (True, False):
+        site = new_site(Behaviour(unreachable=frozenset({A}), partial_lists=partial_lists))
+        with pytest.raises(Unavailable, match="cannot be read now"):
+            site.provision()
+        assert site.fake.calls["disks.insert"] == 0
+
+
+@pytest.mark.parametrize("partial_lists", [True, False])
+def test_a_zone_that_does_not_answer_stops_no_other_one(new_site: Any, partial_lists: bool) -> None:
+    site = new_site(Behaviour(partial_lists=partial_lists), attach=True)
+    there = {uid: site.provision(uid, segment={ZONE: zone}) for uid, zone in (("u1", A), ("u2", B), ("u3", C))}
+    grown = [
+        ExpandRequest(context=site.context(), volume=site.identity(there[uid], uid), capacity_bytes=20 << 30)
+        for uid in ("u3", "u1", "u2")
+    ]
+    site.fake.behave(unreachable=frozenset({C}))
+    site.clock.advance(1.0)
+    assert site.provision("u4", segment={ZONE: A}).handle.endswith(f"{A}/disks/pvc-u4")
+    assert site.attach(there["u1"], site.node(site.vm())) == Attachment()
+    for _ in range(40):  # Callers of all three zones, one after another, as the core's threads.
+        for number, request in enumerate(grown):
+            try:
+                result = site.backend.expand(request)
+            except Unavailable:
+                continue
+            if isinstance(result, InProgress):
+                state = dict(result.state)
+                grown[number] = replace(request, context=replace(request.context, state=state))
+        site.clock.advance(0.25)
+    assert {disk.name: disk.size for disk in site.fake.disks.values()} == {
+        "pvc-u1": 20,
+        "pvc-u2": 20,
+        "pvc-u3": 10,
+        "pvc-u4": 10,
+    }
+    with pytest.raises(Unavailable):
+        site.delete(there["u3"], "u3")
+    assert len(site.fake.disks) == 4
 
 
 # --- finding, listing, adopting ---------------------------------------------------------------------------------
@@ -459,6 +495,7 @@ def test_a_listing_that_lacks_a_zone_is_an_error_that_names_it(site: Any) -> Non
         site.listed()
     with pytest.raises(Unavailable, match=B):
         site.find("u2")
+    assert site.find("u1").handle.endswith(f"{A}/disks/pvc-u1")
 
 
 def test_two_thousand_disks_are_listed_page_by_page(site: Any) -> None:

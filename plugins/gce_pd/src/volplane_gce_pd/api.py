@@ -152,7 +152,10 @@ class ComputeClient:
         try:
             from google.cloud import compute_v1  # noqa: PLC0415 - takes a second and 150 MB
 
-            request = getattr(compute_v1, _REQUESTS[method])({"project": self._settings.project, **fields})
+            kind = getattr(compute_v1, _REQUESTS[method])
+            # Before version 2026-09-01 of the API, a place that does not answer failed the list unless this was asked.
+            part = {"return_partial_success": True} if "return_partial_success" in kind.meta.fields else {}
+            request = kind({"project": self._settings.project, **part, **fields})
             result = self._function(method)(request, retry=None, timeout=_TIMEOUT_SECONDS)
             return next(iter(result.pages)) if method.lists else result
         except Exception as error:

@@ -26,7 +26,7 @@ from volplane.cloud import LABELS, DiskBackend, DiskOperations, Fences, NodeName
 from volplane_gce_pd.api import ComputeClient, Connect, connect
 from volplane_gce_pd.attach import Attacher
 from volplane_gce_pd.change import Changer
-from volplane_gce_pd.compute import SETTLE_SECONDS, Compute
+from volplane_gce_pd.compute import SETTLE_SECONDS, Compute, refuse_incomplete
 from volplane_gce_pd.create import Provisioner
 from volplane_gce_pd.delete import Deleter
 from volplane_gce_pd.disk_types import LARGEST_GIB
@@ -124,12 +124,13 @@ class GcePdBackend(DiskBackend):
         """Find the disk by its name in all zones of the region, in any state, by calls that begin now."""
         with self.translating_errors(f"look for the disk of {request.name}"):
             found = self._compute.named_now(disk_name(request.owner))
-        for disk in found:
+        for disk in found.disks:
             if LABELS.owner(disk.labels, request.owner.cluster_id) == request.owner and disk.state != "DELETING":
                 fs_type = read_parameters(ClassParameters, request.parameters).fs_type
                 handle = disk.handle(self._options.project)
                 source = csi_source(self._options, handle, VolumeMode.FILESYSTEM, fs_type)
                 return asset_from(self._options, disk, source, driver=request.context.driver)
+        refuse_incomplete(found.unread)
         return Absent()
 
     def _machine_of(self, node: NodeIdentity) -> str | None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from volplane import Unavailable
 from volplane.cloud import BoundedCache, HookCall, RateLimiter, StatePoller, chunks
 from volplane_gce_pd.api import ComputeClient, GceError, Method
 from volplane_gce_pd.disk_types import hyperdisk_limit
-from volplane_gce_pd.errors import NOT_FOUND, code_of, is_throttled
+from volplane_gce_pd.errors import NOT_FOUND, code_of, is_throttled, outcome_unknown
 from volplane_gce_pd.resources import Disk, DiskKey, DiskSnapshot, Instance, InstanceKey, Operation
 from volplane_gce_pd.settings import Settings
 
@@ -39,15 +41,40 @@ class Named:
     """Places that could not be read."""
 
 
+class PlacePollers(Generic[V]):
+    """A poller for each zone and the region: a place that fails, or does not answer, holds up no other one. Safe for
+    threads.
+    """
+
+    def __init__(self, new: Callable[[str], StatePoller[tuple[str, str], V]]) -> None:
+        """new: makes the poller of a place. Keys are pairs of a place and a name."""
+        self._new = new
+        self._pollers: dict[str, StatePoller[tuple[str, str], V]] = {}
+        self._lock = threading.Lock()
+
+    def of(self, key: tuple[str, str]) -> StatePoller[tuple[str, str], V]:
+        """Return the poller that knows this key."""
+        with self._lock:
+            if key[0] not in self._pollers:
+                self._pollers[key[0]] = self._new(key[0])
+            return self._pollers[key[0]]
+
+    def next_poll(self, key: tuple[str, str], after: float = 0.0) -> float:
+        """Return the seconds until the key should be asked for again, at least `after`."""
+        return self.of(key).next_poll(key, after)
+
+
 class Compute:
     """One region of one project, for one driver. Safe for threads. clock: seconds, never going back."""
 
     def __init__(self, settings: Settings, client: ComputeClient, clock: Callable[[], float]) -> None:
         self.settings = settings
         self.clock = clock
-        self.disks: StatePoller[DiskKey, Disk] = self._poller(self._read_disks)
+        self.disks: PlacePollers[Disk] = PlacePollers(lambda place: self._poller(partial(self._read_disks, place)))
         self.names: StatePoller[str, Named] = self._poller(self._read_names)
-        self.instances: StatePoller[InstanceKey, Instance] = self._poller(self._read_instances)
+        self.instances: PlacePollers[Instance] = PlacePollers(
+            lambda zone: self._poller(partial(self._read_instances, zone))
+        )
         self.operations: StatePoller[DiskKey, Operation] = self._poller(self._read_operations)
         self._client = client
         self._rates = RateLimiter(rate=settings.mutations_per_second, burst=settings.mutation_burst, clock=clock)
@@ -63,11 +90,11 @@ class Compute:
 
     def disk(self, key: DiskKey) -> Disk | None:
         """Return the disk as it is now; None if there is none. Raises RetryLater."""
-        return self.disks.current(key)
+        return self.disks.of(key).current(key)
 
     def disk_now(self, key: DiskKey) -> Disk | None:
         """Return the disk by a call that begins now. Raises GceError."""
-        return self.disks.fetch_now(key).value
+        return self.disks.of(key).fetch_now(key).value
 
     def named(self, name: str) -> Named:
         """Return the disks of this name in all places of the region. Raises RetryLater.
@@ -80,29 +107,24 @@ class Compute:
             return known.value
         return self.names.current(name) or Named()
 
-    def named_now(self, name: str) -> tuple[Disk, ...]:
-        """Return the disks of this name in all places of the region, by calls that begin now.
-
-        Raises GceError, and Unavailable while a place cannot be read: what is there would be missing.
-        """
-        found = self.names.fetch_now(name).value or Named()
-        _refuse_incomplete(found.unread)
-        return found.disks
+    def named_now(self, name: str) -> Named:
+        """Return the disks of this name in all places of the region, by calls that begin now. Raises GceError."""
+        return self.names.fetch_now(name).value or Named()
 
     def marked_disks(self, label: str, page: str | None) -> tuple[list[Disk], str | None]:
         """Return one page of the region's disks with this label, and the token of the next one.
 
-        Raises as `named_now`.
+        Raises GceError, and Unavailable while a place cannot be read: what is there would be missing.
         """
         fields = {"filter": f"labels.{label}:*", "max_results": _PAGE_SIZE, **({"page_token": page} if page else {})}
         answer = self._client.call(Method.DISKS_AGGREGATED_LIST, **fields)
         disks, unread = self._of_places(answer)
-        _refuse_incomplete(unread)
+        refuse_incomplete(unread)
         return disks, answer.next_page_token or None
 
     def instance(self, key: InstanceKey) -> Instance | None:
         """Return the virtual machine as it is now; None if there is none. Raises RetryLater."""
-        return self.instances.current(key)
+        return self.instances.of(key).current(key)
 
     def snapshot(self, name: str) -> DiskSnapshot | None:
         """Return the snapshot by a call that begins now; None if there is none. Raises GceError."""
@@ -141,23 +163,21 @@ class Compute:
 
     # --- batched reads ------------------------------------------------------------------------------------------
 
-    def _read_disks(self, keys: Sequence[DiskKey]) -> dict[DiskKey, Disk]:
+    def _read_disks(self, place: str, keys: Sequence[DiskKey]) -> dict[DiskKey, Disk]:
+        names = [name for _, name in keys]
+        return {disk.key: disk for disk in self._disks_of(place, names, self.disks.of((place, "")))}
+
+    def _disks_of(self, place: str, names: Sequence[str], poller: StatePoller[Any, Any]) -> Iterator[Disk]:
         zonal = (Method.DISKS_GET, Method.DISKS_LIST, "disk")
         regional = (Method.REGION_DISKS_GET, Method.REGION_DISKS_LIST, "disk")
-        found: dict[DiskKey, Disk] = {}
-        for place, names in _by_place(keys).items():
-            methods = regional if place.startswith("regions/") else zonal
-            for disk in self._named(self.disks, methods, place, names, Disk.of):
-                found[disk.key] = disk
-        return found
+        return self._named(poller, regional if place.startswith("regions/") else zonal, place, names, Disk.of)
 
-    def _read_instances(self, keys: Sequence[InstanceKey]) -> dict[InstanceKey, Instance]:
-        found: dict[InstanceKey, Instance] = {}
-        for zone, names in _by_place(keys).items():
-            methods = (Method.INSTANCES_GET, Method.INSTANCES_LIST, "instance")
-            for instance in self._named(self.instances, methods, f"zones/{zone}", names, Instance.of):
-                found[instance.zone, instance.name] = instance
-        return found
+    def _read_instances(self, zone: str, keys: Sequence[InstanceKey]) -> dict[InstanceKey, Instance]:
+        methods = (Method.INSTANCES_GET, Method.INSTANCES_LIST, "instance")
+        names, poller = [name for _, name in keys], self.instances.of((zone, ""))
+        return {
+            (each.zone, each.name): each for each in self._named(poller, methods, f"zones/{zone}", names, Instance.of)
+        }
 
     def _read_operations(self, keys: Sequence[DiskKey]) -> dict[DiskKey, Operation]:
         methods = {
@@ -168,11 +188,20 @@ class Compute:
         found: dict[DiskKey, Operation] = {}
         places = _by_place(keys)
         if len(places) > 1:
-            return self._read_operations_everywhere(keys)
+            try:
+                return self._read_operations_everywhere(keys)
+            except GceError as error:
+                if not outcome_unknown(error):
+                    raise
         for place, names in places.items():
             get, listing = methods[place.partition("/")[0]]
-            for operation in self._named(self.operations, (get, listing, "operation"), place, names, Operation.of):
-                found[operation.place, operation.name] = operation
+            try:
+                for operation in self._named(self.operations, (get, listing, "operation"), place, names, Operation.of):
+                    found[operation.place, operation.name] = operation
+            except GceError as error:
+                if len(places) == 1 or not outcome_unknown(error):
+                    raise
+                found |= {(place, name): Operation(place=place, name=name, done=False) for name in names}
         return found
 
     def _read_operations_everywhere(self, keys: Sequence[DiskKey]) -> dict[DiskKey, Operation]:
@@ -226,17 +255,42 @@ class Compute:
             raise
 
     def _read_names(self, names: Sequence[str]) -> dict[str, Named]:
-        found: dict[str, list[Disk]] = {name: [] for name in names}
+        try:
+            found, unread = self._read_names_everywhere(names)
+        except GceError as error:
+            if not outcome_unknown(error):
+                raise
+            found, unread = self._read_names_by_place(names)
+        return {
+            name: Named(disks=tuple(disk for disk in found if disk.name == name), unread=frozenset(unread))
+            for name in names
+        }
+
+    def _read_names_everywhere(self, names: Sequence[str]) -> tuple[list[Disk], set[str]]:
+        """Return the disks and the places that the answer lacks, by one call."""
+        found: list[Disk] = []
         unread: set[str] = set()
         with self.names.pacing(is_throttled):
             for some in chunks(names, _NAMES_IN_A_FILTER):
                 fields = {"filter": _any_of(some), "max_results": _PAGE_SIZE}
                 for page in self._client.pages(Method.DISKS_AGGREGATED_LIST, **fields):
                     disks, missing = self._of_places(page)
+                    found += disks
                     unread |= missing
-                    for disk in disks:
-                        found.setdefault(disk.name, []).append(disk)
-        return {name: Named(disks=tuple(disks), unread=frozenset(unread)) for name, disks in found.items()}
+        return found, unread
+
+    def _read_names_by_place(self, names: Sequence[str]) -> tuple[list[Disk], set[str]]:
+        """Return the same by a call for each place: one that does not answer may have failed the call for all."""
+        found: list[Disk] = []
+        unread: set[str] = set()
+        for place in (f"regions/{self.settings.region}", *(f"zones/{zone}" for zone in self.zones())):
+            try:
+                found += self._disks_of(place, names, self.names)
+            except GceError as error:
+                if not outcome_unknown(error):
+                    raise
+                unread.add(place.rpartition("/")[2])
+        return found, unread
 
     def _of_places(self, page: Any) -> tuple[list[Disk], set[str]]:
         """Return the region's disks on a page of disks.aggregatedList, and its zones that could not be read."""
@@ -267,10 +321,10 @@ class Compute:
     def changed(self, key: tuple[str, str]) -> None:
         """Use no earlier observation of a disk or virtual machine: it is being changed, or has been."""
         if "/" in key[0]:
-            self.disks.invalidate(key)
+            self.disks.of(key).invalidate(key)
             self.names.invalidate(key[1])
         else:
-            self.instances.invalidate(key)
+            self.instances.of(key).invalidate(key)
 
     def close(self) -> None:
         """Close the connections."""
@@ -282,7 +336,8 @@ def _any_of(names: Sequence[str]) -> str:
     return " OR ".join(f'(name = "{name}")' for name in names)
 
 
-def _refuse_incomplete(unread: Collection[str]) -> None:
+def refuse_incomplete(unread: Collection[str]) -> None:
+    """Raise Unavailable unless every place was read."""
     if unread:
         raise Unavailable(
             f"the disks of {', '.join(sorted(unread))} cannot be read now: the listing would not be complete"

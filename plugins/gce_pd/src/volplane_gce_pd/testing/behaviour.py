@@ -109,7 +109,9 @@ class Behaviour:
     zone_states: Mapping[str, str] = field(default_factory=dict)
     """Of zones that are not UP."""
     unreachable: frozenset[str] = frozenset()
-    """Zones whose resources no list can read."""
+    """Zones and regions that answer no call."""
+    partial_lists: bool = True
+    """An aggregated list lacks what is unreachable, and says so; False = it fails then."""
     stock_outs: frozenset[str] = frozenset()
     """Zones without room for disks."""
     shape: str = "operation"

@@ -31,6 +31,11 @@ def not_found(resource: str) -> ComputeError:
     return ComputeError("notFound", f"The resource '{resource}' was not found")
 
 
+def unreachable(place: str) -> ComputeError:
+    """Return the error of a call that needs a place which does not answer."""
+    return ComputeError("backendError", f"{place} cannot be reached.")
+
+
 def bad_request(field: str, value: object, why: str = "") -> ComputeError:
     """Return Invalid with Compute Engine's message."""
     return ComputeError("invalid", f"Invalid value for field '{field}': '{value}'. {why}".strip())

@@ -11,7 +11,7 @@ from typing import Any
 
 from volplane_gce_pd.testing import instances
 from volplane_gce_pd.testing.behaviour import Behaviour
-from volplane_gce_pd.testing.errors import ComputeError, not_found
+from volplane_gce_pd.testing.errors import ComputeError, not_found, unreachable
 from volplane_gce_pd.testing.methods import METHODS, parsed, permissions_for
 from volplane_gce_pd.testing.project import Project
 from volplane_gce_pd.testing.records import DiskRecord, InstanceRecord, OperationRecord, SnapshotRecord
@@ -89,6 +89,9 @@ class FakeCompute(FakeCloud):
         known = self._project.known_request(action, params)
         if known is not None:
             return known.shown(self.behaviour.project)
+        where = params.get("zone") or params.get("region")
+        if where in self.behaviour.unreachable:
+            raise unreachable(f"The place {where}")
         self._project.stalled, self._project.failing = self.stalled, self.failing
         result = METHODS[action].handler(self._project, action, params)
         return result.shown(self.behaviour.project) if isinstance(result, OperationRecord) else result

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from volplane_gce_pd.testing.disks import place_of
-from volplane_gce_pd.testing.errors import ComputeError, bad_request, not_found
+from volplane_gce_pd.testing.errors import bad_request, not_found, unreachable
 from volplane_gce_pd.testing.project import Project
 from volplane_gce_pd.testing.records import URL
 from volplane_testing.cloud import page_of
@@ -57,8 +57,6 @@ def list_some(project: Project, method: str, params: Params) -> Json:
     place = "global" if service == "globalOperations" else place_of(params)
     if place != "global":
         project.require_place(place)
-    if place.partition("/")[2] in project.behaviour.unreachable:
-        raise ComputeError("backendError", f"The zone {place} cannot be reached.")
     if service in ("disks", "regionDisks"):
         items = (disk.shown(name) for disk in _records(project.disks, place, params))
         return _page(project, items, params, "compute#diskList")
@@ -97,10 +95,16 @@ def _zone(project: Project, zone: str) -> Json:
 
 
 def aggregated_list(project: Project, method: str, params: Params) -> Json:
-    """Return a page of the disks or operations of all zones and of the region, by place."""
+    """Return a page of the disks or operations of all zones and of the region, by place.
+
+    What a place that cannot be reached does to the call depends on the version of the API: until 2026-09-01 it had the
+    parameter returnPartialSuccess.
+    """
     behaviour = project.behaviour
     places = [*(f"zones/{zone}" for zone in behaviour.zones), f"regions/{behaviour.region}"]
     lost = [place for place in places if place.partition("/")[2] in behaviour.unreachable]
+    if lost and not behaviour.partial_lists:
+        raise unreachable(lost[0])
     field = "disks" if method == "disks.aggregatedList" else "operations"
     if field == "operations":
         places.append("global")
