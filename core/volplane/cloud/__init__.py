@@ -19,7 +19,7 @@ from volplane.cloud.disks import (
 )
 from volplane.cloud.marks import LABELS, TAGS, Fences, Marks, label_text
 from volplane.cloud.polling import Observation, StatePoller, chunks, read_without_bad_ids
-from volplane.cloud.rates import RateLimiter, TokenBucket
+from volplane.cloud.rates import RateLimiter, Refusal, TokenBucket
 from volplane.cloud.turns import BoundedCache, HookCall, RetryLater, StateAges, in_turns
 from volplane.cloud.zones import Zones, ZoneStates, zones_for
 
@@ -43,6 +43,7 @@ __all__ = [
     "NodeNames",
     "Observation",
     "RateLimiter",
+    "Refusal",
     "RetryLater",
     "StateAges",
     "StatePoller",

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from volplane._shared import TokenBucket
 from volplane.cloud.calls import CloudError
-from volplane.cloud.turns import HookCall, RetryLater
+from volplane.cloud.turns import BoundedCache, HookCall, RetryLater
 
-__all__ = ["RateLimiter", "TokenBucket"]
+__all__ = ["RateLimiter", "Refusal", "TokenBucket"]
 
 T = TypeVar("T")
 
@@ -25,6 +26,17 @@ _LOWEST_SHARE = 1 / 16
 _THROTTLED_PAUSE = 1.0
 _RECOVERY = 1.05
 """Growth of the rate with every successful call after throttling."""
+_LONGEST_PAUSE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """That a cloud refuses a call because there are too many."""
+
+    of_resource: bool = False
+    """Too many changes of one resource, which say nothing about others; False = too many calls of the account."""
+    seconds: float = _THROTTLED_PAUSE
+    """How long this resource is left alone; twice as long after each further refusal in a row."""
 
 
 class _Queue:
@@ -82,6 +94,8 @@ class RateLimiter:
         self._burst = burst
         self._clock = clock
         self._queues: dict[Hashable, _Queue] = {}
+        self._pauses: BoundedCache[Hashable, tuple[float, float]] = BoundedCache()
+        """By resource: until when no change of it is tried, and the length of this pause."""
         self._lock = threading.Lock()
 
     def wait(self, kind: Hashable, key: Hashable) -> float:
@@ -105,22 +119,34 @@ class RateLimiter:
         call: HookCall,
         work: Callable[[], T],
         *,
-        is_throttled: Callable[[CloudError], bool],
+        refusal: Callable[[CloudError], Refusal | None],
+        resource: Hashable = None,
     ) -> T:
         """Make a call of the cloud that changes something, and return its result; learns from it.
 
-        Raises `RetryLater` while it is too early for the caller, what `HookCall.require_time` raises, and CloudError.
+        refusal: whether an error is one because of too many calls. resource: what the cloud counts changes of, such as
+        a virtual machine whose queue several calls fill; None = by kind and key. Raises `RetryLater` while it is too
+        early for the caller or for the resource, what `HookCall.require_time` raises, and CloudError.
         """
         call.require_time()
-        wait = self.wait(kind, key)
+        resource = (kind, key) if resource is None else resource
+        until, pause = self._pauses.get(resource) or (0.0, 0.0)
+        wait = until - self._clock() if pause else 0.0
+        if wait <= 0:
+            wait = self.wait(kind, key)
         if wait > 0:
             raise RetryLater(wait)
         try:
             result = work()
         except CloudError as error:
-            if is_throttled(error):
+            refused = refusal(error)
+            if refused is not None and refused.of_resource:
+                pause = min(pause * 2 or refused.seconds, _LONGEST_PAUSE)
+                self._pauses.put(resource, (self._clock() + pause, pause))
+            elif refused is not None:
                 self.throttled(kind)
             raise
+        self._pauses.drop(resource)
         self.succeeded(kind)
         return result
 

@@ -21,6 +21,7 @@ from volplane import (
 )
 from volplane_gce_pd import errors
 from volplane_gce_pd.api import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, GceError
+from volplane_gce_pd.testing import Behaviour
 from volplane_testing.cloud import FaultKind
 
 HTTP: list[tuple[str, int, type[BackendError], str]] = [
@@ -31,7 +32,7 @@ HTTP: list[tuple[str, int, type[BackendError], str]] = [
     ("limitExceeded", 403, ResourceExhausted, "higher quota"),
     ("rateLimitExceeded", 403, Throttled, "fewer calls"),
     ("userRateLimitExceeded", 403, Throttled, "fewer calls"),
-    ("resourceOperationRateExceeded", 403, Throttled, "fewer calls"),
+    ("resourceOperationRateExceeded", 403, Throttled, "only what changes it waits"),
     ("strangeRate", 429, Throttled, "fewer calls"),
     ("zoneResourcePoolExhausted", 503, ResourceExhausted, "another zone"),
     ("zoneResourcePoolExhaustedWithDetails", 503, ResourceExhausted, "another zone"),
@@ -60,7 +61,7 @@ OPERATION: list[tuple[str, type[BackendError], str]] = [
     ("QUOTA_EXCEEDED", ResourceExhausted, "higher quota"),
     ("REGION_QUOTA_EXCEEDED", ResourceExhausted, "higher quota"),
     ("RATE_LIMIT_EXCEEDED", Throttled, "fewer calls"),
-    ("RESOURCE_OPERATION_RATE_EXCEEDED", Throttled, "fewer calls"),
+    ("RESOURCE_OPERATION_RATE_EXCEEDED", Throttled, "only what changes it waits"),
     ("ZONE_RESOURCE_POOL_EXHAUSTED", ResourceExhausted, "another zone"),
     ("ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", ResourceExhausted, "another zone"),
     ("STOCKOUT", ResourceExhausted, "another zone"),
@@ -161,6 +162,35 @@ def test_a_refusal_because_of_the_rate_halves_the_rate(new_site: Any) -> None:
     site.clock.advance(0.5)
     waits = [site.backend.provision(demand).retry_after for demand in demands]
     assert waits == pytest.approx([0.5, 0.7, 0.9, 1.1]), "a second's pause, then five a second"
+
+
+@pytest.mark.parametrize("code", ["rateLimitExceeded", "resourceOperationRateExceeded"])
+def test_the_full_queue_of_one_machine_slows_no_other_one(new_site: Any, code: str) -> None:
+    site = new_site(Behaviour(vm_queue=0, queue_code=code), attach=True, mutations_per_second=10, mutation_burst=1)
+    asset, other, vm = site.provision(), site.provision("u1b"), site.vm()
+    for _ in range(4):
+        with pytest.raises(Throttled, match="only what changes it waits"):
+            site.attach(asset, site.node(vm))
+    began = site.clock.now
+    with pytest.raises(Throttled):
+        site.attach(other, site.node(vm), "u1b")
+    assert site.clock.now - began >= 8.0, "the pause is the machine's, whichever disk comes"
+    demands = [site.demand(f"u{number}") for number in range(2, 6)]
+    for demand in demands:
+        site.backend.provision(demand)
+    waits = [site.backend.provision(demand).retry_after for demand in demands]
+    assert max(waits) < 0.8, "the rate of all changes is what it was"
+
+
+def test_a_young_snapshot_makes_only_its_disk_wait(site: Any) -> None:
+    one, two = site.provision("u1"), site.provision("u2")
+    site.snapshot(one, "snap-1", "u1")
+    with pytest.raises(Throttled, match="only what changes it waits"):
+        site.snapshot(one, "snap-2", "u1")
+    assert site.snapshot(two, "snap-3", "u2").ready
+    assert site.expand(one, 20 << 30).capacity_bytes == 20 << 30
+    site.clock.advance(600.0)
+    assert site.snapshot(one, "snap-2", "u1").ready
 
 
 def test_every_code_of_the_table_stands_in_this_file() -> None:

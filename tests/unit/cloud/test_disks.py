@@ -52,6 +52,7 @@ from volplane.cloud import (
     HookCall,
     NodeNames,
     RateLimiter,
+    Refusal,
     RetryLater,
     StatePoller,
     Zones,
@@ -273,7 +274,7 @@ def test_a_change_waits_for_its_rate_and_learns_from_a_refusal() -> None:
                 raise error
             return key
 
-        return limiter.make("make", key, call, work, is_throttled=lambda each: each.code == "TooMany")
+        return limiter.make("make", key, call, work, refusal=lambda each: Refusal() if each.code == "TooMany" else None)
 
     assert make("a") == "a"
     with pytest.raises(RetryLater) as early:
@@ -291,7 +292,34 @@ def test_a_change_waits_for_its_rate_and_learns_from_a_refusal() -> None:
     clock.now += 6.0
     with pytest.raises(RetryLater):
         make("c")
-    assert limiter.make("make", "c", HookCall(CONTEXT, clock, clock()), lambda: 7, is_throttled=lambda _: False) == 7
+    assert limiter.make("make", "c", HookCall(CONTEXT, clock, clock()), lambda: 7, refusal=lambda _: None) == 7
+
+
+def test_a_refusal_of_one_resource_slows_no_other_one() -> None:
+    clock = Clock()
+    limiter = RateLimiter(rate=1, burst=10, clock=clock)
+    refused = CloudError("attach", "Queue", "too many changes of this machine")
+
+    def attach(disk: str, machine: str, error: CloudError | None = None) -> str:
+        def work() -> str:
+            if error is not None:
+                raise error
+            return disk
+
+        call = HookCall(CONTEXT, clock, clock())
+        return limiter.make("attach", disk, call, work, refusal=lambda _: Refusal(of_resource=True), resource=machine)
+
+    for seconds in (1.0, 2.0, 4.0):
+        with pytest.raises(CloudError):
+            attach("a", "machine-1", refused)
+        with pytest.raises(RetryLater) as paused:
+            attach("b", "machine-1")
+        assert paused.value.seconds == seconds
+        assert attach("c", "machine-2") == "c"
+        clock.now += seconds
+    assert limiter.queue_seconds("attach") == 0.0
+    assert attach("b", "machine-1") == "b"
+    assert attach("a", "machine-1") == "a", "a success ends the pauses"
 
 
 def test_a_poller_slows_down_while_its_reads_are_throttled() -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from volplane import BackendError
 from volplane.cloud import BoundedCache, CloudError, HookCall, RateLimiter, RetryLater
 from volplane_aws_ebs.api import Action, AwsClient, AwsError
 from volplane_aws_ebs.batching import DescribeBatches
-from volplane_aws_ebs.errors import is_throttled, to_backend_error
+from volplane_aws_ebs.errors import refusal, to_backend_error
 from volplane_aws_ebs.resources import Ec2Instance, Ec2Snapshot, Ec2Volume, VolumeModification
 from volplane_aws_ebs.settings import Settings
 
@@ -119,14 +119,22 @@ class Ec2:
 
     # --- changes ------------------------------------------------------------------------------------------------
 
-    def change(self, action: Action, key: str, call: HookCall, **parameters: Any) -> Mapping[str, Any]:
-        """Make a mutating call once the rate limit allows it. key: what is changed.
+    def change(
+        self, action: Action, key: str, call: HookCall, *, resource: Hashable = None, **parameters: Any
+    ) -> Mapping[str, Any]:
+        """Make a mutating call once the rate limit allows it. key: what is changed. resource: of what EC2 counts the
+        changes, None = of what is changed.
 
         Raises RetryLater, AwsError, and `Unavailable` if the hook call was cancelled.
         """
         try:
             return self._rate_limiter.make(
-                action, key, call, lambda: self._client.call(action, **parameters), is_throttled=is_throttled
+                action,
+                key,
+                call,
+                lambda: self._client.call(action, **parameters),
+                refusal=refusal,
+                resource=resource,
             )
         except RetryLater as retry:
             if retry.seconds > _LONG_QUEUE:

@@ -16,7 +16,7 @@ from volplane import (
     Unavailable,
     VolumeInUse,
 )
-from volplane.cloud import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, CloudError, ErrorRow, ErrorTable
+from volplane.cloud import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, CloudError, ErrorRow, ErrorTable, Refusal
 
 NOT_FOUND = frozenset({"InvalidVolume.NotFound", "InvalidSnapshot.NotFound"})
 """The resource does not exist: success for delete and detach."""
@@ -251,6 +251,13 @@ _TABLE = ErrorTable(
 def is_throttled(error: CloudError) -> bool:
     """Return whether EC2 refuses the call because there are too many."""
     return error.code in THROTTLED
+
+
+def refusal(error: CloudError) -> Refusal | None:
+    """Return of what there are too many changes, if EC2 refuses the call for that."""
+    if error.code == PER_VOLUME_RATE:
+        return Refusal(of_resource=True, seconds=_SNAPSHOT_RETRY)
+    return Refusal() if is_throttled(error) else None
 
 
 def to_backend_error(error: CloudError, doing: str) -> BackendError:

@@ -83,6 +83,7 @@ class Snapshotter:
                 Action.CREATE_SNAPSHOT,
                 request.name,
                 call,
+                resource=("snapshots", volume),
                 VolumeId=volume,
                 Description=f"volplane snapshot {request.name} of {request.volume.name}",
                 TagSpecifications=ownership_tags.tag_specifications("snapshot", tags),

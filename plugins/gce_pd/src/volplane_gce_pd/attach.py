@@ -259,7 +259,7 @@ class Attacher:
         incarnation = (disk.id, target.id, disk.last_attached, disk.last_detached)
         started = False
         try:
-            retry = self._operations.begin(call, method, disk.key, *incarnation, state={}, **fields)
+            retry = self._operations.begin(call, method, disk.key, *incarnation, state={}, queue=vm, **fields)
             started = True
         except GceError as error:
             if "No attached disk" in error.message:  # It was detached since it was read.

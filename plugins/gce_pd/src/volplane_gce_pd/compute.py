@@ -12,7 +12,7 @@ from volplane import Unavailable
 from volplane.cloud import BoundedCache, HookCall, RateLimiter, StatePoller, chunks
 from volplane_gce_pd.api import ComputeClient, GceError, Method
 from volplane_gce_pd.disk_types import hyperdisk_limit
-from volplane_gce_pd.errors import NOT_FOUND, code_of, is_throttled, outcome_unknown
+from volplane_gce_pd.errors import NOT_FOUND, code_of, is_throttled, outcome_unknown, refusal
 from volplane_gce_pd.resources import Disk, DiskKey, DiskSnapshot, Instance, InstanceKey, Operation
 from volplane_gce_pd.settings import Settings
 
@@ -308,13 +308,21 @@ class Compute:
 
     # --- changes ------------------------------------------------------------------------------------------------
 
-    def change(self, method: Method, key: Hashable, call: HookCall, **fields: Any) -> Operation:
-        """Make a mutating call once the rate limit allows it; returns its operation. key: what is changed.
+    def change(
+        self, method: Method, key: Hashable, call: HookCall, *, queue: Hashable = None, **fields: Any
+    ) -> Operation:
+        """Make a mutating call once the rate limit allows it; returns its operation. key: what is changed. queue:
+        of what Compute Engine counts the changes, None = of what is changed.
 
         Raises RetryLater, GceError, and `Unavailable` if the hook call was cancelled.
         """
         result = self._rates.make(
-            _MUTATIONS, (method, key), call, lambda: self._client.call(method, **fields), is_throttled=is_throttled
+            _MUTATIONS,
+            (method, key),
+            call,
+            lambda: self._client.call(method, **fields),
+            refusal=refusal,
+            resource=queue,
         )
         return Operation.of(result)
 

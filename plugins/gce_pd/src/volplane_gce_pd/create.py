@@ -153,8 +153,9 @@ class Provisioner:
         body = json.dumps(message, sort_keys=True)
         identity = (owner.cluster_id, owner.claim_uid, owner.volume_name, owner.generation, place, body)
         fields = {kind.removesuffix("s"): where, "disk_resource": message}
+        source = next(iter(spec.source.values()), None)
         try:
-            raise self._operations.begin(call, method, key, *identity, state=kept, **fields)
+            raise self._operations.begin(call, method, key, *identity, state=kept, queue=source, **fields)
         except GceError as error:
             return self._failed(request, error, key, allowed, spec=spec, from_operation=False)
         finally:

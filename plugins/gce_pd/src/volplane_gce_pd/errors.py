@@ -16,7 +16,7 @@ from volplane import (
     Unavailable,
     VolumeInUse,
 )
-from volplane.cloud import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, CloudError, ErrorRow, ErrorTable
+from volplane.cloud import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, CloudError, ErrorRow, ErrorTable, Refusal
 
 NOT_FOUND = frozenset({"notFound", "RESOURCE_NOT_FOUND", "HTTP 404"})
 """The resource does not exist: success for delete and detach."""
@@ -29,12 +29,15 @@ THROTTLED = frozenset(
         "rateLimitExceeded",
         "userRateLimitExceeded",
         "RATE_LIMIT_EXCEEDED",
-        "RESOURCE_OPERATION_RATE_EXCEEDED",
-        "resourceOperationRateExceeded",
         "HTTP 429",
     }
 )
 """Compute Engine refuses a call because there are too many (Compute Engine documentation, "Rate quotas")."""
+_OF_RESOURCE = ("resourceOperationRateExceeded", "RESOURCE_OPERATION_RATE_EXCEEDED")
+"""There are too many changes of one resource: a virtual machine whose queue is full, a disk with a young snapshot."""
+_FULL_QUEUE = "pending operations on a resource"
+"""In the message of a `rateLimitExceeded` that means one resource (gcp-compute-persistent-disk-csi-driver, issue 1129).
+"""
 _QUOTA_RETRY = 60.0
 _DENIED_RETRY = 60.0
 _CREDENTIALS_RETRY = 15.0
@@ -68,6 +71,13 @@ _TABLE = ErrorTable(
             codes=tuple(sorted(THROTTLED)),
             error=Throttled,
             advice="Compute Engine asks for fewer calls",
+            doubt=False,
+            retry_after=_THROTTLED_RETRY,
+        ),
+        ErrorRow(
+            codes=_OF_RESOURCE,
+            error=Throttled,
+            advice="others change the same resource; only what changes it waits",
             doubt=False,
             retry_after=_THROTTLED_RETRY,
         ),
@@ -150,12 +160,20 @@ _TABLE = ErrorTable(
 def code_of(error: CloudError) -> str:
     """Return the code by which the table has the error: its own, else the one of its HTTP status."""
     status = getattr(error, "status", 0)
+    if error.code in THROTTLED and _FULL_QUEUE in error.message:
+        return _OF_RESOURCE[0]
     return error.code if _TABLE.knows(error.code) or not status else f"HTTP {status}"
 
 
 def is_throttled(error: CloudError) -> bool:
     """Return whether Compute Engine refuses the call because there are too many."""
     return code_of(error) in THROTTLED
+
+
+def refusal(error: CloudError) -> Refusal | None:
+    """Return of what there are too many changes, if Compute Engine refuses the call for that."""
+    code = code_of(error)
+    return Refusal(of_resource=code in _OF_RESOURCE) if code in (*THROTTLED, *_OF_RESOURCE) else None
 
 
 def to_backend_error(error: CloudError, doing: str) -> BackendError:

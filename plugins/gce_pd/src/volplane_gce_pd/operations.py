@@ -69,15 +69,23 @@ class LongOperations:
         return self._finished.put(key, Outcome.SUCCEEDED)
 
     def begin(
-        self, call: HookCall, method: Method, key: Hashable, *identity: object, state: Mapping[str, Any], **fields: Any
+        self,
+        call: HookCall,
+        method: Method,
+        key: Hashable,
+        *identity: object,
+        state: Mapping[str, Any],
+        queue: Hashable = None,
+        **fields: Any,
     ) -> RetryLater:
         """Start an operation; returns what to raise, with the state to save. Raises what `Compute.change` raises.
 
         identity: what makes this call another one than others of this method, for its requestId. state: what else is
-        to be saved.
+        to be saved. queue: as of `Compute.change`.
         """
         attempt = self.attempt(call.context)
-        operation = self._compute.change(method, key, call, request_id=request_id(method, *identity, attempt), **fields)
+        id_ = request_id(method, *identity, attempt)
+        operation = self._compute.change(method, key, call, queue=queue, request_id=id_, **fields)
         saved = {**state, _ATTEMPT: attempt, _OPERATION: f"{operation.place}/operations/{operation.name}"}
         pause = self._compute.operations.next_poll((operation.place, operation.name), after=_FIRST_POLL)
         return RetryLater(pause, saved)

@@ -56,9 +56,8 @@ class Snapshotter:
         }
         fields = {kind.removesuffix("s"): where, "disk": key[1], "snapshot_resource": message}
         try:
-            raise self._operations.begin(
-                call, method, name, request.context.cluster_id, name, disk.id, state={}, **fields
-            )
+            identity = (request.context.cluster_id, name, disk.id)
+            raise self._operations.begin(call, method, name, *identity, state={}, queue=("snapshots", key), **fields)
         except GceError as error:
             if code_of(error) in ALREADY_EXISTS:
                 raise RetryLater(_READY_POLL) from None

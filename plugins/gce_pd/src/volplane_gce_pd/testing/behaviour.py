@@ -132,6 +132,10 @@ class Behaviour:
     """Quotas of the region for standard disks and all others."""
     vm_queue: int = 32
     """Operations of a virtual machine that run or wait at once."""
+    queue_code: str = "rateLimitExceeded"
+    """Reason of the error of a full queue; seen was also resourceOperationRateExceeded."""
+    snapshot_interval: float = 600.0
+    """Seconds between two snapshots of a disk (Compute Engine documentation, "Snapshot frequency limits")."""
     calls_per_minute: Mapping[str, int] = field(default_factory=dict)
     """By group, absent = any number."""
     permissions: frozenset[str] | None = None

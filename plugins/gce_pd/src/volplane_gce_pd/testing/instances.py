@@ -35,7 +35,7 @@ def _queue(project: Project, instance: InstanceRecord) -> None:
     if instance.queued >= project.behaviour.vm_queue:
         path = f"projects/{project.behaviour.project}/zones/{instance.zone}/instances/{instance.name}"
         raise ComputeError(
-            "resourceOperationRateExceeded",
+            project.behaviour.queue_code,
             f"Operation rate exceeded for resource '{path}'. Too many pending operations on a resource.",
         )
 

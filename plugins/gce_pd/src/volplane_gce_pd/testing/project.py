@@ -119,6 +119,8 @@ class Project:
         self.instances: dict[tuple[str, str], InstanceRecord] = {}
         self.snapshots: dict[str, SnapshotRecord] = {}
         self.operations: dict[tuple[str, str], OperationRecord] = {}
+        self.last_snapshot: dict[int, float] = {}
+        """By id of the disk: when its last snapshot was begun."""
         self.minute: tuple[int, Counter[str]] = (-1, Counter())
         """Calls of the running minute by group."""
         self.stalled = False

@@ -23,6 +23,13 @@ def create_snapshot(project: Project, method: str, params: Params) -> OperationR
     path = f"projects/{project.behaviour.project}/global/snapshots/{name}"
     if name in project.snapshots:
         raise ComputeError("alreadyExists", f"The resource '{path}' already exists")
+    last = project.last_snapshot.get(disk.id)
+    if last is not None and project.now < last + project.behaviour.snapshot_interval:
+        message = f"Operation rate exceeded for resource '{disk.path(project.behaviour.project)}'."
+        raise ComputeError(
+            "resourceOperationRateExceeded", f"{message} Too frequent operations from the source resource."
+        )
+    project.last_snapshot[disk.id] = project.now
     snapshot = SnapshotRecord(
         name=name,
         id=project.number(),
