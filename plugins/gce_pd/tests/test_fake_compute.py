@@ -18,7 +18,7 @@ from google.cloud import compute_v1 as compute
 
 from volplane_gce_pd.testing import COMPUTE_QUOTAS, Behaviour, FakeCompute, InProcess, ModelViolation
 from volplane_gce_pd.testing.methods import METHODS, parsed
-from volplane_testing.cloud import Fault, FaultKind, SteppedClock
+from volplane_testing.cloud import Fault, FaultKind, HttpRequest, SteppedClock
 
 A, B = "europe-test1-a", "europe-test1-b"
 ONE, TWO = (f"0000000{number}-0000-4000-8000-000000000000" for number in (1, 2))
@@ -139,6 +139,24 @@ def test_unknown_fields_parameters_and_projects_are_errors(account: Account) -> 
             parsed("POST", target, body)
     with pytest.raises(NotFound, match="projects/elsewhere"):
         account.Disks.get(project="elsewhere", zone=A, disk="d", retry=None)
+
+
+def test_an_update_takes_a_field_in_each_of_its_paths_and_no_commas(account: Account) -> None:
+    account.insert(kind="hyperdisk-balanced", size=100)
+    account.clock.advance(2.0)
+    path = f"/compute/v1/projects/test-project/zones/{A}/disks/d"
+    body = b'{"name": "d", "provisionedIops": "5000", "provisionedThroughput": "300"}'
+
+    def status(query: str) -> int:
+        return account.fake.answer(HttpRequest("PATCH", f"{path}?{query}", {}, body)).status
+
+    assert status("paths=provisionedIops%2CprovisionedThroughput") == 400
+    assert status("requestId=1&requestId=2&paths=provisionedIops") == 400
+    assert status("") == 400
+    assert status("paths=provisionedIops&paths=provisionedThroughput") == 200
+    account.clock.advance(2.0)
+    (disk,) = account.fake.disks.values()
+    assert (disk.iops, disk.throughput) == (5_000, 300)
 
 
 def test_an_answer_that_is_no_message_of_google_is_a_bug_of_the_fake() -> None:

@@ -95,6 +95,25 @@ def test_a_whole_life_over_a_socket(anonymous: None) -> None:
         assert server.fake.disks == {}
 
 
+def test_an_update_names_each_field_by_a_parameter_of_its_own(anonymous: None) -> None:
+    with FakeComputeServer(FakeCompute(FAST)) as server:
+        client = api.ComputeClient(driver(server.url)._options)
+        kind = "projects/test-project/zones/europe-test1-a/diskTypes/hyperdisk-balanced"
+        disk = {"name": "d", "size_gb": 100, "type_": kind}
+        client.call(api.Method.DISKS_INSERT, zone="europe-test1-a", disk_resource=disk)
+        threading.Event().wait(0.1)
+        client.call(
+            api.Method.DISKS_UPDATE,
+            zone="europe-test1-a",
+            disk="d",
+            paths="provisionedIops,provisionedThroughput",
+            disk_resource={"name": "d", "provisioned_iops": 5_000, "provisioned_throughput": 300},
+        )
+        threading.Event().wait(0.1)
+        (made,) = server.fake.disks.values()
+        assert (made.iops, made.throughput) == (5_000, 300)
+
+
 # --- credentials ------------------------------------------------------------------------------------------------
 
 

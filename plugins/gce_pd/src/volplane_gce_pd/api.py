@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -127,7 +127,23 @@ def connect(settings: Settings, service: str) -> Any:
     from volplane_gce_pd.credentials import credentials_for  # noqa: PLC0415
 
     options = ClientOptions(api_endpoint=settings.endpoint) if settings.endpoint else None
-    return getattr(compute_v1, service)(credentials=credentials_for(settings), client_options=options)
+    return repeating_paths(getattr(compute_v1, service)(credentials=credentials_for(settings), client_options=options))
+
+
+def repeating_paths(client: Any) -> Any:
+    """Make a new client send each field in `paths` of `update` as a parameter of its own; returns the client.
+
+    That is what the API takes (discovery document of compute v1), while Google's message has one text for all of them.
+    """
+    session = client.transport._session  # noqa: SLF001 - there is no public way in
+    patch = session.patch
+
+    def patch_repeating(url: str, *, params: Sequence[tuple[str, str]], **arguments: Any) -> Any:
+        each = [(name, part) for name, value in params for part in (value.split(",") if name == "paths" else [value])]
+        return patch(url, params=each, **arguments)
+
+    session.patch = patch_repeating
+    return client
 
 
 class ComputeClient:

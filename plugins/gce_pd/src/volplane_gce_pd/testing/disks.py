@@ -245,14 +245,14 @@ def _check_least(rules: DiskRules, size: int, *, iops: int, throughput: int) -> 
 
 
 def update(project: Project, method: str, params: Params) -> OperationRecord:
-    """disks.update: the fields that `paths` names."""
+    """disks.update: the fields that the repeated parameter `paths` names."""
     place, body = place_of(params), params["body"]
     disk = _idle(project.disk(place, params["disk"]), project)
     rules = project.behaviour.disk_types[disk.kind]
-    paths = str(params.get("paths", "")).split(",")
+    paths = params.get("paths", ())
     allowed = {"provisionedIops", "provisionedThroughput", "sizeGb"}
-    if not set(paths) <= allowed or not set(paths) <= set(body):
-        raise bad_request("paths", params.get("paths"), f"What can be updated is {', '.join(sorted(allowed))}.")
+    if not paths or not set(paths) <= allowed or not set(paths) <= set(body):
+        raise bad_request("paths", paths, f"What can be updated is {', '.join(sorted(allowed))}.")
     iops, throughput, size = disk.iops, disk.throughput, disk.size
     if "sizeGb" in paths:
         size = int(body["sizeGb"])

@@ -19,6 +19,7 @@ from requests.adapters import BaseAdapter
 from requests.exceptions import ConnectionError as RequestsConnectionError
 from requests.structures import CaseInsensitiveDict
 
+from volplane_gce_pd.api import repeating_paths
 from volplane_gce_pd.testing.fake import FakeCompute
 from volplane_testing.cloud import HttpRequest
 
@@ -45,7 +46,7 @@ class InProcess:
                 options = ClientOptions(api_endpoint="https://compute.fake.invalid")
                 client = getattr(compute_v1, service)(credentials=AnonymousCredentials(), client_options=options)
                 client.transport._session.mount("https://", self._adapter)  # noqa: SLF001 - there is no public way in
-                self._clients[service] = client
+                self._clients[service] = repeating_paths(client)
             return self._clients[service]
 
 

@@ -25,6 +25,8 @@ from volplane_gce_pd.testing.records import OperationRecord
 Handler = Callable[[Project, str, Mapping[str, Any]], "dict[str, Any] | OperationRecord"]
 _PREFIX = "/compute/v1/"
 _REQUEST_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_REPEATED = ("paths",)
+"""Query parameters that may come several times (discovery document of compute v1)."""
 _NO_REQUEST_ID = "00000000-0000-0000-0000-000000000000"
 
 
@@ -222,7 +224,14 @@ def parsed(verb: str, target: str, body: bytes) -> tuple[Method, dict[str, Any]]
         match = pattern.fullmatch(relative)
         if match is None or method.verb != verb or not path.startswith(_PREFIX):
             continue
-        given = dict(parse_qsl(query, keep_blank_values=True))
+        given: dict[str, Any] = {}
+        for name, value in parse_qsl(query, keep_blank_values=True):
+            if name in _REPEATED:
+                given.setdefault(name, []).append(value)
+            elif name in given:
+                raise ComputeError("invalidParameter", f"Invalid value for '{name}': it is not repeated.")
+            else:
+                given[name] = value
         method.check_query(given)
         params: dict[str, Any] = {**given, **match.groupdict()}
         checked = method.checked_body(body)
