@@ -181,6 +181,17 @@ def test_a_full_node_is_told_before_compute_engine_is_asked(site: Any, machine: 
     assert site.attach(asset, site.node(vm)) == Attachment()
 
 
+@pytest.mark.parametrize("shape", ["operation", "http"])
+def test_a_limit_that_only_compute_engine_knows_is_the_nodes(new_site: Any, shape: str) -> None:
+    site = new_site(Behaviour(shape=shape, machine_types={}), attach=True)
+    asset, vm = site.provision(), site.vm()
+    fill(vm, 128)
+    code = {"operation": "LIMIT_EXCEEDED", "http": "limitExceeded"}[shape]
+    with pytest.raises(ResourceExhausted, match=r"maximum_persistent_disks.*move a pod to another node") as raised:
+        site.attach(asset, site.node(vm))
+    assert (raised.value.scope, raised.value.code, raised.value.reschedule) == ("node", code, False)
+
+
 def test_the_limit_can_be_set_by_the_driver_and_by_the_node(new_site: Any) -> None:
     site = new_site(attach_limit=2)
     asset, vm = site.provision(), site.vm()

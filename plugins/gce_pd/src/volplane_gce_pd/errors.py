@@ -17,6 +17,7 @@ from volplane import (
     VolumeInUse,
 )
 from volplane.cloud import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, CloudError, ErrorRow, ErrorTable, Refusal
+from volplane_gce_pd.api import Method
 
 NOT_FOUND = frozenset({"notFound", "RESOURCE_NOT_FOUND", "HTTP 404"})
 """The resource does not exist: success for delete and detach."""
@@ -38,6 +39,10 @@ _OF_RESOURCE = ("resourceOperationRateExceeded", "RESOURCE_OPERATION_RATE_EXCEED
 _FULL_QUEUE = "pending operations on a resource"
 """In the message of a `rateLimitExceeded` that means one resource (gcp-compute-persistent-disk-csi-driver, issue 1129).
 """
+_LIMITS = ("limitExceeded", "LIMIT_EXCEEDED")
+"""A limit of the resource that is changed, or of the project."""
+_FULL_MACHINE = "limitExceeded of attachDisk"
+"""Code of the table: the limit is that of the virtual machine."""
 _QUOTA_RETRY = 60.0
 _DENIED_RETRY = 60.0
 _CREDENTIALS_RETRY = 15.0
@@ -61,7 +66,14 @@ _TABLE = ErrorTable(
             doubt=False,
         ),
         ErrorRow(
-            codes=("QUOTA_EXCEEDED", "REGION_QUOTA_EXCEEDED", "quotaExceeded", "regionQuotaExceeded", "limitExceeded"),
+            codes=(_FULL_MACHINE,),
+            error=ResourceExhausted,
+            advice="the machine holds as many disks as its type can; move a pod to another node",
+            scope="node",
+            retry_after=_QUOTA_RETRY,
+        ),
+        ErrorRow(
+            codes=("QUOTA_EXCEEDED", "REGION_QUOTA_EXCEEDED", "quotaExceeded", "regionQuotaExceeded", *_LIMITS),
             error=ResourceExhausted,
             advice="ask Google for a higher quota of the region, or delete what is not used",
             scope="project",
@@ -162,6 +174,8 @@ def code_of(error: CloudError) -> str:
     status = getattr(error, "status", 0)
     if error.code in THROTTLED and _FULL_QUEUE in error.message:
         return _OF_RESOURCE[0]
+    if error.code in _LIMITS and error.call == Method.INSTANCES_ATTACH_DISK:
+        return _FULL_MACHINE
     return error.code if _TABLE.knows(error.code) or not status else f"HTTP {status}"
 
 
