@@ -22,8 +22,8 @@ from volplane import (
     VolumeMode,
 )
 from volplane_aws_ebs.devices import NAMES, DeviceNames
-from volplane_aws_ebs.resources import Ec2Instance
-from volplane_aws_ebs.testing import FaultKind
+from volplane_aws_ebs.resources import Ec2Instance, InstanceLimits
+from volplane_aws_ebs.testing import Behaviour, FaultKind, InstanceType
 
 GIB = 1 << 30
 
@@ -192,6 +192,61 @@ def test_interfaces_do_not_count_where_the_limit_is_dedicated(region: Any) -> No
     asset = region.provision()
     with pytest.raises(ResourceExhausted, match="can hold 32"):
         region.attach(asset, node)
+
+
+def test_a_type_whose_limit_ec2_calls_shared_by_mistake_is_filled(new_region: Any) -> None:
+    kind = InstanceType(attachments=8, shared=False, told_shared=True, hypervisor="")
+    region = new_region(Behaviour(instance_types={"i7i.metal-48xl": kind}))
+    node = region.node(region.fake.add_instance(instance_type="i7i.metal-48xl", interfaces=6))
+    fill(region, node, 7)
+    asset, tried = region.provision(), region.fake.calls["AttachVolume"]
+    with pytest.raises(ResourceExhausted, match="can hold 8"):
+        region.attach(asset, node)
+    assert region.fake.calls["AttachVolume"] == tried
+
+
+@pytest.mark.parametrize(
+    ("name", "hypervisor", "limits"),
+    [
+        ("i7i.metal-24xl", "", InstanceLimits(attachments=30)),
+        ("c5.metal", "", InstanceLimits(attachments=30, shared=True)),
+        ("m5.large", "nitro", InstanceLimits(attachments=30, shared=True)),
+        ("m4.large", "xen", InstanceLimits(attachments=39)),
+    ],
+)
+def test_limits_are_read_as_the_official_driver_reads_them(name: str, hypervisor: str, limits: InstanceLimits) -> None:
+    info = {"MaximumEbsAttachments": 30, "AttachmentLimitType": "shared"}
+    assert InstanceLimits.of({"InstanceType": name, "Hypervisor": hypervisor, "EbsInfo": info}) == limits
+
+
+@pytest.mark.parametrize("options", [{}, {"attach_limit": 127}])
+def test_the_cards_of_an_instance_are_filled_evenly(new_region: Any, options: Any) -> None:
+    region = new_region(Behaviour(instance_types={"c8gn.48xlarge": InstanceType(attachments=8, shared=False, cards=2)}))
+    region = region.again(**options) if options else region
+    node = region.node(region.fake.add_instance(instance_type="c8gn.48xlarge"))
+    fill(region, node, 7)
+    cards = [each.card for volume in region.fake.volumes.values() for each in volume.attachments.values()]
+    assert (cards.count(0), cards.count(1)) == (3, 4), "the root volume is at the first"
+    region.detach(region.provision("f0"), node, "f0")
+    fill(region, node, 1, start=9)
+    cards = [each.card for volume in region.fake.volumes.values() for each in volume.attachments.values()]
+    assert (cards.count(0), cards.count(1)) == (3, 4), "the root volume is at the first"
+
+
+def test_a_type_that_cannot_be_read_leaves_what_is_known_of_others(region: Any) -> None:
+    small = region.node(region.fake.add_instance(instance_type="t3.micro"), "small")
+    fill(region, small, 26)
+    region.refuse("DescribeInstanceTypes", "InternalError")
+    other = region.node(region.fake.add_instance(instance_type="m7i.large"), "other")
+    fill(region, other, 1, start=50)
+    asset, tried = region.provision(), region.fake.calls["AttachVolume"]
+    with pytest.raises(ResourceExhausted, match="can hold 27"):
+        region.attach(asset, small)
+    assert region.fake.calls["AttachVolume"] == tried
+    third = region.node(region.fake.add_instance(instance_type="m5.large"), "third")
+    fill(region, third, 26, start=60)
+    with pytest.raises(ResourceExhausted, match="can hold 27"):
+        region.attach(asset, third)
 
 
 def test_a_place_that_was_freed_is_used_at_once(new_region: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError
 from botocore.session import Session
 
-from volplane_aws_ebs.testing import EC2_LIMITS, Behaviour, FakeEC2, Fault, FaultKind, InProcess, Rate
+from volplane_aws_ebs.testing import EC2_LIMITS, Behaviour, FakeEC2, Fault, FaultKind, InProcess, InstanceType, Rate
 
 ZONE = "eu-test-1a"
 KEY = "arn:aws:kms:eu-test-1:123456789012:key/0f0f0f0f"
@@ -626,7 +626,22 @@ def test_zones_and_types_are_found_by_their_fields(account: Account) -> None:
     assert zones("state", "impaired") == zones("zone-id", "tst1-az2") == ["eu-test-1b"]
     shared = [{"Name": "ebs-info.attachment-limit-type", "Values": ["shared"]}]
     kinds = account.ec2.describe_instance_types(Filters=shared)["InstanceTypes"]
-    assert [kind["InstanceType"] for kind in kinds] == ["m5.large", "t3.micro"]
+    assert [kind["InstanceType"] for kind in kinds] == ["i7i.metal-48xl", "m4.large", "m5.large", "t3.micro"]
+
+
+def test_a_card_that_an_instance_does_not_have_is_refused_and_each_takes_its_part(account: Account) -> None:
+    account.fake.behave(instance_types={"c8gn.48xlarge": InstanceType(attachments=4, shared=False, cards=2)})
+    instance = account.fake.add_instance(instance_type="c8gn.48xlarge").id
+
+    def attach(letter: str, **card: int) -> Any:
+        return {"VolumeId": account.ready(), "InstanceId": instance, "Device": f"/dev/xvd{letter}", **card}
+
+    refused(account.ec2.attach_volume, "InvalidParameterValue", "has 2 EBS cards", **attach("b", EbsCardIndex=2))
+    account.ec2.attach_volume(**attach("c"))
+    refused(account.ec2.attach_volume, "AttachmentLimitExceeded", "card 0 takes 2", **attach("d"))
+    assert account.ec2.attach_volume(**attach("e", EbsCardIndex=1))["EbsCardIndex"] == 1
+    (kind,) = account.ec2.describe_instance_types(InstanceTypes=["c8gn.48xlarge"])["InstanceTypes"]
+    assert kind["EbsInfo"]["MaximumEbsCards"] == 2
 
 
 def test_a_root_volume_stays_while_its_instance_runs(account: Account) -> None:
@@ -729,7 +744,6 @@ def test_malformed_ids_are_told_from_unknown_ones(account: Account, method: str,
 @pytest.mark.parametrize(
     ("method", "given"),
     [
-        ("attach_volume", {"VolumeId": "vol-12345678", "InstanceId": "i-12345678", "Device": "d", "EbsCardIndex": 1}),
         ("create_snapshot", {"VolumeId": "vol-12345678", "OutpostArn": "arn:x"}),
         ("modify_volume", {"VolumeId": "vol-12345678", "MultiAttachEnabled": True}),
         ("describe_availability_zones", {"AllAvailabilityZones": True}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from volplane import (
     AttachedElsewhere,
@@ -151,10 +152,11 @@ class Attacher:
         self._refuse_full(request, target, volume.id)
         write_term(self._ec2, self._fences, volume, call)
         device = self._devices.reserve(target, volume.id)
+        wanted: dict[str, Any] = {"VolumeId": volume.id, "InstanceId": instance, "Device": device}
+        if (cards := self._ec2.limits(target.instance_type).cards) > 1:
+            wanted["EbsCardIndex"] = self._devices.card(target, volume.id, cards)
         try:
-            self._ec2.change(
-                Action.ATTACH_VOLUME, volume.id, call, VolumeId=volume.id, InstanceId=instance, Device=device
-            )
+            self._ec2.change(Action.ATTACH_VOLUME, volume.id, call, **wanted)
         except AwsError as error:
             self._invalidate(volume.id, instance)
             self._attach_failed(error, (volume.id, instance), device)
@@ -176,12 +178,11 @@ class Attacher:
         self._initialized.put(volume, True)
 
     def _refuse_full(self, request: AttachRequest, target: Ec2Instance, volume: str) -> None:
-        limit = self._ec2.attach_limit(target.instance_type)
-        if limit is None:
+        limits = self._ec2.limits(target.instance_type)
+        if not limits.attachments:
             return
-        attachments, shared = limit
         reserved = 0 if self._ec2.settings.attach_limit else self._ec2.settings.reserved_attachments
-        room = max(attachments - (target.interfaces - 1 if shared else 0) - reserved, 1)
+        room = max(limits.attachments - (target.interfaces - 1 if limits.shared else 0) - reserved, 1)
         if volume in target.devices.values() or self._devices.count(target) < room:
             return
         if self._elapsed((volume, target.id), "full") == 0.0:
@@ -189,7 +190,7 @@ class Attacher:
             self._ec2.batches.instances.invalidate(target.id)
             raise RetryLater(self._ec2.batches.instances.next_poll(target.id))
         self._reset((volume, target.id))
-        also = f" beside {target.interfaces} network interfaces" if shared and target.interfaces > 1 else ""
+        also = f" beside {target.interfaces} network interfaces" if limits.shared and target.interfaces > 1 else ""
         also += f" and {reserved} attachments that are reserved" if reserved else ""
         raise ResourceExhausted(
             f"node {request.node.name} ({target.instance_type}) holds {self._devices.count(target)} volumes and can "

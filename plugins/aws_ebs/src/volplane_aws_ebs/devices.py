@@ -25,10 +25,11 @@ _RESERVED_SECONDS = 120.0
 class _InstanceNames:
     """last: index in NAMES. reserved: name -> volume, and until when it is in use although EC2 does not show it yet.
 
-    avoided: name -> until when.
+    avoided: name -> until when. cards: volume -> index of the EBS card at which it is being attached.
     """
 
     last: int = -1
+    cards: dict[str, int] = field(default_factory=dict)
     reserved: dict[str, tuple[str, float]] = field(default_factory=dict)
     avoided: dict[str, float] = field(default_factory=dict)
 
@@ -58,6 +59,20 @@ class DeviceNames:
             names.last = NAMES.index(choice)
             names.reserved[choice] = (volume, self._clock() + _RESERVED_SECONDS)
             return choice
+
+    def card(self, instance: Ec2Instance, volume: str, cards: int) -> int:
+        """Return the index of the EBS card with the fewest volumes, for a volume that has a name reserved.
+
+        It is the same until the name is released.
+        """
+        with self._lock:
+            names = self._current(instance.id)
+            attaching = {held for held, _ in names.reserved.values()}
+            names.cards = {held: index for held, index in names.cards.items() if held in attaching}
+            if volume not in names.cards:
+                used = [*({**names.cards, **instance.cards}.values())]
+                names.cards[volume] = min(range(cards), key=used.count)
+            return names.cards[volume]
 
     def count(self, instance: Ec2Instance) -> int:
         """Return how many volumes the instance holds, those that are being attached included."""

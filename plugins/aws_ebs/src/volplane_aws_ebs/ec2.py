@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from volplane import BackendError
@@ -13,7 +14,7 @@ from volplane.cloud import BoundedCache, CloudError, HookCall, RateLimiter, Retr
 from volplane_aws_ebs.api import Action, AwsClient, AwsError
 from volplane_aws_ebs.batching import DescribeBatches
 from volplane_aws_ebs.errors import refusal, to_backend_error
-from volplane_aws_ebs.resources import Ec2Instance, Ec2Snapshot, Ec2Volume, VolumeModification
+from volplane_aws_ebs.resources import Ec2Instance, Ec2Snapshot, Ec2Volume, InstanceLimits, VolumeModification
 from volplane_aws_ebs.settings import Settings
 
 SETTLE_SECONDS = 60.0
@@ -30,7 +31,7 @@ _LONG_QUEUE = 2.0
 _LONGEST_PATIENCE = 4.0
 _RECENT_MAX_AGE = 10.0
 _LIMITS_DENIED_SECONDS = 300.0
-"""After a failed DescribeInstanceTypes none is tried for this long; without it, attach_limit is unknown."""
+"""After a failed DescribeInstanceTypes, the type is not asked for again for this long."""
 
 
 class Ec2:
@@ -43,8 +44,9 @@ class Ec2:
         self.batches = DescribeBatches(client, clock)
         self._client = client
         self._rate_limiter = RateLimiter(rate=settings.mutations_per_second, burst=settings.mutation_burst, clock=clock)
-        self._limits: BoundedCache[str, tuple[int, bool]] = BoundedCache()
-        self._limits_denied = -_LIMITS_DENIED_SECONDS
+        self._limits: BoundedCache[str, InstanceLimits] = BoundedCache()
+        self._limits_denied: BoundedCache[str, float] = BoundedCache()
+        """By type: until when no DescribeInstanceTypes is tried again."""
         self._may_decode = threading.Event()
         self._may_decode.set()
         self.started_at = clock()
@@ -93,25 +95,21 @@ class Ec2:
         """Return the last modification of the volume; None if there never was one. Raises RetryLater."""
         return self.batches.modifications.current(volume)
 
-    def attach_limit(self, instance_type: str) -> tuple[int, bool] | None:
-        """Return how many volumes such an instance can hold, and whether network interfaces count as well; None =
-        unknown.
-        """
-        if self.settings.attach_limit:
-            return self.settings.attach_limit, False
+    def limits(self, instance_type: str) -> InstanceLimits:
+        """Return what such an instance can hold; after a failed call it is unknown for a while, unless it is known."""
         known = self._limits.get(instance_type)
-        if known is None and self.clock() - self._limits_denied >= _LIMITS_DENIED_SECONDS:
+        if known is None and self.clock() >= (self._limits_denied.get(instance_type) or 0.0):
             try:
                 types = self._client.call(Action.DESCRIBE_INSTANCE_TYPES, InstanceTypes=[instance_type])[
                     "InstanceTypes"
                 ]
+                known = self._limits.put(instance_type, InstanceLimits.of(types[0] if types else {}))
             except AwsError:
-                self._limits_denied = self.clock()
-                return None
-            info = types[0].get("EbsInfo", {}) if types else {}
-            limit = info.get("MaximumEbsAttachments", 0)
-            known = self._limits.put(instance_type, (limit, info.get("AttachmentLimitType") == "shared"))
-        return known if known is not None and known[0] else None
+                self._limits_denied.put(instance_type, self.clock() + _LIMITS_DENIED_SECONDS)
+        limits = known or InstanceLimits()
+        if self.settings.attach_limit:
+            return replace(limits, attachments=self.settings.attach_limit, shared=False)
+        return limits
 
     def read(self, action: Action, **parameters: Any) -> Mapping[str, Any]:
         """Make a Describe call that is not batched. Raises AwsError."""

@@ -111,6 +111,8 @@ class Ec2Instance:
     """Device names in use -> volume ids."""
     interfaces: int
     """Attached network interfaces."""
+    cards: Mapping[str, int] = field(default_factory=dict)
+    """Volume ids -> index of the EBS card at which they are."""
 
     @classmethod
     def of(cls, response: Mapping[str, Any]) -> Ec2Instance:
@@ -125,6 +127,46 @@ class Ec2Instance:
                 for each in response.get("BlockDeviceMappings", ())
             },
             interfaces=len(response.get("NetworkInterfaces", ())) or 1,
+            cards={
+                each["Ebs"].get("VolumeId", ""): each["Ebs"].get("EbsCardIndex", 0)
+                for each in response.get("BlockDeviceMappings", ())
+                if "Ebs" in each
+            },
+        )
+
+
+_SIZED_METAL = re.compile(r"\w[\w-]*\.metal-\d+xl")
+_XEN_ATTACHMENTS = 39
+"""Volumes of an instance on Xen, its root volume included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceLimits:
+    """What instances of a type can hold."""
+
+    attachments: int = 0
+    """Volumes, 0 = unknown."""
+    shared: bool = False
+    """Network interfaces after the first count as well."""
+    cards: int = 1
+    """EBS cards, over which the volumes are spread."""
+
+    @classmethod
+    def of(cls, response: Mapping[str, Any]) -> InstanceLimits:
+        """Read a type of DescribeInstanceTypes.
+
+        EC2 calls the limits of Xen, and of some metal types that have a size in their names, shared by mistake
+        (kubernetes-sigs/aws-ebs-csi-driver, pkg/cloud/limits): those of every such type are dedicated.
+        """
+        info = response.get("EbsInfo", {})
+        cards = info.get("MaximumEbsCards", 1)
+        if response.get("Hypervisor") == "xen":
+            return cls(attachments=_XEN_ATTACHMENTS, cards=cards)
+        dedicated = _SIZED_METAL.fullmatch(response.get("InstanceType", "")) is not None
+        return cls(
+            attachments=info.get("MaximumEbsAttachments", 0),
+            shared=info.get("AttachmentLimitType") == "shared" and not dedicated,
+            cards=cards,
         )
 
 

@@ -62,6 +62,17 @@ class InstanceType:
     """EbsInfo.MaximumEbsAttachments."""
     shared: bool
     """Network interfaces after the first count too."""
+    told_shared: bool | None = None
+    """What EbsInfo.AttachmentLimitType says, where that is wrong."""
+    cards: int = 1
+    """EBS cards; each takes its part of the attachments. One that names no card is made at the first."""
+    hypervisor: str = "nitro"
+    """Or xen; a metal type has none."""
+
+    @property
+    def limit_type(self) -> str:
+        """Return AttachmentLimitType, as EC2 tells it."""
+        return "shared" if (self.shared if self.told_shared is None else self.told_shared) else "dedicated"
 
 
 INSTANCE_TYPES: Mapping[str, InstanceType] = {
@@ -69,6 +80,9 @@ INSTANCE_TYPES: Mapping[str, InstanceType] = {
     "m5.large": InstanceType(attachments=27, shared=True),
     "m7i.large": InstanceType(attachments=32, shared=False),
     "m7i.48xlarge": InstanceType(attachments=128, shared=False),
+    "i7i.metal-48xl": InstanceType(attachments=79, shared=False, told_shared=True, hypervisor=""),
+    "m4.large": InstanceType(attachments=39, shared=False, told_shared=True, hypervisor="xen"),
+    "c8gn.48xlarge": InstanceType(attachments=128, shared=False, cards=2),
 }
 
 EC2_LIMITS: Mapping[str, Rate] = {

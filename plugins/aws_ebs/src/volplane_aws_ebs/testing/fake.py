@@ -24,7 +24,7 @@ _PAGES = "Filters MaxResults NextToken"
 _ACTIONS: Mapping[str, tuple[Handler, frozenset[str]]] = {
     name: (handler, frozenset({"DryRun", *parameters.split()}))
     for name, handler, parameters in (
-        ("AttachVolume", instances.attach_volume, "Device InstanceId VolumeId"),
+        ("AttachVolume", instances.attach_volume, "Device EbsCardIndex InstanceId VolumeId"),
         ("CreateSnapshot", snapshots.create_snapshot, "Description TagSpecifications VolumeId"),
         ("CreateTags", tags.create_tags, "Resources Tags"),
         ("CreateVolume", volumes.create_volume, _CREATE_VOLUME),

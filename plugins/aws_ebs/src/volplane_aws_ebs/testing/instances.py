@@ -33,9 +33,10 @@ def attach_volume(account: AccountState, params: Mapping[str, Any]) -> dict[str,
     if instance.zone != volume.zone:
         message = f"The volume '{volume.id}' is not in the same availability zone as instance '{instance.id}'"
         raise EC2Error("InvalidVolume.ZoneMismatch", message)
-    _refuse_full(account, instance, device)
+    card = params.get("EbsCardIndex", 0)
+    _refuse_full(account, instance, device, card)
     attachment = Attachment(
-        instance=instance.id, device=device, state="attaching", since=account.now, stuck=account.stalled
+        instance=instance.id, device=device, state="attaching", since=account.now, stuck=account.stalled, card=card
     )
     volume.attachments[instance.id] = attachment
     volume.state = "in-use"
@@ -59,7 +60,7 @@ def _refuse_unattachable(volume: Volume, instance: Instance) -> None:
         )
 
 
-def _refuse_full(account: AccountState, instance: Instance, device: str) -> None:
+def _refuse_full(account: AccountState, instance: Instance, device: str, card: int) -> None:
     volumes = volumes_attached_to(account, instance.id)
     used = {volume.attachments[instance.id].device for volume in volumes}
     if device in used:
@@ -72,6 +73,11 @@ def _refuse_full(account: AccountState, instance: Instance, device: str) -> None
             "AttachmentLimitExceeded",
             f"Attachment limit exceeded: {instance.instance_type} takes {instance_type.attachments}",
         )
+    if not 0 <= card < instance_type.cards:
+        raise invalid("ebsCardIndex", card, f"{instance.instance_type} has {instance_type.cards} EBS cards.")
+    on_card = sum(volume.attachments[instance.id].card == card for volume in volumes)
+    if on_card >= -(-instance_type.attachments // instance_type.cards):
+        raise EC2Error("AttachmentLimitExceeded", f"Attachment limit exceeded: EBS card {card} takes {on_card}")
 
 
 def detach_volume(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,5 +227,6 @@ def _mapping(account: AccountState, volume: Volume, attachment: Attachment) -> d
             "Status": attachment.state,
             "AttachTime": account.unix_time(attachment.since),
             "DeleteOnTermination": volume.root,
+            "EbsCardIndex": attachment.card,
         },
     }

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from volplane_aws_ebs.testing.behaviour import InstanceType
 from volplane_aws_ebs.testing.faults import EC2Error
 from volplane_aws_ebs.testing.filters import Read, filters_from, matching, page_from
 from volplane_aws_ebs.testing.state import AccountState, Volume
@@ -87,20 +88,26 @@ def describe_instance_types(account: AccountState, params: Mapping[str, Any]) ->
             "InvalidInstanceType", f"The following supplied instance types do not exist: [{', '.join(unknown)}]"
         )
     fields: Mapping[str, Read[str]] = {
-        "ebs-info.attachment-limit-type": lambda name: ("shared" if kinds[name].shared else "dedicated",),
+        "ebs-info.attachment-limit-type": lambda name: (kinds[name].limit_type,),
         "ebs-info.maximum-ebs-attachments": lambda name: (str(kinds[name].attachments),),
         "ebs-info.nvme-support": lambda _name: ("required",),
-        "hypervisor": lambda _name: ("nitro",),
+        "hypervisor": lambda name: (kinds[name].hypervisor,),
         "instance-type": lambda name: (name,),
     }
     found = matching(names, filters_from(params), fields, lambda _name: {})
-    return {"InstanceTypes": [_type_output(name, kinds[name].attachments, kinds[name].shared) for name in found]}
+    return {"InstanceTypes": [_type_output(name, kinds[name]) for name in found]}
 
 
-def _type_output(name: str, attachments: int, shared: bool) -> dict[str, Any]:
-    limit = "shared" if shared else "dedicated"
-    ebs = {"MaximumEbsAttachments": attachments, "AttachmentLimitType": limit, "NvmeSupport": "required"}
-    return {"InstanceType": name, "Hypervisor": "nitro", "EbsInfo": ebs}
+def _type_output(name: str, kind: InstanceType) -> dict[str, Any]:
+    ebs = {
+        "MaximumEbsAttachments": kind.attachments,
+        "AttachmentLimitType": kind.limit_type,
+        "NvmeSupport": "required" if kind.hypervisor != "xen" else "unsupported",
+        "MaximumEbsCards": kind.cards,
+        "EbsCards": [{"EbsCardIndex": index} for index in range(kind.cards)],
+    }
+    hypervisor = {"Hypervisor": kind.hypervisor} if kind.hypervisor else {}
+    return {"InstanceType": name, "BareMetal": not kind.hypervisor, **hypervisor, "EbsInfo": ebs}
 
 
 def describe_volume_status(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:

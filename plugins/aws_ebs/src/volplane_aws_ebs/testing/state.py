@@ -27,6 +27,8 @@ class Attachment:
     """When it began."""
     stuck: bool = False
     """It never leaves its state by itself."""
+    card: int = 0
+    """Index of the instance's EBS card."""
 
 
 @dataclass(slots=True)

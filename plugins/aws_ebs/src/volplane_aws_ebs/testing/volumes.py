@@ -359,4 +359,5 @@ def attachment_output(account: AccountState, volume: Volume, attachment: Attachm
         "State": attachment.state,
         "AttachTime": account.unix_time(attachment.since),
         "DeleteOnTermination": volume.root,
+        "EbsCardIndex": attachment.card,
     }
