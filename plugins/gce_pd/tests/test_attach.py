@@ -77,6 +77,53 @@ def test_several_nodes_may_read_what_was_copied(site: Any) -> None:
         site.attach(asset, site.node(site.vm("node-c")), "u2")
 
 
+ROX = (AccessMode.READ_ONLY_MANY,)
+
+
+def test_a_hyperdisk_ml_is_written_first_and_read_by_many_from_its_first_read_only_attachment(site: Any) -> None:
+    asset = site.provision(parameters={"type": "hyperdisk-ml"}, access_modes=ROX)
+    assert site.disk.wanted["accessMode"] == "READ_WRITE_SINGLE"
+    writer = site.node(site.vm("writer"))
+    site.attach(asset, writer)
+    with pytest.raises(AttachedElsewhere, match="writer"):
+        site.attach(asset, site.node(site.vm("early")), volume={"access_modes": ROX})
+    site.detach(asset, writer)
+    for name in ("reader-1", "reader-2"):
+        site.attach(asset, site.node(site.vm(name)), volume={"access_modes": ROX})
+    assert site.disk.wanted["accessMode"] == "READ_ONLY_MANY"
+    assert set(site.disk.users.values()) == {"READ_ONLY"}
+    assert site.fake.calls["disks.update"] == 1
+    site.again()
+    with pytest.raises(InvalidArgument, match="READ_ONLY_MANY"):
+        site.attach(asset, writer)
+
+
+def test_a_switch_of_the_access_mode_that_fails_is_tried_anew(site: Any) -> None:
+    asset = site.provision(parameters={"type": "hyperdisk-ml"}, access_modes=ROX)
+    site.fail("disks.update", "INTERNAL_ERROR", "it broke")
+    node = site.node(site.vm())
+    with pytest.raises(Unavailable, match="it broke"):
+        site.attach(asset, node, read_only=True)
+    assert site.attach(asset, node, read_only=True) == Attachment()
+    assert site.disk.wanted["accessMode"] == "READ_ONLY_MANY"
+
+
+def test_a_copy_of_a_hyperdisk_ml_is_read_by_many_at_once(site: Any) -> None:
+    source = site.provision(parameters={"type": "hyperdisk-ml"})
+    parameters = {"type": "hyperdisk-ml"}
+    site.provision("u2", source_volume=source.handle, parameters=parameters, access_modes=ROX)
+    assert site.fake.disks[f"zones/{A}", "pvc-u2"].wanted["accessMode"] == "READ_ONLY_MANY"
+
+
+def test_a_hyperdisk_for_one_writer_is_read_by_no_second_node(site: Any) -> None:
+    asset = site.provision(parameters={"type": "hyperdisk-balanced"})
+    site.attach(asset, site.node(site.vm("vm-1")), read_only=True)
+    tried = site.fake.calls["instances.attachDisk"]
+    with pytest.raises(AttachedElsewhere):
+        site.attach(asset, site.node(site.vm("vm-2")), read_only=True)
+    assert site.fake.calls["instances.attachDisk"] == tried
+
+
 def test_several_nodes_may_write_a_shared_hyperdisk(site: Any) -> None:
     modes = (AccessMode.READ_WRITE_MANY,)
     asset = site.provision(parameters={"type": "hyperdisk-balanced"}, access_modes=modes, volume_mode=VolumeMode.BLOCK)

@@ -129,6 +129,8 @@ class Attacher:
             raise RetryLater(self._compute.disks.next_poll(key, after=0.5))
         self._refuse_place_and_room(request, disk, target)
         write_term(self._compute, self._fences, disk, call)
+        if mode == "READ_ONLY" and disk.becomes_shared:
+            raise self._operations.update(call, disk, {"access_mode": "READ_ONLY_MANY"})
         raise self._begin_attach(disk, target, mode, call, forced=forced)
 
     def _attached(
@@ -146,7 +148,7 @@ class Attacher:
         others = [user for user in disk.users if user != vm]
         if not others or disk.shared:
             return
-        if mode == "READ_ONLY":
+        if mode == "READ_ONLY" and (disk.becomes_shared or not disk.disk_type.startswith("hyperdisk-")):
             first = self._compute.instance(others[0])
             there = first.disk(disk.key) if first is not None else None
             if there is None or there.mode == "READ_ONLY":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
 
 from volplane import Asset, Done, ExpandRequest, InvalidArgument, ModifyRequest, VolumeIdentity
 from volplane.cloud import LABELS, Fences, HookCall, RetryLater, size_in_gib
@@ -14,12 +13,6 @@ from volplane_gce_pd.operations import LongOperations, Outcome
 from volplane_gce_pd.ownership import FOREIGN_LABELS, write_term
 from volplane_gce_pd.resources import FORCE_ATTACH, Disk, asset_from, disk_key, existing
 
-_PATHS: Final = {
-    "size_gb": "sizeGb",
-    "provisioned_iops": "provisionedIops",
-    "provisioned_throughput": "provisionedThroughput",
-}
-"""Field of compute.v1.Disk -> its name in the parameter `paths` of `update`."""
 _UNITS = {"": 1, "mi": 1, "gi": 1024}
 
 
@@ -57,17 +50,10 @@ class Changer:
         raised = {"provisioned_iops": iops} if iops > (disk.iops or 0) else {}
         raised |= {"provisioned_throughput": throughput} if throughput > (disk.throughput or 0) else {}
         if raised:
-            return self._update(disk, call, {"size_gb": size, **raised})
+            return self._operations.update(call, disk, {"size_gb": size, **raised})
         method = Method.REGION_DISKS_RESIZE if regional else Method.DISKS_RESIZE
         message = "region_disks_resize_request_resource" if regional else "disks_resize_request_resource"
-        return self._begin(disk, call, method, size, {message: {"size_gb": size}})
-
-    def _update(self, disk: Disk, call: HookCall, values: Mapping[str, int]) -> RetryLater:
-        """Start to change these fields of compute.v1.Disk; returns what to raise."""
-        paths = ",".join(_PATHS[name] for name in values)
-        fields = {"paths": paths, "disk_resource": {"name": disk.name, **values}}
-        method = Method.REGION_DISKS_UPDATE if disk.place.startswith("regions/") else Method.DISKS_UPDATE
-        return self._begin(disk, call, method, sorted(values.items()), fields)
+        return self._operations.begin_on(call, disk, method, size, **{message: {"size_gb": size}})
 
     def modify(self, request: ModifyRequest, call: HookCall) -> Done:
         """Raises RetryLater, GceError and the errors of the contract."""
@@ -81,7 +67,7 @@ class Changer:
             check_performance(disk.disk_type, disk.size, *demand)
             check_least_performance(disk.disk_type, disk.size, *demand)
         self._require_turn(disk, outcome, call)
-        raise self._update(disk, call, wanted)
+        raise self._operations.update(call, disk, wanted)
 
     def _disk(self, identity: VolumeIdentity, method: Method, call: HookCall) -> tuple[Disk, Outcome]:
         key = disk_key(identity, self._compute.settings)
@@ -98,16 +84,6 @@ class Changer:
         if disk.making:
             raise RetryLater(self._compute.disks.next_poll(disk.key, after=0.5))
         write_term(self._compute, self._fences, disk, call)
-
-    def _begin(self, disk: Disk, call: HookCall, method: Method, wish: object, fields: Mapping[str, Any]) -> RetryLater:
-        """Start the operation; returns what to raise."""
-        kind, _, where = disk.place.partition("/")
-        before = (disk.id, disk.size, disk.iops, disk.throughput)
-        place = {kind.removesuffix("s"): where, "disk": disk.name}
-        try:
-            return self._operations.begin(call, method, disk.key, *before, wish, state={}, **place, **fields)
-        finally:
-            self._compute.changed(disk.key)
 
 
 def _wanted(parameters: Mapping[str, str]) -> dict[str, int]:

@@ -8,17 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from volplane import Context
 from volplane.cloud import BoundedCache, HookCall, RetryLater
 from volplane_gce_pd.api import GceError, Method
 from volplane_gce_pd.compute import Compute
-from volplane_gce_pd.resources import DiskKey, request_id
+from volplane_gce_pd.resources import Disk, DiskKey, request_id
 
 _OPERATION = "operation"
 _ATTEMPT = "attempt"
 _FIRST_POLL = 0.75
+_PATHS: Final = {
+    "access_mode": "accessMode",
+    "size_gb": "sizeGb",
+    "provisioned_iops": "provisionedIops",
+    "provisioned_throughput": "provisionedThroughput",
+}
+"""Field of compute.v1.Disk -> its name in the parameter `paths` of `update`."""
 
 
 class Outcome(Enum):
@@ -89,6 +96,23 @@ class LongOperations:
         saved = {**state, _ATTEMPT: attempt, _OPERATION: f"{operation.place}/operations/{operation.name}"}
         pause = self._compute.operations.next_poll((operation.place, operation.name), after=_FIRST_POLL)
         return RetryLater(pause, saved)
+
+    def begin_on(self, call: HookCall, disk: Disk, method: Method, wish: object, **fields: Any) -> RetryLater:
+        """Start an operation that changes a disk as it was read; returns what to raise. wish: what it shall become."""
+        kind, _, where = disk.place.partition("/")
+        before = (disk.id, disk.size, disk.iops, disk.throughput)
+        place = {kind.removesuffix("s"): where, "disk": disk.name}
+        try:
+            return self.begin(call, method, disk.key, *before, wish, state={}, **place, **fields)
+        finally:
+            self._compute.changed(disk.key)
+
+    def update(self, call: HookCall, disk: Disk, values: Mapping[str, int | str]) -> RetryLater:
+        """Start to change these fields of compute.v1.Disk; returns what to raise."""
+        method = Method.REGION_DISKS_UPDATE if disk.place.startswith("regions/") else Method.DISKS_UPDATE
+        paths = ",".join(_PATHS[name] for name in values)
+        message = {"name": disk.name, **values}
+        return self.begin_on(call, disk, method, sorted(values.items()), paths=paths, disk_resource=message)
 
     @staticmethod
     def attempt(context: Context) -> int:

@@ -329,6 +329,9 @@ def _access_mode(request: ProvisionRequest, parameters: ClassParameters) -> str 
                 "access mode ReadOnlyMany: only a disk that is made from a snapshot or another disk, or a "
                 "hyperdisk-ml, can be read by several nodes"
             )
+        if "READ_ONLY_MANY" in kind.access_modes and not (request.source_snapshot or request.source_volume):
+            # It is written first; `attach` switches it when it is to be read.
+            return parameters.access_mode or "READ_WRITE_SINGLE"
         needed = "READ_ONLY_MANY" if "READ_ONLY_MANY" in kind.access_modes else ""
     else:
         return parameters.access_mode

@@ -116,6 +116,11 @@ class Disk:
         """Return whether several virtual machines may write to it, or read it, at once."""
         return self.access_mode in ("READ_WRITE_MANY", "READ_ONLY_MANY")
 
+    @property
+    def becomes_shared(self) -> bool:
+        """Return whether its access mode can become READ_ONLY_MANY, which is for ever."""
+        return self.disk_type == "hyperdisk-ml" and not self.shared
+
     def handle(self, project: str) -> str:
         """Return the handle, as in `volumeHandle` of the official driver."""
         return f"projects/{project}/{self.place}/disks/{self.name}"

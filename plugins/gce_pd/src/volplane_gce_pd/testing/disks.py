@@ -250,7 +250,7 @@ def update(project: Project, method: str, params: Params) -> OperationRecord:
     disk = _idle(project.disk(place, params["disk"]), project)
     rules = project.behaviour.disk_types[disk.kind]
     paths = params.get("paths", ())
-    allowed = {"provisionedIops", "provisionedThroughput", "sizeGb"}
+    allowed = {"accessMode", "provisionedIops", "provisionedThroughput", "sizeGb"}
     if not paths or not set(paths) <= allowed or not set(paths) <= set(body):
         raise bad_request("paths", paths, f"What can be updated is {', '.join(sorted(allowed))}.")
     iops, throughput, size = disk.iops, disk.throughput, disk.size
@@ -262,16 +262,31 @@ def update(project: Project, method: str, params: Params) -> OperationRecord:
         iops = _performance(body, "provisionedIops", rules.iops, iops, size * rules.iops_per_gb)
     if "provisionedThroughput" in paths:
         throughput = _performance(body, "provisionedThroughput", rules.throughput, throughput, 0)
+    mode = _changed_mode(rules, disk, body) if "accessMode" in paths else disk.wanted.get("accessMode")
     _check_least(rules, size, iops=iops, throughput=throughput)
     disk.busy += 1
 
     def end() -> None:
         disk.iops, disk.throughput, disk.size, disk.busy = iops, throughput, size, disk.busy - 1
+        if mode is not None:
+            disk.wanted["accessMode"] = mode
 
     def undo() -> None:
         disk.busy -= 1
 
     return project.operate(method, params, place, disk.path(project.behaviour.project), Effect(end=end, undo=undo))
+
+
+def _changed_mode(rules: DiskRules, disk: DiskRecord, body: Params) -> str:
+    """Return the new access mode: only that of a hyperdisk that is read by many can be set later, and not back."""
+    mode = str(body["accessMode"])
+    if "READ_ONLY_MANY" not in rules.access_modes or mode not in rules.access_modes:
+        raise bad_request("accessMode", mode, f"It cannot be changed for disks of type {disk.kind}.")
+    if mode != "READ_ONLY_MANY" and disk.wanted.get("accessMode") == "READ_ONLY_MANY":
+        raise bad_request("accessMode", mode, "A disk that is read by many cannot be written again.")
+    if "READ_WRITE" in disk.users.values():
+        raise in_use(disk.name, next(name for _, name in disk.users))
+    return mode
 
 
 def set_labels(project: Project, method: str, params: Params) -> OperationRecord:

@@ -87,8 +87,12 @@ def _refusal(
     if device in instance.disks or any(each == path for each, _ in instance.disks.values()):
         return bad_request("resource.deviceName", device, "The disk or its device name is attached already.")
     others = {user: each for user, each in disk.users.items() if user != (instance.zone, instance.name)}
-    shared = disk.wanted.get("accessMode") == "READ_WRITE_MANY" or (
-        mode == "READ_ONLY" and set(others.values()) <= {mode}
+    access = disk.wanted.get("accessMode")
+    if access == "READ_ONLY_MANY" and mode != "READ_ONLY":
+        return bad_request("resource.mode", mode, f"The access mode of the disk is {access}.")
+    hyperdisk = bool(project.behaviour.disk_types[disk.kind].access_modes)
+    shared = access in ("READ_WRITE_MANY", "READ_ONLY_MANY") or (
+        not hyperdisk and mode == "READ_ONLY" and set(others.values()) <= {mode}
     )
     if others and not shared and not (forced and disk.place.startswith("regions/")):
         zone, name = next(iter(others))
