@@ -58,7 +58,8 @@ def live(site: Any) -> None:
     snapshot = site.snapshot(first)
     copy = site.provision("u2", 20 * GIB, source_snapshot=snapshot.handle)
     modes = (AccessMode.READ_ONLY_MANY,)
-    clone = site.provision("u3", 20 * GIB, source_volume=first.handle, access_modes=modes)
+    parameters = {"type": "hyperdisk-balanced"}
+    clone = site.provision("u3", 20 * GIB, source_volume=first.handle, access_modes=modes, parameters=parameters)
     site.attach(clone, node, "u3", volume={"access_modes": modes})
     regional = site.provision("u4", parameters=REGIONAL)
     site.expand(regional, 20 * GIB, owner=site.owner("u4"))

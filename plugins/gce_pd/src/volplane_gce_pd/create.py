@@ -16,6 +16,7 @@ from volplane import (
     BackendError,
     InProgress,
     InvalidArgument,
+    NotFound,
     ProvisionRequest,
     ResourceExhausted,
     Unavailable,
@@ -23,10 +24,11 @@ from volplane import (
 from volplane.cloud import LABELS, BoundedCache, HookCall, RetryLater, StateAges, csi_source, zones_for
 from volplane_gce_pd.api import GceError, Method
 from volplane_gce_pd.compute import SETTLE_SECONDS, Compute
+from volplane_gce_pd.copies import zones_of_copy
 from volplane_gce_pd.errors import ALREADY_EXISTS, code_of, outcome_unknown, to_backend_error
 from volplane_gce_pd.operations import LongOperations, Outcome
 from volplane_gce_pd.parameters import DiskSpec
-from volplane_gce_pd.resources import Disk, DiskKey, asset_from, disk_name
+from volplane_gce_pd.resources import Disk, DiskKey, asset_from, disk_key_from, disk_name
 
 _FULL = "full"
 _STUCK_SECONDS = 600.0
@@ -52,18 +54,25 @@ class Provisioner:
         zones = self._zones(request, spec, region)
         name = disk_name(request.owner)
         saved = self._operations.saved(call)
-        chosen = self._chosen_zones(request, spec, zones)
-        place = f"regions/{self._compute.settings.region}" if spec.parameters.regional else f"zones/{chosen[0]}"
+        chosen, place = self._chosen(request, spec, zones)
         key = (saved[0] if saved is not None else place, name)
         try:
             outcome = self._operations.outcome(call, Method.DISKS_INSERT, key)
         except GceError as error:
-            return self._failed(request, error, key, zones, spec=spec, from_operation=True)
+            allowed = zones if request.source_volume is None else chosen[:1]
+            return self._failed(request, error, key, allowed, spec=spec, from_operation=True)
         disk = self._compute.disk(key) if outcome is not Outcome.NONE else self._existing(key)
         if disk is None:
             if outcome is not Outcome.NONE:
                 raise RetryLater(0.0, self._operations.next_attempt(call.context))
-            return self._insert(request, spec, key, call, zones=chosen, allowed=zones)
+            if request.source_volume is not None:
+                try:
+                    zones = zones_of_copy(self._source(request), spec, zones, selected=request.segment is not None)
+                except ResourceExhausted as failure:
+                    failure.nothing_done = self._absent(key)
+                    raise
+                chosen, place = self._chosen(request, spec, zones)
+            return self._insert(request, spec, (place, name), call, zones=chosen, allowed=zones)
         self._refuse_other(request, spec, disk, zones)
         return self._ready(request, spec, disk, call)
 
@@ -85,14 +94,23 @@ class Provisioner:
                 )
         return zones
 
-    def _chosen_zones(self, request: ProvisionRequest, spec: DiskSpec, zones: Sequence[str]) -> tuple[str, ...]:
-        """Return the first zones that are not known to be full; the first of all if every one is."""
+    def _chosen(self, request: ProvisionRequest, spec: DiskSpec, zones: Sequence[str]) -> tuple[tuple[str, ...], str]:
+        """Return the first zones that are not known to be full, the first of all if every one is; and the place."""
         full = _texts(request.context.state.get(_FULL))
         count = 2 if spec.parameters.regional else 1
         ordered = [zone for zone in zones if zone not in full] + [zone for zone in zones if zone in full]
         if spec.parameters.regional and request.segment is not None:
             ordered = [zones[0], *(zone for zone in ordered if zone != zones[0])]
-        return tuple(ordered[:count])
+        place = f"regions/{self._compute.settings.region}" if spec.parameters.regional else f"zones/{ordered[0]}"
+        return tuple(ordered[:count]), place
+
+    def _source(self, request: ProvisionRequest) -> Disk:
+        """Return the disk that is to be copied. Raises RetryLater, NotFound."""
+        key = disk_key_from(request.source_volume or "", self._compute.settings.project)
+        source = self._compute.disk(key) if key is not None else None
+        if source is None or source.state == "DELETING":
+            raise NotFound(f"the disk {request.source_volume}, which is to be copied, does not exist (any more)")
+        return source
 
     # --- the disk -----------------------------------------------------------------------------------------------
 
@@ -185,12 +203,16 @@ class Provisioner:
             self._uncertain_until.put(key[1], now + SETTLE_SECONDS)
         place = key[0].partition("/")[2]
         failure = to_backend_error(error, f"make a disk for {request.name} in {place}")
-        uncertain_until = self._uncertain_until.setdefault(key[1], self._compute.started_at + SETTLE_SECONDS)
-        if (from_operation or now >= uncertain_until) and self._compute.disk_now(key) is None:
+        if self._absent(key, certain=from_operation):
             failure.nothing_done = failure.nothing_left = True
             if isinstance(failure, ResourceExhausted) and failure.reschedule:
                 return self._elsewhere(request, failure, place, zones, spec)
         raise failure
+
+    def _absent(self, key: DiskKey, *, certain: bool = False) -> bool:
+        """Return whether there is no such disk and none can appear. certain: no insert without an answer is left."""
+        uncertain_until = self._uncertain_until.setdefault(key[1], self._compute.started_at + SETTLE_SECONDS)
+        return (certain or self._compute.clock() >= uncertain_until) and self._compute.disk_now(key) is None
 
     def _elsewhere(
         self, request: ProvisionRequest, failure: BackendError, zone: str, zones: Sequence[str], spec: DiskSpec

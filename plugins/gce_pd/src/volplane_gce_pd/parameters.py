@@ -24,7 +24,7 @@ from volplane import (
 )
 from volplane.cloud import GIB, size_in_gib
 from volplane_gce_pd.disk_types import DISK_TYPES, check_least_performance, check_performance
-from volplane_gce_pd.resources import FORCE_ATTACH, Disk, disk_key_from, snapshot_name_from
+from volplane_gce_pd.resources import FORCE_ATTACH, Disk, disk_key_from, key_of_version, snapshot_name_from
 from volplane_gce_pd.settings import Settings, check_labels
 
 MIB = 1 << 20
@@ -293,11 +293,10 @@ class DiskSpec:
     def difference(self, disk: Disk) -> str:
         """Return how an existing disk differs from this demand, for a message; "" if it does not."""
         parameters = self.parameters
-        key = (parameters.kms_key or "").partition("/cryptoKeyVersions/")[0]
         pairs = [
             ("size", disk.size, self.size),
             ("type", disk.disk_type, parameters.disk_type),
-            ("key", disk.kms_key.partition("/cryptoKeyVersions/")[0], key),
+            ("key", key_of_version(disk.kms_key), key_of_version(parameters.kms_key or "")),
             ("regional", disk.place.startswith("regions/"), parameters.regional),
         ]
         pairs += [

@@ -230,6 +230,11 @@ class DiskSnapshot:
         return _place_and_name(self.disk)
 
 
+def key_of_version(name: str) -> str:
+    """Return the name of a key of Cloud KMS without its version; "" = a key of Google's."""
+    return name.partition("/cryptoKeyVersions/")[0]
+
+
 # --- names ------------------------------------------------------------------------------------------------------
 
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")

@@ -67,6 +67,7 @@ def _new_disk(project: Project, place: str, name: str, body: Params) -> DiskReco
     if bounds is None:
         raise bad_request("resource.type", kind, "The disk type cannot be used by regional disks.")
     source = _source_size(project, body)
+    _check_copy(project, place, kind, body)
     size = int(body.get("sizeGb", source or bounds[0]))
     if not bounds[0] <= size <= bounds[1]:
         raise bad_request("resource.sizeGb", size, f"Disk size must be between {bounds[0]} and {bounds[1]} GB.")
@@ -120,6 +121,25 @@ def _source_size(project: Project, body: Params) -> int:
     if "sourceDisk" in body:
         return project.disk_at(str(body["sourceDisk"]), "resource.sourceDisk").size
     return 0
+
+
+def _check_copy(project: Project, place: str, kind: str, body: Params) -> None:
+    """Refuse what a copy of a disk cannot be (Compute Engine documentation, "Disk clones")."""
+    if "sourceDisk" not in body:
+        return
+    source = project.disk_at(str(body["sourceDisk"]), "resource.sourceDisk")
+    keys = [each.get("diskEncryptionKey", {}).get("kmsKeyName", "") for each in (source.wanted, body)]
+    zones = [str(url).rpartition("/")[2] for url in body.get("replicaZones", ())] or [place.partition("/")[2]]
+    regional = source.place.startswith("regions/")
+    if source.status != "READY":
+        raise ComputeError("resourceNotReady", f"The resource '{source.name}' is not ready")
+    if (
+        source.kind != kind
+        or len({key.partition("/cryptoKeyVersions/")[0] for key in keys}) > 1
+        or (regional and not place.startswith("regions/"))
+        or (not regional and source.zones[0] not in zones)
+    ):
+        raise bad_request("resource.sourceDisk", body["sourceDisk"], "A clone has type, key and place of its source.")
 
 
 def _performance(body: Params, field: str, bounds: tuple[int, int] | None, default: int, most: int) -> int:
