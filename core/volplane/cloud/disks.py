@@ -276,8 +276,9 @@ class DiskBackend(BackendSpec):
         doing = f"make a {self.disk} for {request.name}"
         with self.translating_errors(doing):
             self._zones.refresh(request.context)
+        named = self._zones.named(request, self._settings.zone_label)
         return self._in_turns(
-            request.context, doing, lambda call: self._operations.provision(request, call, self._zones.names)
+            request.context, doing, lambda call: self._operations.provision(named, call, self._zones.names)
         )
 
     @hookimpl

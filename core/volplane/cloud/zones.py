@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from volplane.assets import Segment
@@ -23,6 +24,8 @@ class ZoneStates(NamedTuple):
     """The state of every zone by its name."""
     usual: Collection[str]
     """The zones that are used where no option names any."""
+    keys: Mapping[str, Mapping[str, str]] = {}
+    """Keys of a class's allowedTopologies beside `zone_label`: their values -> the zones that these name."""
 
 
 class Zones:
@@ -50,12 +53,13 @@ class Zones:
         self._assets = assets
         self._clock = clock
         self._read_at = 0.0
+        self._keys: Mapping[str, Mapping[str, str]] = {}
         self.names: tuple[str, ...] = ()
         """The zones that can be used now, empty before the first reading."""
 
     def load(self, context: Context) -> None:
         """Read them now. Raises CloudError, and InvalidArgument for a zone of the option that does not exist."""
-        states, usual = self._read()
+        states, usual, self._keys = self._read()
         unknown = [zone for zone in self._wanted if zone not in states]
         if unknown:
             raise InvalidArgument(f"option zones: {unknown[0]!r} is not one of {', '.join(sorted(states))}")
@@ -81,6 +85,26 @@ class Zones:
             if not self.names:
                 raise
             self._read_at = self._clock()
+
+    def named(self, request: ProvisionRequest, label: str) -> ProvisionRequest:
+        """Return the request with each place's zone under `label`, whichever key of the class's topology names it.
+
+        Raises InvalidArgument for a value that names no zone.
+        """
+        allowed = tuple(self._named(segment, label) for segment in request.allowed_segments)
+        segment = None if request.segment is None else self._named(request.segment, label)
+        return replace(request, segment=segment, allowed_segments=allowed)
+
+    def _named(self, segment: Segment, label: str) -> Segment:
+        key = next((key for key in self._keys if key in segment), None)
+        if label in segment or key is None:
+            return segment
+        zone = self._keys[key].get(segment[key])
+        if zone is None:
+            raise InvalidArgument(
+                f"allowedTopologies: {key} {segment[key]!r} is none of {', '.join(sorted(self._keys[key]))}"
+            )
+        return {**segment, label: zone}
 
 
 def zones_for(request: ProvisionRequest, label: str, region: Sequence[str], *, count: int = 1) -> tuple[str, ...]:

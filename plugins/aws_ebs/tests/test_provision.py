@@ -345,3 +345,30 @@ def test_ratios_at_their_limit_are_accepted(region: Any) -> None:
     with pytest.raises(InvalidArgument, match="set iops to 5200"):
         region.modify(asset, throughput="1300")
     assert region.fake.calls["ModifyVolume"] == 0
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"topology.kubernetes.io/zone": "eu-test-1b"},
+        {"topology.ebs.csi.aws.com/zone": "eu-test-1b", "kubernetes.io/os": "linux"},
+        {"topology.k8s.aws/zone-id": "tst1-az2"},
+    ],
+)
+@pytest.mark.parametrize(
+    ("label", "zone"), [("topology.kubernetes.io/zone", "eu-test-1b"), ("topology.k8s.aws/zone-id", "tst1-az2")]
+)
+def test_every_key_of_the_official_drivers_topology_names_a_zone(
+    new_region: Any, place: Any, label: str, zone: str
+) -> None:
+    region = new_region(zone_label=label)
+    asset = region.provision(segment=None, allowed_segments=(place,))
+    assert asset.node_affinity == ({label: zone},)
+    assert only(region).zone == "eu-test-1b"
+
+
+def test_a_value_that_names_no_zone_is_refused_with_those_that_do(region: Any) -> None:
+    place = {"topology.k8s.aws/zone-id": "tst1-az9"}
+    with pytest.raises(InvalidArgument, match=r"zone-id 'tst1-az9' is none of tst1-az1, tst1-az2, tst1-az3"):
+        region.provision(segment=None, allowed_segments=(place,))
+    assert region.fake.calls["CreateVolume"] == 0

@@ -416,6 +416,12 @@ def test_without_a_chosen_node_another_zone_is_tried_at_once(new_site: Any, shap
     assert len(site.fake.disks) == 1
 
 
+@pytest.mark.parametrize("key", ["topology.gke.io/zone", "topology.kubernetes.io/zone"])
+def test_both_keys_of_the_official_drivers_topology_name_a_zone(site: Any, key: str) -> None:
+    asset = site.provision(segment=None, allowed_segments=({key: B},))
+    assert asset.node_affinity == ({ZONE: B},)
+
+
 def test_a_zone_that_is_down_is_left_out_and_does_not_stop_the_driver(new_site: Any) -> None:
     site = new_site(Behaviour(zone_states={A: "DOWN"}, unreachable=frozenset({A})))
     zones = {site.provision(f"u{n}", segment=None).node_affinity[0][ZONE] for n in range(8)}

@@ -32,7 +32,7 @@ from volplane_aws_ebs.modify import Modifier
 from volplane_aws_ebs.ownership import adopt, list_page
 from volplane_aws_ebs.parameters import PARAMETERS, ClassParameters
 from volplane_aws_ebs.resources import IN_TREE, asset_from, instance_id, volume_id_from
-from volplane_aws_ebs.settings import Settings, check_tag_count
+from volplane_aws_ebs.settings import EBS_ZONE_LABEL, ZONE_ID_LABEL, ZONE_LABEL, Settings, check_tag_count
 from volplane_aws_ebs.snapshots import Snapshotter
 from volplane_aws_ebs.state_waits import StateWaits
 from volplane_aws_ebs.volume_types import LARGEST_GIB
@@ -144,4 +144,6 @@ class AwsEbsBackend(DiskBackend):
         zones = self._ec2.read(Action.DESCRIBE_AVAILABILITY_ZONES)["AvailabilityZones"]
         name = "ZoneId" if self._options.zone_ids else "ZoneName"
         usual = [each[name] for each in zones if each.get("ZoneType", _USUAL_ZONE) == _USUAL_ZONE]
-        return ZoneStates({each[name]: str(each.get("State")) for each in zones}, usual)
+        names, ids = ({each[kind]: each[name] for each in zones} for kind in ("ZoneName", "ZoneId"))
+        keys = {ZONE_LABEL: names, EBS_ZONE_LABEL: names, ZONE_ID_LABEL: ids}
+        return ZoneStates({each[name]: str(each.get("State")) for each in zones}, usual, keys)

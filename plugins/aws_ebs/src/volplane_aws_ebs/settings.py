@@ -12,7 +12,7 @@ from volplane_aws_ebs.ownership_tags import MOST_TAGS, OWN_TAGS, RESERVED_PREFIX
 
 CSI_DRIVER = "ebs.csi.aws.com"
 ZONE_LABEL = "topology.kubernetes.io/zone"
-_EBS_ZONE_LABEL = "topology.ebs.csi.aws.com/zone"
+EBS_ZONE_LABEL = "topology.ebs.csi.aws.com/zone"
 ZONE_ID_LABEL = "topology.k8s.aws/zone-id"
 _URL = r"(https?://[^\s?#]+)?"
 _MAX_EXTRA_TAGS = 30
@@ -69,7 +69,7 @@ class Settings(DiskOptions):
         Param(
             "Node label that holds the zone, and key of the volumes' node affinity. The last one holds the zone's "
             "id, which names the same place in every account.",
-            choices=(ZONE_LABEL, _EBS_ZONE_LABEL, ZONE_ID_LABEL),
+            choices=(ZONE_LABEL, EBS_ZONE_LABEL, ZONE_ID_LABEL),
         ),
     ] = ZONE_LABEL
     tags: Annotated[Mapping[str, str], Param("Tags for everything that is made, beside volplane's own.")] = field(

@@ -35,7 +35,7 @@ from volplane_gce_pd.operations import LongOperations
 from volplane_gce_pd.ownership import adopt, list_page
 from volplane_gce_pd.parameters import PARAMETERS, ClassParameters
 from volplane_gce_pd.resources import asset_from, disk_key_from, disk_name, instance_key
-from volplane_gce_pd.settings import Settings, check_labels
+from volplane_gce_pd.settings import ZONE_LABELS, Settings, check_labels
 from volplane_gce_pd.snapshots import Snapshotter
 
 _UP = ("UP",)
@@ -145,4 +145,4 @@ class GcePdBackend(DiskBackend):
                 f"option region: project {self._options.project} has no zone in {self._options.region!r}; look at "
                 "its spelling"
             )
-        return ZoneStates(zones, zones)
+        return ZoneStates(zones, zones, {key: {zone: zone for zone in zones} for key in ZONE_LABELS})

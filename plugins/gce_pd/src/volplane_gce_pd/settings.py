@@ -12,7 +12,7 @@ from volplane.cloud import DiskOptions
 
 CSI_DRIVER = "pd.csi.storage.gke.io"
 ZONE_LABEL = "topology.gke.io/zone"
-_STOCK_ZONE_LABEL = "topology.kubernetes.io/zone"
+ZONE_LABELS = (ZONE_LABEL, "topology.kubernetes.io/zone")
 _MOST_LABELS = 64
 """Labels that a resource can have (Google Cloud, "Labels overview")."""
 OWN_LABELS = 6
@@ -52,7 +52,7 @@ class Settings(DiskOptions):
         str,
         Param(
             "Node label that holds the zone, and key of the volumes' node affinity.",
-            choices=(ZONE_LABEL, _STOCK_ZONE_LABEL),
+            choices=ZONE_LABELS,
         ),
     ] = ZONE_LABEL
     labels: Annotated[Mapping[str, str], Param("Labels for everything that is made, beside volplane's own.")] = field(
