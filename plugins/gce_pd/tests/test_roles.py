@@ -49,7 +49,8 @@ def live(site: Any) -> None:
     vm = site.vm()
     node = site.node(vm)
     first = site.provision(
-        parameters={"type": "hyperdisk-balanced", "storage-pools": POOL}, context=site.context(fence="1/a/lease")
+        parameters={"type": "hyperdisk-balanced", "storage-pools": POOL, "resource-tags": "test-project/team/storage"},
+        context=site.context(fence="1/a/lease"),
     )
     site.probe()
     site.attach(first, node, context={"fence": "2/b/lease"})

@@ -14,6 +14,7 @@ from volplane_gce_pd.api import Method
 
 _MORE: Mapping[str, tuple[str, ...]] = {
     "insert": (
+        "compute.disks.createTagBinding",
         "compute.disks.setLabels",
         "compute.disks.useReadOnly",
         "compute.snapshots.useReadOnly",
@@ -30,7 +31,7 @@ def custom_role() -> dict[str, Any]:
     """Return the role. Permissions of disks are those of regional disks too.
 
     Attaching to a virtual machine that has a service account also needs the role iam.serviceAccountUser, on that
-    account alone.
+    account alone; binding tags of Resource Manager needs the role resourcemanager.tagUser on their values.
     """
     needed: set[str] = set()
     for method in Method:

@@ -209,6 +209,7 @@ def permissions_for(method: Method, body: Mapping[str, Any]) -> list[str]:
         needed += ["compute.snapshots.useReadOnly"] if "sourceSnapshot" in body else []
         needed += ["compute.disks.useReadOnly"] if "sourceDisk" in body else []
         needed += ["compute.storagePools.use"] if "storagePool" in body else []
+        needed += ["compute.disks.createTagBinding"] if body.get("params", {}).get("resourceManagerTags") else []
     elif method.name.endswith(".createSnapshot"):
         needed += ["compute.snapshots.create", *(["compute.snapshots.setLabels"] if body.get("labels") else [])]
     elif method.name == "instances.attachDisk":
