@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -169,11 +170,48 @@ def test_each_driver_has_credentials_of_its_own_and_may_act_as_another_account(m
     monkeypatch.setenv("DISKS_KEY", KEY_FILE)
     options = {"project": "test-project", "region": "europe-test1", "credentials": Secret("env:DISKS_KEY")}
     own = credentials.credentials_for(GcePdBackend(options)._settings)
-    assert own.client_id == "a"
+    assert own._current().client_id == "a"
     other = GcePdBackend({**options, "impersonate_service_account": "disks@test-project.iam.gserviceaccount.com"})
     acting = credentials.credentials_for(other._settings)
     assert acting.service_account_email == "disks@test-project.iam.gserviceaccount.com"
-    assert acting._source_credentials.client_id == "a"
+    assert acting._source_credentials._current().client_id == "a"
+
+
+def test_a_credentials_file_that_rotates_is_used_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refresh(self: Any, _request: object) -> None:
+        self.token, self.expiry = f"token of {self.refresh_token}", None
+
+    monkeypatch.setattr("google.oauth2.credentials.Credentials.refresh", refresh)
+    key = tmp_path / "key.json"
+    key.write_text(KEY_FILE.replace('"r"', '"old"'), "utf-8")
+    fake = FakeCompute(Behaviour(tokens=frozenset({"token of old"})))
+    with FakeComputeServer(fake) as server:
+        backend = driver(server.url, credentials=Secret(f"file:{key}"))
+        start(backend)
+        fake.behave(tokens=frozenset({"token of new"}))
+        key.write_text(KEY_FILE.replace('"r"', '"new"'), "utf-8")
+        start(backend)
+        assert fake.calls["zones.list"] == 2
+
+
+def test_what_the_default_chain_reads_is_read_again_after_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = iter([Token("old"), Token("new")])
+    monkeypatch.setattr("volplane_gce_pd.credentials.google.auth.default", lambda **_: (next(chain), None))
+    fake = FakeCompute(Behaviour(tokens=frozenset({"new"})))
+    with FakeComputeServer(fake) as server:
+        backend = driver(server.url)
+        with pytest.raises(PermissionDenied):
+            start(backend)
+        start(backend)
+
+
+def test_the_universe_is_that_of_the_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = {**json.loads(KEY_FILE), "universe_domain": "example.goog"}
+    monkeypatch.setenv("DISKS_KEY", json.dumps(key))
+    settings = driver("", credentials=Secret("env:DISKS_KEY"))._options
+    assert api.connect(settings, "DisksClient").api_endpoint == "compute.example.goog"
+    monkeypatch.setattr("volplane_gce_pd.credentials.google.auth.default", lambda **_: (AnonymousCredentials(), None))
+    assert api.connect(driver("")._options, "DisksClient").api_endpoint == "compute.googleapis.com"
 
 
 @pytest.mark.parametrize(

@@ -126,8 +126,10 @@ def connect(settings: Settings, service: str) -> Any:
 
     from volplane_gce_pd.credentials import credentials_for  # noqa: PLC0415
 
-    options = ClientOptions(api_endpoint=settings.endpoint) if settings.endpoint else None
-    return repeating_paths(getattr(compute_v1, service)(credentials=credentials_for(settings), client_options=options))
+    credentials = credentials_for(settings)
+    universe = getattr(credentials, "universe_domain", None)
+    options = ClientOptions(api_endpoint=settings.endpoint or None, universe_domain=universe)
+    return repeating_paths(getattr(compute_v1, service)(credentials=credentials, client_options=options))
 
 
 def repeating_paths(client: Any) -> Any:
@@ -175,7 +177,12 @@ class ComputeClient:
             result = self._function(method)(request, retry=None, timeout=_TIMEOUT_SECONDS)
             return next(iter(result.pages)) if method.lists else result
         except Exception as error:
-            raise _gce_error(method, error) from error
+            failure = _gce_error(method, error)
+            if failure.code == NO_CREDENTIALS or failure.status == 401:
+                # The default chain reads its files once: the next call reads what stands there then.
+                with self._connecting:
+                    self._clients.clear()
+            raise failure from error
 
     def pages(self, method: Method, **fields: Any) -> Iterator[Any]:
         """Yield every page of a method that lists. Raises GceError."""
