@@ -105,7 +105,8 @@ def test_parameters_shape_the_volume(new_region: Any, parameters: Any, expected:
         ({"type": "io1", "iopsPerGB": 1}, "has at least 100"),
         ({"iops": 2_000}, "iops 2000: type gp3 has at least 3000"),
         ({"type": "io2", "iops": 500, "throughput": 200}, "only gp3 has a throughput"),
-        ({"kmsKeyId": KEY, "encrypted": False}, "contradict"),
+        ({"throughput": 124}, "at least 125, or 0"),
+        ({"volumeInitializationRate": 99}, "at least 100, or 0"),
         ({"tags": {"volplane.dev/cluster": "x"}}, "reserved"),
         ({"tags": {"CSIVolumeName": "x"}}, "reserved"),
         ({"tags": {"owner": "${who}"}}, "may contain"),
@@ -372,3 +373,16 @@ def test_a_value_that_names_no_zone_is_refused_with_those_that_do(region: Any) -
     with pytest.raises(InvalidArgument, match=r"zone-id 'tst1-az9' is none of tst1-az1, tst1-az2, tst1-az3"):
         region.provision(segment=None, allowed_segments=(place,))
     assert region.fake.calls["CreateVolume"] == 0
+
+
+def test_a_key_encrypts_whatever_the_class_says_of_encryption(new_region: Any) -> None:
+    region = new_region(Behaviour(kms_keys={KEY: True}))
+    region.provision(parameters={"kmsKeyId": KEY, "encrypted": False})
+    assert (only(region).encrypted, only(region).kms_key) == (True, KEY)
+
+
+@pytest.mark.parametrize("key", ["iops", "iopsPerGB", "throughput", "volumeInitializationRate"])
+@pytest.mark.parametrize("kind", ["gp2", "gp3"])
+def test_zero_means_the_default_as_in_the_official_driver(region: Any, key: str, kind: str) -> None:
+    region.provision(parameters={"type": kind, key: 0})
+    assert (only(region).iops, only(region).throughput) == ((3_000, 125) if kind == "gp3" else (100, None))

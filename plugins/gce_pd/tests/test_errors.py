@@ -38,9 +38,9 @@ HTTP: list[tuple[str, int, type[BackendError], str]] = [
     ("zoneResourcePoolExhaustedWithDetails", 503, ResourceExhausted, "another zone"),
     ("stockout", 503, ResourceExhausted, "another zone"),
     ("resourceNotReady", 400, Unavailable, "another operation works on it"),
-    ("conditionNotMet", 412, Unavailable, "policy of the organization"),
+    ("conditionNotMet", 412, PermissionDenied, "policy of the organization"),
     ("invalidFingerprint", 412, Unavailable, "changed meanwhile"),
-    ("strangeCondition", 412, Unavailable, "changed meanwhile"),
+    ("strangeCondition", 412, PermissionDenied, "policy of the organization"),
     ("forbidden", 403, PermissionDenied, "disks.insert needs a permission"),
     ("accessNotConfigured", 403, PermissionDenied, "API is off"),
     ("strangeRefusal", 403, PermissionDenied, "gce-pd-roles.json"),
@@ -68,7 +68,7 @@ OPERATION: list[tuple[str, type[BackendError], str]] = [
     ("STOCKOUT", ResourceExhausted, "another zone"),
     ("RESOURCE_NOT_READY", Unavailable, "another operation works on it"),
     ("OPERATION_CANCELED_BY_USER", Unavailable, "cancelled"),
-    ("CONDITION_NOT_MET", Unavailable, "changed meanwhile"),
+    ("CONDITION_NOT_MET", PermissionDenied, "policy of the organization"),
     ("PERMISSIONS_ERROR", PermissionDenied, "permission"),
     ("INTERNAL_ERROR", Unavailable, "looks before it goes on"),
     ("SERVICE_UNAVAILABLE", Unavailable, "looks before it goes on"),
@@ -102,6 +102,18 @@ def test_a_failed_operation(site: Any, code: str, kind: type[BackendError], told
     assert told in str(raised.value)
     if isinstance(raised.value, ResourceExhausted):
         assert raised.value.reschedule == ("ZONE" in code or "STOCK" in code)
+
+
+def test_a_condition_that_is_not_met_is_an_old_fingerprint_only_where_one_is_given(site: Any) -> None:
+    asset = site.provision(context=site.context(fence="1/a/lease"))
+    site.refuse("disks.setLabels", "conditionNotMet", "Labels fingerprint either invalid", status=412)
+    with pytest.raises(Unavailable, match="changed meanwhile") as changed:
+        site.attach(asset, site.node(site.vm()), context={"fence": "2/b/lease"})
+    assert changed.value.retry_after == 1.0
+    site.refuse("disks.resize", "conditionNotMet", "Constraint constraints/compute.x violated", status=412)
+    with pytest.raises(PermissionDenied, match="let the policy allow it") as forbidden:
+        site.expand(asset, 20 << 30)
+    assert forbidden.value.retry_after == 60.0
 
 
 @pytest.mark.parametrize("shape", ["refused", "failed"])

@@ -133,8 +133,17 @@ def test_a_regional_disk_takes_the_zones_that_the_class_allows(site: Any) -> Non
     assert asset.attributes["force-attach"] == "true"
 
 
-def test_a_small_claim_gets_the_smallest_disk_of_its_type(site: Any) -> None:
-    assert site.provision(size=1, parameters={"type": "hyperdisk-extreme"}).capacity_bytes == 64 * GIB
+@pytest.mark.parametrize(
+    ("parameters", "least"),
+    [({"type": "hyperdisk-throughput"}, 2_048), ({"replication-type": "regional-pd"}, 200), (HB, 4)],
+)
+def test_a_claim_that_is_too_small_for_its_type_gets_no_larger_disk_unasked(
+    site: Any, parameters: Any, least: int
+) -> None:
+    with pytest.raises(InvalidArgument, match=f"at least {least} GiB; ask for that"):
+        site.provision(size=(least - 1) * GIB, parameters=parameters)
+    assert site.fake.calls.total() == 1, "the zones"
+    assert site.provision(size=least * GIB, parameters=parameters).capacity_bytes == least * GIB
 
 
 def test_a_shared_block_disk_has_an_access_mode_for_it(site: Any) -> None:
@@ -218,7 +227,7 @@ def test_a_size_that_no_disk_has_is_refused(site: Any) -> None:
     with pytest.raises(InvalidArgument, match="at most 65536 GiB"):
         site.provision(size=1 << 50)
     with pytest.raises(InvalidArgument, match="more than the limit"):
-        site.provision(size=GIB, limit_bytes=2 * GIB, parameters=HB)
+        site.provision(size=GIB + 1, limit_bytes=GIB + 2)
 
 
 def test_access_modes_that_no_disk_has_are_refused(site: Any) -> None:
@@ -482,7 +491,7 @@ def test_find_sees_a_disk_that_is_still_being_made_and_only_the_own_one(site: An
 def test_a_listing_has_pages_and_no_disks_of_others(new_site: Any) -> None:
     site = new_site(Behaviour(max_results=2))
     for number in range(5):
-        site.provision(f"u{number}", parameters={"replication-type": "regional-pd"} if number == 0 else {})
+        site.provision(f"u{number}", parameters=REGIONAL if number == 0 else {})
     with site.fake.locked_state() as project:
         project.disks[f"zones/{A}", "by-hand"] = replace_disk(site, "by-hand")
     assert sorted(each.name for each in site.listed()) == [f"pvc-u{number}" for number in range(5)]

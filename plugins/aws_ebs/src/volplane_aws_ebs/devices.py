@@ -14,6 +14,7 @@ NAMES = tuple(
     [f"/dev/xvd{first}{last}" for first in "abd" for last in ascii_lowercase if (first, last) <= ("d", "x")]
     + [f"/dev/xvd{letter}" for letter in ascii_lowercase[1:]]
     + [f"/dev/sd{letter}" for letter in ascii_lowercase[1:]]
+    + ["/dev/sda2"]
 )
 """Names that EC2 accepts; first those that work on every hypervisor. /dev/xvdc? fails on some, /dev/xvdd? ends at x."""
 

@@ -18,6 +18,9 @@ _EXT4: Final = ("ext4",)
 _EXT: Final = ("ext4", "ext3")
 _LINUX: Final = ("ext4", "ext3", "xfs")
 _NUMBER: Final = "[0-9A-Za-z]+"
+_ZERO_IS_ABSENT: Final = ("iops", "iops_per_gib", "throughput", "initialization_rate")
+"""Parameters of which the official driver does not tell 0 from none."""
+_SLOWEST_INITIALIZATION: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,15 +32,15 @@ class ClassParameters:
         int | None,
         Param(
             "IOPS to provision, for gp3, io1 and io2. More than the type has at the volume's size (500, 50 and "
-            "1000 for each GiB), or the zone gives, are capped at that.",
-            minimum=1,
+            "1000 for each GiB), or the zone gives, are capped at that. 0: the type's default.",
+            minimum=0,
             excludes=("iopsPerGB",),
         ),
     ] = None
     iops_per_gib: Annotated[
         int | None,
         Param(
-            "IOPS to provision for each GiB; capped in the same way.", name="iopsPerGB", minimum=1, excludes=("iops",)
+            "IOPS to provision for each GiB; capped in the same way.", name="iopsPerGB", minimum=0, excludes=("iops",)
         ),
     ] = None
     raise_iops: Annotated[
@@ -53,7 +56,9 @@ class ClassParameters:
     throughput: Annotated[
         int | None,
         Param(
-            "Throughput to provision in MiB/s, for gp3; at most 0.25 for each of its IOPS.", minimum=125, maximum=2_000
+            "Throughput to provision in MiB/s, for gp3; at most 0.25 for each of its IOPS. 0: the type's default.",
+            minimum=0,
+            maximum=2_000,
         ),
     ] = None
     encrypted: Annotated[
@@ -133,9 +138,9 @@ class ClassParameters:
     initialization_rate: Annotated[
         int | None,
         Param(
-            "MiB/s at which a volume that is made from a snapshot is filled; for other volumes without effect.",
+            "MiB/s, from 100, at which a volume from a snapshot is filled; for other volumes without effect.",
             name="volumeInitializationRate",
-            minimum=100,
+            minimum=0,
             maximum=300,
         ),
     ] = None
@@ -151,6 +156,9 @@ class ClassParameters:
     def __post_init__(self) -> None:
         """Raise `InvalidArgument` for what a schema cannot express."""
         _ = self.tags  # It raises for tags that cannot be.
+        for name in _ZERO_IS_ABSENT:
+            if getattr(self, name) == 0:
+                object.__setattr__(self, name, None)
         kind = VOLUME_TYPES[self.volume_type]
         if kind.iops is None and (self.iops is not None or self.iops_per_gib is not None):
             key, value = ("iops", self.iops) if self.iops is not None else ("iopsPerGB", self.iops_per_gib)
@@ -164,10 +172,7 @@ class ClassParameters:
                 f"parameter throughput is {self.throughput}: only gp3 has a throughput to choose, not "
                 f"{self.volume_type}; remove it"
             )
-        if self.kms_key is not None and self.encrypted is False:
-            raise InvalidArgument(
-                f"parameters kmsKeyId={self.kms_key} and encrypted=false contradict each other; remove one"
-            )
+        self._check_minimums()
         for name, (option, file_systems) in self._file_system_options.items():
             if option and self.fs_type not in file_systems:
                 raise InvalidArgument(
@@ -179,6 +184,16 @@ class ClassParameters:
                 f"parameter ext4ClusterSize is {self.ext4_cluster_size!r}: clusters are used only with ext4BigAlloc, "
                 "which must be true"
             )
+
+    def _check_minimums(self) -> None:
+        """Raise `InvalidArgument` for a number that is neither 0 nor enough."""
+        throughput = VOLUME_TYPES[self.volume_type].throughput
+        for name, value, least in (
+            ("throughput", self.throughput, throughput[0] if throughput else 0),
+            ("volumeInitializationRate", self.initialization_rate, _SLOWEST_INITIALIZATION),
+        ):
+            if value is not None and value < least:
+                raise InvalidArgument(f"parameter {name} is {value}, expected at least {least}, or 0 for the default")
 
     @property
     def fs_type(self) -> str:
@@ -192,8 +207,8 @@ class ClassParameters:
 
     @property
     def create_encrypted(self) -> bool | None:
-        """Return whether to encrypt; None = the account's default."""
-        return True if self.kms_key and self.encrypted is None else self.encrypted
+        """Return whether to encrypt; None = the account's default. A key always encrypts, as in the official driver."""
+        return True if self.kms_key else self.encrypted
 
     @cached_property
     def tags(self) -> ClassTags:

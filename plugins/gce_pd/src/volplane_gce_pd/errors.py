@@ -43,6 +43,10 @@ _LIMITS = ("limitExceeded", "LIMIT_EXCEEDED")
 """A limit of the resource that is changed, or of the project."""
 _FULL_MACHINE = "limitExceeded of attachDisk"
 """Code of the table: the limit is that of the virtual machine."""
+_CONDITION = ("conditionNotMet", "CONDITION_NOT_MET", "HTTP 412")
+"""Of setLabels: the fingerprint is an old one. Of other calls: a constraint of the organization."""
+_POLICY = "conditionNotMet of other calls than setLabels"
+"""Code of the table (gcp-compute-persistent-disk-csi-driver, pkg/gce-pd-csi-driver/controller.go)."""
 _QUOTA_RETRY = 60.0
 _DENIED_RETRY = 60.0
 _CREDENTIALS_RETRY = 15.0
@@ -114,11 +118,17 @@ _TABLE = ErrorTable(
             advice="the operation was cancelled; it is tried again",
         ),
         ErrorRow(
-            codes=("conditionNotMet", "CONDITION_NOT_MET", "HTTP 412", "invalidFingerprint"),
+            codes=("invalidFingerprint", *_CONDITION),
             error=Unavailable,
-            advice="it was changed meanwhile, or a policy of the organization forbids this; it is read and tried again",
+            advice="it was changed meanwhile; it is read and tried again",
             doubt=False,
             retry_after=_CONFLICT_RETRY,
+        ),
+        ErrorRow(
+            codes=(_POLICY,),
+            error=PermissionDenied,
+            advice="a policy of the organization forbids this; change the class, or let the policy allow it",
+            retry_after=_DENIED_RETRY,
         ),
         ErrorRow(
             codes=("forbidden", "PERMISSIONS_ERROR", "accessNotConfigured", "HTTP 403"),
@@ -176,7 +186,8 @@ def code_of(error: CloudError) -> str:
         return _OF_RESOURCE[0]
     if error.code in _LIMITS and error.call == Method.INSTANCES_ATTACH_DISK:
         return _FULL_MACHINE
-    return error.code if _TABLE.knows(error.code) or not status else f"HTTP {status}"
+    code = error.code if _TABLE.knows(error.code) or not status else f"HTTP {status}"
+    return _POLICY if code in _CONDITION and not error.call.endswith("setLabels") else code
 
 
 def is_throttled(error: CloudError) -> bool:

@@ -238,7 +238,11 @@ class DiskSpec:
         low, high = (kind.regional_sizes if parameters.regional else None) or kind.sizes
         if size > high:
             raise InvalidArgument(f"{size} GiB: disks of type {parameters.disk_type} have at most {high} GiB")
-        size = max(size, low)
+        if size < low:
+            raise InvalidArgument(
+                f"{size} GiB: {'regional ' if parameters.regional else ''}disks of type {parameters.disk_type} have at "
+                f"least {low} GiB; ask for that, or for another type"
+            )
         if request.limit_bytes is not None and size * GIB > request.limit_bytes:
             raise InvalidArgument(
                 f"a disk of type {parameters.disk_type} for {request.capacity_bytes} bytes has {size} GiB, more than "
