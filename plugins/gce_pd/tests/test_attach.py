@@ -29,6 +29,8 @@ from volplane_testing.cloud import FaultKind
 
 A, B, C = (f"europe-test1-{letter}" for letter in "abc")
 ZONE = "topology.gke.io/zone"
+ATTACHED = Attachment(metadata={"disk-size": "10"})
+"""The official node plugin compares the size with the device."""
 REGIONAL = {"type": "pd-ssd", "replication-type": "regional-pd"}
 
 
@@ -38,9 +40,9 @@ def devices(vm: Any) -> list[str]:
 
 def test_a_disk_is_attached_under_the_device_name_that_stock_nodes_look_for(site: Any) -> None:
     asset, vm = site.provision(), site.vm()
-    assert site.attach(asset, site.node(vm)) == Attachment()
+    assert site.attach(asset, site.node(vm)) == ATTACHED
     assert vm.disks["pvc-u1"] == (asset.handle, "READ_WRITE")
-    assert site.attach(asset, site.node(vm)) == Attachment()
+    assert site.attach(asset, site.node(vm)) == ATTACHED
     assert site.fake.calls["instances.attachDisk"] == 1
     assert site.detach(asset, site.node(vm)) == Done()
     assert devices(vm) == []
@@ -104,7 +106,7 @@ def test_a_switch_of_the_access_mode_that_fails_is_tried_anew(site: Any) -> None
     node = site.node(site.vm())
     with pytest.raises(Unavailable, match="it broke"):
         site.attach(asset, node, read_only=True)
-    assert site.attach(asset, node, read_only=True) == Attachment()
+    assert site.attach(asset, node, read_only=True) == ATTACHED
     assert site.disk.wanted["accessMode"] == "READ_ONLY_MANY"
 
 
@@ -225,7 +227,7 @@ def test_a_full_node_is_told_before_compute_engine_is_asked(site: Any, machine: 
     assert site.fake.calls["instances.attachDisk"] == 0
     vm.disks.popitem()
     site.clock.advance(1.0)
-    assert site.attach(asset, site.node(vm)) == Attachment()
+    assert site.attach(asset, site.node(vm)) == ATTACHED
 
 
 @pytest.mark.parametrize("shape", ["operation", "http"])
@@ -246,7 +248,7 @@ def test_the_limit_can_be_set_by_the_driver_and_by_the_node(new_site: Any) -> No
     with pytest.raises(ResourceExhausted, match="can hold 2"):
         site.attach(asset, site.node(vm))
     label = "node-restriction.kubernetes.io/gke-volume-attach-limit-override"
-    assert site.attach(asset, site.node(vm, labels={label: "20"})) == Attachment()
+    assert site.attach(asset, site.node(vm, labels={label: "20"})) == ATTACHED
 
 
 # --- pacing -----------------------------------------------------------------------------------------------------
@@ -298,7 +300,7 @@ def test_a_full_queue_of_others_is_waited_for_longer_each_time(new_site: Any) ->
         site.clock.advance(60.0)
     assert waits == [5.0, 5.0, 5.0, 5.0, 5.0, 6.4, 12.8, 25.6]
     site.fake.behave(vm_queue=32)
-    assert site.attach(asset, site.node(vm)) == Attachment()
+    assert site.attach(asset, site.node(vm)) == ATTACHED
 
 
 # --- late and lost calls ----------------------------------------------------------------------------------------
@@ -314,7 +316,7 @@ def test_a_late_detach_never_removes_a_fresh_attachment(site: Any) -> None:
         site.detach(asset, node)
     site.again()
     assert site.detach(asset, node) == Done()
-    assert site.attach(asset, node) == Attachment()
+    assert site.attach(asset, node) == ATTACHED
     site.clock.advance(120.0)
     with site.fake.settled():
         assert devices(vm) == ["pvc-u1"], "the late call did nothing"
@@ -328,7 +330,7 @@ def test_a_late_attach_does_not_bring_a_disk_back(site: Any) -> None:
     site.fault("instances.attachDisk", FaultKind.LATE, seconds=30.0)
     with pytest.raises(Unavailable):
         site.attach(asset, node)
-    assert site.again().attach(asset, node) == Attachment()
+    assert site.again().attach(asset, node) == ATTACHED
     assert site.detach(asset, node) == Done()
     site.clock.advance(120.0)
     with site.fake.settled():
@@ -341,7 +343,7 @@ def test_an_attachment_without_an_answer_is_made_once(site: Any, kind: FaultKind
     site.fault("instances.attachDisk", kind)
     with pytest.raises(Unavailable):
         site.attach(asset, site.node(vm))
-    assert site.again().attach(asset, site.node(vm)) == Attachment()
+    assert site.again().attach(asset, site.node(vm)) == ATTACHED
     assert len([each for each in site.fake.operations if each.method == "instances.attachDisk"]) == 1
 
 
@@ -353,7 +355,7 @@ def test_a_running_attachment_is_waited_for_by_the_next_process(site: Any) -> No
         site.clock.advance(0.5)
     site.again()
     resumed = replace(request, context=replace(request.context, state=dict(result.state)))
-    assert site.finish(site.backend.attach, resumed) == Attachment()
+    assert site.finish(site.backend.attach, resumed) == ATTACHED
     assert site.fake.calls["instances.attachDisk"] == 1
 
 
@@ -362,7 +364,7 @@ def test_a_failed_attachment_is_told_and_tried_anew(site: Any) -> None:
     site.fail("instances.attachDisk", "INTERNAL_ERROR", "it broke")
     with pytest.raises(Unavailable, match="it broke"):
         site.attach(asset, site.node(vm))
-    assert site.attach(asset, site.node(vm)) == Attachment()
+    assert site.attach(asset, site.node(vm)) == ATTACHED
 
 
 def test_a_former_leader_attaches_and_detaches_nothing(site: Any) -> None:

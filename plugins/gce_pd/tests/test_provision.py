@@ -20,6 +20,7 @@ from volplane import (
     Fence,
     InProgress,
     InvalidArgument,
+    NodeIdentity,
     NotFound,
     Ownership,
     ResourceExhausted,
@@ -36,6 +37,7 @@ from volplane_gce_pd.testing import Behaviour
 from volplane_testing.cloud import FaultKind
 
 GIB = 1 << 30
+ATTACHED = Attachment(metadata={"disk-size": "10"})
 ZONE = "topology.gke.io/zone"
 A, B, C = (f"europe-test1-{letter}" for letter in "abc")
 KEY = "projects/keys/locations/europe/keyRings/r/cryptoKeys/k"
@@ -425,6 +427,43 @@ def test_without_a_chosen_node_another_zone_is_tried_at_once(new_site: Any, shap
     assert len(site.fake.disks) == 1
 
 
+DYNAMIC = {"type": "dynamic", "provisioned-iops-on-create": 3000, "use-allowed-disk-topology": True}
+
+
+def taking(*types: str) -> NodeIdentity:
+    return NodeIdentity(name="node-a", labels={f"disk-type.gke.io/{name}": "true" for name in types})
+
+
+@pytest.mark.parametrize(
+    ("node", "more", "kind"),
+    [
+        (taking("hyperdisk-balanced"), {}, "hyperdisk-balanced"),
+        (taking("pd-balanced", "pd-ssd"), {}, "pd-balanced"),
+        (taking("pd-balanced", "hyperdisk-balanced"), {}, "hyperdisk-balanced"),
+        (taking("pd-balanced", "hyperdisk-balanced"), {"disk-type-preference": "pd-type"}, "pd-balanced"),
+        (taking("pd-ssd"), {"pd-type": "pd-ssd"}, "pd-ssd"),
+        (taking(), {"hyperdisk-type": "hyperdisk-balanced"}, "hyperdisk-balanced"),
+        (None, {}, "hyperdisk-balanced"),
+    ],
+)
+def test_a_dynamic_class_makes_the_type_that_the_selected_node_takes(
+    site: Any, node: NodeIdentity | None, more: Any, kind: str
+) -> None:
+    asset = site.provision(parameters={**DYNAMIC, **more}, selected_node=node)
+    assert (site.disk.kind, site.disk.iops) == (kind, 3000 if kind == "hyperdisk-balanced" else 0)
+    assert asset.node_affinity == ({ZONE: A, f"disk-type.gke.io/{kind}": "true"},)
+    again = site.provision(parameters={**DYNAMIC, **more}, selected_node=taking("pd-standard"))
+    assert again == asset, "the type that was made stays, whatever the node's labels become"
+
+
+def test_types_of_a_dynamic_class_need_one(site: Any) -> None:
+    with pytest.raises(InvalidArgument, match="need type: dynamic"):
+        site.provision(parameters={"pd-type": "pd-ssd"})
+    source = site.provision(parameters={"type": "pd-balanced"})
+    assert site.provision("u2", source_volume=source.handle, parameters={"type": "dynamic"}).handle.endswith("pvc-u2")
+    assert site.fake.disks[f"zones/{A}", "pvc-u2"].kind == "pd-balanced", "that of its source"
+
+
 @pytest.mark.parametrize("key", ["topology.gke.io/zone", "topology.kubernetes.io/zone"])
 def test_both_keys_of_the_official_drivers_topology_name_a_zone(site: Any, key: str) -> None:
     asset = site.provision(segment=None, allowed_segments=({key: B},))
@@ -456,7 +495,7 @@ def test_a_zone_that_does_not_answer_stops_no_other_one(new_site: Any, partial_l
     site.fake.behave(unreachable=frozenset({C}))
     site.clock.advance(1.0)
     assert site.provision("u4", segment={ZONE: A}).handle.endswith(f"{A}/disks/pvc-u4")
-    assert site.attach(there["u1"], site.node(site.vm())) == Attachment()
+    assert site.attach(there["u1"], site.node(site.vm())) == ATTACHED
     for _ in range(40):  # Callers of all three zones, one after another, as the core's threads.
         for number, request in enumerate(grown):
             try:

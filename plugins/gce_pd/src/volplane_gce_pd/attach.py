@@ -45,6 +45,9 @@ from volplane_gce_pd.resources import (
     instance_key,
 )
 
+_DISK_SIZE = "disk-size"
+"""Key of the publish context: GiB, which the official node plugin compares with the device before it makes a file
+system."""
 _QUEUE_RETRY = 1.0
 _QUEUED_SECONDS = 300.0
 """An operation that no caller asked about for so long does not count any more."""
@@ -119,7 +122,7 @@ class Attacher:
         mode = "READ_ONLY" if _read_only(request) else "READ_WRITE"
         found = target.disk(key)
         if found is not None:
-            return self._attached(found, mode, request, (vm, key))
+            return self._attached(found, disk, mode, request, (vm, key))
         if outcome is not Outcome.NONE:
             raise RetryLater(0.0, self._operations.next_attempt(call.context))
         forced = request.volume.attributes.get(FORCE_ATTACH) == "true" and disk.place.startswith("regions/")
@@ -134,7 +137,7 @@ class Attacher:
         raise self._begin_attach(disk, target, mode, call, forced=forced)
 
     def _attached(
-        self, found: AttachedDisk, mode: str, request: AttachRequest, pair: tuple[InstanceKey, DiskKey]
+        self, found: AttachedDisk, disk: Disk, mode: str, request: AttachRequest, pair: tuple[InstanceKey, DiskKey]
     ) -> Attachment:
         if found.mode != mode:
             raise VolumeInUse(
@@ -142,7 +145,7 @@ class Attacher:
                 "be detached there first"
             )
         self._failures.drop(pair)
-        return Attachment()
+        return Attachment(metadata={_DISK_SIZE: str(disk.size)})
 
     def _refuse_elsewhere(self, disk: Disk, vm: InstanceKey, mode: str) -> None:
         others = [user for user in disk.users if user != vm]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from volplane import (
@@ -27,7 +28,7 @@ from volplane_gce_pd.compute import SETTLE_SECONDS, Compute
 from volplane_gce_pd.copies import zones_of_copy
 from volplane_gce_pd.errors import ALREADY_EXISTS, code_of, outcome_unknown, to_backend_error
 from volplane_gce_pd.operations import LongOperations, Outcome
-from volplane_gce_pd.parameters import DiskSpec
+from volplane_gce_pd.parameters import DISK_TYPE_LABEL, DiskSpec
 from volplane_gce_pd.resources import Disk, DiskKey, asset_from, disk_key_from, disk_name
 
 _FULL = "full"
@@ -66,13 +67,16 @@ class Provisioner:
             if outcome is not Outcome.NONE:
                 raise RetryLater(0.0, self._operations.next_attempt(call.context))
             if request.source_volume is not None:
+                source = self._source(request)
+                spec = DiskSpec.of(request, self._compute.settings, like=source)
                 try:
-                    zones = zones_of_copy(self._source(request), spec, zones, selected=request.segment is not None)
+                    zones = zones_of_copy(source, spec, zones, selected=request.segment is not None)
                 except ResourceExhausted as failure:
                     failure.nothing_done = self._absent(key)
                     raise
                 chosen, place = self._chosen(request, spec, zones)
             return self._insert(request, spec, (place, name), call, zones=chosen, allowed=zones)
+        spec = DiskSpec.of(request, self._compute.settings, like=disk)
         self._refuse_other(request, spec, disk, zones)
         return self._ready(request, spec, disk, call)
 
@@ -249,7 +253,11 @@ class Provisioner:
             raise self._operations.begin(call, method, disk.key, disk.id, "failed", state={}, **fields)
         self._ages.reset(disk.key, "making")
         source = csi_source(settings, disk.handle(settings.project), request.volume_mode, spec.parameters.fs_type)
-        return asset_from(settings, disk, source, driver=request.context.driver, attributes=spec.attributes)
+        asset = asset_from(settings, disk, source, driver=request.context.driver, attributes=spec.attributes)
+        if not spec.parameters.type_topology:
+            return asset
+        takes = {DISK_TYPE_LABEL + disk.disk_type: "true"}
+        return replace(asset, node_affinity=tuple({**place, **takes} for place in asset.node_affinity))
 
 
 def _texts(value: object) -> tuple[str, ...]:

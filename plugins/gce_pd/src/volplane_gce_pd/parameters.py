@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -37,6 +37,15 @@ _RESOURCE_TAG = re.compile(r"([^/\s]+)/([^/\s]+)/([^/\s]+)")
 _POOL = re.compile(r"projects/[^/\s]+/zones/([a-z0-9-]+)/storagePools/[a-z][a-z0-9-]{0,62}")
 
 
+DISK_TYPE_LABEL = "disk-type.gke.io/"
+"""Beginning of node labels: the machine takes disks of the type that follows."""
+_DYNAMIC = "dynamic"
+
+
+def _types(beginning: str) -> tuple[str, ...]:
+    return tuple(name for name in DISK_TYPES if name.startswith(beginning))
+
+
 def mebibytes(size_bytes: int) -> int:
     """Return the throughput in MiB/s, rounded up."""
     return -(-size_bytes // MIB)
@@ -46,7 +55,38 @@ def mebibytes(size_bytes: int) -> int:
 class ClassParameters:
     """The parameters of a StorageClass."""
 
-    disk_type: Annotated[str, Param("Type of the disk.", name="type", choices=tuple(DISK_TYPES))] = "pd-standard"
+    disk_type: Annotated[
+        str,
+        Param(
+            "Type of the disk; dynamic: the one of pd-type and hyperdisk-type that the selected node takes, by its "
+            f"labels {DISK_TYPE_LABEL}TYPE. What the other type alone has is ignored then.",
+            name="type",
+            choices=(*DISK_TYPES, _DYNAMIC),
+        ),
+    ] = "pd-standard"
+    pd_type: Annotated[
+        str | None,
+        Param("With type dynamic; default: pd-balanced.", name="pd-type", choices=_types("pd-")),
+    ] = None
+    hyperdisk_type: Annotated[
+        str | None,
+        Param("With type dynamic; default: hyperdisk-balanced.", name="hyperdisk-type", choices=_types("hyperdisk-")),
+    ] = None
+    type_preference: Annotated[
+        str | None,
+        Param(
+            "With type dynamic: which one where the node takes both, or no node is selected; default: hyperdisk-type.",
+            name="disk-type-preference",
+            choices=("pd-type", "hyperdisk-type"),
+        ),
+    ] = None
+    type_topology: Annotated[
+        bool,
+        Param(
+            f"Let the volume be used only on nodes with the label {DISK_TYPE_LABEL}TYPE of its type.",
+            name="use-allowed-disk-topology",
+        ),
+    ] = False
     replication_type: Annotated[
         str,
         Param(
@@ -138,6 +178,16 @@ class ClassParameters:
     def __post_init__(self) -> None:
         """Raise `InvalidArgument` for what a schema cannot express."""
         _ = self.pools, self.tag_values  # They raise for names that cannot be.
+        check_labels(self.labels, "parameter labels")
+        if self.disk_type == _DYNAMIC:
+            return  # What `of_type` returns is checked.
+        if self.pd_type or self.hyperdisk_type or self.type_preference:
+            raise InvalidArgument(
+                "parameters pd-type, hyperdisk-type and disk-type-preference need type: dynamic; remove them"
+            )
+        self._check_combination()
+
+    def _check_combination(self) -> None:
         name, kind = self.disk_type, DISK_TYPES[self.disk_type]
         if self.regional and kind.regional_sizes is None:
             raise InvalidArgument(f"replication-type regional-pd: there are no regional disks of type {name}")
@@ -156,7 +206,34 @@ class ClassParameters:
         if self.access_mode not in (None, "READ_WRITE_SINGLE", *kind.access_modes):
             raise InvalidArgument(f"access-mode {self.access_mode}: disks of type {name} do not have it")
         check_performance(name, kind.sizes[1], self.iops, self.throughput)
-        check_labels(self.labels, "parameter labels")
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Return the types that the disk may have, the preferred one first."""
+        if self.disk_type != _DYNAMIC:
+            return (self.disk_type,)
+        both = (self.hyperdisk_type or "hyperdisk-balanced", self.pd_type or "pd-balanced")
+        return both[::-1] if self.type_preference == "pd-type" else both
+
+    def of_type(self, name: str) -> ClassParameters:
+        """Return the parameters of a disk of this type, one of `types`, without what only the others have. Raises
+        InvalidArgument.
+        """
+        if self.disk_type != _DYNAMIC:
+            return self
+        kind = DISK_TYPES[name]
+        return replace(
+            self,
+            disk_type=name,
+            pd_type=None,
+            hyperdisk_type=None,
+            type_preference=None,
+            iops_on_create=self.iops_on_create if kind.iops else None,
+            throughput_bytes=self.throughput_bytes if kind.throughput else None,
+            confidential=self.confidential and kind.confidential,
+            storage_pools=self.storage_pools if kind.pools else (),
+            access_mode=self.access_mode if name.startswith("hyperdisk-") else None,
+        )
 
     @property
     def regional(self) -> bool:
@@ -230,9 +307,14 @@ class DiskSpec:
     """Of `sourceSnapshot` or `sourceDisk`, by the field's name."""
 
     @classmethod
-    def of(cls, request: ProvisionRequest, settings: Settings) -> DiskSpec:
-        """Raises `InvalidArgument`, `Unsupported` or `NotFound` if no disk can be like this."""
-        parameters = read_parameters(ClassParameters, request.parameters)
+    def of(cls, request: ProvisionRequest, settings: Settings, *, like: Disk | None = None) -> DiskSpec:
+        """Return the disk. like: one that was made for this demand, or is copied, whose type is taken if the class lets
+        it.
+
+        Raises `InvalidArgument`, `Unsupported` or `NotFound` if no disk can be like this.
+        """
+        dynamic = read_parameters(ClassParameters, request.parameters)
+        parameters = dynamic.of_type(_chosen_type(dynamic.types, request, like))
         kind = DISK_TYPES[parameters.disk_type]
         size = size_in_gib(request.capacity_bytes)
         low, high = (kind.regional_sizes if parameters.regional else None) or kind.sizes
@@ -313,6 +395,18 @@ class DiskSpec:
             if wanted is not None
         ]
         return ", ".join(f"{name} {found} instead of {wanted}" for name, found, wanted in pairs if found != wanted)
+
+
+def _chosen_type(types: tuple[str, ...], request: ProvisionRequest, like: Disk | None) -> str:
+    """Return the only one of the types that the selected node takes, else the first.
+
+    gcp-compute-persistent-disk-csi-driver, pkg/gce-pd-csi-driver/disk_selection.go.
+    """
+    if like is not None and like.disk_type in types:
+        return like.disk_type
+    labels = request.selected_node.labels if request.selected_node is not None else {}
+    taken = [name for name in types if DISK_TYPE_LABEL + name in labels]
+    return taken[0] if len(taken) == 1 else types[0]
 
 
 def _access_mode(request: ProvisionRequest, parameters: ClassParameters) -> str | None:
