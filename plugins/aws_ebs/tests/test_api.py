@@ -24,6 +24,7 @@ from volplane import (
     Ownership,
     PermissionDenied,
     ProvisionRequest,
+    ResourceExhausted,
     Secret,
     StartRequest,
     StopRequest,
@@ -31,6 +32,7 @@ from volplane import (
     read_parameters,
 )
 from volplane.controller.logs import configure
+from volplane.controller.metrics import Metrics
 from volplane_aws_ebs import AwsEbsBackend, api
 from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.settings import Settings
@@ -368,3 +370,18 @@ def test_boto3_is_imported_when_a_driver_connects_and_not_before() -> None:
 def test_options_that_cannot_be_used_are_refused(options: Any, told: str) -> None:
     with pytest.raises(InvalidArgument, match=told):
         AwsEbsBackend({"region": REGION, **options})
+
+
+def test_each_call_is_counted_by_its_name_and_code(region: Any) -> None:
+    registry = Metrics().registry
+
+    def counted(name: str, **labels: str) -> float:
+        return registry.get_sample_value(f"volplane_cloud_request_{name}", {"cloud": "ec2", **labels}) or 0.0
+
+    made = counted("duration_seconds_count", request="CreateVolume")
+    refused = counted("errors_total", request="CreateVolume", error="VolumeLimitExceeded")
+    region.refuse("CreateVolume", "VolumeLimitExceeded")
+    with pytest.raises(ResourceExhausted):
+        region.provision()
+    assert counted("duration_seconds_count", request="CreateVolume") == made + 1
+    assert counted("errors_total", request="CreateVolume", error="VolumeLimitExceeded") == refused + 1

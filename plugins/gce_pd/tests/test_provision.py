@@ -185,6 +185,7 @@ WRONG = [
     ({"labels": "Team=a"}, "lower-case"),
     ({"labels": "team=A"}, "lower-case"),
     ({"labels": "volplane-cluster=x"}, "reserved"),
+    ({"labels": "goog-gke-volume="}, "reserved"),
     ({"labels": ",".join(f"k{n}=v" for n in range(59))}, "at most 58"),
     ({"resource-tags": "environment=prod"}, "parent/key/value"),
 ]
@@ -202,6 +203,7 @@ WRONG = [
         ({**HB, "enable-confidential-storage": "perhaps"}, "is 'perhaps', expected true or false"),
         ({"csi.storage.k8s.io/fstype": "zfs"}, "is 'zfs', expected one of"),
         ({"type": "pd-ssd", "data-cache-size": "100Gi"}, "unknown parameter 'data-cache-size'"),
+        ({"enable-multi-zone-provisioning": "true"}, "unknown parameter 'enable-multi-zone-provisioning'"),
     ],
 )
 def test_a_parameter_of_the_wrong_kind_is_named_with_its_value_and_what_would_be_right(

@@ -72,7 +72,7 @@ class Provisioner:
                 try:
                     zones = zones_of_copy(source, spec, zones, selected=request.segment is not None)
                 except ResourceExhausted as failure:
-                    failure.nothing_done = self._absent(key)
+                    failure.nothing_done = failure.nothing_left = self._absent(key)
                     raise
                 chosen, place = self._chosen(request, spec, zones)
             return self._insert(request, spec, (place, name), call, zones=chosen, allowed=zones)
