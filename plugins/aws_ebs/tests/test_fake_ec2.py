@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError
 from botocore.session import Session
+from botocore.validate import ParamValidator
 
 from volplane_aws_ebs.testing import EC2_LIMITS, Behaviour, FakeEC2, Fault, FaultKind, InProcess, InstanceType, Rate
+from volplane_aws_ebs.testing.fake import ACTIONS
 
 ZONE = "eu-test-1a"
 KEY = "arn:aws:kms:eu-test-1:123456789012:key/0f0f0f0f"
@@ -768,3 +770,59 @@ def test_contents_of_a_volume_from_a_snapshot_come_later(account: Account) -> No
     assert state() == "initializing"
     account.now += 60.0
     assert state() == "completed"
+
+
+# --- answers ----------------------------------------------------------------------------------------------------
+
+
+def live(account: Account) -> None:
+    """Call every action of the mock, so that its answer has something in it."""
+    ec2, instance = account.ec2, account.fake.add_instance()
+    tags = [{"ResourceType": "volume", "Tags": [{"Key": "team", "Value": "a"}]}]
+    volume = account.ready(VolumeType="io2", Iops=500, Encrypted=True, TagSpecifications=tags)
+    ec2.create_tags(Resources=[volume], Tags=[{"Key": "k", "Value": "v"}])
+    account.attached(volume, instance)
+    ec2.describe_instances()
+    ec2.modify_volume(VolumeId=volume, Size=20)
+    ec2.describe_volumes_modifications()
+    account.now += 100.0
+    ec2.delete_tags(Resources=[volume], Tags=[{"Key": "k"}])
+    snapshot = ec2.create_snapshot(VolumeId=volume)["SnapshotId"]
+    ec2.describe_snapshots(OwnerIds=["self"])
+    account.now += 100.0
+    ec2.describe_volumes()
+    ec2.describe_volume_status(VolumeIds=[account.ready(SnapshotId=snapshot, Size=30, VolumeInitializationRate=200)])
+    ec2.describe_availability_zones()
+    ec2.describe_instance_types()
+    ec2.detach_volume(VolumeId=volume, InstanceId=instance.id)
+    account.now += 100.0
+    ec2.delete_volume(VolumeId=volume)
+    ec2.delete_snapshot(SnapshotId=snapshot)
+
+
+def flaws(shape: Any, value: Any, where: str) -> list[str]:
+    """Return in what a value of an answer is none of its shape, the values of enumerations included."""
+    if shape.type_name == "structure":
+        return [flaw for name, each in value.items() for flaw in flaws(shape.members[name], each, f"{where}.{name}")]
+    if shape.type_name == "list":
+        return [flaw for each in value for flaw in flaws(shape.member, each, f"{where}[]")]
+    known = shape.metadata.get("enum")
+    return [f"{where} is {value!r}"] if known and value not in known else []
+
+
+def test_every_answer_of_every_action_is_one_of_the_model(account: Account) -> None:
+    seen: dict[str, list[Any]] = {}
+
+    def note(parsed: Any, model: Any, **_: Any) -> None:
+        answer = {name: each for name, each in parsed.items() if name != "ResponseMetadata"}
+        seen.setdefault(model.name, []).append(answer)
+        if model.output_shape is not None:
+            report = ParamValidator().validate(answer, model.output_shape)
+            assert not report.has_errors(), report.generate_report()
+            assert flaws(model.output_shape, answer, model.name) == []
+
+    account.ec2.meta.events.register("after-call.ec2.*", note)
+    live(account)
+    assert set(seen) == set(ACTIONS)
+    silent = {name for name, answers in seen.items() if not any(any(each.values()) for each in answers)}
+    assert {name for name in silent if not name.startswith(("Delete", "CreateTags"))} == set()

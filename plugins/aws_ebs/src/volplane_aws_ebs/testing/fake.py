@@ -21,7 +21,7 @@ _CREATE_VOLUME = (
     "TagSpecifications Throughput VolumeInitializationRate VolumeType"
 )
 _PAGES = "Filters MaxResults NextToken"
-_ACTIONS: Mapping[str, tuple[Handler, frozenset[str]]] = {
+ACTIONS: Mapping[str, tuple[Handler, frozenset[str]]] = {
     name: (handler, frozenset({"DryRun", *parameters.split()}))
     for name, handler, parameters in (
         ("AttachVolume", instances.attach_volume, "Device EbsCardIndex InstanceId VolumeId"),
@@ -78,7 +78,7 @@ class FakeEC2(FakeCloud):
         behaviour = self._cloud.behaviour
         if behaviour.access_keys is not None and caller not in behaviour.access_keys:
             raise EC2Error("AuthFailure", "AWS was not able to validate the provided access credentials")
-        if action not in _ACTIONS:
+        if action not in ACTIONS:
             raise EC2Error("InvalidAction", f"The action {action} is not valid for this web service.")
         if not self.throttle.admits(action, behaviour.throttle.get(action), self._cloud.now):
             raise EC2Error("RequestLimitExceeded", "Request limit exceeded.")
@@ -92,7 +92,7 @@ class FakeEC2(FakeCloud):
 
     def perform(self, action: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Do it. Raises EC2Error."""
-        handler, heeded = _ACTIONS[action]
+        handler, heeded = ACTIONS[action]
         unknown = sorted(params.keys() - heeded)
         if unknown:
             raise EC2Error("UnknownParameter", f"The parameter {unknown[0]} is not recognized by this mock of {action}")

@@ -69,7 +69,6 @@ class DiskRecord:
             "selfLink": URL + self.path(project),
             "creationTimestamp": self.created,
             "labelFingerprint": fingerprint(self.labels),
-            "users": [f"{URL}projects/{project}/zones/{zone}/instances/{name}" for zone, name in self.users][:50],
             **place,
         }
         copied = ("description", "accessMode", "storagePool", "enableConfidentialCompute", "diskEncryptionKey")
@@ -79,7 +78,8 @@ class DiskRecord:
                 shown[key] = URL + str(self.wanted[key]).removeprefix(URL)
         if "replicaZones" in self.wanted:
             shown["replicaZones"] = [f"{URL}projects/{project}/zones/{zone}" for zone in self.zones]
-        optional = {
+        optional: Json = {
+            "users": [f"{URL}projects/{project}/zones/{zone}/instances/{name}" for zone, name in self.users][:50],
             "labels": dict(self.labels),
             "provisionedIops": str(self.iops) if self.iops else "",
             "provisionedThroughput": str(self.throughput) if self.throughput else "",
@@ -160,9 +160,9 @@ class SnapshotRecord:
             "sourceDiskId": str(self.disk_id),
             "creationTimestamp": self.created,
             "selfLink": f"{URL}projects/{project}/global/snapshots/{self.name}",
-            "description": self.description,
-            "labels": dict(self.labels),
             "labelFingerprint": fingerprint(self.labels),
+            **({"description": self.description} if self.description else {}),
+            **({"labels": dict(self.labels)} if self.labels else {}),
         }
 
 
