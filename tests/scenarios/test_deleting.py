@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from scenarios.backends import OK, ScriptedBackend
+from scenarios.backends import OK, ScriptedBackend, SearchableBackend
 from scenarios.deleting import RECLAIM, made_volume, released
 from scenarios.harness import Harness
 from scenarios.single import hold
@@ -229,8 +229,8 @@ async def test_no_more_deletions_run_at_once_than_the_driver_takes() -> None:
 
 
 async def test_nothing_is_kept_about_operations_whose_object_is_gone() -> None:
-    """Item 21.14: what failed and vanished is forgotten."""
-    backend = ScriptedBackend(DRIVER, {"delete": ["broken"], "provision": ["broken"]})
+    """Of the claim, once `find` has proven that nothing was made."""
+    backend = SearchableBackend(DRIVER, {"delete": ["broken"], "provision": ["broken"]})
 
     async with Harness(backend) as harness:
         await harness.create("classes", storage_class())

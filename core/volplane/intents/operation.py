@@ -21,7 +21,7 @@ from volplane.controller.metrics import Metrics
 from volplane.drivers.driver import DriverView, LoadedDrivers
 from volplane.drivers.registry import DriverRegistry
 from volplane.errors import BackendError, OperationError, OutcomeUnknown
-from volplane.intents.ownership import held_by_another, volume_elsewhere
+from volplane.intents.ownership import claim_elsewhere, held_by_another, volume_elsewhere
 from volplane.intents.record import can_never_be_bound, has_newer_intent, holds_asset, presumed_intent
 from volplane.intents.requests import asset_identity, context_of, owner_of_claim, provision_request
 from volplane.kube import names
@@ -38,6 +38,9 @@ from volplane.state.records import ClaimIntent
 
 _MOMENT = 0.25
 """Seconds for which an answer of the server counts as a live read: a read may take as long."""
+
+_OUT_OF_SIGHT = 60.0
+"""Seconds between two looks at a claim that left the selector of this process's watch."""
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -77,8 +80,8 @@ class OperationDeps:
     # Handlers look these up in the turn of the decision. They raise OperationError if the object is gone.
 
     def claim(self, run: Run) -> Claim:
-        """Return the claim that `run` names."""
-        return _found(self.cluster.claims.get(run.key), run)
+        """Return the claim that `run` names; one that has vanished is named by its uid."""
+        return _found(self.cluster.claims.get(run.key) or self.cluster.progress.vanished.get(run.key), run)
 
     def storage_class(self, run: Run) -> StorageClass:
         """Return the class of the claim that `run` names."""
@@ -182,7 +185,8 @@ class DiscardOperation:
     def __call__(self, run: Run) -> Work:
         claim, driver = self.deps.claim(run), self.deps.driver(run)
         progress = self.deps.cluster.progress.claims.track(run.uid)
-        return lambda: self._discard(claim, driver, progress)
+        discard = self._discard_vanished if run.key == run.uid else self._discard
+        return lambda: discard(claim, driver, progress)
 
     async def _discard(self, claim: Claim, driver: DriverView, progress: ClaimProgress) -> None:
         live = await self.deps.live_claim(claim.key)
@@ -225,6 +229,18 @@ class DiscardOperation:
             self.deps.recorder.record(warning(CLAIMS, claim, "ProvisioningCleanupFailed", message))
             raise
         progress.reached(Discarded())
+
+    async def _discard_vanished(self, claim: Claim, driver: DriverView, progress: ClaimProgress) -> None:
+        live = await self.deps.live_claim(claim.key)
+        if live is not None and live.uid == claim.uid:
+            raise Again(after=_OUT_OF_SIGHT)  # It only left the selector of a watch: another process has it.
+        volume = await self.deps.live_volume(volume_name_of(claim))
+        ours = volume is None and not claim_elsewhere(claim, self.deps.cluster)  # A volume's asset goes with that.
+        if ours:
+            await self._discard(claim, driver, progress)
+        if not ours or isinstance(progress.step, Discarded):
+            self.deps.cluster.progress.vanished.pop(claim.uid, None)
+            self.deps.cluster.progress.claims.forget(claim.uid)
 
     async def _may_go(self, claim: Claim, waiting: Claim | None, driver: DriverView, *, begun: bool) -> bool:
         """Return whether the asset is unwanted. waiting: the live claim, if it could still be bound to its volume."""

@@ -27,7 +27,7 @@ from zlib import crc32
 from msgspec.structs import replace
 
 from volplane._delays import LIVE_STATE_FORBIDS, RECORD_OF_OTHERS, RECORD_OVERWRITTEN
-from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Run, Wait, warning
+from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Run, Settled, Wait, warning
 from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import claim_elsewhere, driver_named
 from volplane.intents.requests import allowed_segments
@@ -160,17 +160,22 @@ def settled_metadata(claim: Claim) -> dict[str, Any]:
     return metadata
 
 
+def left_to_end(claim: Claim, cluster: ClusterState) -> bool:
+    """Return whether there is an intent to end: its record, or what was begun before a tenant removed that."""
+    return bool(settled_metadata(claim)) or cluster.begun(claim.uid)
+
+
 def settle(claim: Claim, cluster: ClusterState, *, moved: bool = False) -> Action | None:
     """End an intent that no longer leads to a bind of its own volume; None if there is nothing to end.
 
     The claim is terminating, or was bound to another volume. The asset is deleted first unless a volume holds it.
     moved: the claim went to another node, so that the volume of its name holds another asset than this intent's.
     """
-    if not settled_metadata(claim):
+    if not left_to_end(claim, cluster):
         return None
-    if not claim.has_finalizer(names.PROVISIONING_FINALIZER):
-        # We write record and finalizer at once: this record is a tenant's. An asset whose finalizer a tenant has
-        # removed is found by the leak check.
+    if not claim.has_finalizer(names.PROVISIONING_FINALIZER) and not cluster.begun(claim.uid):
+        # We write record and finalizer at once: this record is a tenant's. What a tenant's write has hidden from a
+        # process that did not begin it is found by the leak check.
         return None if claim.terminating else _end_intent(claim)
     intent = cluster.intent_of(claim)
     name = intent.driver if intent is not None else driver_of_class(claim, cluster)
@@ -185,7 +190,7 @@ def settle(claim: Claim, cluster: ClusterState, *, moved: bool = False) -> Actio
         return None  # Its volume is not in the cache yet, or a tenant wrote this name: the claim proves neither.
     if (wait := claim_conflict(claim, name, cluster)) is not None:
         return wait
-    driver = cluster.drivers.get(name)
+    driver = cluster.drivers.get(name) if claim.has_finalizer(names.PROVISIONING_FINALIZER) else None
     if driver is not None and cluster.sealer.open(claim.uid, claim.annotation(names.INTENT)) is None:
         # A tenant has damaged the record. Without `find` the asset is looked up by making it once more: the place is
         # written down first, for the process that works on the claim next may not know it.
@@ -197,6 +202,13 @@ def settle(claim: Claim, cluster: ClusterState, *, moved: bool = False) -> Actio
 def _end_intent(claim: Claim) -> Patch:
     why = "nothing is in the making any more"
     return Patch(kind=CLAIMS, target=claim, body={"metadata": settled_metadata(claim)}, why=why)
+
+
+def discard_vanished(uid: str, cluster: ClusterState) -> Action:
+    """Return what becomes of what was begun for the claim of this uid, if it is gone and that had not ended."""
+    claim = cluster.progress.vanished.get(uid)
+    intent = cluster.intent_of(claim) if claim is not None else None
+    return Settled() if claim is None or intent is None else discard(claim, intent.driver, cluster)
 
 
 def discard_begun(claim: Claim, cluster: ClusterState) -> bool:
@@ -221,20 +233,23 @@ def discard(claim: Claim, name: str, cluster: ClusterState) -> Action:
         return not_provisioned(claim, message)
     step, intent = cluster.progress.claims.get(claim.uid).step, cluster.intent_of(claim)
     known, now = intent if intent is not None and intent.driver == name else None, cluster.monotonic()
-    if isinstance(step, Pending) and known is not None and step.resume(known.state, now).write:
+    # A claim whose finalizer is gone is, or may be, gone with the next write: there is nowhere to record anything.
+    held = claim.has_finalizer(names.PROVISIONING_FINALIZER)
+    if held and isinstance(step, Pending) and known is not None and step.resume(known.state, now).write:
         # Until the job has ended `find` proves nothing: the next process must know of it.
         kept = replace(known, v=INTENT_VERSION, state=dict(step.state))
         return record_intent(claim, kept, cluster, why="keep the driver's state")
     if isinstance(step, Discarding) and step.call is not None:
         resume = step.call.resume(known.discard if known is not None else None, now)
-        if known is not None and resume.write:
+        if held and known is not None and resume.write:
             kept = replace(known, v=INTENT_VERSION, discard=dict(step.call.state))
             return record_intent(claim, kept, cluster, why="keep the driver's state of the deletion")
         if resume.seconds:
             reason = f'driver "{name}" is deleting an asset that is not wanted any more'
             return Wait(reason=reason, seconds=resume.seconds)
     asset = volume_name_of(claim)
-    return Run(verb="discard", key=claim.key, uid=claim.uid, driver=name, asset=asset, group="discard")
+    key = claim.uid if claim.uid in cluster.progress.vanished else claim.key
+    return Run(verb="discard", key=key, uid=claim.uid, driver=name, asset=asset, group="discard")
 
 
 def run_provision(claim: Claim, storage_class: StorageClass, driver: DriverView) -> Run:
@@ -379,8 +394,13 @@ def take_over(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action |
     """Return the next step of a takeover; None if the claim has no intent, or one of our term.
 
     An intent of a driver that is not configured here, or of another node, is another process's. If a tenant has removed
-    the finalizer from a claim that still waits, it is added again, as no intent is worked on without it.
+    the finalizer from a claim that still waits, it is added again, as no intent is worked on without it; with it the
+    record, if this process has begun to make the asset.
     """
+    if cluster.begun(claim.uid) and not claim.terminating and not claim.has_finalizer(names.PROVISIONING_FINALIZER):
+        lost, why = cluster.intent_of(claim), "restore the record of what was begun"
+        if lost is not None:
+            return claim_conflict(claim, lost.driver, cluster) or record_intent(claim, lost, cluster, why=why)
     bound = bool(claim.spec.volume_name) or claim.bound
     if (claim.terminating or bound) and not claim.has_finalizer(names.PROVISIONING_FINALIZER):
         return None

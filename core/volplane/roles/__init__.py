@@ -67,7 +67,7 @@ def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         ),
         subscribe=handlers.subscribe,
         operations=provision.operations(role, deps),
-        resync=cluster.claims.keys,
+        resync=lambda: (*cluster.claims.keys(), *cluster.progress.vanished),
         of_driver=lambda name: (
             *(
                 claim.key
@@ -76,6 +76,7 @@ def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
                 for claim in cluster.claims.by_index("unbound", each.name)
             ),
             *(claim.key for claim in cluster.claims.values() if claim.has_finalizer(PROVISIONING_FINALIZER)),
+            *cluster.progress.vanished,
         ),
         flow=cluster.flow_of_claim,
         predicate=decided.claim_may_act,

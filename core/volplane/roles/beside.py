@@ -16,7 +16,15 @@ from typing import Final
 from volplane.binding.decide import not_asked, not_released
 from volplane.controller.actions import Action, LiveReads, Settled, Wait, warning
 from volplane.intents.ownership import finalizer_step, held_for_reclaim
-from volplane.intents.record import class_is_gone, driver_of_class, settle, settled_metadata, take_over
+from volplane.intents.record import (
+    class_is_gone,
+    discard_vanished,
+    driver_of_class,
+    left_to_end,
+    settle,
+    settled_metadata,
+    take_over,
+)
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
@@ -51,13 +59,17 @@ class Beside:
     def claim_may_act(self, key: str) -> bool:
         """Return the predicate of claims: most of what the binder writes on one that is bound concerns nothing here."""
         claim = self.cluster.claims.get(key)
-        return claim is not None and (not has_or_had_volume(claim) or bool(settled_metadata(claim)))
+        if claim is None:
+            return key in self.cluster.progress.vanished
+        return not has_or_had_volume(claim) or left_to_end(claim, self.cluster)
 
     def decide_claim(self, key: str, reads: LiveReads) -> Action:
         """Return the next action for a claim that the stock binder binds."""
         cluster, claim = self.cluster, self.cluster.claims.get(key)
-        if claim is None or not self.provisions:
+        if not self.provisions:
             return Settled()
+        if claim is None:
+            return discard_vanished(key, cluster)
         # What an earlier term has begun may have made an asset: its outcome comes first.
         if (step := take_over(claim, cluster, reads) or restore_annotations(claim, cluster)) is not None:
             return step
@@ -82,7 +94,7 @@ class Beside:
         moved: see `settle`.
         """
         cluster = self.cluster
-        if not settled_metadata(claim):
+        if not left_to_end(claim, cluster):
             return Settled()
         intent = cluster.intent_of(claim)
         driver = intent.driver if intent is not None else driver_of_class(claim, cluster)

@@ -39,7 +39,7 @@ class OneNode(Beside):
 
     def claim_may_act(self, key: str) -> bool:
         """Return the predicate of claims. The volume of a claim may be in no watch of this process."""
-        return key in self.cluster.claims
+        return key in self.cluster.claims or key in self.cluster.progress.vanished
 
     def volume_may_act(self, _key: str) -> bool:
         """Return the predicate of volumes. The node may have been made again."""

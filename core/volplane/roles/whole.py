@@ -32,6 +32,7 @@ from volplane.intents.ownership import finalizer_step, held_for_reclaim
 from volplane.intents.record import (
     after_deleted_volume,
     can_never_be_bound,
+    discard_vanished,
     has_newer_intent,
     settle,
     settled_metadata,
@@ -67,13 +68,13 @@ class Whole:
 
     def claim_may_act(self, key: str) -> bool:
         """Return the predicate of claims: nothing is left to be decided about one that is gone."""
-        return key in self.cluster.claims
+        return key in self.cluster.claims or key in self.cluster.progress.vanished
 
     def decide_claim(self, key: str, reads: LiveReads) -> Action:
         """Return the next action for a claim: bind it, provision for it, or wait for a stated reason."""
         cluster, claim = self.cluster, self.cluster.claims.get(key)
         if claim is None:
-            return Settled()
+            return discard_vanished(key, cluster)
         # First: the annotation says which driver serves it.
         if (step := migration_step(CLAIMS, claim)) is not None:
             return step

@@ -113,6 +113,7 @@ class ClusterState:
             serves=lambda name: self.has_driver(name) or self.drivers.starting(name),
             fence=lambda: self.fence(),  # noqa: PLW0108
             monotonic=lambda: self.monotonic(),  # noqa: PLW0108
+            begun=self.begun,
         )
 
     @property
@@ -123,7 +124,14 @@ class ClusterState:
     def intent_of(self, claim: Claim) -> ClaimIntent | None:
         """Return the claim's sealed record; if that is damaged, what this process started last."""
         written = self.sealer.open(claim.uid, claim.annotation(names.INTENT))
-        return written if written is not None else self.progress.claims.get(claim.uid).intent
+        if written is not None:
+            return written
+        progress = self.progress.claims.get(claim.uid)
+        return progress.intent if claim.has_finalizer(names.PROVISIONING_FINALIZER) else progress.last_intent()
+
+    def begun(self, claim_uid: str) -> bool:
+        """Return whether this process has begun to make an asset for the claim that no volume holds."""
+        return self.progress.claims.get(claim_uid).begun and f"pvc-{claim_uid}" not in self.volumes
 
     def sealed(self, claim: Claim, intent: ClaimIntent) -> str:
         """Return the record of an intent that is worked on in our term, as an annotation of the claim."""

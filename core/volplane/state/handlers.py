@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from volplane.assets import VolumeSource
 from volplane.controller.actions import Queue
 from volplane.kube import names
@@ -19,6 +21,19 @@ from volplane.state.naming import shows_asset, volume_name_of, volume_source, vo
 from volplane.state.records import RecycleIntent, attachment_intent_of, read_intent
 
 _HELD = names.PROVISIONING_FINALIZER
+_MOST_VANISHED = 1_000
+"""Claims whose finalizer a tenant removed that are remembered at once. Assets of further ones are leaks."""
+_LONGEST_KEPT = 4_096
+"""Characters of annotations and labels that are kept of such a claim."""
+
+
+def without_record(claim: Claim) -> Claim:
+    """Return the claim without its record and finalizer, and without texts that are too long to be kept for it."""
+    annotations = {name: text for name, text in (claim.metadata.annotations or {}).items() if name != names.INTENT}
+    kept = {"annotations": annotations, "labels": claim.metadata.labels}
+    if len(repr(kept)) > _LONGEST_KEPT:
+        kept = {"annotations": None, "labels": None}
+    return replace(claim, metadata=replace(claim.metadata, finalizers=None, **kept))
 
 
 def _placing(node: Node, *, ours: bool) -> tuple[object, ...]:
@@ -89,19 +104,24 @@ class EventHandlers:
 
     def _follow_claim(self, old: Claim | None, new: Claim | None) -> None:
         """Keep the record that the claim shows, and drop what is not needed any more."""
-        claims = self.cluster.progress.claims
+        claims, vanished = self.cluster.progress.claims, self.cluster.progress.vanished
         if new is None:
             if old is not None:
                 self.cluster.waiting.discard(old.key)
-                claims.forget(old.uid)
+                if self.cluster.begun(old.uid) and len(vanished) < _MOST_VANISHED:
+                    vanished[old.uid] = without_record(old)
+                    self.claims.enqueue(old.uid)
+                else:
+                    claims.forget(old.uid)
             return
+        vanished.pop(new.uid, None)
         record, held = new.annotation(names.INTENT), new.has_finalizer(_HELD)
         if held and (old is None or old.annotation(names.INTENT) != record):
             if (name := volume_name_of(new)) in self.cluster.volumes:
                 self.volumes.enqueue(name)
             if (intent := self.cluster.sealer.open(new.uid, record)) is not None:
                 claims.track(new.uid).intent_seen(intent)
-        if not held and old is not None and old.has_finalizer(_HELD):
+        if not held and old is not None and old.has_finalizer(_HELD) and not self.cluster.begun(new.uid):
             claims.forget(new.uid)
         elif new.annotation(names.SELECTED_NODE) is None:
             claims.get(new.uid).node_cleared()

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from volplane.assets import Asset
 from volplane.errors import AlreadyDeleted, BackendError, OutcomeUnknown
+from volplane.kube.objects import Claim
 from volplane.state.records import ClaimIntent, ScrubPlan
 
 
@@ -85,6 +87,19 @@ class ClaimProgress(msgspec.Struct):
     attempted: float | None = None
     """Loop time of the end of the last `provision`, or of the first `find` since; None while a call may be running.
     `find` proves absence only `settle_seconds` after that."""
+    begun: bool = False
+    """This process called `provision`, no volume was seen since, and what was made is not proven absent."""
+
+    def last_intent(self) -> ClaimIntent | None:
+        """Return `intent` with the state that the last hook returned since: a tenant may have removed the record."""
+        if self.intent is None:
+            return None
+        match self.step:
+            case Pending(state=state):
+                return replace(self.intent, state=dict(state))
+            case Discarding(call=LongCall(state=state)):
+                return replace(self.intent, discard=dict(state))
+        return self.intent
 
     def intent_seen(self, intent: ClaimIntent) -> None:
         """Take over the record that the claim carries now."""
@@ -100,7 +115,7 @@ class ClaimProgress(msgspec.Struct):
         """Note that `provision` is being called."""
         if isinstance(self.step, Discarded):
             self.step = None
-        self.attempted = None
+        self.attempted, self.begun = None, True
 
     def reached(self, step: ClaimStep, now: float | None = None) -> None:
         """Note how far the asset is. now: loop time of the end of the `provision` or `find` that showed it.
@@ -110,6 +125,7 @@ class ClaimProgress(msgspec.Struct):
         if isinstance(step, Discarding) and step.call is None and isinstance(self.step, Discarding):
             return
         self.step = step
+        self.begun = self.begun and not isinstance(step, Full | Discarded)
         if now is not None or isinstance(step, Discarded):
             self.attempted = now
 
@@ -127,6 +143,7 @@ class ClaimProgress(msgspec.Struct):
 
     def volume_seen(self, *, complete: bool) -> None:
         """Note that the claim's own volume exists and holds the asset. complete: it has our annotations, too."""
+        self.begun = False
         if complete or not isinstance(self.step, Made):
             self.step = None
 
@@ -341,6 +358,8 @@ class Progress:
     """The records of all objects."""
 
     claims: ProgressTable[str, ClaimProgress] = field(default_factory=lambda: ProgressTable(ClaimProgress))
+    vanished: dict[str, Claim] = field(default_factory=dict)
+    """By uid, without their records, the claims that are gone although what was begun for them had not ended."""
     volumes: ProgressTable[str, VolumeProgress] = field(default_factory=lambda: ProgressTable(VolumeProgress))
     attachments: ProgressTable[str, AttachmentProgress] = field(
         default_factory=lambda: ProgressTable(AttachmentProgress)

@@ -329,6 +329,8 @@ class RecordConflicts:
     fence: Callable[[], str]
     """Text of our term's `Fence`."""
     monotonic: Callable[[], float]
+    begun: Callable[[str], bool] = lambda _claim_uid: False
+    """`ClusterState.begun`."""
     by_uid: dict[str, RecordConflict] = field(default_factory=dict)
     """Of the objects over whose record there is a conflict."""
     _named: set[str] = field(default_factory=set)
@@ -350,7 +352,7 @@ class RecordConflicts:
         if now == before:
             return
         had, has = self.is_ours(new.uid, before), self.is_ours(new.uid, now)
-        bound = bool(new.spec.volume_name) or new.bound
+        bound = (bool(new.spec.volume_name) or new.bound) and not self.begun(new.uid)
         worked_on = had or new.has_finalizer(names.PROVISIONING_FINALIZER)
         if now is None and (new.terminating or bound or not worked_on):
             self.by_uid.pop(new.uid, None)  # The record has ended: nothing more is made for the claim.
