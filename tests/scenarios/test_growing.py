@@ -332,6 +332,40 @@ async def test_a_driver_that_cannot_grow_says_so_on_the_claim() -> None:
         assert message == f'driver "{DRIVER}" cannot grow volumes, so the claim keeps its size'
 
 
+@pytest.mark.parametrize("size", [str(2**63), "9300P", "1e30", "1e5000"])
+async def test_a_size_that_no_volume_can_have_is_refused_on_the_claim_and_nothing_is_written(size: str) -> None:
+    backend = GrowingBackend(DRIVER)
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await ask(harness, size)
+        before = harness.server.store.version
+        await harness.settle(600.0)
+        assert harness.server.store.version == before
+        (message,) = set(harness.messages("VolumeResizeFailed"))
+        assert message == f"the claim asks for more than {2**63 - 1} bytes, which no volume can have; ask for less"
+        assert not backend.calls["expand"]
+        await ask(harness, "2Gi")
+        await harness.settle()
+        assert await capacities(harness) == ("2Gi", "2Gi")
+
+
+async def test_a_claim_of_a_size_that_no_volume_can_have_is_refused_and_can_be_deleted() -> None:
+    backend = ScriptedBackend(DRIVER)
+    async with Harness(backend) as harness:
+        await harness.create("classes", GROWS)
+        await harness.create("claims", claim("c", "1e5000", storageClassName="fast"))
+        await harness.create("claims", claim("other", storageClassName="fast"))
+        await harness.start()
+        await harness.settle(600.0)
+        assert await harness.claims() == {"c": "Pending", "other": "Bound"}
+        (message,) = set(harness.messages("ProvisioningFailed"))
+        assert "which no volume can have; ask for less" in message
+        assert backend.calls["provision"] == 1
+        await harness.delete("claims", "c")
+        await harness.settle()
+        assert await harness.claims() == {"other": "Bound"}
+
+
 async def test_a_class_that_does_not_allow_it_is_refused_by_the_server() -> None:
     async with Harness(GrowingBackend(DRIVER)) as harness:
         await harness.create("classes", storage_class("fixed"))

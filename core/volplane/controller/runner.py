@@ -204,7 +204,7 @@ class Runner:
         conflicts = 0
         action: Action | None = None
         written = False  # whether the last step was a write of this object, which the server answered
-        for _ in range(_MOST_STEPS):
+        for step in range(_MOST_STEPS + 1):
             if self._stopping:
                 return "stopped"
             if not self.may_begin():
@@ -212,15 +212,17 @@ class Runner:
                 self.reasons[key] = "the lease is over, or nearly"
                 self.queue.add_after(key, backoff.LIVE_STATE_FORBIDS.delay())
                 return "stopped"
-            if not reads:
+            if not reads or step == _MOST_STEPS:
                 # This decision sees our own writes, which have added the key too; live reads may be older than they
-                # are.
+                # are. After the last one the key has to wait: what we wrote must not end that.
                 self.queue.seen(key)
             action = self.decide(key, reads)
             if isinstance(action, Run) and written:
                 action = msgspec.structs.replace(action, live=True)
             if isinstance(action, Wait | Settled | Run):
                 return self._end_pass(key, action)
+            if step == _MOST_STEPS:
+                break
             try:
                 await self._perform(key, action, reads)
                 written = isinstance(action, Patch | Delete) and action.kind is self.kind and action.target.key == key

@@ -23,7 +23,7 @@ from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
 from volplane.kube.quantity import format_bytes, parse
 from volplane.state.cluster_state import ClusterState
-from volplane.state.matching import capacity_of, held_by, mode_of, refers_to, request_of
+from volplane.state.matching import capacity_of, held_by, mode_of, refers_to, request_of, too_large
 from volplane.state.progress import Changed, Changing, Refused, Untouched
 from volplane.state.records import INTENT_VERSION, ChangeIntent, read_intent, write_intent
 
@@ -93,8 +93,10 @@ def decide_resize(key: str, cluster: ClusterState, *, whole: bool) -> Action:
     target = expansion_target(claim, volume, untouched=untouched)
     if target is None:
         return _wait_for_node(claim, cluster)
-    if not driver.supports(EXPAND):
-        message = f'driver "{driver.name}" cannot grow volumes, so the claim keeps its size'
+    cannot = (
+        "" if driver.supports(EXPAND) else f'driver "{driver.name}" cannot grow volumes, so the claim keeps its size'
+    )
+    if message := cannot or too_large(target * NANOS):
         return Wait(reason=message, events=(warning(CLAIMS, claim, "VolumeResizeFailed", message),))
     return _towards(target, claim, volume, driver, cluster)
 

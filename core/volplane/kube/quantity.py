@@ -1,7 +1,8 @@
 """Amounts as Kubernetes writes them: `k8s.io/apimachinery/pkg/api/resource.Quantity`, exactly.
 
 A quantity is a decimal number with a suffix: binary (`Ki` to `Ei`), decimal (`n` to `E`) or an exponent (`e3`).
-Values are exact and unbounded above; below a billionth they are rounded away from zero, as the original does.
+Values are exact; below a billionth they are rounded away from zero, as the original does. What is larger than any
+field can hold counts as 10**4096, so that a text which the API server takes is always a number here.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Final, Literal
 
 Format = Literal["BinarySI", "DecimalSI", "DecimalExponent"]
@@ -24,10 +24,14 @@ _DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T"
 _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL_SUFFIX: Final = {power: suffix for suffix, power in _DECIMAL.items()}
 _BINARY_SUFFIX: Final = {power // 10: suffix for suffix, power in _BINARY.items()}
-_LARGEST_BINARY: Final = 2**63 - 1
+LARGEST_SIZE: Final = 2**63 - 1
+"""Bytes: API servers cap binary quantities at this, and CSI's fields hold no more."""
 _LARGEST_EXPONENT: Final = 2**31 - 1
-_EXACT_EXPONENT: Final = 4096
-"""Exponents beyond this are refused: the number they write has more digits than anything can mean."""
+_MOST_DIGITS: Final = 4096
+"""Of a whole number: Python writes and reads integers of at most 4,300."""
+_PLACES: Final = 40
+"""Decimal places after which only matters whether there are further ones: rounding to nanos of `Ei` needs 28."""
+_LONGEST_CACHED: Final = 64
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -75,13 +79,13 @@ def parse(text: str | float) -> Quantity:
     Raises ValueError, worded as the API server words it, for what is no quantity.
     """
     if isinstance(text, str):
-        return _parse(text)
+        # Tenants write texts of any length, which are not kept.
+        return _parse(text) if len(text) <= _LONGEST_CACHED else _parse.__wrapped__(text)
     if isinstance(text, bool):
         raise ValueError(WRONG_FORMAT)  # noqa: TRY004 - callers catch one error for every wrong value
     return _parse(repr(text))
 
 
-@functools.lru_cache(maxsize=8192, typed=True)
 def canonical_milli(text: str | float) -> str:
     """Return the canonical notation of a quantity (`20000G` becomes `20T`), rounded up to thousandths.
 
@@ -91,8 +95,8 @@ def canonical_milli(text: str | float) -> str:
 
 
 def format_bytes(amount: int) -> str:
-    """Return a whole number of bytes in binary notation: 1073741824 is `1Gi`, 1000 is `1k`."""
-    return str(Quantity(amount * 10**9, "BinarySI"))
+    """Return a whole number of bytes in binary notation, if that can hold it: 1073741824 is `1Gi`, 1000 is `1k`."""
+    return str(Quantity(amount * 10**9, "BinarySI" if amount <= LARGEST_SIZE else "DecimalSI"))
 
 
 @functools.lru_cache(maxsize=8192)
@@ -103,28 +107,34 @@ def _parse(text: str) -> Quantity:
     sign, whole, fraction, suffix = match.groups()
     if not whole and not fraction:
         raise ValueError(WRONG_SUFFIX if suffix and suffix not in _DECIMAL else WRONG_NUMBER)
-    base, power = 10, _DECIMAL.get(suffix)
+    factor, power = 1, _DECIMAL.get(suffix)
     form: Format = "DecimalSI"
-    if power is None and (power := _BINARY.get(suffix)) is not None:
-        base, form = 2, "BinarySI"
+    if suffix in _BINARY:
+        factor, power, form = 1 << _BINARY[suffix], 0, "BinarySI"
     elif power is None:
         match = _EXPONENT.fullmatch(suffix)
         if match is None or len(match[1]) > 12 or abs(int(match[1])) > _LARGEST_EXPONENT:
             raise ValueError(WRONG_SUFFIX)
         form, power = "DecimalExponent", int(match[1])
-        if abs(power) > _EXACT_EXPONENT:
-            raise ValueError(WRONG_NUMBER)
-    fraction = fraction or ""
-    digits = int(f"{whole}{fraction}")
-    if not digits:
-        return Quantity(0, form)
-    amount = Fraction(digits, 10 ** len(fraction)) * Fraction(base) ** power
-    nanos = _round_away(amount.numerator * 10**9, amount.denominator)
+    nanos = _nanos(f"{whole}{fraction or ''}", power - len(fraction or ""), factor)
     if form == "BinarySI":
-        nanos = min(nanos, _LARGEST_BINARY * 10**9)
+        nanos = min(nanos, LARGEST_SIZE * 10**9)
         if nanos < 10**9:
             form = "DecimalSI"
     return Quantity(-nanos if sign == "-" else nanos, form)
+
+
+def _nanos(written: str, power: int, factor: int) -> int:
+    """Return 10**9 times digits * factor * 10**power, rounded up."""
+    digits = written.rstrip("0")
+    power += len(written) - len(digits)
+    if not (digits := digits.lstrip("0")):
+        return 0
+    if len(digits) + power > _MOST_DIGITS:
+        digits, power = "1", _MOST_DIGITS
+    elif power < -_PLACES:
+        digits, power = f"{digits[: max(len(digits) + power + _PLACES, 0)]}1", -_PLACES - 1
+    return _round_away(int(digits) * factor * 10 ** max(power + 9, 0), 10 ** max(-power - 9, 0))
 
 
 def _round_away(numerator: int, denominator: int) -> int:

@@ -40,7 +40,7 @@ from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.kube.quantity import format_bytes
 from volplane.state.cluster_state import ClusterState
-from volplane.state.matching import class_of_claim, reference_to, refers_to
+from volplane.state.matching import class_of_claim, reference_to, refers_to, request_of, too_large
 from volplane.state.naming import (
     affinity_of,
     handle_in,
@@ -190,6 +190,8 @@ def _obstacle(claim: Claim, storage_class: StorageClass, driver: DriverView) -> 
         return f"{of_driver} does not support access mode {refused[0]} (it supports {supported})"
     if storage_class.mount_options and not info.supports_mount_options:
         return f"{of_class} has mountOptions, which {of_driver} does not support"
+    if reason := too_large(request_of(claim)):
+        return reason
     if claim.spec.selector is not None:
         unmet = "spec.selector matches no available volume and cannot be met by provisioning a new one"
         return f"{unmet}; remove the selector or add a volume with these labels"

@@ -20,7 +20,7 @@ from sortedcontainers import SortedList
 
 from volplane.kube import names
 from volplane.kube.objects import Claim, KubeObject, LabelSelector, ObjectReference, Volume
-from volplane.kube.quantity import parse
+from volplane.kube.quantity import LARGEST_SIZE, parse
 
 MODE_ORDER = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
 
@@ -72,6 +72,12 @@ def _nanos(quantities: Mapping[str, str] | None) -> int:
 def request_of(claim: Claim) -> int:
     """Return the requested size in nanos of a byte."""
     return _nanos(claim.spec.resources.requests if claim.spec.resources else None)
+
+
+def too_large(size: int) -> str:
+    """Return why no volume can have this size, in nanos of a byte; "" if one can."""
+    most = f"the claim asks for more than {LARGEST_SIZE} bytes, which no volume can have; ask for less"
+    return most if size > LARGEST_SIZE * 10**9 else ""
 
 
 def capacity_of(volume: Volume) -> int:

@@ -53,6 +53,27 @@ async def test_own_writes_cause_no_further_pass_unless_the_last_decision_relied_
         assert world.decided == ["a"] * decisions
 
 
+@pytest.mark.parametrize("reading", [False, True])
+async def test_own_writes_do_not_end_the_pause_after_steps_that_settle_nothing(
+    wire: Callable[[], Any], reading: bool
+) -> None:
+    """50 writes and a pause that doubles from 5 ms: ten rounds take more than two seconds."""
+    world = World(wire())
+    await world.make()
+    world.cache.subscribe(lambda _old, new: world.runner.enqueue(new.key) if new is not None else None)
+
+    def decide(key: str, reads: LiveReads) -> Action:
+        if reading and not reads.has(VOLUMES, key):
+            return Read(VOLUMES, key, why="what is there now?")
+        return label(world.volume(key), str(int(labelled(world.volume(key))) + 1))
+
+    async with running(world, decide):
+        world.runner.enqueue("a")
+        await asyncio.sleep(2.0)
+        assert len(world.wire.writes()) <= 10 * 50
+        assert "50 steps did not settle it" in world.runner.reasons["a"]
+
+
 @pytest.mark.parametrize(
     ("last", "live"), [("write", True), ("read", False), ("conflict", False), ("of another", False), ("none", False)]
 )

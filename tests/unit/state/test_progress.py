@@ -52,12 +52,12 @@ CLAIMS: dict[str, tuple[ClaimProgress, Callable[[ClaimProgress], object], ClaimP
         lambda p: p.intent_seen(SECOND),
         Claim(intent=SECOND),
     ),
-    "provision begins": (Claim(attempted=3.0), lambda p: p.provision_began(), Claim()),
-    "provision begins after a discard": (Claim(step=Discarded()), lambda p: p.provision_began(), Claim()),
+    "provision begins": (Claim(attempted=3.0), lambda p: p.provision_began(), Claim(begun=True)),
+    "provision begins after a discard": (Claim(step=Discarded()), lambda p: p.provision_began(), Claim(begun=True)),
     "provision goes on": (
         Claim(step=Pending(JOB, 5.0), attempted=3.0),
         lambda p: p.provision_began(),
-        Claim(step=Pending(JOB, 5.0)),
+        Claim(step=Pending(JOB, 5.0), begun=True),
     ),
     "another leader has worked on it since": (
         Claim(step=Full(), intent=FIRST, attempted=3.0),
@@ -90,6 +90,14 @@ CLAIMS: dict[str, tuple[ClaimProgress, Callable[[ClaimProgress], object], ClaimP
         Claim(step=Discarded()),
     ),
     "the segment is full": (Claim(attempted=9.0), lambda p: p.reached(Full()), Claim(step=Full(), attempted=9.0)),
+    "the segment is full, after all": (Claim(begun=True), lambda p: p.reached(Full()), Claim(step=Full())),
+    "what was begun is deleted": (Claim(begun=True), lambda p: p.reached(Discarded()), Claim(step=Discarded())),
+    "what was begun is being deleted": (
+        Claim(step=Made(ASSET), begun=True),
+        lambda p: p.reached(Discarding(ASSET)),
+        Claim(step=Discarding(ASSET), begun=True),
+    ),
+    "what was begun is a volume": (Claim(begun=True), lambda p: p.volume_seen(complete=True), Claim()),
     "the node of a full segment is cleared": (Claim(step=Full()), lambda p: p.node_cleared(), Claim()),
     "no node is selected while an asset waits": (
         Claim(step=Made(ASSET)),
