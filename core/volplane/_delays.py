@@ -119,6 +119,9 @@ HOOK_FAILED_SLOW: Final = Backoff(
     forget_after=600.0,
     reset="a success; the claim's class or node changed; another operation on the asset",
 )
+LONG_CALL: Final = Backoff(
+    "no failure: a hook answered `InProgress`", first=1.0, factor=1.0, asked="instead", asked_within=(0.2, 3600.0)
+)
 LIVE_STATE_FORBIDS: Final = Backoff("an operation: the live state forbids it for now", first=1.0, factor=1.0)
 SCRUB_FAILED: Final = Backoff(
     "an attempt to erase a volume failed",

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 import pluggy
 
-from volplane._messages import one_line
+from volplane._messages import one_line, shortened
 from volplane.assets import Done
 from volplane.drivers.contract import HOOKS, Plugin, result_flaw
 from volplane.drivers.parameters import class_parameters
@@ -183,10 +183,13 @@ class Driver:
         except BackendError as error:
             # pluggy's frame keeps the error that keeps the frame: some 15 KB a failure until garbage is collected.
             traceback.clear_frames(error.__traceback__)
-            if (clean := redacted(error.message)) != error.message:
-                error.message, error.args = clean, (clean,)
+            # It is written to status and events. A secret that was cut would not be recognised.
+            error.message = shortened(redacted(error.message))
+            error.args, error.code = (error.message,), error.code and shortened(str(error.code))
             raise
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise  # A person ends the command. Hooks run in the main thread only in simulations.
+        except BaseException as error:
             log.debug("hook %s of driver %s failed", hook, self.name, exc_info=True)
             traceback.clear_frames(error.__traceback__)
             flaw: str | None = f"raised {type(error).__name__}: {one_line(error)}"
@@ -200,7 +203,7 @@ class Driver:
                 return result
             if inspect.iscoroutine(result):
                 result.close()
-        message = redacted(f"hook {hook} of backend {self.plugin.name}{self._around} {flaw}")
+        message = shortened(redacted(f"hook {hook} of backend {self.plugin.name}{self._around} {flaw}"))
         # The hook was called, so it may have made or destroyed something, whatever it returned.
         raise PluginError(message) if hook in _HARMLESS else OutcomeUnknown(message)
 

@@ -222,7 +222,10 @@ class PendingCall:
             raise Unavailable(f"driver {self.driver} had no free thread for {self.what} within {self.timeout:g} s")
         if self.error is not None:
             try:
-                raise self.error
+                if isinstance(self.error, Exception):
+                    raise self.error
+                raised = f"{self.what} of driver {self.driver} raised {type(self.error).__name__}"
+                raise OutcomeUnknown(raised) from self.error
             finally:
                 self.error = None  # Its traceback has this frame, which keeps this call.
         return self.value

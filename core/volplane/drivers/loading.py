@@ -253,7 +253,7 @@ def _make(plugin: Plugin, options: Mapping[str, object], where: str) -> tuple[ob
         if redacted(str(error)) != str(error):
             raise PluginError(f"{plugin}: cannot be made: {redacted(str(error))}") from None
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         log.debug("%s could not be made", plugin, exc_info=True)
         what = redacted(f"{type(error).__name__}: {one_line(error)}")
         raise PluginError(f"{plugin}: cannot be made: {what}") from None
@@ -276,7 +276,7 @@ def _newer(backend: object, driver: str) -> str | None:
     describe: Any = getattr(backend, "describe", None)
     try:
         info = describe(DescribeRequest(context=Context(driver=driver, cluster_id="")))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - called again by the driver, which reports it
+    except BaseException as error:  # noqa: BLE001 - called again by the driver, which reports it
         log.debug("describe failed: %s", error)
         return None
     if inspect.iscoroutine(info):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from volplane._delays import LIVE_STATE_FORBIDS
+from volplane._delays import LIVE_STATE_FORBIDS, LONG_CALL
 from volplane.assets import Asset, InProgress
 from volplane.controller.actions import Queue, Recorder, Run, warning
 from volplane.controller.metrics import Metrics
@@ -165,7 +165,7 @@ class OperationDeps:
 
     def next_due(self, retry_after: float) -> float:
         """Return the loop time at which a hook that answered `InProgress` is called again."""
-        return self.cluster.monotonic() + max(retry_after, 0.0)
+        return self.cluster.monotonic() + LONG_CALL.delay(asked=retry_after)
 
 
 def _found(item: T | None, run: Run) -> T:
@@ -315,5 +315,5 @@ class DiscardOperation:
         if isinstance(result, InProgress):
             due = self.deps.next_due(result.retry_after)
             progress.reached(Pending(dict(result.state), due, intent.state), self.deps.cluster.monotonic())
-            raise Again(after=result.retry_after)
+            raise Again(after=LONG_CALL.delay(asked=result.retry_after))
         return result

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from volplane._delays import LONG_CALL
 from volplane.assets import InProgress, Ownership, VolumeSource
 from volplane.controller.actions import Run
 from volplane.errors import ConfigurationError, OperationError, Unavailable, Unsupported, VolplaneError
@@ -96,7 +97,7 @@ class LeakRepair:
         result = await self._deps.hooks.call(driver, DeleteRequest(context=context, volume=volume))
         if isinstance(result, InProgress):
             self._states[run.name] = dict(result.state)
-            raise Again(after=result.retry_after)
+            raise Again(after=LONG_CALL.delay(asked=result.retry_after))
         self._check.settled(finding)
         log.warning("deleted the orphan %s (%s)", asset.handle, finding.detail)
         return "deleted"

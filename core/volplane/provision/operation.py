@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from volplane._delays import LONG_CALL
 from volplane.assets import Asset, InProgress
 from volplane.controller.actions import Run
 from volplane.drivers.driver import DriverView
@@ -141,7 +142,7 @@ class ProvisionOperation:
                 request = DeleteRequest(context=context, volume=asset_identity(found, claim, context))
                 result = await self.deps.hooks.call(driver, request)
                 if isinstance(result, InProgress):
-                    raise Again(after=result.retry_after)
+                    raise Again(after=LONG_CALL.delay(asked=result.retry_after))
 
     async def _validate(self, driver: DriverView, request: ProvisionRequest) -> None:
         """Let the backend validate a class's parameters before they are first used."""
