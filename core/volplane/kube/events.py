@@ -25,12 +25,14 @@ from volplane._messages import sanitize
 from volplane.errors import ApiError, ApiNotFound, ApiUnavailable
 from volplane.kube.client import Client
 from volplane.kube.kinds import Kind
-from volplane.kube.objects import KubeObject
+from volplane.kube.objects import KubeObject, Metadata
 from volplane.kube.transport import ApiMetrics
 
 _LOG = logging.getLogger(__name__)
 
 MOST_WAITING = 100_000
+_MOST_CHARACTERS = 64 * 2**20
+"""Of the texts of waiting events: tenants choose many of them."""
 _FIRST_REWRITE = 2.0
 _LAST_REWRITE = 300.0
 """Seconds until a count is written again: at first, doubled by each write, and at most."""
@@ -108,11 +110,12 @@ class EventRecorder:
         waiting = self._correlator.waiting
         if series.key in waiting:
             return
-        if len(waiting) >= MOST_WAITING:
+        if len(waiting) >= MOST_WAITING or self._correlator.characters >= _MOST_CHARACTERS:
             self._drop("queue")
             return
         self._correlator.settled.pop(series.key, None)
         waiting[series.key] = series
+        self._correlator.characters += series.characters
         self._schedule(series, max(0.0, series.due_at - now))
 
     @property
@@ -277,6 +280,11 @@ class _Series:
     """When it may be written again."""
     tries: int = 0
 
+    @property
+    def characters(self) -> int:
+        """Characters of what tells it from others; the message has at most about as many as the last part."""
+        return sum(map(len, self.key)) + len(self.key[-1])
+
 
 @dataclass(slots=True)
 class _Correlator:
@@ -286,8 +294,10 @@ class _Correlator:
     """Series with something to write, now or later."""
     settled: OrderedDict[_Key, _Series] = field(default_factory=OrderedDict)
     """Of the others the newest."""
-    _similar: OrderedDict[_Key, tuple[set[str], float]] = field(default_factory=OrderedDict)
-    """Texts for one reason about one object, and when the last one came."""
+    characters: int = 0
+    """Those of the waiting ones."""
+    _similar: OrderedDict[_Key, tuple[set[int], float]] = field(default_factory=OrderedDict)
+    """Hashes of texts for one reason about one object, and when the last one came."""
     _budgets: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)
     """Writes that each object had left, and when."""
 
@@ -297,19 +307,23 @@ class _Correlator:
         group = (event.kind.plural, about.key, about.uid, event.type, event.reason)
         text = sanitize(event.message)
         same = sanitize(event.same_as) if event.same_as else text
-        texts, last = self._similar.get(group, (set[str](), now))
+        texts, last = self._similar.get(group, (set[int](), now))
         if now > last + _SIMILAR_SECONDS:
             texts = set()
         _remember(self._similar, group, (texts, now))
-        if same not in texts:
+        if hash(same) not in texts:
             if len(texts) < _SIMILAR - 1:
-                texts.add(same)
+                texts.add(hash(same))
             else:
                 same, text = _COMBINED, _COMBINED + text
         key = (*group, _shortened(same))
         series = self.waiting.get(key) or self.settled.get(key)
         if series is None:
-            series = _Series(key, event, "", stamp, stamp)
+            # Labels and annotations are left out: they can be large, and are a tenant's.
+            version = about.metadata.resource_version
+            named = Metadata(name=about.name, namespace=about.namespace, uid=about.uid, resource_version=version)
+            kept = msgspec.structs.replace(event, about=KubeObject(metadata=named), message="", same_as="")
+            series = _Series(key, kept, "", stamp, stamp)
         series.message = _shortened(text)
         series.count += 1
         series.last = stamp
@@ -317,7 +331,8 @@ class _Correlator:
 
     def settle(self, series: _Series) -> None:
         """Note that the series has nothing more to write."""
-        self.waiting.pop(series.key, None)
+        if self.waiting.pop(series.key, None) is not None:
+            self.characters -= series.characters
         _remember(self.settled, series.key, series)
 
     def pause(self, uid: str, now: float) -> float:

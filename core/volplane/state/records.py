@@ -31,6 +31,9 @@ Raise it when a field changes its meaning, not when one is added.
 """
 _READABLE = (INTENT_VERSION - 1, INTENT_VERSION)
 _INTENTS_KEPT_OPEN = 1024
+_LONGEST_KEPT_OPEN = 2_048
+_LONGEST_RECORD = 65_536
+"""Characters. Ours have two states of at most 4 KiB and a place; tenants write up to 256 KiB, which is not read."""
 TAKEOVER_GRACE = 10.0
 """Seconds for which no hook is called after our record has replaced another installation's.
 
@@ -122,7 +125,9 @@ class Sealer:
 
     def open(self, claim_uid: str, text: str | None) -> ClaimIntent | None:
         """Return the intent; None if this cluster's volplane did not write it for this very claim."""
-        return self._opened(claim_uid, text) if text else None
+        if not text or len(text) > _LONGEST_RECORD:
+            return None
+        return (self._opened if len(text) <= _LONGEST_KEPT_OPEN else self._open)(claim_uid, text)
 
     def sealed_formerly(self, claim_uid: str, text: str | None) -> bool:
         """Return whether it is about a driver on nodes, whose processes cannot open it: they once had our own key."""

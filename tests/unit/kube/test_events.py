@@ -1,6 +1,8 @@
 """Events: counted, limited, never in the way."""
 
 import asyncio
+import gc
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,6 +11,7 @@ import msgspec
 import pytest
 
 from volplane.controller.actions import EventRecord
+from volplane.kube import events as events_module
 from volplane.kube.events import MOST_WAITING, EventRecorder
 from volplane.kube.kinds import CLAIMS, NAMESPACES, VOLUMES
 from volplane.kube.objects import Claim, Metadata, Volume
@@ -337,3 +340,51 @@ async def test_closing_does_not_wait_for_a_server_that_is_away(wire: Callable[[]
         await asyncio.sleep(1)
         begun = asyncio.get_running_loop().time()
     assert asyncio.get_running_loop().time() - begun < 4
+
+
+def size_of(item: Any, seen: set[int] | None = None) -> int:
+    """Bytes of everything that can be reached from the item."""
+    seen = set() if seen is None else seen
+    todo, total = [item], 0
+    while todo:
+        each = todo.pop()
+        if id(each) in seen or isinstance(each, type) or callable(each):
+            continue
+        seen.add(id(each))
+        total += sys.getsizeof(each)
+        fields = getattr(each, "__struct_fields__", ())
+        todo += [getattr(each, name) for name in fields] or gc.get_referents(each)
+    return total
+
+
+async def test_what_tenants_write_on_objects_and_into_texts_is_not_kept_with_their_events(
+    wire: Callable[[], Any],
+) -> None:
+    line = wire()
+    async with recording(line) as recorder:
+        for number in range(10):
+            large = {"notes": f"{number}\U0001f600" + "x" * 50_000}
+            about = Claim(
+                metadata=Metadata(name=f"c{number}", namespace="default", uid=f"u{number}", annotations=large)
+            )
+            for text in range(2):
+                recorder.record(failed(f"{text}{large['notes']}", about))
+        assert size_of(recorder._correlator) < 500_000
+        await quiet(recorder)
+        assert size_of(recorder._correlator) < 500_000
+
+
+async def test_events_are_dropped_above_a_number_of_characters(
+    wire: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events_module, "_MOST_CHARACTERS", 100_000)
+    line = wire()
+    async with recording(line) as recorder:
+        for number in range(200):
+            about = Claim(metadata=Metadata(name=f"c{number}", namespace="default", uid=f"u{number}"))
+            recorder.record(failed("x" * 1000, about))
+        assert 100 < recorder.dropped < 200
+        await quiet(recorder)
+        before = recorder.dropped
+        recorder.record(failed("y" * 1000))
+        assert recorder.dropped == before

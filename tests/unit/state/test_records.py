@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from volplane.drivers.contract import LONGEST_STATE
 from volplane.state.records import (
     INTENT_VERSION,
     AttachmentIntent,
@@ -145,3 +147,24 @@ def test_a_release_that_names_no_installation_reads_what_one_that_does_has_seale
     """In a rolling upgrade, in both directions."""
     assert SEALER.open("uid", OURS.seal("uid", INTENT)) == INTENT
     assert OURS.open("uid", SEALER.seal("uid", INTENT)) == INTENT
+
+
+def test_texts_that_tenants_write_instead_of_a_record_are_not_kept() -> None:
+    sealer = Sealer(b"0123456789abcdef")
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            for size in (3_000, 60_000, 250_000):
+                assert sealer.open("u", f"{number}\U0001f600" + "x" * size) is None
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 2**20
+
+
+def test_the_longest_record_that_is_written_can_be_opened() -> None:
+    sealer = Sealer(b"0123456789abcdef")
+    state = {"text": "x" * (LONGEST_STATE - 20)}
+    segment = {f"example.com/key-{number}": "z" * 63 for number in range(20)}
+    intent = ClaimIntent(v=1, driver="d", segment=segment, state=state, discard=state)
+    assert sealer.open("u", sealer.seal("u", intent)) == intent
