@@ -74,7 +74,13 @@ def decide_claim_protection(key: str, state: ClaimProtection) -> Action:
         return _toggle(CLAIM_PROTECTION, CLAIMS, claim, why="no pod uses the claim")
     if (left := state.live.valid_for(claim, state.monotonic())) > 0:
         # The list showed a user that the cache does not have. The watch will bring it, or a new list decides.
-        return Wait(reason="a pod that is not in the cache uses it", seconds=left)
+        unreadable = ", ".join(state.live.unreadable[claim.namespace])
+        why = (
+            f"pods cannot be read and may use it: {unreadable}"
+            if unreadable
+            else "a pod that is not in the cache uses it"
+        )
+        return Wait(reason=why, seconds=left)
     return Run(verb="unprotect", key=key, uid=claim.uid, driver=OPERATION_DRIVER, asset=claim.namespace)
 
 
@@ -157,6 +163,8 @@ class LivePods:
 
     started: dict[str, float] = field(default_factory=dict)
     used: dict[str, list[Pod]] = field(default_factory=dict)
+    unreadable: dict[str, list[str]] = field(default_factory=dict)
+    """Keys of pods in the list that did not decode: what they use is unknown."""
     terminating_since: dict[str, dict[str, float]] = field(default_factory=dict)
     """Namespace -> uid of a claim there -> loop time at which this process first saw its deletionTimestamp."""
     spent: dict[str, set[str]] = field(default_factory=dict)
@@ -181,19 +189,20 @@ class LivePods:
         """List the pods of the namespace."""
         started = monotonic()
         listing = await client.list(PODS, namespace=namespace)
-        self.listed(namespace, started, listing.items)
+        self.listed(namespace, started, listing.items, listing.unreadable)
 
-    def listed(self, namespace: str, started: float, pods: Iterable[Pod]) -> None:
+    def listed(self, namespace: str, started: float, pods: Iterable[Pod], unreadable: Iterable[str] = ()) -> None:
         """Keep the pods of a live list that have a node and volumes, if a claim still waits for the list."""
         if namespace not in self.terminating_since:
             return  # No claim would use it, and nothing would drop it.
         self.started[namespace] = started
         self.spent.pop(namespace, None)
+        self.unreadable[namespace] = list(unreadable)
         self.used[namespace] = [pod for pod in pods if pod.spec.node_name and pod.spec.volumes]
 
     def proves_unused(self, claim: Claim) -> bool:
         """Return whether a list proves that no pod uses the claim."""
-        listed = self._started_after(claim) is not None
+        listed = self._started_after(claim) is not None and not self.unreadable[claim.namespace]
         return listed and not any(uses(pod, claim) for pod in self.used[claim.namespace])
 
     def valid_for(self, claim: Claim, now: float) -> float:
@@ -211,7 +220,7 @@ class LivePods:
 
     def doubt(self, namespace: str) -> None:
         """Drop the list of a namespace in which a pod has changed."""
-        for known in (self.started, self.used, self.spent):
+        for known in (self.started, self.used, self.unreadable, self.spent):
             known.pop(namespace, None)
 
 

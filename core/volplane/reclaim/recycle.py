@@ -480,9 +480,9 @@ class RecycleOperation(VolumeOperation):
         if reference is not None and reference.namespace:
             # A live list of the pods that use the claim it was released from: a cache may lack them.
             successor = await deps.live_claim(reference.key)
-            pods = (await deps.client.list(PODS, namespace=reference.namespace)).items
-            users = users_of_former((pod for pod in pods if reference.key in claims_of_pod(pod)), successor)
-            if users:
+            listing = await deps.client.list(PODS, namespace=reference.namespace)
+            users = users_of_former((pod for pod in listing.items if reference.key in claims_of_pod(pod)), successor)
+            if users := [*users, *listing.unreadable]:  # What a pod uses that does not decode is unknown.
                 deps.recorder.record(EventRecord(VOLUMES, live, "Normal", _FAILED, used_by(users)))
                 raise deps.not_justified()
         if deps.cluster.drivers.on_nodes(driver.name):

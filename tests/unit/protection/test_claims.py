@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
@@ -11,9 +12,11 @@ import pytest
 from unit.binding.objects import claim
 from volplane.controller.actions import LiveReads, Patch, Run, Settled, Wait
 from volplane.kube.cache import Cache
+from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, PODS
 from volplane.kube.names import CLAIM_PROTECTION as GUARD
 from volplane.kube.objects import Claim, Pod, Volume
+from volplane.kube.transport import LineStream, Request, Response
 from volplane.protection.finalizers import (
     BELIEVED,
     ClaimProtection,
@@ -422,3 +425,35 @@ def test_a_pod_without_volumes_uses_nothing() -> None:
 def _without_volumes(name: str) -> Pod:
     metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "5"}
     return msgspec.convert({"metadata": metadata, "spec": {"nodeName": "n"}, "status": {"phase": "Running"}}, Pod)
+
+
+class OnePage:
+    """A server whose pods are these, whatever is asked for."""
+
+    def __init__(self, *items: Any) -> None:
+        self.items = list(items)
+
+    async def send(self, request: Request) -> Response:
+        assert request.path == "/api/v1/namespaces/default/pods"
+        page = {"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}, "items": self.items}
+        return Response(status=200, headers={}, body=msgspec.json.encode(page))
+
+    def stream(self, request: Request) -> AbstractAsyncContextManager[LineStream]:
+        raise AssertionError(request)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+async def test_a_pod_that_cannot_be_read_keeps_the_claims_of_its_namespace() -> None:
+    bench, odd = Bench(dying()), {"metadata": {"name": "odd", "namespace": "default"}, "spec": {"volumes": 7}}
+    server = OnePage(odd)
+    client = Client(server)
+    await bench.live.refresh("default", client, lambda: bench.time)
+    waits = bench.decide()
+    assert waits == Wait(reason="pods cannot be read and may use it: default/odd", seconds=BELIEVED)
+    bench.time += BELIEVED
+    assert isinstance(bench.decide(), Run)
+    server.items.clear()
+    await bench.live.refresh("default", client, lambda: bench.time)
+    assert removed(bench.decide()) == []
