@@ -8,6 +8,7 @@ from typing import Any
 from simulation.planting import by_name, replace
 from volplane import Fence
 from volplane.controller.actions import Wait
+from volplane.controller.leader import Leadership
 from volplane.controller.runner import Runner
 from volplane.drivers import executor
 from volplane.intents import record
@@ -29,6 +30,15 @@ def step_after_a_pause(stack: ExitStack) -> None:
         made(self, *arguments, **{**options, "may_begin": lambda: True})
 
     replace(stack, Runner, "__init__", blind)
+
+
+def lead_after_a_suspension(stack: ExitStack) -> None:
+    """Count by a clock that stands still while the machine is suspended."""
+
+    def awake(self: Leadership) -> bool:
+        return not self.lost and self.clock() < self.until - self.margin
+
+    replace(stack, Leadership, "may_begin", awake)
 
 
 def provision_after_a_pause(stack: ExitStack) -> None:
@@ -85,6 +95,7 @@ def start_again_what_hangs(stack: ExitStack) -> None:
 
 LEADER_PLANTS = by_name(
     step_after_a_pause,
+    lead_after_a_suspension,
     provision_after_a_pause,
     delete_after_a_pause,
     recycle_after_a_pause,

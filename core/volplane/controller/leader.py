@@ -1,7 +1,8 @@
 """Leader election: at most one process works, and it stops before another may start.
 
-Times are the loop's; wall clocks decide nothing. Candidates count from the moment they saw the Lease change. The leader
-counts from the moment it sent the renewal that succeeded, which is earlier.
+Times are the loop's, and go on while the machine is suspended; wall clocks decide nothing. Candidates count from the
+moment they saw the Lease change. The leader counts from the moment it sent the renewal that succeeded, which is
+earlier.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -32,6 +34,23 @@ RENEW_PERIOD = (2.0, 2.4)
 T = TypeVar("T")
 
 
+def _slept() -> float:
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    # In this order the sum of loop time and this is never ahead.
+    return -time.clock_gettime(time.CLOCK_MONOTONIC) + time.clock_gettime(clock)
+
+
+_SLEPT_BEFORE = _slept()
+
+
+def suspended() -> float:
+    """Return the seconds for which the machine was suspended since the start: the loop's clock stands still meanwhile.
+
+    In tenths: what lies between two readings of clocks is no suspension. 0 where the system has no such clock.
+    """
+    return max(0.0, round(_slept() - _SLEPT_BEFORE, 1))
+
+
 @dataclass(kw_only=True, eq=False)
 class Leadership:
     """The right to work, for as long as it lasts. Made in the loop."""
@@ -39,13 +58,14 @@ class Leadership:
     fence: Fence | None
     """The term; a conditional write of it keeps a former leader out. None = there is no election."""
     until: float
-    """Loop time at which the right ends; each renewal moves it."""
+    """Loop time, with that of suspensions, at which the right ends; each renewal moves it."""
     margin: float = 0.0
     """Seconds before `until` from which nothing new is started."""
     lost: bool = False
     behind: Fence | None = None
     """A later term of our Lease, of which a storage knows and the Lease does not: the server was restored."""
-    _clock: Callable[[], float] = field(init=False, default_factory=lambda: asyncio.get_running_loop().time)
+    clock: Callable[[], float] = field(default_factory=lambda: asyncio.get_running_loop().time)
+    suspended: Callable[[], float] = field(default_factory=lambda: suspended)
 
     def fenced(self, term: str) -> None:
         """Note the term, as the text of a `Fence`, by which a storage refused a call. May be called in any thread."""
@@ -56,10 +76,10 @@ class Leadership:
     def may_begin(self) -> bool:
         """Return whether there is time to start something that changes storage. May be called in any thread.
 
-        The loop's clock goes on while the process is stopped: one that is continued after its lease was over starts
-        nothing, though no timer of it has fired yet.
+        Time goes on while the process is stopped, and its machine suspended: one that is continued after its lease was
+        over starts nothing, though no timer of it has fired yet.
         """
-        return not self.lost and self._clock() < self.until - self.margin
+        return not self.lost and self.clock() + self.suspended() < self.until - self.margin
 
 
 @dataclass(eq=False)
@@ -274,4 +294,4 @@ class Elector:
 
 
 def _now() -> float:
-    return asyncio.get_running_loop().time()
+    return asyncio.get_running_loop().time() + suspended()

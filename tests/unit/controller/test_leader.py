@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from schedules import schedules
+from volplane.controller import leader
 from volplane.controller.leader import Elector, Leadership
 from volplane.errors import ApiUnavailable, ConfigurationError
 from volplane.intents.bootstrap import ensure_namespace
@@ -405,6 +407,40 @@ async def test_wall_clocks_that_jump_or_stand_still_decide_nothing(wire: Callabl
     assert len(log) == 1
     for candidate in candidates:
         await candidate.stop()
+
+
+async def test_what_a_machine_sleeps_counts_for_its_lease(
+    wire: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop's clock stands still while the machine is suspended; the Lease, and other candidates, do not."""
+    line, log = wire(), []  # type: ignore[var-annotated]
+    slept = 0.0
+    monkeypatch.setattr(leader, "suspended", lambda: slept)
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(10)
+    assert at_work(log) == ["one"]
+    leadership = one.elector.leadership
+    assert leadership is not None
+    assert leadership.may_begin()
+    slept = 3600.0
+    assert not leadership.may_begin()
+    await asyncio.sleep(3)
+    assert [what for _, _, what in log][:2] == ["begins", "ends"]
+    await asyncio.sleep(20)
+    assert at_work(log) == ["one"]
+    slept = 3604.0
+    assert leadership is not one.elector.leadership
+    await asyncio.sleep(20)
+    assert at_work(log) == ["one"]
+    await one.stop()
+
+
+def test_the_time_that_a_machine_slept_is_told_by_the_clock_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert leader.suspended() == 0.0
+    present = time.clock_gettime
+    later = {time.CLOCK_BOOTTIME: 3600.0}
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: present(clock) + later.get(clock, 0.0))
+    assert leader.suspended() == 3600.0
 
 
 async def test_a_namespace_that_is_missing_or_was_deleted_is_made(wire: Callable[[], Any]) -> None:

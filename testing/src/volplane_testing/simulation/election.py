@@ -10,8 +10,10 @@ import asyncio
 import contextvars
 import json
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -33,6 +35,8 @@ MARGIN: Final = 5.0
 """Virtual seconds before its end in which nothing is begun any more."""
 MOST_COUNTED_ON: Final = 20
 """How often a run lets a leader begin a later term because of a storage: a restored server has few assets."""
+_SUSPENDED: Final = 0.4
+"""Share of the stopped processes whose whole machine is suspended."""
 NOTICED: Final = 2.0
 """Virtual seconds after which a process that goes on has noticed that its lease is over, at most."""
 
@@ -59,6 +63,8 @@ class Election:
         }
         self.holder = ""
         """Name of the process that the Lease names."""
+        self.slept: defaultdict[str, float] = defaultdict(float)
+        """Process -> seconds for which its machine was suspended: its monotonic clock stood still meanwhile."""
         self._view = run_context.view
         self._violations = run_context.violations
         self._counted_on = 0
@@ -80,7 +86,8 @@ class Election:
                 self._violations.report("somebody-leads", f"{name} cannot take the Lease with {spec}")
             lease = taken or lease
         fence = Fence(lease["spec"]["leaseTransitions"], name, lease["metadata"]["uid"])
-        return Leadership(fence=fence, until=math.inf, margin=MARGIN)
+        time, slept = asyncio.get_running_loop().time, partial(self.slept.__getitem__, name)
+        return Leadership(fence=fence, until=math.inf, margin=MARGIN, clock=lambda: time() - slept(), suspended=slept)
 
     def begin_anew(self, name: str) -> None:
         """End the process of this name, which knows of a past that the restored server does not have."""
@@ -205,6 +212,8 @@ class Stops:
         """Process whose threads are stopped one after another -> loop time at which they go on."""
         self.over = 0.0
         """Loop time at which all that were stopped have gone on, and have noticed it."""
+        self._suspended: dict[str, float] = {}
+        """Process whose machine is suspended -> seconds."""
         self._armed: dict[str, tuple[float, float]] = {}
         """Hook -> window, and seconds for which its next caller is stopped."""
         self._context = contextvars.copy_context()
@@ -232,6 +241,9 @@ class Stops:
         if seconds > LEASE_SECONDS:
             process.leadership.until = stops + LEASE_SECONDS
             self._at(stops + LEASE_SECONDS, self._replace, process)
+        if not window and self._chance.number(f"{process.name} is suspended at {stops}") < _SUSPENDED:
+            self._trace.happened["machine: suspended"] += 1
+            self._suspended[process.name] = seconds
         self._at(stops + seconds, self._go_on, process)
 
     def cut_off(self, seconds: float) -> None:
@@ -289,6 +301,7 @@ class Stops:
         if process not in self._processes:
             return
         self._trace.note("fault", f"{process.name} goes on")
+        self._election.slept[process.name] += self._suspended.pop(process.name, 0.0)
         self._loop.continue_process(process.name)
         self._notice_end(process)
 
