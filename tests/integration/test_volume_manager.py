@@ -20,8 +20,8 @@ from integration.node_cluster import Cluster, now, state_of, why_no_sandbox
 from volplane.errors import ApiError, ApiUnavailable
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, CSI_DRIVERS, NODES, VOLUMES
-from volplane_embedded.apiserver.certificates import make_certificate, server_context
 from volplane.kube.transport import Request, Response
+from volplane_embedded.apiserver.certificates import make_certificate, server_context
 from volplane_embedded.apiserver.http import serve
 from volplane_embedded.apiserver.kubeconfig import write_kubeconfig
 from volplane_embedded.apiserver.server import ApiServer

@@ -110,6 +110,13 @@ CAUGHT_DAMAGED: Mapping[str, tuple[int, str]] = {
 }
 """Planted bug -> a seed of the scenario `damaged` that shows it, and the invariant that breaks."""
 
+CAUGHT_HOSTILE: Mapping[str, tuple[int, str]] = {
+    "forget_what_was_begun": (35, "quota"),
+    "trust_where_a_claim_points": (23, "no-stuck-finalizer"),
+    "let_cancellations_through": (9, "hooks-end-nothing"),
+}
+"""Planted bug -> a seed of the scenario `hostile` that shows it, and the invariant that breaks."""
+
 CAUGHT_ON_NODES: Mapping[str, tuple[int, str]] = {
     "forget_what_was_given_up_and_deleted": (13, "no-stuck-finalizer"),
     "leave_labels_as_they_are": (13, "labels-tell-the-truth"),
@@ -136,6 +143,7 @@ ALL_CAUGHT = (
     CAUGHT_INTERRUPTED,
     CAUGHT_TWINS,
     CAUGHT_DAMAGED,
+    CAUGHT_HOSTILE,
     CAUGHT_ON_NODES,
 )
 """All tables above, in the order of docs/design/simulation.md."""

@@ -21,6 +21,7 @@ from simulation.planting import Plant, planted
 from simulation.plants import PLANTS
 from simulation.reused_plants import REUSED_PLANTS
 from simulation.scrub_plants import SCRUB_PLANTS
+from simulation.tenant_plants import TENANT_PLANTS
 from volplane_testing.simulation.distributed import DistributedRun
 from volplane_testing.simulation.distributed_state import Broken
 from volplane_testing.simulation.run import Trial, simulate
@@ -34,6 +35,7 @@ ALONE = {
     **INSTALLATION_PLANTS,
     **TWIN_PLANTS,
     **DAMAGE_PLANTS,
+    **TENANT_PLANTS,
 }
 ALL = {**PLANTS, **OF_ATTACHMENTS, **ALONE, **DISTRIBUTED_PLANTS}
 SCENARIO = {
@@ -44,6 +46,7 @@ SCENARIO = {
     **dict.fromkeys(INSTALLATION_PLANTS, "twice"),
     **dict.fromkeys(TWIN_PLANTS, "twins"),
     **dict.fromkeys(DAMAGE_PLANTS, "damaged"),
+    **dict.fromkeys(TENANT_PLANTS, "hostile"),
 }
 """Of a plant for which the seed does not choose the scenario."""
 

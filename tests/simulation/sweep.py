@@ -37,6 +37,7 @@ PLANTED: Mapping[str, tuple[int, str]] = {
     **recorded.CAUGHT_INTERRUPTED,
     **recorded.CAUGHT_TWINS,
     **recorded.CAUGHT_DAMAGED,
+    **recorded.CAUGHT_HOSTILE,
     **ON_NODES,
 }
 """Planted bug -> its seed, and the invariant that breaks."""

@@ -53,6 +53,8 @@ class Actors:
     ) -> None:
         self.stripped: set[str] = set()
         """Uids of claims whose tenant removed or forged what leads to their asset."""
+        self.hidden: set[str] = set()
+        """Uids of claims whose tenant removed record or finalizer: only the process that began knows of the asset."""
         self.restored: set[str] = set()
         """Names of volumes that came back from a backup; their assets may be gone since it was made."""
         self._view = run_context.view
@@ -308,7 +310,7 @@ class Actors:
         found = self._view.claims.get(f"default/{claim}")
         if found is None or names.PROVISIONING_FINALIZER not in finalizers_of(found):
             return
-        self.stripped.add(found["metadata"]["uid"])
+        self.hidden.add(found["metadata"]["uid"])
         self._happened["user: strips our finalizer"] += 1
         kept = [name for name in finalizers_of(found) if name != names.PROVISIONING_FINALIZER]
         self._patch(_CLAIMS, found, {"metadata": {"finalizers": kept or None}})

@@ -18,6 +18,7 @@ from volplane import (
     Erased,
     ExpandRequest,
     FindRequest,
+    ListRequest,
     ModifyRequest,
     ProvisionRequest,
     RecycleRequest,
@@ -57,7 +58,7 @@ class HookFaults:
     """Shares of hook calls: that fail, that take seconds, that hang past their deadline, at which the process dies.
 
     longest: seconds that pass at most before a slow hook takes effect. listing: share of calls of start and list_assets
-    that hang for up to 25 minutes.
+    that hang for up to 25 minutes. cancels: share of calls that raise CancelledError.
     """
 
     errors: float = 0.0
@@ -66,6 +67,7 @@ class HookFaults:
     crashes: float = 0.0
     longest: float = 60.0
     listing: float = 0.0
+    cancels: float = 0.0
 
 
 class _ThreadStopped(OutcomeUnknown):
@@ -128,6 +130,18 @@ class FaultInjector:
     def detach(self, request: DetachRequest) -> Generator[None, Any, Any]:
         return (yield from self._around("detach", request.volume.name, request))
 
+    @hookimpl(wrapper=True)
+    def list_assets(self, request: ListRequest) -> Generator[None, Any, Any]:
+        self._counts["lists"] += 1
+        self._cancel(f"{WHO.get()} {request.context.driver} lists {self._counts['lists']}")
+        return (yield)
+
+    def _cancel(self, name: str) -> None:
+        """Raise what a loop of the backend's own leaves behind: no Exception."""
+        if self._chance.strikes(f"{name} is cancelled", self._faults.cancels):
+            self._trace.strike("hook: cancelled", f"{name}: cancelled")
+            raise asyncio.CancelledError("a loop of the backend cancelled its task")
+
     def call_hook(self, driver: Driver, request: HookRequest[R], /) -> R:
         """Call a hook now; a real backend may be made to crash in the middle of it."""
         external = self.externals.get(driver.name)
@@ -186,6 +200,7 @@ class FaultInjector:
         if not LATE.get():
             self._rules.called(request)
         fault = self._fault(name)
+        self._cancel(name)
         self._raise_before(name, fault)
         try:
             result = yield

@@ -203,6 +203,13 @@ class Process:
         """Return why keys wait, by runner and key."""
         return {} if self.plane is None else reasons_of(self.plane)
 
+    def unchecked(self) -> list[str]:
+        """Return the drivers that the leak check does not go on with, though they list assets."""
+        running = {task.get_name() for task in asyncio.all_tasks()}
+        drivers = self.plane.drivers.ready() if self.plane is not None else ()
+        listing = [driver.name for driver in drivers if driver.supports("list_assets")]
+        return [name for name in listing if f"leak check {name}" not in running]
+
     def record(self, event: EventRecord) -> None:
         if not self.network.dead:
             self._parts.record(self.name, event)

@@ -35,6 +35,7 @@ from volplane_testing.simulation.run_context import NAMESPACE, RunContext
 from volplane_testing.simulation.schedule import Action, Schedule
 from volplane_testing.simulation.server_faults import ServerFaults
 from volplane_testing.simulation.storages import Storages, check_attachments
+from volplane_testing.simulation.tenants import Tenant
 from volplane_testing.simulation.trace import InvariantViolation, Trace
 from volplane_testing.simulation.twins import Twins
 
@@ -167,7 +168,8 @@ class _Simulation:
         self._changes = Changes(run_context, self._storages.simulated)
         self._second = SecondInstallation(run_context, make=self._make_process)
         others = (Interruptions(run_context).actions, Twins(run_context).actions, self._second.actions)
-        for each in (self._changes.actions, *others):
+        tenant = Tenant(run_context, self._actors.hidden)
+        for each in (self._changes.actions, *others, tenant.actions):
             self._process_actions = {**self._process_actions, **each}
         self._changes.prepare()
         self._reused: NamesUsedAgain | None = None
@@ -239,6 +241,7 @@ class _Simulation:
         name = f"p{self._started}"
         process = self._make_process(name, self._election.take(name), FIRST)
         self._trace.note(name, "starts")
+        self._safety.started += 1
         self._living.append(process)
         self._safety.informed = self._loop.time() + CAUGHT_UP + self._schedule.network.lag
         self._safety.overlap = self._overlap()
@@ -365,6 +368,8 @@ class _Simulation:
         self._storages.take_stock()
         self._liveness.check(process)
         self._changes.check(process.reasons())
+        for driver in process.unchecked():
+            self._violations.report("hooks-end-nothing", f"nobody checks driver {driver} for leaks any more")
         if self._violations.violation is None:
             self._storages.check_nothing_left()
 

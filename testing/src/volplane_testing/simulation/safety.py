@@ -65,6 +65,8 @@ class Safety:
         """Whether two processes act as the leader."""
         self.overlap_ended = float("-inf")
         """Loop time at which the last such period ended."""
+        self.started = 0
+        """Processes that were started so far."""
         self.forged: dict[str, float] = {}
         """Uid of a claim whose intent a tenant damaged -> the loop time of the first damage."""
         self.informed = float("inf")

@@ -35,8 +35,8 @@ class Scenario:
     two lead and none is stopped. interrupted: static volumes that are given to others in the middle of a scrub.
     twice: second installations that serve the same drivers. twins: claims of whose disk a person makes a second volume,
     in another notation. damaged: Leases and marks of terms whose numbers are damaged. reused: claims whose volumes are
-    restored under their names or attached twice, and nodes that are registered again. alone: only the name of the
-    scenario chooses it.
+    restored under their names or attached twice, and nodes that are registered again. hostile: claims whose tenant
+    writes all that may be written; hooks are cancelled, too. alone: only the name of the scenario chooses it.
     """
 
     claims: tuple[int, int] = (2, 5)
@@ -66,6 +66,7 @@ class Scenario:
     twice: float = 0.0
     twins: float = 0.0
     damaged: float = 0.0
+    hostile: float = 0.0
     attaches: bool = False
     reused: float = 0.0
     alone: bool = False
@@ -157,6 +158,26 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         parted=0.0,
         edited=0.0,
         tenants=0.1,
+    ),
+    "hostile": Scenario(
+        alone=True,
+        hostile=0.8,
+        claims=(3, 6),
+        static=(0, 1),
+        static_claims=0.0,
+        classes=("fast", "keep", "zonal"),
+        pods=0.0,
+        admins=0.0,
+        tenants=0.0,
+        restores=0.0,
+        class_changes=0.0,
+        switches=0.0,
+        forced=0.0,
+        leaders=0.0,
+        stops=0.0,
+        leases=0.0,
+        parted=0.0,
+        edited=0.0,
     ),
     "parted": Scenario(
         alone=True,

@@ -18,6 +18,7 @@ from volplane_testing.simulation.network import NetworkFaults
 from volplane_testing.simulation.nodes import NODES, PodFaults
 from volplane_testing.simulation.scenarios import ALPHA, BETA, CLASSES, SCENARIOS, Scenario
 from volplane_testing.simulation.server_faults import write_proxies
+from volplane_testing.simulation.tenants import write_hostility
 from volplane_testing.simulation.twins import write_twins
 
 __all__ = ["Action", "Schedule", "generate"]
@@ -102,6 +103,7 @@ class _Writer:
         write_damage(self._do, f"{self._seed} {self._name}", self._scenario.damaged, end)
         write_names_used_again(self._do, f"{self._seed} {self._name}", self._claims, self._scenario.reused, end)
         write_installations(self._do, f"{self._seed} {self._name}", self._scenario.twice, end)
+        write_hostility(self._do, f"{self._seed} {self._name}", self._claims, self._scenario.hostile, end)
         without_bookmarks = self._write_server(end)
         self._write_leases(end, stops=stops)
         write_proxies(self._do, f"{self._seed} {self._name}", end)
@@ -131,6 +133,7 @@ class _Writer:
                 # refuse.
                 longest=4.0 if leaders or stops or self._scenario.twice else 60.0,
                 listing=random.choice((0.0, 0.0, 0.3)),
+                cancels=0.1 if self._scenario.hostile else 0.0,
             ),
             pods=PodFaults(
                 failing=random.choice((0.0, 0.2)), slow=random.choice((0.0, 0.2)), notice=random.choice((0.5, 5.0))
