@@ -96,7 +96,7 @@ _STATUS: Final = msgspec.json.Decoder(_Status)
 _PLAIN_EVENT: Final = msgspec.json.Decoder(_Typed[msgspec.Raw])
 _CLASSES: Final[Mapping[int, type[ApiError]]] = {
     401: ApiUnavailable,  # credentials rotate, or what checks them restarts: the same call is accepted a moment later
-    404: ApiUnavailable,  # unless it names the object: see `error_from`
+    404: ApiUnavailable,  # unless it is a Status: see `error_from`
     409: ApiConflict,
     410: ApiGone,
     429: ApiUnavailable,
@@ -197,8 +197,8 @@ def _read_odd(kind: Kind[T], line: bytes, report: Report) -> Change[T]:
 def error_from(code: int, headers: Mapping[str, str], body: bytes, *, call: str) -> ApiError:
     """Return the error for an answer that is not a success. call: method and path.
 
-    A 404 is ApiNotFound only where the Status names an object of the path: that one, or its namespace. Any other may
-    come from a proxy or a load balancer before the server, and says nothing of the object.
+    A 404 is ApiNotFound only where the Status names an object of the path: that one, or its namespace. Another Status
+    is a refusal, as of a webhook; what is none may be of a proxy before the server, and says nothing of the object.
     """
     try:
         status = _STATUS.decode(body)
@@ -207,13 +207,13 @@ def error_from(code: int, headers: Mapping[str, str], body: bytes, *, call: str)
         status = _Status(message=f"{call} was answered {code}{': ' if text else ''}{text}")
     message = status.message or f"{call} was answered {code} {status.reason}".rstrip()
     details = status.details or _Details()
+    if code == 404 and details.kind and details.name and f"/{details.kind}/{details.name}/" in f"{call}/":
+        return ApiNotFound(message, status=code, reason=status.reason)
     meaning = min(500, code)
-    if code == 409 and status.reason == "AlreadyExists":
+    if (code == 409 and status.reason == "AlreadyExists") or (code == 404 and status.reason):
         meaning = 0
     elif any(cause.reason == "ResourceVersionTooLarge" for cause in details.causes or ()):
         meaning = 410  # a version that the server has not reached or never had: it needs a new list too
-    elif code == 404 and details.kind and details.name and f"/{details.kind}/{details.name}/" in f"{call}/":
-        return ApiNotFound(message, status=code, reason=status.reason)
     # Seconds in the body or the header (RFC 9110, 10.2.3, no dates).
     asked = details.retry_after_seconds
     if not asked:

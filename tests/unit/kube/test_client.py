@@ -174,10 +174,10 @@ def _answer(code: int, *, body: bytes = b"", **headers: str) -> Response:
             "persistentvolumes/a was answered 404: 404 page",
         ),
         (
-            _answer(404, body=b'{"message":"the server could not find the requested resource"}'),
-            ApiUnavailable,
+            _answer(404, body=b'{"message":"webhook denied it","reason":"NotFound","details":{}}'),
+            ApiError,
             None,
-            "not find",
+            "webhook denied it",
         ),
         (
             _answer(404, body=b'{"message":"other","details":{"kind":"persistentvolumes","name":"b"}}'),
