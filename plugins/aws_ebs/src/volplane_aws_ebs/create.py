@@ -194,7 +194,7 @@ class Provisioner:
         doing = f"make a volume for {request.name} in zone {zone}"
         failure = self._ec2.backend_error(error, doing)
         if isinstance(failure, ResourceExhausted) and failure.reschedule and now >= creation.uncertain_until:
-            failure.nothing_done = failure.nothing_left = True
+            failure.nothing_done = True
             full = {*_texts(request.context.state.get("full")), zone}
             if any(other not in full for other in zones):
                 request.context.log.warning("%s; another zone is tried", failure)

@@ -72,7 +72,7 @@ class Provisioner:
                 try:
                     zones = zones_of_copy(source, spec, zones, selected=request.segment is not None)
                 except ResourceExhausted as failure:
-                    failure.nothing_done = failure.nothing_left = self._absent(key)
+                    failure.nothing_done = self._absent(key)
                     raise
                 chosen, place = self._chosen(request, spec, zones)
             return self._insert(request, spec, (place, name), call, zones=chosen, allowed=zones)
@@ -208,7 +208,7 @@ class Provisioner:
         place = key[0].partition("/")[2]
         failure = to_backend_error(error, f"make a disk for {request.name} in {place}")
         if self._absent(key, certain=from_operation):
-            failure.nothing_done = failure.nothing_left = True
+            failure.nothing_done = True
             if isinstance(failure, ResourceExhausted) and failure.reschedule:
                 return self._elsewhere(request, failure, place, zones, spec)
         raise failure
