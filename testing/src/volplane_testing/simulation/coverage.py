@@ -59,6 +59,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "storage": ("acts late", "zone full"),
     "pod": ("scrub fails", "scrub is slow"),
     "process": ("killed", "two lead", "stopped", "cut off from the API server"),
+    "machine": ("suspended",),
     "lease": (
         "deleted",
         "made anew",
