@@ -137,7 +137,7 @@ def test_a_regional_disk_takes_the_zones_that_the_class_allows(site: Any) -> Non
 
 @pytest.mark.parametrize(
     ("parameters", "least"),
-    [({"type": "hyperdisk-throughput"}, 2_048), ({"replication-type": "regional-pd"}, 200), (HB, 4)],
+    [({"type": "hyperdisk-throughput"}, 2_048), ({"replication-type": "regional-pd"}, 200)],
 )
 def test_a_claim_that_is_too_small_for_its_type_gets_no_larger_disk_unasked(
     site: Any, parameters: Any, least: int
@@ -146,6 +146,10 @@ def test_a_claim_that_is_too_small_for_its_type_gets_no_larger_disk_unasked(
         site.provision(size=(least - 1) * GIB, parameters=parameters)
     assert site.fake.calls.total() == 1, "the zones"
     assert site.provision(size=least * GIB, parameters=parameters).capacity_bytes == least * GIB
+
+
+def test_a_small_claim_gets_the_smallest_disk_of_its_type_where_that_is_small(site: Any) -> None:
+    assert site.provision(size=1, parameters=HB).capacity_bytes == 4 * GIB
 
 
 def test_a_shared_block_disk_has_an_access_mode_for_it(site: Any) -> None:

@@ -40,6 +40,8 @@ _POOL = re.compile(r"projects/[^/\s]+/zones/([a-z0-9-]+)/storagePools/[a-z][a-z0
 DISK_TYPE_LABEL = "disk-type.gke.io/"
 """Beginning of node labels: the machine takes disks of the type that follows."""
 _DYNAMIC = "dynamic"
+_RAISED_GIB = 10
+"""A claim gets the smallest disk of its type up to this size; a larger one would cost what nobody asked for."""
 
 
 def _types(beginning: str) -> tuple[str, ...]:
@@ -320,7 +322,9 @@ class DiskSpec:
         low, high = (kind.regional_sizes if parameters.regional else None) or kind.sizes
         if size > high:
             raise InvalidArgument(f"{size} GiB: disks of type {parameters.disk_type} have at most {high} GiB")
-        if size < low:
+        if size < low <= _RAISED_GIB:
+            size = low
+        elif size < low:
             raise InvalidArgument(
                 f"{size} GiB: {'regional ' if parameters.regional else ''}disks of type {parameters.disk_type} have at "
                 f"least {low} GiB; ask for that, or for another type"
