@@ -152,12 +152,12 @@ def _chosen(modules: list[str], base: str) -> Iterator[Variant]:
             if path in judged:
                 yield from variants_of(ROOT, path, lines)
     for module in modules:
-        path = Path(module).resolve().relative_to(ROOT)
-        inside = [each for each in judged if Path(each).is_relative_to(path)]
+        within = Path(module).resolve().relative_to(ROOT)
+        inside = [each for each in judged if Path(each).is_relative_to(within)]
         if not inside:
             raise ValueError(f"{module} is not judged; it would have to be a module of {', '.join(JUDGED)}")
-        for each in inside:
-            yield from variants_of(ROOT, each)
+        for path in inside:
+            yield from variants_of(ROOT, path)
 
 
 if __name__ == "__main__":
