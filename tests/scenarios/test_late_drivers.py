@@ -11,7 +11,7 @@ import pytest
 
 from volplane.drivers.driver import BrokenDriver, Driver, DriverState, LoadedDrivers, PendingDriver
 from volplane.state.naming import node_hash
-from volplane_testing import Cluster
+from volplane_testing import Cluster, MemoryStorage
 from volplane_testing.control_plane import Controllers, reasons_of
 from volplane_testing.distributed import CENTRAL, NODE_DRIVER, DistributedCluster
 from volplane_testing.memory import DRIVER, MemoryBackend
@@ -62,7 +62,7 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Late:
 @asynccontextmanager
 async def two_drivers() -> AsyncIterator[Cluster]:
     """A good driver and the late one, both in memory, each with a class."""
-    async with Cluster({GOOD: MemoryBackend(), DRIVER: MemoryBackend()}) as cluster:
+    async with Cluster({GOOD: MemoryBackend(), DRIVER: MemoryBackend(storage=MemoryStorage(prefix="late"))}) as cluster:
         cluster.api.create("nodes", {"metadata": {"name": "node-1"}, "spec": {"providerID": "memory:///node-1"}})
         await cluster.create_class("good", driver=GOOD)
         await cluster.create_class("late", driver=DRIVER)

@@ -145,7 +145,7 @@ async def test_an_error_of_megabytes_stops_no_deletion(error: type[Exception]) -
     backend = Talkative({})
     async with Cluster([backend]) as cluster:
         too_large = refuse(413, "Request entity too large: limit is 3145728")
-        cluster._script.add(lambda call: len(call.request.body or b"") > 3 * 2**20, too_large, times=10**9)
+        cluster.script.add(lambda call: len(call.request.body or b"") > 3 * 2**20, too_large, times=10**9)
         await cluster.create_class("c")
         claim = await cluster.create_claim("data", storage_class="c")
         await cluster.wait_bound(claim)

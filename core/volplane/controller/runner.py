@@ -204,7 +204,7 @@ class Runner:
         conflicts = 0
         action: Action | None = None
         written = False  # whether the last step was a write of this object, which the server answered
-        for step in range(_MOST_STEPS + 1):
+        for _ in range(_MOST_STEPS):
             if self._stopping:
                 return "stopped"
             if not self.may_begin():
@@ -212,17 +212,15 @@ class Runner:
                 self.reasons[key] = "the lease is over, or nearly"
                 self.queue.add_after(key, backoff.LIVE_STATE_FORBIDS.delay())
                 return "stopped"
-            if not reads or step == _MOST_STEPS:
+            if not reads:
                 # This decision sees our own writes, which have added the key too; live reads may be older than they
-                # are. After the last one the key has to wait: what we wrote must not end that.
+                # are.
                 self.queue.seen(key)
             action = self.decide(key, reads)
             if isinstance(action, Run) and written:
                 action = msgspec.structs.replace(action, live=True)
             if isinstance(action, Wait | Settled | Run):
                 return self._end_pass(key, action)
-            if step == _MOST_STEPS:
-                break
             try:
                 await self._perform(key, action, reads)
                 written = isinstance(action, Patch | Delete) and action.kind is self.kind and action.target.key == key
@@ -234,6 +232,7 @@ class Runner:
                 conflicts += 1
                 if conflicts > _MOST_CONFLICTS:
                     raise ApiConflict(f"{conflicts} conflicts in a row, the last: {stale}", status=409) from stale
+        self.queue.seen(key)  # The key has to wait now: our own writes, which have added it, must not end that.
         raise Unsettled(f"{_MOST_STEPS} steps did not settle it, the last: {_describe(action)}")
 
     async def _perform(self, key: str, action: Patch | Create | Delete | Read, reads: LiveReads) -> None:

@@ -77,7 +77,7 @@ class MemoryBackend(BackendSpec):
 
     def handle_of(self, name: str) -> str:
         """Return the handle of a new asset that is called `name`."""
-        return f"memory-{self.storage.made}"
+        return f"{self.storage.prefix}-{self.storage.made}"
 
     def source_of(self, asset: MemoryAsset) -> VolumeSource:
         """Return where volumes of this asset find it."""

@@ -37,7 +37,8 @@ class MemoryStorage:
     """The state of the storage. Use `assets` (by name) and `snapshots` (by handle: name and source) in assertions.
 
     delay: seconds that making and deleting take by `clock`; 0 = at once. nodes: to which assets can be attached,
-    most_attached: how many to one. zones: none = assets can be reached from every node.
+    most_attached: how many to one. zones: none = assets can be reached from every node. prefix: of handles; give the
+    storages of one cluster different ones, since a handle names one disk.
     """
 
     capacity_bytes: int = 1 << 50
@@ -47,6 +48,7 @@ class MemoryStorage:
     most_attached: int | None = None
     zones: Sequence[str] = ()
     page: int = 100
+    prefix: str = "memory"
     assets: dict[str, MemoryAsset] = field(default_factory=dict)
     snapshots: dict[str, tuple[str, str, int]] = field(default_factory=dict)
     made: int = 0

@@ -112,7 +112,8 @@ def test_who_has_the_next_turn_until_it_is_attached(objects: tuple[KubeObject, .
 
 def test_an_attachment_of_a_former_node_is_said_to_go() -> None:
     old = attachment(annotations={"volplane.dev/node-uid": "uid-of-another"})
-    assert explained(WAITING, CLAIM, VOLUME, node(), old).next == (
+    # Its kubelet has reported what it uses, and this volume is not among it.
+    assert explained(WAITING, CLAIM, VOLUME, node(in_use=("another",)), old).next == (
         "the VolumeAttachment of volume v is deleted: it is of a former node",
     )
 

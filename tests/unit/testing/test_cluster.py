@@ -201,7 +201,8 @@ async def test_a_restart_in_the_middle_goes_on_where_it_was() -> None:
 
 async def test_several_backends_and_extensions_work_side_by_side() -> None:
     witness = Witness()
-    backends = {"one.example.com": MemoryBackend(), "two.example.com": MemoryBackend()}
+    other = MemoryBackend(storage=MemoryStorage(prefix="other"))
+    backends = {"one.example.com": MemoryBackend(), "two.example.com": other}
     async with Cluster(backends, extensions=[witness]) as cluster:
         await cluster.create_class("one", driver="one.example.com")
         await cluster.create_class("two", driver="two.example.com")
