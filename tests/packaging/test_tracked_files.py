@@ -52,6 +52,7 @@ def test_no_tracked_file_names_what_others_do_not_have(what: str) -> None:
     [
         ("constraints.txt", 40),
         ("constraints-google.txt", 10),
+        ("constraints-cel.txt", 5),
         ("constraints-mutants.txt", 10),
         ("constraints-helm.txt", 1),
     ],
