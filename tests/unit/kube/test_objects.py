@@ -8,7 +8,7 @@ import pytest
 from volplane.kube.objects import Claim, Volume
 
 
-@pytest.mark.parametrize("size", ["1Qi", "", "x", "--1", "1 Gi"])
+@pytest.mark.parametrize("size", ["1Qi", "", "x", "--1", "1e", "1 Gi"])
 @pytest.mark.parametrize(
     ("kind", "body"),
     [
