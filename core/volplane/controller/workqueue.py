@@ -32,11 +32,11 @@ _INCREASE: Final = 0.25
 class QueueCounters(NamedTuple):
     """Where one queue counts: client-go's `workqueue_*` metrics."""
 
-    added: Callable[[], None]
-    retried: Callable[[], None]
-    waited: Callable[[float], None]
+    added: Callable[[], None] = lambda: None
+    retried: Callable[[], None] = lambda: None
+    waited: Callable[[float], None] = lambda _seconds: None
     """Seconds until a worker took a key."""
-    worked: Callable[[float], None]
+    worked: Callable[[float], None] = lambda _seconds: None
     """Seconds until the worker was done with it."""
 
 
@@ -87,14 +87,13 @@ class WorkQueue:
         """How often in a row `retry` was called for a key."""
         self._delays = DelayingQueue(self.add, self._now)
         self._closed = False
-        self._counters = metrics.queue_made(name, self.__len__) if metrics is not None else None
+        self._counters = QueueCounters() if metrics is None else metrics.queue_made(name, self.__len__)
 
     def add(self, key: str) -> None:
         """Queue a key now. Nothing happens if it is queued already, or after `close`."""
         if self._closed or key in self._queued or key in self._again:
             return
-        if self._counters is not None:
-            self._counters.added()
+        self._counters.added()
         if key in self.working:
             self._again.add(key)
         else:
@@ -116,8 +115,7 @@ class WorkQueue:
         """
         failures = self.failures[key] = self.failures.get(key, 0) + 1
         seconds = backoff.delay(failures, asked=asked)
-        if self._counters is not None:
-            self._counters.retried()
+        self._counters.retried()
         self.add_after(key, seconds)
         return seconds
 
@@ -140,10 +138,8 @@ class WorkQueue:
                 raise
         flow, key = taken
         now = self._now()
-        waited = now - self._queued.pop(key)
         self.working[key] = now, flow
-        if self._counters is not None:
-            self._counters.waited(waited)
+        self._counters.waited(now - self._queued.pop(key))
         return key
 
     def seen(self, key: str) -> None:
@@ -155,8 +151,7 @@ class WorkQueue:
         began, flow = self.working.pop(key)
         if self._flows.leave(flow):
             self._wake_one()
-        if self._counters is not None:
-            self._counters.worked(self._now() - began)
+        self._counters.worked(self._now() - began)
         if key in self._again:
             self._again.remove(key)
             self._put(key)

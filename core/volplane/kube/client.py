@@ -299,11 +299,8 @@ class Client:
         if low_priority:
             async with self._gate.low_priority():
                 return await self._send(verb, resource, path, body=encoded, content_type=content_type, seconds=seconds)
-        self._gate.enter()
-        try:
+        with self._gate:
             return await self._send(verb, resource, path, body=encoded, content_type=content_type, seconds=seconds)
-        finally:
-            self._gate.leave()
 
     async def _send(
         self,
@@ -415,8 +412,8 @@ def _given(**query: str) -> dict[str, str]:
 class _PriorityGate:
     """Delays calls of low priority (Events) while many others are in flight.
 
-    enter and leave: around a call of normal priority; it is counted and never waits. low_priority: around any other:
-    few run at a time, and each waits until fewer others are in flight, but not for ever, so that it is not lost.
+    The gate itself is entered for a call of normal priority, which is counted and never waits; `low_priority` for any
+    other: few run at a time, and each waits until fewer others are in flight, but not for ever, so that it is not lost.
     """
 
     def __init__(self) -> None:
@@ -434,12 +431,12 @@ class _PriorityGate:
                         await self._calm.wait()
             yield
 
-    def enter(self) -> None:
+    def __enter__(self) -> None:
         self._in_flight += 1
         if self._in_flight == _BUSY:
             self._calm.clear()
 
-    def leave(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._in_flight -= 1
         if self._in_flight == _BUSY - 1:
             self._calm.set()

@@ -230,7 +230,6 @@ def _plain(error: BaseException) -> str:
 
 
 # The shape of kubeconfig files: client-go clientcmd/api/v1 Config.
-_LISTS: Final = {"clusters": "cluster", "contexts": "context", "users": "user"}
 _TEXTS: Final = {
     "cluster": ("server", "certificate-authority", "certificate-authority-data", "tls-server-name", "proxy-url"),
     "context": ("cluster", "user", "namespace"),
@@ -262,14 +261,14 @@ def _check_shape(config: object) -> None:
         raise _Flaw("it is empty")
     if not isinstance(config, dict):
         raise _Flaw(f"it holds {_kind(config)}, expected a mapping with clusters, contexts, users and current-context")
-    for key, part in _LISTS.items():
-        for number, entry in enumerate(_expect(list, config.get(key), key) or ()):
-            where = f"{key}[{number}]"
+    for part, texts in _TEXTS.items():
+        for number, entry in enumerate(_expect(list, config.get(f"{part}s"), f"{part}s") or ()):
+            where = f"{part}s[{number}]"
             if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
                 raise _Flaw(f"{where} has no name that is text")
             if (holder := _expect(dict, entry.get(part), f"{where}.{part}")) is None:
                 raise _Flaw(f"{where}.{part} is nothing, expected a mapping")
-            for name in _TEXTS[part]:
+            for name in texts:
                 _expect(str, holder.get(name), f"{where}.{part}.{name}")
             if part == "user":
                 _check_plugin(holder.get("exec"), f"{where}.user.exec")

@@ -86,14 +86,6 @@ def parse(text: str | float) -> Quantity:
     return _parse(repr(text))
 
 
-def canonical_milli(text: str | float) -> str:
-    """Return the canonical notation of a quantity (`20000G` becomes `20T`), rounded up to thousandths.
-
-    This is what the API server stores in resource lists. Raises ValueError as `parse`.
-    """
-    return str(parse(text).rounded(3))
-
-
 def format_bytes(amount: int) -> str:
     """Return a whole number of bytes in binary notation, if that can hold it: 1073741824 is `1Gi`, 1000 is `1k`."""
     return str(Quantity(amount * 10**9, "BinarySI" if amount <= LARGEST_SIZE else "DecimalSI"))

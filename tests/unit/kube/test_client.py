@@ -264,9 +264,9 @@ async def test_low_priority_calls_wait_while_writes_are_many_but_not_for_ever(wi
     order: list[str] = []
 
     async def write(seconds: float) -> None:
-        gate.enter()
+        gate.__enter__()
         await asyncio.sleep(seconds)
-        gate.leave()
+        gate.__exit__()
         order.append("write")
 
     async def event() -> None:

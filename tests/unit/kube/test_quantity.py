@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from volplane.kube.quantity import Quantity, canonical_milli, format_bytes, parse
+from volplane.kube.quantity import Quantity, format_bytes, parse
 
 WRONG_FORMAT = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 
@@ -158,10 +158,10 @@ def test_amounts_beyond_64_bits_compare() -> None:
     assert parse("100000Ei") == parse(str(2**63 - 1)), "binary amounts are capped, as in the original"
 
 
-def test_resource_lists_are_rounded_up_to_thousandths() -> None:
-    assert canonical_milli("1u") == "1m"
-    assert canonical_milli("-1u") == "-1m"
-    assert canonical_milli("1.0001") == "1001m"
+def test_amounts_are_rounded_away_from_zero() -> None:
+    assert str(parse("1u").rounded(3)) == "1m"
+    assert str(parse("-1u").rounded(3)) == "-1m"
+    assert str(parse("1.0001").rounded(3)) == "1001m"
 
 
 def test_bytes_are_written_in_binary_notation() -> None:

@@ -84,8 +84,7 @@ class Answer:
         data = b"".join(self.chunks)
         self.chunks.clear()
         self.unread = 0
-        if self.taken is not None:
-            self.resume()
+        self.resume()
         return data
 
     def resume(self) -> None:
@@ -235,8 +234,7 @@ class Connection(asyncio.Protocol):
             return
         answer.whole, self._answer = True, None
         self.answered += 1
-        if answer.taken is not None:  # Its reader may leave it unread, and the next answer would never be read.
-            answer.resume()
+        answer.resume()  # Its reader may leave it unread, and the next answer would never be read.
         if self._transport is not None and not self._parser.should_keep_alive():
             self._transport.close()
 
@@ -291,10 +289,7 @@ class ConnectionPool:
         self._make_more()
         try:
             return await _until(ends, waiter)
-        except TimeoutError:
-            self._waiters.pop(waiter, None)
-            raise
-        except asyncio.CancelledError:
+        except BaseException:
             self._waiters.pop(waiter, None)
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self.give_back(waiter.result())

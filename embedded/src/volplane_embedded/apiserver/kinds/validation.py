@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from volplane.kube.quantity import canonical_milli, parse
+from volplane.kube.quantity import parse
 from volplane_embedded.apiserver import names, object_meta
 from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.resources import Json
@@ -31,12 +31,12 @@ INTEGER_RESOURCES: Final = frozenset(
 
 
 def canonical_resources(owner: Mapping[str, Any], *keys: str) -> None:
-    """Put the amounts of the named resource lists of `owner` into canonical form."""
+    """Put the amounts of the named resource lists of `owner` into canonical form, rounded up to thousandths."""
     for key in keys:
         amounts = owner.get(key)
         if amounts:
             for resource, amount in amounts.items():
-                amounts[resource] = canonical_milli(amount)
+                amounts[resource] = str(parse(amount).rounded(3))
 
 
 def canonical_amounts(owner: Json, *keys: str) -> None:
