@@ -37,7 +37,6 @@ def started(operation: str) -> str:
 
 
 def warning(kind: Kind[Any], about: KubeObject, reason: str, message: str, *, same_as: str = "") -> EventRecord:
-    """Return an `EventRecord` of type Warning."""
     return EventRecord(kind, about, "Warning", reason, message, same_as)
 
 

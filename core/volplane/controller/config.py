@@ -116,8 +116,6 @@ class ExtensionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubberSettings:
-    """The scrubber pod."""
-
     image: str | None = None
     """None = the default."""
     command: tuple[str, ...] = ()
@@ -140,8 +138,6 @@ class ScrubberSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """The content of the file."""
-
     drivers: tuple[DriverSettings, ...] | None = None
     """None = the key is absent: every installed backend that needs no options."""
     extensions: tuple[ExtensionSettings, ...] = ()
@@ -340,7 +336,6 @@ class _Section:
                 raise ConfigurationError(f"{self.at(str(key))}: unknown key{nearest(str(key), known)}")
 
     def at(self, key: str) -> str:
-        """Return the place of the key."""
         return f"{self.place}{self._ends}{key}"
 
     def text(self, key: str, *, required: bool = False) -> str:

@@ -155,6 +155,5 @@ class LateQueue:
     """None: keys are dropped, as this process does not have the queue."""
 
     def enqueue(self, key: str, after: float = 0.0) -> None:
-        """Decide about the key soon, or after so many seconds."""
         if self.runner is not None:
             self.runner.enqueue(key, after)

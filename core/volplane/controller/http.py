@@ -56,8 +56,6 @@ _REQUESTS.addFilter(lambda record: not (record.exc_info and isinstance(record.ex
 
 @dataclass(frozen=True, slots=True)
 class HttpAddress:
-    """Where to listen."""
-
     host: str
     port: int
 
@@ -76,8 +74,6 @@ Answer = Callable[[Mapping[str, str]], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
-    """What is served."""
-
     unready: Callable[[], Sequence[str]]
     """Reasons why the process is not ready."""
     metrics: Callable[[], bytes]

@@ -228,7 +228,6 @@ class DelayingQueue:
             self._arm(when)
 
     def clear(self) -> None:
-        """Forget all keys."""
         self._times.clear()
         self._heap.clear()
         if self._timer is not None:

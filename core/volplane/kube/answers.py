@@ -138,7 +138,6 @@ def flattened(body: bytes, most: int = _DEEPEST) -> bytes:
 
 @functools.cache
 def decoder_of(struct: type[R]) -> msgspec.json.Decoder[R]:
-    """Return the decoder of a struct, made once."""
     return msgspec.json.Decoder(struct)
 
 

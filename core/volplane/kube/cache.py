@@ -70,7 +70,6 @@ class Cache(Generic[T]):
         return len(self._objects)
 
     def keys(self) -> list[str]:
-        """Return all keys, sorted."""
         return sorted(self._objects)
 
     def values(self) -> Iterator[T]:
@@ -133,11 +132,12 @@ class Cache(Generic[T]):
         self.prune(seen, version)
 
     def prune(self, seen: Container[str], version: int) -> None:
-        """Remove what a list of `version` did not contain, unless it is newer than the list."""
+        """Remove what a whole list of `version` did not contain, unless it is newer than the list."""
         for key in [key for key, obj in self._objects.items() if key not in seen and obj.version <= version]:
             obj = self._objects[key]
             self.observe_deleted(key, obj.uid, version, may_return=True)
         self.reached = max(self.reached, version)
+        self.listed.set()
 
     def contradicts(self, listed: T, version: int, *, begun: float) -> bool:
         """Tell whether a list of `version` is wrong about the object: it was already newer, replaced or deleted.
@@ -189,7 +189,6 @@ class Cache(Generic[T]):
         return _NO_TOMBSTONE if found is None or found[2] <= _now() else found
 
     def _bury(self, uid: str, version: int | None, *, for_good: bool) -> None:
-        """Remember a deletion for some time."""
         now = _now()
         while self._expiry and self._expiry[0][0] <= now:
             until, expired = self._expiry.popleft()

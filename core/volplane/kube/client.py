@@ -281,7 +281,6 @@ class Client:
             yield changes(kind, stream, report=self._report)
 
     async def close(self) -> None:
-        """Close the transport."""
         await self._transport.close()
 
     async def _write(

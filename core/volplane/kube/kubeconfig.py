@@ -188,7 +188,6 @@ class _Loader(KubeConfigLoader):  # type: ignore[misc]  # the package has no typ
     """The package's loader, which leaves exec plugins to us: its own wait for ever and hide errors."""
 
     def user(self) -> dict[str, Any]:
-        """Return the user of the context."""
         return self._user.value if self._user is not None else {}
 
     def cluster(self) -> dict[str, Any]:

@@ -31,7 +31,6 @@ class Metadata(Fields):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
-    generation: int = 0
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     deletion_grace_period_seconds: int | None = None
@@ -115,11 +114,9 @@ class ObjectReference(Fields):
     namespace: str = ""
     name: str = ""
     uid: str = ""
-    resource_version: str = ""
 
     @property
     def key(self) -> str:
-        """`namespace/name` of the claim."""
         return f"{self.namespace}/{self.name}"
 
     @property
@@ -179,7 +176,6 @@ class VolumeSpec(Fields):
 class VolumeStatus(Fields):
     phase: str = ""
     message: str = ""
-    reason: str = ""
     last_phase_transition_time: str | None = None
 
 
@@ -197,8 +193,6 @@ class ResourceRequests(Fields):
 
 class TypedReference(Fields):
     kind: str = ""
-    name: str = ""
-    namespace: str | None = None
 
 
 class ClaimSpec(Fields):
@@ -296,11 +290,9 @@ class PodSpec(Fields):
 class ContainerState(Fields):
     running: dict[str, Any] | None = None
     terminated: dict[str, Any] | None = None
-    waiting: dict[str, Any] | None = None
 
 
 class ContainerStatus(Fields):
-    name: str = ""
     state: ContainerState | None = None
 
 
@@ -382,7 +374,6 @@ class Secret(KubeObject):
     """core/v1 Secret; values are base64."""
 
     data: dict[str, str] | None = None
-    type: str = ""
 
 
 class AttachmentSource(Fields):

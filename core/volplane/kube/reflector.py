@@ -125,7 +125,6 @@ class Reflector(Generic[T]):
             version = listed
             await asyncio.sleep(0)
         self.cache.prune(seen, version)
-        self.cache.listed.set()
         self._doubtful = False
         if self.metrics is not None:
             self.metrics.listed(self.kind.plural)

@@ -80,7 +80,6 @@ class ControlPlane:
         return all(cache.listed.is_set() for cache in self.caches.values())
 
     async def wait_synced(self) -> None:
-        """Return once every cache is synced."""
         for cache in self.caches.values():
             await cache.listed.wait()
 

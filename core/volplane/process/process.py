@@ -100,7 +100,6 @@ class ControllerProcess:
         self._term: Term | None = None
         self._leading = asyncio.Event()
         self._elector: Elector | None = None
-        self._lock: LeaseLock | None = None
         self._gave_up = ""
         """Why the process ends by itself."""
         self._bootstrap = Bootstrap(
@@ -209,7 +208,7 @@ class ControllerProcess:
             self.metrics.leading[(options.lease_name,)].set(1)
             await self._lead(stop, Leadership(fence=None, until=math.inf))
             return
-        self._lock = lock = LeaseLock(
+        lock = LeaseLock(
             self.client,
             namespace=options.home,
             name=options.lease_name,
@@ -260,7 +259,7 @@ class ControllerProcess:
 
     def _say_who_is_left_out(self, recorder: EventRecorder) -> None:
         """Say in log and event which drivers the last leader served and this one does not, as after an upgrade."""
-        lock = self._lock
+        lock = self._elector.lock if self._elector is not None else None
         if lock is None or lock.taken is None or not (missing := drivers_of(lock.former) - self._loaded.names):
             return
         text = (
@@ -349,7 +348,6 @@ async def read_control_plane(
         for cache in plane.caches.values():
             listing = await client.list(cache.kind)
             cache.replace(listing.items, listing.version, keep=listing.unreadable)
-            cache.listed.set()
     finally:
         executor.close()
     return plane, tuple(doubts)

@@ -120,7 +120,6 @@ class HttpTransport:
             pool.drop_idle()
 
     def _bytes_of(self, request: Request, identity: Identity) -> bytes:
-        """Request line, headers and body."""
         target = quote(self._prefix + request.path, safe="/:")
         if request.query:
             target = f"{target}?{urlencode(request.query)}"
