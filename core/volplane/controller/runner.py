@@ -352,11 +352,10 @@ class Steps:
         left = await self.client.delete(
             step.kind, target.key, uid=target.uid, resource_version=version, grace_seconds=step.grace_seconds
         )
-        cache = self._cache_of(step.kind)
-        if cache is not None and left is None:
+        if left is not None:
+            self._learn(step.kind, left)
+        elif (cache := self._cache_of(step.kind)) is not None:
             cache.observe_deleted(target.key, target.uid)
-        elif cache is not None and left is not None:
-            cache.observe(left)
 
     async def read(self, kind: Kind[Any], key: str, reads: LiveReads) -> None:
         """Read live into the cache and into `reads`: the newest of what the server and the cache know of this object.

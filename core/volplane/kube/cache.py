@@ -24,6 +24,8 @@ _MOST_SHARED = 4096
 _LONGEST_SHARED = 64
 
 T = TypeVar("T", bound=KubeObject)
+K = TypeVar("K")
+V = TypeVar("V")
 
 IndexFunction = Callable[[T], list[str]]
 """The values under which one index lists an object. Pure: it is called again when the object changes or goes."""
@@ -281,24 +283,19 @@ class _Interner:
                 claim.volume_mode = sys.intern(claim.volume_mode)
 
     def _list(self, items: list[str] | None) -> list[str] | None:
-        if not items:
-            return items
-        found = self._lists.get(key := tuple(items))
-        if found is None:
-            if len(self._lists) >= _MOST_SHARED:
-                self._lists.clear()
-            found = self._lists[key] = [sys.intern(item) for item in items]
-        return found
+        return items and _kept(self._lists, tuple(items), lambda: [sys.intern(item) for item in items])
 
     def _map(self, items: dict[str, str] | None) -> dict[str, str] | None:
-        if not items:
-            return items
-        found = self._maps.get(key := tuple(items.items()))
-        if found is None:
-            if len(self._maps) >= _MOST_SHARED:
-                self._maps.clear()
-            found = self._maps[key] = _shared(items) or items
-        return found
+        return items and _kept(self._maps, tuple(items.items()), lambda: _shared(items) or items)
+
+
+def _kept(known: dict[K, V], key: K, make: Callable[[], V]) -> V:
+    found = known.get(key)
+    if found is None:
+        if len(known) >= _MOST_SHARED:
+            known.clear()
+        found = known[key] = make()
+    return found
 
 
 def _shared(items: dict[str, str] | None) -> dict[str, str] | None:

@@ -71,11 +71,10 @@ class Answer:
             await self._progress(ends)
 
     async def body(self, ends: float | None = None) -> bytes:
-        """Return the body, or the rest of it. Raises OSError if the connection ends before."""
-        parts = [await self.chunk(ends)]
+        """Return the body of an answer that is not streamed. Raises OSError if the connection ends before."""
         while not self.whole:
-            parts.append(await self.chunk(ends))
-        return b"".join(parts)
+            await self._progress(ends)
+        return await self.chunk(ends)
 
     async def chunk(self, ends: float | None = None) -> bytes:
         """Return the part of the body since the last call; b"" at its end. Raises OSError as `body`."""
