@@ -68,8 +68,6 @@ class OperationDeps:
     hooks: HookCaller
     registry: OperationRegistry
     recorder: Recorder
-    fence: Callable[[], str]
-    """Text of the `Fence` under which hooks run."""
     metrics: Metrics | None
     """None: nothing is counted."""
     queue: Callable[[str], Queue]
@@ -148,7 +146,7 @@ class OperationDeps:
             generation=generation,
             attempt=self.registry.attempt(),
             state=state,
-            fence=self.fence(),
+            fence=self.cluster.fence(),
         )
 
     async def find(self, claim: Claim, intent: ClaimIntent, driver: DriverView) -> Asset | None:
@@ -194,7 +192,7 @@ class DiscardOperation:
             live = None
         sealer, text = self.deps.cluster.sealer, (live or claim).annotation(names.INTENT)
         written = sealer.open(claim.uid, text)
-        if written is not None and written.fence != self.deps.fence():
+        if written is not None and written.fence != self.deps.cluster.fence():
             raise self.deps.not_justified()  # Of another leader; it was not taken over yet.
         if sealer.other_author(claim.uid, text):
             raise self.deps.not_justified()  # Another installation may work on it.

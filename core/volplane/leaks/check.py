@@ -171,7 +171,7 @@ class LeakCheck:
         A copy of this cluster, as for a drill of a restore, has its id and its Lease. While this process leads, terms
         that are later than its own, or of another Lease, are of another cluster. terms: by cluster and Lease.
         """
-        ours, own, before = self._cluster.cluster_id, Fence.parse(self._deps.fence()), self._terms.get(name)
+        ours, own, before = self._cluster.cluster_id, Fence.parse(self._cluster.fence()), self._terms.get(name)
         self._terms[name] = terms
         for (cluster, lease), term in terms.items():
             mine = cluster == ours and own is not None and lease == own.lease and not term.outdates(own)

@@ -125,7 +125,6 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
         hooks=measured or calls,
         registry=operations,
         recorder=parts.recorder,
-        fence=parts.fence,
         metrics=metrics,
         queue=queues.__getitem__,
     )

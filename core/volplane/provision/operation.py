@@ -111,7 +111,7 @@ class ProvisionOperation:
         # Without a record that is ours a crash would leak the asset, and another driver's is not this one's.
         if intent is None or intent.driver != driver.name or not needed:
             raise self.deps.not_justified()
-        if intent.fence != self.deps.fence():
+        if intent.fence != self.deps.cluster.fence():
             raise self.deps.not_justified()  # Another leader works on it, or did and it was not taken over yet.
         return intent
 

@@ -473,7 +473,7 @@ class RecycleOperation(VolumeOperation):
             raise deps.not_justified()
         # Another leader may work on it, or another volume lie on the same storage, since the decision.
         on_node = bool(deps.cluster.node_name)
-        ours = intent.asked and not intent.plan if on_node else intent.fence == deps.fence()
+        ours = intent.asked and not intent.plan if on_node else intent.fence == deps.cluster.fence()
         if not ours or shared_with(live, deps.cluster):
             raise deps.not_justified()
         reference = live.spec.claim_ref if not on_node else None

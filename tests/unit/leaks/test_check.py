@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Callable
 from random import Random
@@ -181,7 +180,8 @@ async def test_a_living_copy_of_the_cluster_is_noticed_by_the_terms_of_its_chang
     """
     await cluster.make_class()
     await asyncio.sleep(1)
-    check = LeakCheck(dataclasses.replace(cluster.check._deps, fence=lambda: "5/me/lease"), Random(1))
+    cluster.plane.state.fence = lambda: "5/me/lease"
+    check = LeakCheck(cluster.check._deps, Random(1))
     pages = [AssetPage(assets=tuple(changed(str(n), text) for n, text in enumerate(each))) for each in (before, after)]
     hooks.fail("list_assets", [Answer(page) for page in pages])
     for _ in pages:
