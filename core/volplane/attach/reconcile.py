@@ -82,7 +82,7 @@ class AttachDetach:
             state.deleting[key] = cluster.monotonic()
             self._detached_at.setdefault(key, cluster.monotonic())
             if decision.forced and self.metrics is not None:
-                self.metrics.detach_forced(decision.forced)
+                self.metrics.forced_detaches[(decision.forced,)].inc()
         elif attachment is None and key in self._detached_at:
             self._count("volume_detach", pair, cluster.monotonic() - self._detached_at.pop(key))
         # A deletion that is on its way could take effect after the pod was told that the volume is attached.

@@ -186,11 +186,11 @@ class Metrics:
         }
 
         # Attachments, under the names of the attach-detach controller.
-        self._forced_detaches = gauge(
+        self.forced_detaches = gauge(
             "attach_detach_controller_attachdetach_controller_forced_detaches{reason}",
             "Volumes detached though their node may use them, since the start; reason: timeout, out-of-service",
         )
-        self._forced_detaches.show({"timeout": 0, "out-of-service": 0})
+        self.forced_detaches.show({"timeout": 0, "out-of-service": 0})
         self._attached_volumes = gauge(
             "attachdetach_controller_total_volumes{plugin_name,state}",
             "Volumes on nodes, by what wants them (desired_state_of_world) and what has them (actual_state_of_world)",
@@ -288,10 +288,6 @@ class Metrics:
         else:
             self._deleted[(storage_class,)].inc()
             self._delete_seconds[(storage_class,)].observe(seconds)
-
-    def detach_forced(self, reason: str) -> None:
-        """Count a volume that was detached though its node may use it. reason: "timeout" or "out-of-service"."""
-        self._forced_detaches[(reason,)].inc()
 
     def volumes_on_nodes(self, worlds: Mapping[tuple[str, str], int], in_use: Mapping[tuple[str, str], int]) -> None:
         """Show the numbers of volumes, by plugin and state, and by node and plugin."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from volplane.assets import Asset, Done
@@ -59,24 +60,26 @@ class MeasuredHooks:
         """Takes back the counts of the caches: another process counts from now on."""
 
     async def call(self, driver: DriverView, request: HookRequest[R]) -> R:
-        attempt = self._attempt(driver, request)
-        if attempt is None:
+        count = self._attempt(driver, request)
+        if count is None:
             return await self._inner.call(driver, request)
         began = _now()
         try:
             result = await self._inner.call(driver, request)
         except (BackendError, PluginError):
-            self._ended(request, *attempt, None)
+            count(None)
             raise
         match request, result:
             case ProvisionRequest(), Asset() if result.capacity_bytes < request.capacity_bytes:
-                self._ended(request, *attempt, None)
+                count(None)
             case _, Asset() | Done():
-                self._ended(request, *attempt, _now() - began)
+                count(_now() - began)
         return result
 
-    def _attempt(self, driver: DriverView, request: object) -> tuple[str, str] | None:
-        """Return class and kind of data source; None for a call that makes or deletes nothing a user asked for."""
+    def _attempt(self, driver: DriverView, request: object) -> Callable[[float | None], None] | None:
+        """Return what counts the call when it ends, given its seconds (None: it failed); None for a call that makes or
+        deletes nothing a user asked for.
+        """
         match request:
             case ProvisionRequest(claim=identity):
                 claim = self._claims.get(f"{identity.namespace}/{identity.name}")
@@ -84,20 +87,14 @@ class MeasuredHooks:
                     return None  # The call finds out what exists.
                 self._provisioning.setdefault(claim.uid, (driver.name, _now()))
                 source = claim.spec.data_source.kind if claim.spec.data_source is not None else ""
-                return class_of_claim(claim) or "", source
+                return partial(self._metrics.provision_ended, class_of_claim(claim) or "", source)
             case DeleteRequest(volume=asset):
                 volume = self._volumes.get(asset.name)
                 if volume is None or volume.uid != asset.uid:
                     return None  # The asset never became a volume.
                 self._deleting.setdefault(volume.uid, (driver.name, _now()))
-                return class_of_volume(volume), ""
+                return partial(self._metrics.delete_ended, class_of_volume(volume))
         return None
-
-    def _ended(self, request: object, class_name: str, source: str, seconds: float | None) -> None:
-        if isinstance(request, DeleteRequest):
-            self._metrics.delete_ended(class_name, seconds)
-        else:
-            self._metrics.provision_ended(class_name, source, seconds)
 
     def _claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         if new is None and old is not None:

@@ -7,6 +7,7 @@ the `kubernetes` package takes at least three times the CPU time.
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -70,20 +71,22 @@ class HttpTransport:
         used = self._credentials.identity
         try:
             return await self._credentials.authorized(exchange, seconds=request.seconds)
-        except ConnectTimeoutError:
-            raise self._no_answer(request, min(request.seconds, CONNECT_SECONDS)) from None
-        except TimeoutError:
-            raise self._no_answer(request, request.seconds) from None
         except OSError as error:
-            await self._after_failure(used, error, request.seconds)
-            raise unreachable(self.server, f"{request.method} {request.path}", error) from error
+            raise await self._failure(request, used, error, look=request.seconds) from error
 
-    async def _after_failure(self, used: Identity, error: BaseException, seconds: float) -> None:
-        """Look for a new certificate if it may have been refused in the handshake: the next call finds it."""
+    async def _failure(self, request: Request, used: Identity, error: OSError, *, look: float) -> ApiUnavailable:
+        """Return the error for a call that had no answer. A certificate that may have been refused in the handshake is
+        looked for anew, for `look` seconds: the next call finds it.
+        """
+        call = f"{request.method} {request.path}"
+        if isinstance(error, TimeoutError):
+            seconds = min(request.seconds, CONNECT_SECONDS if isinstance(error, ConnectTimeoutError) else math.inf)
+            return ApiUnavailable(f"the API server {self.server}: {call}: {silent(f'{seconds:.3g} s')}", status=0)
         # With TLS 1.3 that can look like any connection that breaks off before the answer.
         broken = isinstance(error, BrokenOff | ConnectionResetError | BrokenPipeError)
         if isinstance(error, ssl.SSLError) or (broken and used.certificate):
-            await self._credentials.renewed(used, seconds=seconds)
+            await self._credentials.renewed(used, seconds=look)
+        return unreachable(self.server, call, error)
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[LineStream]:
@@ -98,11 +101,8 @@ class HttpTransport:
             except BaseException:
                 self._streams.give_back(connection)
                 raise
-        except TimeoutError:
-            raise self._no_answer(request, request.seconds) from None
         except OSError as error:
-            await self._after_failure(used, error, _LOOK_SECONDS)
-            raise unreachable(self.server, f"GET {request.path}", error) from error
+            raise await self._failure(request, used, error, look=_LOOK_SECONDS) from error
         try:
             if answer.status == 401:
                 await self._credentials.renewed(used, seconds=_LOOK_SECONDS)
@@ -133,10 +133,6 @@ class HttpTransport:
             lines.append(f"content-length: {len(request.body)}\r\n")
         lines.append("\r\n")
         return "".join(lines).encode("latin-1") + (request.body or b"")
-
-    def _no_answer(self, request: Request, seconds: float) -> ApiUnavailable:
-        why = silent(f"{seconds:.3g} s")
-        return ApiUnavailable(f"the API server {self.server}: {request.method} {request.path}: {why}", status=0)
 
 
 class _Stream:
