@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from volplane._delays import RETRY_BUDGET, TABLE, Backoff
+from volplane._delays import RETRIES_PER_SUCCESS, RETRY_BURST, RETRY_RATE, TABLE, Backoff
 
 __all__ = ["delays_page"]
 
@@ -24,8 +24,8 @@ API server. As a floor it makes a delay longer, never shorter.
 _TOGETHER = f"""
 ## Together
 
-The retries of one driver and storage class have a budget together: {RETRY_BUDGET.rate:g} a second, at most
-{RETRY_BUDGET.burst:g} saved up, and {RETRY_BUDGET.per_success:g} more for each success. An operation whose delay is
+The retries of one driver and storage class have a budget together: {RETRY_RATE:g} a second, at most
+{RETRY_BURST:g} saved up, and {RETRIES_PER_SUCCESS:g} more for each success. An operation whose delay is
 over waits until the budget allows it; those that failed least often go first. First tries are not counted.
 
 The four rows of passes share one count of failures per object.

@@ -66,18 +66,6 @@ class Backoff:
         return max(seconds, floor)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """A limit on the number of retries of several callers together."""
-
-    rate: float
-    """Retries a second."""
-    burst: float
-    """The most retries that can be saved up."""
-    per_success: float
-    """Further retries that each success allows."""
-
-
 # Runner: one count of failures per key for these four.
 
 _PASSED: Final = "a pass without an error"
@@ -143,8 +131,12 @@ RECORD_OF_OTHERS: Final = Backoff(
     ceiling=3600.0,
     reset="the record has ended; it becomes ours",
 )
-RETRY_BUDGET: Final = Budget(rate=10.0, burst=100.0, per_success=2.0)
-"""Retries of one driver and class together; rate and burst are those of client-go's default rate limiter."""
+RETRY_RATE: Final = 10.0
+"""Retries a second of one driver and class together. This and the burst are those of client-go's default limiter."""
+RETRY_BURST: Final = 100.0
+"""The most of them that can be saved up."""
+RETRIES_PER_SUCCESS: Final = 2.0
+"""Further ones that each success allows."""
 
 # The API server.
 

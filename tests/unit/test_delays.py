@@ -105,5 +105,4 @@ def test_a_floor_is_not_jittered() -> None:
 
 
 def test_retries_together_are_those_of_client_gos_default_rate_limiter() -> None:
-    budget = backoff.RETRY_BUDGET
-    assert (budget.rate, budget.burst, budget.per_success) == (10, 100, 2)
+    assert (backoff.RETRY_RATE, backoff.RETRY_BURST, backoff.RETRIES_PER_SUCCESS) == (10, 100, 2)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from volplane._delays import HOOK_FAILED, HOOK_FAILED_SLOW, RETRY_BUDGET
+from volplane._delays import HOOK_FAILED, HOOK_FAILED_SLOW, RETRIES_PER_SUCCESS, RETRY_BURST, RETRY_RATE
 from volplane._shared import TokenBucket
 from volplane.controller.actions import Run
 from volplane.controller.controller import Work
@@ -246,7 +246,7 @@ class Pauses:
 class RetryBudget:
     """Limits how many operations of one driver and group (a storage class) are tried again after a failure.
 
-    Pauses whose delay is over are resumed at the rate of `backoff.RETRY_BUDGET`, those that failed least often first,
+    Pauses whose delay is over are resumed at the rate of `RETRY_RATE`, those that failed least often first,
     so that a driver that is out of order is not flooded, however many objects wait for it. Each success allows two
     more: once the driver works again, retries double with every round. First tries and operations that go on after
     `Again` are not counted.
@@ -256,7 +256,7 @@ class RetryBudget:
         """resume: queues the object of a pause, soon; called in the loop."""
         self._resume = resume
         self._now = LoopTime()
-        self._bucket = TokenBucket(RETRY_BUDGET.rate, self._now(), burst=RETRY_BUDGET.burst)
+        self._bucket = TokenBucket(RETRY_RATE, self._now(), burst=RETRY_BURST)
         self._waiting: list[tuple[int, int, Pause]] = []
         self._order = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
@@ -264,7 +264,7 @@ class RetryBudget:
     @property
     def delay(self) -> float:
         """Seconds until the last pause is resumed, unless operations succeed meanwhile."""
-        return len(self._waiting) / RETRY_BUDGET.rate
+        return len(self._waiting) / RETRY_RATE
 
     def add(self, pause: Pause) -> None:
         """Resume the pause as soon as the budget allows; until then `pause.until` is an estimate of when."""
@@ -274,7 +274,7 @@ class RetryBudget:
 
     def succeeded(self) -> bool:
         """Add to the budget after a success; return whether it is full again, which it is only if nothing waits."""
-        self._bucket.give(RETRY_BUDGET.per_success)
+        self._bucket.give(RETRIES_PER_SUCCESS)
         self._resume_due()
         return self._bucket.full(self._now())
 

@@ -3,7 +3,7 @@
 import base64
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Thread
@@ -12,8 +12,12 @@ import pytest
 import yaml
 
 from volplane.cli.main import main
-from volplane.errors import ApiError
-from volplane.kube.http.route import refused, why_unreachable
+from volplane.errors import ApiError, ApiUnavailable
+from volplane.kube.credentials import Credentials, Identity
+from volplane.kube.http.connection import Connection, Tls
+from volplane.kube.http.route import Address, ConnectTimeoutError, Route, refused, why_unreachable
+from volplane.kube.http.transport import HttpTransport
+from volplane.kube.transport import Request
 from volplane_embedded.apiserver.certificates import ensure_certificate, server_context
 
 
@@ -141,3 +145,30 @@ def test_other_answers_stay_as_they_are() -> None:
 
 def test_an_error_that_nobody_foresaw_is_said_all_the_same() -> None:
     assert why_unreachable(OSError(5, "Input/output error")).startswith("Input/output error; check its address")
+
+
+class Nowhere(Route):
+    """A way on which no connection comes about."""
+
+    async def connect(self, tls: Tls, lost: Callable[[Connection], None]) -> Connection:
+        raise ConnectTimeoutError
+
+
+class Anonymous:
+    """A source of no credentials."""
+
+    async def read(self, *, refused: bool) -> Identity:
+        return Identity()
+
+
+async def test_a_call_and_a_watch_that_cannot_connect_say_how_long_that_was_tried() -> None:
+    route = Nowhere(server=Address.parse("http://192.0.2.1:6443", what="the server"))
+    transport = HttpTransport(route, Credentials(Anonymous(), Identity()))
+    for request in (Request(path="/version", seconds=30.0), Request(path="/version", seconds=4.0)):
+        tried = f"no answer within {min(request.seconds, 10.0):g} s;"
+        with pytest.raises(ApiUnavailable, match=tried):
+            await transport.send(request)
+        with pytest.raises(ApiUnavailable, match=tried):
+            async with transport.stream(request):
+                pass
+    await transport.close()
