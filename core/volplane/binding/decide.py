@@ -48,6 +48,7 @@ from volplane.state.matching import (
     selects,
 )
 from volplane.state.naming import volume_name_of
+from volplane.state.records import recycle_intent_of
 
 _NO_CLASS = "no persistent volumes available for this claim and no storage class is set"
 _LOOKED_AT = 100
@@ -91,9 +92,10 @@ def _decide_named(claim: Claim, cluster: ClusterState) -> Bind | Action:
     volume = cluster.volumes.get(name)
     if volume is None:
         return pending(claim, f'volume "{name}", which the claim names, does not exist')
-    record = volume.annotation(names.INTENT)
+    scrub = recycle_intent_of(volume)
+    through = scrub is not None and scrub.held_by == claim.uid and refers_to(volume, claim)
     # While a volume is scrubbed, only the claim that the scrub works through may be bound to it.
-    if record is not None and not (_holder_of(record) == claim.uid and refers_to(volume, claim)):
+    if volume.annotation(names.INTENT) is not None and not through:
         message = f'volume "{name}" is being scrubbed'
         if claim.annotation(names.SCRUB_VOLUME_UID) is not None:
             return Wait(reason=message)  # The claim of the scrub itself: the volume will refer to it soon.
@@ -117,20 +119,6 @@ def _decide_named(claim: Claim, cluster: ClusterState) -> Bind | Action:
         # The controller chose this volume, so half of a bind is missing and the status may still be right.
         return Wait(reason=message, events=(event,))
     return pending(claim, message, event)
-
-
-class _Held(msgspec.Struct, rename="camel"):
-    """The part of a scrub's intent (`volplane.state.records.RecycleIntent`) that names the claim of the scrub."""
-
-    held_by: str = ""
-
-
-def _holder_of(record: str) -> str:
-    """Return the uid of the claim that the volume's scrub works through; "" if the record names none."""
-    try:
-        return msgspec.json.decode(record, type=_Held).held_by
-    except (msgspec.MsgspecError, UnicodeError):
-        return ""
 
 
 def pending(claim: Claim, reason: str, *events: EventRecord) -> Action:
@@ -365,7 +353,7 @@ def not_asked(claim: Claim, storage_class: StorageClass) -> str:
         return f'the binder has not asked driver "{storage_class.provisioner}" for a volume'
     if (migrated := claim.annotation(names.MIGRATED_TO)) and migrated != asked:
         return f'the claim is migrated to "{migrated}"'
-    if storage_class.volume_binding_mode == "WaitForFirstConsumer" and not claim.annotation(names.SELECTED_NODE):
+    if is_delayed(storage_class) and not claim.annotation(names.SELECTED_NODE):
         return "the scheduler has not selected a node"
     return ""
 
