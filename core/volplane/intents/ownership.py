@@ -36,8 +36,6 @@ class DriverLookup(NamedTuple):
     driver: DriverView | None = None
     reason: str = ""
     """What is wrong; "" if nothing is: another controller works on the asset, or the answer is not known yet."""
-    passes: bool = False
-    """The driver is starting: nothing has failed, and nothing is to be reported."""
     next: Action | None = None
     """What comes first where the answer is not known yet: wait for a start, or ask the drivers."""
 
@@ -48,7 +46,7 @@ def driver_named(name: str, cluster: ClusterState) -> DriverLookup:
     if driver is not None:
         return DriverLookup(driver)
     if cluster.drivers.starting(name):
-        return DriverLookup(passes=True, next=Wait(reason=f'driver "{name}" is starting'))
+        return DriverLookup(next=Wait(reason=f'driver "{name}" is starting'))
     return DriverLookup(reason=cluster.drivers.broken(name))
 
 
@@ -65,7 +63,7 @@ def driver_of(volume: Volume, cluster: ClusterState) -> DriverLookup:
     if owner.driver is not None:
         return DriverLookup(owner.driver)
     if owner.starting:
-        return DriverLookup(passes=True, next=Wait(reason=f'driver "{owner.starting}" is starting'))
+        return DriverLookup(next=Wait(reason=f'driver "{owner.starting}" is starting'))
     # A CSI volume that no driver here owns is another controller's.
     csi = volume.spec.csi is not None
     if not owner.known:
