@@ -22,7 +22,7 @@ from volplane.intents.operation import HookCaller
 from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, KubeObject, Volume
 from volplane.requests import DeleteRequest, HookRequest, ProvisionRequest
-from volplane.state.matching import class_of_claim, class_of_volume
+from volplane.state.matching import class_of_claim
 
 R = TypeVar("R")
 T = TypeVar("T", bound=KubeObject)
@@ -93,7 +93,7 @@ class MeasuredHooks:
                 if volume is None or volume.uid != asset.uid:
                     return None  # The asset never became a volume.
                 self._deleting.setdefault(volume.uid, (driver.name, _now()))
-                return partial(self._metrics.delete_ended, class_of_volume(volume))
+                return partial(self._metrics.delete_ended, class_of_claim(volume) or "")
         return None
 
     def _claim_changed(self, old: Claim | None, new: Claim | None) -> None:

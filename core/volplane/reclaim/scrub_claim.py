@@ -19,7 +19,7 @@ from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, ObjectReference, Volume
 from volplane.reclaim.scrub_pod import pod_name
 from volplane.state.cluster_state import ClusterState
-from volplane.state.matching import class_of_volume, mode_of
+from volplane.state.matching import class_of_claim, mode_of
 from volplane.state.naming import volume_source
 from volplane.state.records import DeleteIntent, RecycleIntent, Sealer, recycle_intent_of, write_intent
 
@@ -153,7 +153,7 @@ def _body(volume: Volume, cluster: ClusterState) -> dict[str, Any]:
     wanted: dict[str, Any] = {
         "accessModes": list(spec.access_modes or ("ReadWriteOnce",)),
         "resources": {"requests": {"storage": (spec.capacity or {}).get("storage", "1")}},
-        "storageClassName": class_of_volume(volume),
+        "storageClassName": class_of_claim(volume) or "",
         "volumeMode": mode_of(volume),
         "volumeName": volume.name,
     }

@@ -27,7 +27,7 @@ from volplane.kube.objects import (
     Volume,
     VolumeAttachment,
 )
-from volplane.state.matching import FreeVolumes, WaitingClaims, class_of_claim, class_of_volume
+from volplane.state.matching import FreeVolumes, WaitingClaims, class_of_claim
 from volplane.state.naming import Overlaps, csi_source, handle_in, volume_name_of, volume_source
 from volplane.state.progress import Progress
 from volplane.state.records import ClaimIntent, RecordConflicts, Sealer, attachment_intent_of
@@ -180,9 +180,8 @@ class ClusterState:
         return class_of_claim(claim) or "" if claim is not None else ""
 
     def flow_of_volume(self, key: str) -> str:
-        """Return the flow of the volume's key in its queue: its class."""
         volume = self.volumes.get(key)
-        return class_of_volume(volume) if volume is not None else ""
+        return class_of_claim(volume) or "" if volume is not None else ""
 
     def flow_of_attachment(self, key: str) -> str:
         """Return the flow of the attachment's key in its queue: many detaches delay no attach."""

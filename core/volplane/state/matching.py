@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 from sortedcontainers import SortedList
@@ -22,6 +22,9 @@ from volplane.kube import names
 from volplane.kube.objects import Claim, KubeObject, LabelSelector, ObjectReference, Volume
 from volplane.kube.quantity import LARGEST_SIZE, parse
 
+G = TypeVar("G")
+S = TypeVar("S")
+E = TypeVar("E")
 MODE_ORDER = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
 
 
@@ -54,14 +57,9 @@ class Demand(msgspec.Struct, frozen=True, dict=True):
 
 
 def class_of_claim(claim: Claim | Volume) -> str | None:
-    """Return the class that a claim names; None: not set, "": explicitly none. The beta annotation wins."""
+    """Return the class that it names; None: not set, "": explicitly none. The beta annotation wins."""
     beta = claim.annotation(names.BETA_STORAGE_CLASS)
     return beta if beta is not None else claim.spec.storage_class_name
-
-
-def class_of_volume(volume: Volume) -> str:
-    """Return the class that a volume names, or ""."""
-    return class_of_claim(volume) or ""
 
 
 def _nanos(quantities: Mapping[str, str] | None) -> int:
@@ -217,6 +215,19 @@ def is_free(volume: Volume, phases: tuple[str, ...] = ("Available",)) -> bool:
     return unused and volume.status.phase in phases
 
 
+def _insert(table: dict[G, dict[S, SortedList[E]]], group: G, shape: S, entry: E) -> None:
+    table.setdefault(group, {}).setdefault(shape, SortedList()).add(entry)
+
+
+def _remove(table: dict[G, dict[S, SortedList[E]]], group: G, shape: S, entry: E) -> None:
+    """Remove the entry, and lists and groups that are empty then."""
+    table[group][shape].remove(entry)
+    if not table[group][shape]:
+        del table[group][shape]
+    if not table[group]:
+        del table[group]
+
+
 @dataclass(slots=True)
 class FreeVolumes:
     """The volumes that may be bound, by place and access modes, ordered by size, and those reserved for a claim.
@@ -224,10 +235,10 @@ class FreeVolumes:
     `hold` withdraws a volume between the decision to bind it and the answer to that write.
     """
 
-    _candidates: defaultdict[Place, dict[Modes, SortedList[Entry]]] = field(default_factory=lambda: defaultdict(dict))
+    _candidates: dict[Place, dict[Modes, SortedList[Entry]]] = field(default_factory=dict)
     _volumes: dict[str, tuple[Volume, Place, Modes, Entry]] = field(default_factory=dict)
     _reserved: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    _coming: defaultdict[Place, dict[str, Volume]] = field(default_factory=lambda: defaultdict(dict))
+    _coming: dict[str, Volume] = field(default_factory=dict)
     """New volumes that will be free once their first phase is written."""
     _holder: dict[str, str] = field(default_factory=dict)
     """Name of a held volume -> key of the claim."""
@@ -245,32 +256,21 @@ class FreeVolumes:
         if new is None:
             return False
         if is_free(new, ("", "Pending")):
-            self._coming[place_of(new)][new.name] = new
+            self._coming[new.name] = new
         if (reference := new.spec.claim_ref) is not None:
             self._reserved[reference.key].add(new.name)
         if not is_free(new):
             return False
         held = new.spec.access_modes or ()
         place, modes, entry = place_of(new), tuple(mode for mode in MODE_ORDER if mode in held), _entry_of(new)
-        candidates = self._candidates[place]
-        if modes not in candidates:
-            candidates[modes] = SortedList()
-        candidates[modes].add(entry)
+        _insert(self._candidates, place, modes, entry)
         self._volumes[new.name] = (new, place, modes, entry)
         return before is None or before[1:] != (place, modes, entry) or before[0].metadata.labels != new.metadata.labels
 
     def _remove(self, volume: Volume, known: tuple[Volume, Place, Modes, Entry] | None) -> None:
         if known is not None:
-            _, place, modes, entry = known
-            self._candidates[place][modes].remove(entry)
-            if not self._candidates[place][modes]:
-                del self._candidates[place][modes]
-                if not self._candidates[place]:
-                    del self._candidates[place]
-        if (arriving := self._coming.get(place_of(volume))) is not None:
-            arriving.pop(volume.name, None)
-            if not arriving:
-                del self._coming[place_of(volume)]
+            _remove(self._candidates, *known[1:])
+        self._coming.pop(volume.name, None)
         if (reference := volume.spec.claim_ref) is not None:
             self._reserved[reference.key].discard(volume.name)
             if not self._reserved[reference.key]:
@@ -303,8 +303,8 @@ class FreeVolumes:
 
     def coming(self, demand: Demand) -> Volume | None:
         """Return a volume that fits and will soon be free. There are only few at a time."""
-        arriving = self._coming.get(demand.place, {})
-        fitting = (v for v in arriving.values() if capacity_of(v) >= demand.request and demand.accepts(v))
+        arriving = (volume for volume in self._coming.values() if place_of(volume) == demand.place)
+        fitting = (v for v in arriving if capacity_of(v) >= demand.request and demand.accepts(v))
         return min(fitting, key=_entry_of, default=None)
 
     def hold(self, name: str, claim_key: str) -> None:
@@ -338,7 +338,7 @@ class WaitingClaims:
 
     claims: dict[str, tuple[Demand, Rank]] = field(default_factory=dict)
     """By key, each with its demand and place in its queue."""
-    _queues: defaultdict[_Queue, dict[_Shape, SortedList[Rank]]] = field(default_factory=lambda: defaultdict(dict))
+    _queues: dict[_Queue, dict[_Shape, SortedList[Rank]]] = field(default_factory=dict)
     """Waiting claims that were not woken, by place, needed label and shape."""
     _offers: dict[str, set[str]] = field(default_factory=dict)
 
@@ -351,13 +351,13 @@ class WaitingClaims:
         rank = (-demand.request, claim.metadata.creation_timestamp or "", claim.key)
         self.claims[claim.key] = (demand, rank)
         if claim.key not in self._offers:
-            self._queue(demand, rank)
+            _insert(self._queues, *_queue_of(demand), rank)
 
     def discard(self, claim_key: str) -> None:
         """Remove a claim that is bound, gone, or whose demand changed."""
         known = self.claims.pop(claim_key, None)
         if known is not None and claim_key not in self._offers:
-            self._unqueue(*known)
+            _remove(self._queues, *_queue_of(known[0]), known[1])
 
     def wake_for(self, volume: Volume, *, passed_over: str = "") -> str | None:
         """Wake the claim with the largest request that the volume satisfies. Returns its key; None: there is none.
@@ -376,7 +376,8 @@ class WaitingClaims:
         if not first:
             return None
         key = min(first)[2]
-        self._unqueue(*self.claims[key])
+        demand, rank = self.claims[key]
+        _remove(self._queues, *_queue_of(demand), rank)
         self._offers[key] = {volume.name}
         return key
 
@@ -386,24 +387,8 @@ class WaitingClaims:
         if offers is None:
             return set()
         if (known := self.claims.get(claim_key)) is not None:
-            self._queue(*known)
+            _insert(self._queues, *_queue_of(known[0]), known[1])
         return offers
-
-    def _queue(self, demand: Demand, rank: Rank) -> None:
-        where, shape = _queue_of(demand)
-        shapes = self._queues[where]
-        if shape not in shapes:
-            shapes[shape] = SortedList()
-        shapes[shape].add(rank)
-
-    def _unqueue(self, demand: Demand, rank: Rank) -> None:
-        where, shape = _queue_of(demand)
-        shapes = self._queues[where]
-        shapes[shape].remove(rank)
-        if not shapes[shape]:
-            del shapes[shape]
-            if not shapes:
-                del self._queues[where]
 
 
 def _queue_of(demand: Demand) -> tuple[_Queue, _Shape]:

@@ -13,7 +13,6 @@ from volplane.state.matching import (
     Place,
     capacity_of,
     class_of_claim,
-    class_of_volume,
     demand_of,
     held_by,
     place_of,
@@ -43,7 +42,7 @@ def test_the_beta_annotation_says_the_class_before_the_field_does(
     annotations: dict[str, str] | None, field: str | None, expected: str | None
 ) -> None:
     assert class_of_claim(claim(annotations=annotations, storageClassName=field)) == expected
-    assert class_of_volume(volume(annotations=annotations, storageClassName=field or "")) == (expected or "")
+    assert class_of_claim(volume(annotations=annotations, storageClassName=field or "")) == (expected or "")
 
 
 def test_no_class_and_the_empty_class_look_at_the_same_volumes() -> None:
