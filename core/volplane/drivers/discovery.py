@@ -64,11 +64,9 @@ class PluginSource(Protocol):
 
     def names(self, kind: str) -> tuple[str, ...]:
         """Return the sorted names of all plugins of a kind: "backend" or "extension"."""
-        ...
 
     def load(self, kind: str, name: str) -> Plugin:
         """Import one plugin. May block for `IMPORT_DEADLINE` seconds, in any thread. Raises PluginError."""
-        ...
 
 
 class GivenPlugins:
@@ -93,7 +91,6 @@ class InstalledPlugins:
     """Seconds that an import may take in the child process."""
 
     def __init__(self) -> None:
-        """Read the metadata."""
         self.entries = {(entry.kind, entry.name): entry for kind in GROUPS for entry in installed(kind)}
         """(kind, name) -> the entry point, as the metadata has it."""
         self._locks = {key: threading.Lock() for key in self.entries}

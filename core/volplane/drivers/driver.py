@@ -60,7 +60,6 @@ class DriverView:
     _flaws: dict[tuple[tuple[str, str], ...], str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def supports(self, hook: str) -> bool:
-        """Tell whether the backend implements this hook."""
         return hook in self.hooks
 
     def typed_parameters(self, parameters: Mapping[str, str]) -> dict[str, Any]:
@@ -150,7 +149,6 @@ class Driver:
         return f"<Driver {self.name} ({self.plugin})>"
 
     def supports(self, hook: str) -> bool:
-        """Tell whether the backend implements this hook."""
         return hook in self._implemented
 
     def call(self, request: HookRequest[R]) -> R:
@@ -226,13 +224,6 @@ class BrokenDriver:
         return DriverStatus(name=self.name, backend=self.backend, state=DriverState.BROKEN, error=self.error)
 
 
-def _running_future() -> Future[Driver | BrokenDriver]:
-    """Return a future that a caller who waits for it cannot cancel."""
-    future: Future[Driver | BrokenDriver] = Future()
-    future.set_running_or_notify_cancel()
-    return future
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class PendingDriver:
     """A driver that is being made. Only its configuration is known."""
@@ -243,8 +234,11 @@ class PendingDriver:
     """The processes of the nodes will call its hooks, and this one will not."""
     doing: str = ""
     """The part of its making that runs now."""
-    made: Future[Driver | BrokenDriver] = field(default_factory=_running_future)
+    made: Future[Driver | BrokenDriver] = field(default_factory=Future)
     """Ends within the deadlines of `volplane.drivers.loading`; set in another thread."""
+
+    def __post_init__(self) -> None:
+        self.made.set_running_or_notify_cancel()  # Who waits for it cannot cancel it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -135,15 +135,12 @@ class HookExecutor(Protocol):
         A call that overruns raises `OutcomeUnknown`, sets `abandoned`, and keeps the asset of its operation locked
         until the hook returns. A call that found no free thread in time raises `Unavailable`: the hook was not called.
         """
-        ...
 
     def running(self, driver: str | None = None) -> tuple[PendingCall, ...]:
         """Return the calls that have not returned, of one driver or of all, oldest first."""
-        ...
 
     def close(self) -> None:
         """End idle threads. Running hooks continue in daemon threads, which do not keep the process alive."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

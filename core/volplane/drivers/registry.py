@@ -51,7 +51,7 @@ class _Entry:
 
 @dataclass(eq=False, repr=False)
 class DriverRegistry:
-    """All configured drivers. Belongs to one event loop. The lookups call no hook, so decisions may use them.
+    """All configured drivers. Belongs to one event loop. The lookups (`Drivers`) call no hook: decisions use them.
 
     `keep` starts the drivers and runs until shutdown; `stop_all` comes last. A driver that is not made yet is starting:
     it can be looked up by its name, and joins the others once it is made.
@@ -94,16 +94,13 @@ class DriverRegistry:
         return entry.driver.view if entry is not None and entry.state is DriverState.READY else None
 
     def distributed(self, name: str) -> DriverView | None:
-        """Return the driver of this name if it is `on_nodes` and made."""
         return self._distributed.get(name)
 
     def on_nodes(self, name: str) -> bool:
-        """Tell whether the processes of the nodes call the hooks of this driver, and this one does not."""
         pending = self._pending.get(name)
         return name in self._distributed or (pending is not None and pending.on_nodes)
 
     def publishes(self, name: str) -> bool:
-        """Tell whether the driver's capacity is published, by this process or by those of the nodes."""
         entry = self._entries.get(name)
         view = self._distributed.get(name) if entry is None else entry.driver.view
         return view is not None and name in self._publishing and view.supports("get_capacity")
@@ -149,7 +146,6 @@ class DriverRegistry:
         return tuple(sorted(served))
 
     def owner_of(self, source: VolumeSource) -> SourceOwner:
-        """Return the owner of a static volume's source, as far as it is known. Calls no hook; `identify` does."""
         owning = {name: entry for name, entry in sorted(self._entries.items()) if entry.driver.supports("owns")}
         pending = [name for name, each in self._pending.items() if not each.on_nodes]
         if first := next(filter(self.starting, (*pending, *owning)), ""):
@@ -170,7 +166,6 @@ class DriverRegistry:
         await self._owners.identify(source, [driver for driver in self.ready() if driver.supports("owns")])
 
     def forget_source(self, source: VolumeSource) -> None:
-        """Drop the drivers' answers about a source whose volume is gone."""
         self._owners.forget_source(source)
 
     def status(self) -> tuple[DriverStatus, ...]:
