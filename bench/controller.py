@@ -19,10 +19,10 @@ from volplane.cli.framework.endpoints import HttpAddress, serve_endpoints
 from volplane.controller import logs
 from volplane.controller.config import Configuration, DriverSettings
 from volplane.controller.metrics import Metrics
-from volplane.drivers.discovery import GivenPlugins
 from volplane.kube.client import Client
 from volplane.kube.http.transport import HttpTransport
 from volplane.process.process import ControllerProcess, Options
+from volplane_testing.given_plugins import GivenPlugins
 
 __all__: list[str] = []
 

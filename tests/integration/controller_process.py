@@ -22,7 +22,6 @@ from volplane.controller.config import Configuration, DriverSettings
 from volplane.controller.http import read_token
 from volplane.controller.metrics import Metrics
 from volplane.drivers.contract import Plugin
-from volplane.drivers.discovery import GivenPlugins
 from volplane.errors import ApiNotFound
 from volplane.kube import names
 from volplane.kube.client import Client
@@ -31,6 +30,7 @@ from volplane.process.process import ControllerProcess, Options
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_hostpath import HostPathBackend
+from volplane_testing.given_plugins import GivenPlugins
 from volplane_testing.transport import ApiCall, FaultTransport
 
 DRIVER = "hostpath.volplane.dev"

@@ -16,7 +16,6 @@ from integration.node_cluster import Cluster, now, pod, why_no_sandbox
 from volplane.controller.config import Configuration, DriverSettings
 from volplane.controller.metrics import Metrics
 from volplane.drivers.contract import Plugin
-from volplane.drivers.discovery import GivenPlugins
 from volplane.kube.client import Client
 from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NODES, STORAGE_CLASSES, VOLUMES
 from volplane.process.process import ControllerProcess, Options
@@ -27,6 +26,7 @@ from volplane_embedded.inprocess import InProcessTransport
 from volplane_embedded.kubelet.attached_disks import device_path, disk_path
 from volplane_embedded.objects import PODS
 from volplane_testing.disks import DiskDirectory
+from volplane_testing.given_plugins import GivenPlugins
 
 pytestmark = pytest.mark.real_time
 

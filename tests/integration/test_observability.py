@@ -17,13 +17,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from integration.controller_process import DRIVER, Site, running_process
 from volplane.controller.config import Configuration, DriverSettings
 from volplane.controller.metrics import Metrics
-from volplane.drivers.discovery import GivenPlugins
 from volplane.kube.events import EVENTS
 from volplane.kube.kinds import CLAIMS, LEASES, NAMESPACES, VOLUMES
 from volplane.kube.names import DRIVERS
 from volplane.leaks.comparison import Observations
 from volplane.process.duties import ALL_CONTROLLERS, DEFAULT_CONTROLLERS, parse_controllers
 from volplane.process.process import ControllerProcess, Options
+from volplane_testing.given_plugins import GivenPlugins
 
 Story = Callable[[Site], Awaitable[None]]
 EVERYTHING = frozenset(ALL_CONTROLLERS)

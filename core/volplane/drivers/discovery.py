@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -60,28 +60,11 @@ class Installed:
 
 
 class PluginSource(Protocol):
-    """A source of plugins."""
-
     def names(self, kind: str) -> tuple[str, ...]:
         """Return the sorted names of all plugins of a kind: "backend" or "extension"."""
 
     def load(self, kind: str, name: str) -> Plugin:
         """Import one plugin. May block for `IMPORT_DEADLINE` seconds, in any thread. Raises PluginError."""
-
-
-class GivenPlugins:
-    """Plugins passed as objects, for tests, simulations and programs that embed volplane."""
-
-    def __init__(self, plugins: Iterable[Plugin]) -> None:
-        self._plugins = {(plugin.kind, plugin.name): plugin for plugin in plugins}
-
-    def names(self, kind: str) -> tuple[str, ...]:
-        return tuple(sorted(name for k, name in self._plugins if k == kind))
-
-    def load(self, kind: str, name: str) -> Plugin:
-        if (plugin := self._plugins.get((kind, name))) is None:
-            raise PluginError(f"{kind} {name!r} is not there{nearest(name, self.names(kind))}")
-        return plugin
 
 
 class InstalledPlugins:

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from volplane.drivers.contract import Plugin
-from volplane.drivers.discovery import GivenPlugins, InstalledPlugins, installed
+from volplane.drivers.discovery import InstalledPlugins, installed
 from volplane.errors import PluginError
+from volplane_testing.given_plugins import GivenPlugins
 
 Distribute = Callable[..., None]
 

@@ -11,9 +11,9 @@ from volplane import BackendSpec, Declined, DriverInfo, Parameter, ParameterSche
 from volplane.controller.config import Configuration, DriverSettings, ExtensionSettings
 from volplane.drivers import loading
 from volplane.drivers.contract import Plugin
-from volplane.drivers.discovery import GivenPlugins
 from volplane.drivers.loading import load_drivers
 from volplane.operations import DriverLimits
+from volplane_testing.given_plugins import GivenPlugins
 
 
 def settings(name: str, backend: str = "memory", **fields: Any) -> DriverSettings:
