@@ -82,15 +82,12 @@ class OperationDeps:
         return _found(self.cluster.claims.get(run.key) or self.cluster.progress.vanished.get(run.key), run)
 
     def storage_class(self, run: Run) -> StorageClass:
-        """Return the class of the claim that `run` names."""
         return _found(self.cluster.classes.get(class_of_claim(self.claim(run)) or ""), run)
 
     def volume(self, run: Run) -> Volume:
-        """Return the volume that `run` names."""
         return _found(self.cluster.volumes.get(run.key), run)
 
     def driver(self, run: Run) -> DriverView:
-        """Return the driver that `run` names."""
         return _found(self.cluster.drivers.get(run.driver), run)
 
     # Live reads.
@@ -104,7 +101,6 @@ class OperationDeps:
         return await self.client.refresh(self.cluster.volumes, name)
 
     async def live_claim(self, key: str) -> Claim | None:
-        """Return the claim as the server has it now, and put it into the cache."""
         return await self.client.refresh(self.cluster.claims, key)
 
     async def released_volume(
@@ -177,8 +173,6 @@ class DiscardOperation:
     """Handles the verb `discard`: make sure that no asset of a claim's intent is left, as one may have been made."""
 
     deps: OperationDeps
-    on_node: bool = False
-    """A process that serves one node runs it."""
 
     def __call__(self, run: Run) -> Work:
         claim, driver = self.deps.claim(run), self.deps.driver(run)
@@ -243,7 +237,8 @@ class DiscardOperation:
     async def _may_go(self, claim: Claim, waiting: Claim | None, driver: DriverView, *, begun: bool) -> bool:
         """Return whether the asset is unwanted. waiting: the live claim, if it could still be bound to its volume."""
         volume = await self.deps.live_volume(volume_name_of(claim))
-        if volume is not None and self.on_node and has_newer_intent(volume, claim, self.deps.cluster.sealer):
+        cluster = self.deps.cluster
+        if volume is not None and cluster.node_name and has_newer_intent(volume, claim, cluster.sealer):
             # The asset was made on a node that was given up and came back. The volume has a later asset.
             return True
         wanted = waiting is not None and await self._still_wanted(waiting, driver)

@@ -7,17 +7,16 @@ never binds, and never deletes an asset: what must go is handed to `DiscardOpera
 from collections.abc import Mapping
 from typing import Final
 
-from volplane.controller.controller import Duty, Handler, Role, Rule
+from volplane.controller.controller import Duty, Handler, Rule
 from volplane.intents.operation import DiscardOperation, OperationDeps
 from volplane.provision.operation import ProvisionOperation
 
 __all__ = ["PROVISIONER", "operations"]
 
 
-def operations(role: Role, deps: OperationDeps) -> Mapping[str, Handler]:
+def operations(deps: OperationDeps) -> Mapping[str, Handler]:
     """Return what the queue of claims runs for this duty."""
-    on_node = bool(role.node_name)
-    return {"provision": ProvisionOperation(deps, on_node=on_node), "discard": DiscardOperation(deps, on_node=on_node)}
+    return {"provision": ProvisionOperation(deps), "discard": DiscardOperation(deps)}
 
 
 PROVISIONER: Final[Duty[OperationDeps]] = Duty(

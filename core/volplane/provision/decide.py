@@ -40,7 +40,7 @@ from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.kube.quantity import format_bytes
 from volplane.state.cluster_state import ClusterState
-from volplane.state.matching import class_of_claim, reference_to, refers_to, request_of, too_large
+from volplane.state.matching import class_of_claim, mode_of, reference_to, refers_to, request_of, too_large
 from volplane.state.naming import (
     affinity_of,
     handle_in,
@@ -180,8 +180,7 @@ def _obstacle(claim: Claim, storage_class: StorageClass, driver: DriverView) -> 
         return f"{of_class}: {flaw}"
     if (count := count_segments(storage_class)) > MOST_SEGMENTS:
         return f"{of_class}: allowedTopologies stands for {count:,} places; at most {MOST_SEGMENTS:,} are supported"
-    mode = claim.spec.volume_mode or "Filesystem"
-    if mode not in info.volume_modes:
+    if (mode := mode_of(claim)) not in info.volume_modes:
         supported = ", ".join(sorted(info.volume_modes))
         return f"{of_driver} does not support volumeMode {mode} (it supports {supported})"
     refused = [mode for mode in claim.spec.access_modes or () if mode not in info.access_modes]
@@ -295,7 +294,7 @@ def volume_body(
         "claimRef": reference_to(claim),
         "persistentVolumeReclaimPolicy": storage_class.reclaim_policy,
         "storageClassName": storage_class.name,
-        "volumeMode": claim.spec.volume_mode or "Filesystem",
+        "volumeMode": mode_of(claim),
         asset.source.kind: fields,
         **affinity_of(asset.node_affinity),
     }

@@ -44,8 +44,6 @@ class ProvisionOperation:
     """Handles the verb `provision`."""
 
     deps: OperationDeps
-    on_node: bool = False
-    """A process that serves one node runs it."""
     _valid: set[tuple[str, str]] = field(default_factory=set, init=False)
     """Parameters that the `validate` of a driver has accepted."""
 
@@ -70,7 +68,7 @@ class ProvisionOperation:
         try:
             request = provision_request(claim, storage_class, driver, intent, context, nodes=self.deps.nodes)
             await self._validate(driver, request)
-            if self.on_node and intent.generation > 1 and driver.supports("find"):
+            if self.deps.cluster.node_name and intent.generation > 1 and driver.supports("find"):
                 await self._discard_former(claim, intent, driver)
             named = claim.spec.volume_attributes_class_name
             attributes = await _read_attributes(named, driver, self.deps) if named else None

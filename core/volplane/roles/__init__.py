@@ -66,7 +66,7 @@ def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
             *((Watch(cache=cluster.pods),) if binds else ()),
         ),
         subscribe=handlers.subscribe,
-        operations=provision.operations(role, deps),
+        operations=provision.operations(deps),
         resync=lambda: (*cluster.claims.keys(), *cluster.progress.vanished),
         of_driver=lambda name: (
             *(
