@@ -33,10 +33,7 @@ R = TypeVar("R")
 
 NOT_IMPLEMENTED: Final[Mapping[str, Any]] = {
     "owns": False,
-    "validate": Done(),
-    "start": Done(),
-    "stop": Done(),
-    "probe": Done(),
+    **dict.fromkeys(("validate", "start", "stop", "probe"), Done()),
 }
 """Results of the hooks that a backend need not implement: it owns no static volumes and has nothing to do."""
 _HARMLESS: Final = frozenset({"describe", "owns"})
@@ -63,10 +60,7 @@ class DriverView:
         return hook in self.hooks
 
     def typed_parameters(self, parameters: Mapping[str, str]) -> dict[str, Any]:
-        """Return the typed values of a class's parameters, as the backend gets them.
-
-        Raises InvalidArgument that names each wrong key, its value and what is expected.
-        """
+        """Return the typed values of a class's parameters. Raises InvalidArgument as `class_parameters`."""
         return class_parameters(self.info.parameters, parameters, f"driver {self.name}", self.options)
 
     def parameters_flaw(self, parameters: Mapping[str, str]) -> str:
@@ -100,10 +94,7 @@ class Extension:
 
 
 class Driver:
-    """One backend instance and the extensions around it, with one typed method that calls any hook.
-
-    Checks of the plugin itself are made by `volplane.drivers.loading`, which makes drivers.
-    """
+    """One backend instance and the extensions around it, with one typed method that calls any hook."""
 
     def __init__(
         self,
@@ -209,19 +200,38 @@ class Driver:
 # --- what became of the configured drivers ----------------------------------------------------------------------------
 
 
+class DriverState(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    UNAVAILABLE = "unavailable"
+    """`start` failed and is tried again."""
+    BROKEN = "broken"
+    """It could not be made. Only a restart of the process can change that."""
+    STOPPED = "stopped"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokenDriver:
-    """A driver that could not be made."""
+class DriverStatus:
+    """The state of a driver, for /readyz, metrics and `volplane status`."""
 
     name: str
     backend: str
-    error: str
-    """Why, in one sentence."""
+    state: DriverState
+    distribution: str = ""
+    healthy: bool = False
+    """It is ready, its last probe succeeded, and not all its threads hang."""
+    hung: bool = False
+    """All threads hang."""
+    error: str = ""
+    """Why it is not healthy."""
+    hooks: tuple[str, ...] = ()
 
-    @property
-    def status(self) -> DriverStatus:
-        """The status of this driver. It never changes."""
-        return DriverStatus(name=self.name, backend=self.backend, state=DriverState.BROKEN, error=self.error)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenDriver(DriverStatus):
+    """A driver that could not be made: its status never changes."""
+
+    state: DriverState = DriverState.BROKEN
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -292,35 +302,7 @@ class LoadedDrivers:
         return frozenset(usable | {each.name for each in self.broken} | {each.name for each in self.pending})
 
 
-class DriverState(StrEnum):
-    STARTING = "starting"
-    READY = "ready"
-    UNAVAILABLE = "unavailable"
-    """`start` failed and is tried again."""
-    BROKEN = "broken"
-    """It could not be made. Only a restart of the process can change that."""
-    STOPPED = "stopped"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverStatus:
-    """The state of a driver, for /readyz, metrics and `volplane status`."""
-
-    name: str
-    backend: str
-    state: DriverState
-    distribution: str = ""
-    healthy: bool = False
-    """It is ready, its last probe succeeded, and not all its threads hang."""
-    hung: bool = False
-    """All threads hang."""
-    error: str = ""
-    """Why it is not healthy."""
-    hooks: tuple[str, ...] = ()
-
-
 def problem(status: DriverStatus) -> str:
-    """Describe why a driver is not healthy."""
     what = f"driver {status.name} is {'hung' if status.hung else status.state}"
     return f"{what}: {status.error}" if status.error else what
 

@@ -34,9 +34,7 @@ SLOW_AFTER = 0.005
 the interpreter lets one thread run before another (`sys.getswitchinterval`)."""
 _ABOUT_THE_DRIVER: Final = frozenset({"owns", "list_assets", "get_capacity", "stop"})
 """Hooks that no operation locks by asset. While one hangs it is not called again; nor are `start` and `probe`."""
-_CHANGES_NOTHING: Final = frozenset(
-    {"describe", "validate", "find", "owns", "list_assets", "get_capacity", "probe", "start", "stop"}
-)
+_CHANGES_NOTHING: Final = _ABOUT_THE_DRIVER | {"describe", "validate", "find", "probe", "start"}
 """Hooks that may run without the lease."""
 
 CallHook = Callable[[Driver, HookRequest[Any]], Any]
@@ -64,7 +62,6 @@ class HookCalls:
         self._limits = dict(loaded.limits)
 
     def limits(self, driver: str) -> DriverLimits:
-        """Return the limits of a driver."""
         return self._limits.get(driver, DriverLimits())
 
     def running(self, driver: str, hook: str, *, overrun: bool = False) -> bool:
@@ -198,10 +195,7 @@ class PendingCall:
         self._decide()
 
     async def wait(self, withdraw: Callable[[PendingCall], None]) -> Any:
-        """Return or raise what the hook does, or raise OutcomeUnknown or Unavailable after the timeout.
-
-        withdraw: called if the caller stops waiting before a thread has taken the call.
-        """
+        """Wait as `HookExecutor.call`. withdraw: is called if the wait ends before a thread has taken the call."""
         timer = asyncio.get_running_loop().call_later(self.timeout, self._decide)
         try:
             await self.decided

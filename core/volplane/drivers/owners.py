@@ -74,7 +74,7 @@ class SourceOwners:
     async def identify(self, source: VolumeSource, drivers: Sequence[DriverView]) -> None:
         """Ask the drivers that have not answered; return once `lookup` knows the owner, or a driver was forgotten.
 
-        Raises the error of a driver that could not answer, if the owner is not known without its answer.
+        Raises the BackendError or PluginError of one that failed, if the owner is not known without its answer.
         """
         key = _key(source)
         if (other := self._searches.get(key)) is not None:
@@ -114,7 +114,6 @@ class SourceOwners:
                 search.end()
 
     def forget_source(self, source: VolumeSource) -> None:
-        """Drop all answers about a source whose volume is gone."""
         self._answers.pop(_key(source), None)
 
     async def _work(self, asker: _Asker) -> None:
@@ -183,8 +182,6 @@ class _Search:
 
 @dataclass(slots=True, eq=False)
 class _Asker:
-    """What one driver is to be asked."""
-
     driver: DriverView
     slow: bool = False
     waiting: dict[str, VolumeSource] = field(default_factory=dict)

@@ -49,10 +49,7 @@ def class_parameters(
 
 
 def driver_options(schema: ParameterSchema, given: Mapping[str, object], where: str) -> dict[str, Any]:
-    """Return the typed options of a driver. Values may be YAML's numbers, booleans, lists and mappings.
-
-    Raises ConfigurationError.
-    """
+    """Return the typed options of a driver. Values may be YAML's, of any type. Raises ConfigurationError."""
     values, flaws = check(schema, given, "option")
     if flaws:
         raise ConfigurationError(f"{where}: {'; '.join(flaws)}")

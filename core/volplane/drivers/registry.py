@@ -89,7 +89,6 @@ class DriverRegistry:
         return tuple(sorted({*self._entries, *self._broken, *pending}))
 
     def get(self, name: str) -> DriverView | None:
-        """Return the driver of this name if it can be used now."""
         entry = self._entries.get(name)
         return entry.driver.view if entry is not None and entry.state is DriverState.READY else None
 
@@ -122,7 +121,6 @@ class DriverRegistry:
         return pending if pending is not None and not pending.on_nodes else None
 
     def broken(self, name: str) -> str:
-        """Explain why the configured driver of this name cannot be used; "": it can, or none here has this name."""
         if name in self._broken:
             return self._broken[name].error
         if (pending := self._pending_here(name)) is not None:
@@ -137,10 +135,7 @@ class DriverRegistry:
         return tuple(e.driver.view for _, e in sorted(self._entries.items()) if e.state is DriverState.READY)
 
     def attachers(self, csi_driver: str) -> tuple[str, ...]:
-        """Return the names of the configured drivers that serve the attachments of this CSI driver name, usable or not.
-
-        These are the drivers with the hooks, and the one of this name, whose volumes need no attaching.
-        """
+        # Those with the hooks, and the one of this name, whose volumes need no attaching.
         views = (entry.driver.view for entry in self._entries.values())
         served = (v.name for v in views if v.info.csi_driver_name == csi_driver and serves_attachments(v))
         return tuple(sorted(served))
@@ -159,18 +154,14 @@ class DriverRegistry:
         return self._owners.lookup(source, usable, doubts)
 
     async def identify(self, source: VolumeSource) -> None:
-        """Ask the usable drivers which of them owns a static volume's source; `owner_of` knows it afterwards.
-
-        Raises the BackendError or PluginError of a driver that failed, if the owner is not known without its answer.
-        """
+        """Ask the usable drivers which of them owns it; `owner_of` knows it then. Raises as `SourceOwners.identify`."""
         await self._owners.identify(source, [driver for driver in self.ready() if driver.supports("owns")])
 
     def forget_source(self, source: VolumeSource) -> None:
         self._owners.forget_source(source)
 
     def status(self) -> tuple[DriverStatus, ...]:
-        """Return the status of every driver, by name."""
-        states = {name: broken.status for name, broken in self._broken.items()}
+        states: dict[str, DriverStatus] = {**self._broken}
         for name, pending in self._pending.items():
             states[name] = self._status_of_pending(pending)
         for name, entry in self._entries.items():

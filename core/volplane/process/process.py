@@ -159,7 +159,7 @@ class ControllerProcess:
         """Every driver; only the broken ones while another process leads."""
         if (plane := self.plane) is not None:
             return plane.drivers.status()
-        return tuple(broken.status for broken in self._loaded.settled().broken)
+        return self._loaded.settled().broken
 
     def measure(self) -> None:
         """Bring the metrics up to date that show the present state of drivers, operations and controllers."""
