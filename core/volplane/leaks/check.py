@@ -27,6 +27,7 @@ from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Volume
 from volplane.leaks.comparison import Comparison, Finding, Key, Observations, Verdict, assets_of, feed_live, paced
 from volplane.requests import Fence, FindRequest
+from volplane.state.matching import reference_is
 
 INTERVAL = 600.0
 JITTER = 0.1
@@ -38,9 +39,6 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckStatus:
-    """The state of the check of a driver."""
-
-    driver: str
     attempts: int = 0
     """How many checks have ended, complete or not."""
     can_list: bool | None = None
@@ -52,15 +50,13 @@ class CheckStatus:
 
 
 class LeakCheck:
-    """Checks all drivers, and keeps the findings."""
-
     def __init__(self, deps: OperationDeps, random: Random) -> None:
         self.observations = Observations()
         self._cluster = deps.cluster
         self._deps = deps
         self._random = random
         self._metrics = deps.metrics
-        self.status = {name: CheckStatus(driver=name) for name in sorted(deps.drivers.names())}
+        self.status = {name: CheckStatus() for name in sorted(deps.drivers.names())}
         """By driver, in order of names."""
         self._wanted = {name: asyncio.Event() for name in self.status}
         """Set: a check of this driver is requested."""
@@ -102,7 +98,7 @@ class LeakCheck:
                 if driver is None:
                     pause = LEAK_CHECK_WITHOUT_DRIVER.delay()
                 elif not driver.supports("list_assets"):
-                    self.status[name] = CheckStatus(driver=name, can_list=False)
+                    self.status[name] = CheckStatus(can_list=False)
                     return
                 elif await self.check(driver):
                     pause = INTERVAL * self._random.uniform(1.0, 1.0 + JITTER)
@@ -131,7 +127,7 @@ class LeakCheck:
             self._running.discard(name)
         before, complete = self.status[name], why is None
         attempts, ended = before.attempts + 1, asyncio.get_running_loop().time() if complete else before.ended
-        self.status[name] = CheckStatus(driver=name, attempts=attempts, can_list=True, ended=ended, error=why or "")
+        self.status[name] = CheckStatus(attempts=attempts, can_list=True, ended=ended, error=why or "")
         if self._metrics is not None:
             self._metrics.leak_checked(name, self._cluster.now().timestamp() if complete else None)
         return complete
@@ -232,7 +228,7 @@ class LeakCheck:
             self._deps.recorder.record(warning(VOLUMES, volume, "VolumeConditionAbnormal", text))
             reference = volume.spec.claim_ref
             claim = self._cluster.claims.get(reference.key) if reference is not None else None
-            if reference is not None and claim is not None and reference.uid in ("", None, claim.uid):
+            if claim is not None and reference_is(reference, claim):
                 self._deps.recorder.record(warning(CLAIMS, claim, "VolumeConditionAbnormal", text))
 
     async def _is_absent(self, ghost: Finding, volume: Volume, driver: DriverView) -> bool:
@@ -252,7 +248,6 @@ class LeakCheck:
         return False
 
     def settled(self, finding: Finding) -> None:
-        """Drop a finding that has been repaired."""
         self.observations.settled(finding)
         self._warned.discard(finding.key)
         self._count(finding.driver)

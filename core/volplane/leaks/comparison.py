@@ -225,18 +225,17 @@ class Observations:
     _findings: dict[str, dict[Key, Finding]] = field(default_factory=dict)
     """By driver, what its last check found."""
     _first: dict[Key, float] = field(default_factory=dict)
-    _last: dict[Key, float] = field(default_factory=dict)
+    _began: dict[str, float] = field(default_factory=dict)
+    """By driver, when the listing of its last check began."""
 
     def add(self, driver: str, findings: Iterable[Finding], *, began: float, ended: float) -> list[Finding]:
         """Add a complete check of one driver (loop times of its listing); return what the last one did not find."""
         seen = {finding.key: finding for finding in findings}
         for gone in self._findings.get(driver, {}).keys() - seen.keys():
-            del self._first[gone], self._last[gone]
+            del self._first[gone]
         fresh = [finding for key, finding in seen.items() if key not in self._first]
-        for key in seen:
-            self._first.setdefault(key, ended)
-            self._last[key] = began
-        self._findings[driver] = seen
+        self._first.update((finding.key, ended) for finding in fresh)
+        self._findings[driver], self._began[driver] = seen, began
         return fresh
 
     def findings(self) -> list[Finding]:
@@ -254,13 +253,13 @@ class Observations:
 
     def confirmed(self, finding: Finding) -> bool:
         """Return whether two checks a grace apart, and every one between them, found it."""
-        key = finding.key
-        return key in self._first and self._last[key] - self._first[key] >= self.grace
+        first = self._first.get(finding.key)
+        return first is not None and self._began[finding.driver] - first >= self.grace
 
     def settled(self, finding: Finding) -> None:
         """Drop a finding that has been repaired."""
-        for seen in (self._findings.get(finding.driver, {}), self._first, self._last):
-            seen.pop(finding.key, None)
+        self._findings.get(finding.driver, {}).pop(finding.key, None)
+        self._first.pop(finding.key, None)
 
 
 async def assets_of(driver: DriverView, deps: OperationDeps) -> AsyncIterator[ListedAsset]:

@@ -47,8 +47,6 @@ class _Look:
 
 
 class LeakRepair:
-    """Repairs what `check` found."""
-
     def __init__(self, check: LeakCheck, deps: OperationDeps, dispatcher: Dispatcher) -> None:
         self._check = check
         self._deps = deps
@@ -140,8 +138,6 @@ class Adoptable:
 
 
 class Adoption:
-    """Takes assets over, with the running drivers."""
-
     def __init__(self, check: LeakCheck, deps: OperationDeps, dispatcher: Dispatcher) -> None:
         self._check = check
         self._deps = deps

@@ -81,13 +81,13 @@ class _Answers:
             "grace_seconds": GRACE_SECONDS,
             "drivers": [
                 {
-                    "driver": each.driver,
+                    "driver": name,
                     "can_list": each.can_list,
                     "checked_at": None if each.ended is None else _wall(each.ended, plane),
                     "attempts": each.attempts,
-                    "error": each.error or plane.state.drivers.broken(each.driver),
+                    "error": each.error or plane.state.drivers.broken(name),
                 }
-                for each in plane.leak_check.status.values()
+                for name, each in plane.leak_check.status.items()
             ],
             "findings": [_finding(each, plane) for each in plane.leak_check.observations.findings()],
             "repairs": [
