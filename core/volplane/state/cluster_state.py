@@ -55,7 +55,7 @@ class Drivers(Protocol):
         """Return whether the driver of this name will soon be ready, or be broken with a reason."""
 
     def broken(self, name: str) -> str:
-        """Return why the configured driver of this name does not work, or ""."""
+        """Return why the configured driver of this name cannot be used; "": it can, or none here has this name."""
 
     def owner_of(self, source: VolumeSource) -> SourceOwner:
         """Return the one driver that owns a static volume's source, as far as it is known. Calls no hook."""
@@ -69,10 +69,7 @@ class Drivers(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class ClusterState:
-    """Everything that a decision may look at: objects, indexes, views of drivers, progress. It reaches nothing else.
-
-    Decisions read; event handlers and operations change the caches and the progress.
-    """
+    """Everything that a decision may look at: objects, indexes, views of drivers, progress. It reaches nothing else."""
 
     cluster_id: str
     """The mark on assets."""
@@ -266,7 +263,6 @@ class NodePlaces:
         nodes.subscribe(self._changed)
 
     def get(self, name: str) -> Node | None:
-        """Return the node of this name."""
         return self._nodes.get(name)
 
     def segments(self, keys: Sequence[str]) -> tuple[Segment, ...]:

@@ -16,7 +16,7 @@ from volplane.controller.actions import Queue
 from volplane.kube import names
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume, VolumeAttachment
 from volplane.state.cluster_state import SCRUB_VOLUME, ClusterState, claims_of_pod, finished
-from volplane.state.matching import class_of_claim
+from volplane.state.matching import class_of_claim, refers_to
 from volplane.state.naming import shows_asset, volume_name_of, volume_source, volume_with
 from volplane.state.records import RecycleIntent, attachment_intent_of, read_intent
 
@@ -43,17 +43,10 @@ def _placing(node: Node, *, ours: bool) -> tuple[object, ...]:
 
 def _only_deleted(old: Claim, new: Claim) -> bool:
     """Return whether a bound claim is terminating now and nothing else has changed: it stays bound until it is gone."""
-    bound = old.bound and not new.has_finalizer(_HELD)
+    bound = old.bound and not new.has_finalizer(_HELD) and new.annotation(names.INTENT) is None
     began = old.uid == new.uid and new.terminating and not old.terminating
     same = old.metadata.annotations == new.metadata.annotations and old.metadata.labels == new.metadata.labels
-    return (
-        bound
-        and began
-        and same
-        and new.annotation(names.INTENT) is None
-        and old.spec == new.spec
-        and old.status == new.status
-    )
+    return bound and began and same and old.spec == new.spec and old.status == new.status
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +62,6 @@ class EventHandlers:
     """We are the binder; else the phase that another writes on a living volume concerns no claim."""
 
     def subscribe(self) -> None:
-        """Follow the caches."""
         self.cluster.claims.subscribe(self.cluster.record_conflicts.claim_changed)
         self.cluster.volumes.subscribe(self.cluster.record_conflicts.volume_changed)
         self.cluster.volumes.subscribe(self.volume_changed)
@@ -142,10 +134,7 @@ class EventHandlers:
             self.claims.enqueue(woken)
 
     def _claims_concerned(self, old: Volume | None, new: Volume | None) -> Iterable[str]:
-        """Return the keys of the cached claims that the volume refers to, that name it, or that it was made for.
-
-        Beside another binder, the phase that this writes on a living volume concerns no claim.
-        """
+        """Return the keys of the cached claims that the volume refers to, that name it, or that it was made for."""
         claims = self.cluster.claims
         if not self.writes_phase and old is not None and new is not None:
             before, after = old.metadata, new.metadata
@@ -211,14 +200,8 @@ class EventHandlers:
             return
         reference = volume.spec.claim_ref
         claim = self.cluster.claims.get(reference.key) if reference is not None else None
-        if (
-            reference is None
-            or claim is None
-            or claim.uid != reference.uid
-            or claim.terminating
-            or volume.terminating
-            or not claim.bound
-        ):
+        held = claim is not None and refers_to(volume, claim) and claim.bound and not claim.terminating
+        if not held or volume.terminating:
             self.volumes.enqueue(name)
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:

@@ -37,8 +37,6 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Demand(msgspec.Struct, frozen=True, dict=True):
-    """The requirements of an unbound claim on a free volume."""
-
     place: Place
     access_modes: frozenset[str]
     request: int
@@ -147,12 +145,7 @@ def label_filter(selector: LabelSelector) -> Callable[[Mapping[str, str]], bool]
 
 def reference_is(reference: ObjectReference | None, claim: KubeObject) -> bool:
     """Return whether a volume's reference names this claim: same name and namespace, uid equal or still empty."""
-    return (
-        reference is not None
-        and reference.name == claim.name
-        and reference.namespace == claim.namespace
-        and reference.uid in ("", claim.uid)
-    )
+    return reference is not None and reference.key == claim.key and reference.uid in ("", claim.uid)
 
 
 def reference_to(claim: Claim) -> dict[str, str | None]:
@@ -240,8 +233,6 @@ class FreeVolumes:
     _reserved: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _coming: dict[str, Volume] = field(default_factory=dict)
     """New volumes that will be free once their first phase is written."""
-    _holder: dict[str, str] = field(default_factory=dict)
-    """Name of a held volume -> key of the claim."""
     _held: dict[str, str] = field(default_factory=dict)
     """Key of a claim -> name of the volume that it holds."""
 
@@ -283,18 +274,19 @@ class FreeVolumes:
     def get(self, name: str) -> Volume | None:
         """Return the volume if it is free and not held."""
         known = self._volumes.get(name)
-        return known[0] if known is not None and name not in self._holder else None
+        return known[0] if known is not None and name not in self._held.values() else None
 
     def best(self, demand: Demand, *, claim_key: str = "") -> Volume | None:
         """Return the smallest free volume that fits, with the fewest access modes. Skips those held by others."""
         candidates = self._candidates.get(demand.place)
         if not candidates:
             return None
+        held_by_others = {name for key, name in self._held.items() if key != claim_key}
         buckets = [(len(modes), modes) for modes in candidates if demand.access_modes.issubset(modes)]
         for _, modes in sorted(buckets):
             for entry in candidates[modes].irange(minimum=(demand.request, "", "")):
                 name = entry[2]
-                if self._holder.get(name, claim_key) != claim_key:
+                if name in held_by_others:
                     continue
                 volume = self._volumes[name][0]
                 if demand.accepts(volume):
@@ -309,16 +301,11 @@ class FreeVolumes:
 
     def hold(self, name: str, claim_key: str) -> None:
         """Keep the volume for this claim until the write that binds it is answered."""
-        self.release(claim_key)
-        self._holder[name] = claim_key
         self._held[claim_key] = name
 
     def release(self, claim_key: str) -> str | None:
         """End the claim's hold, if any. Returns the name of the volume if it is free again."""
         name = self._held.pop(claim_key, None)
-        if name is None:
-            return None
-        self._holder.pop(name, None)
         return name if name in self._volumes else None
 
     def candidates(self, place: Place, limit: int) -> list[Volume]:
@@ -343,7 +330,6 @@ class WaitingClaims:
     _offers: dict[str, set[str]] = field(default_factory=dict)
 
     def add(self, claim: Claim, demand: Demand) -> None:
-        """Let the claim wait for a volume."""
         known = self.claims.get(claim.key)
         if known is not None and known[0] == demand:
             return
@@ -360,10 +346,7 @@ class WaitingClaims:
             _remove(self._queues, *_queue_of(known[0]), known[1])
 
     def wake_for(self, volume: Volume, *, passed_over: str = "") -> str | None:
-        """Wake the claim with the largest request that the volume satisfies. Returns its key; None: there is none.
-
-        passed_over: key of the claim that does not want it.
-        """
+        """Wake the claim with the largest request that the volume satisfies, but for `passed_over`. Return its key."""
         place, least = place_of(volume), (-capacity_of(volume), "", "")
         first: list[Rank] = []
         labels: list[tuple[str, str] | Literal[""]] = ["", *(volume.metadata.labels or {}).items()]

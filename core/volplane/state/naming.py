@@ -206,7 +206,6 @@ class Overlaps:
     _pins: Counter[str] = field(default_factory=Counter)
 
     def changed(self, old: Volume | None, new: Volume | None) -> None:
-        """Follow the cache."""
         if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
             pinned = old.spec.node_affinity == new.spec.node_affinity
             if old.spec == new.spec or (pinned and volume_source(old) == volume_source(new)):
@@ -224,10 +223,7 @@ class Overlaps:
             self._add(place, new.name if new is not None else "")
 
     def of(self, volume: Volume, *, outer: bool = True) -> Overlap | None:
-        """Return another volume that shares the storage of this one; None if there is none.
-
-        outer: one within whose storage it lies counts.
-        """
+        """Return another volume that shares the storage of this one. outer: one within whose storage it lies counts."""
         for place in _sought(volume, self._pins):
             for key, relation in self._near(place):
                 other = next((name for name in self._at(key) if name != volume.name), None)

@@ -78,8 +78,6 @@ ClaimStep = Pending | Made | Full | Discarding | Discarded
 
 
 class ClaimProgress(msgspec.Struct):
-    """The record of one claim."""
-
     step: ClaimStep | None = None
     """How far the asset is."""
     intent: ClaimIntent | None = None
@@ -112,7 +110,6 @@ class ClaimProgress(msgspec.Struct):
         self.intent = intent
 
     def provision_began(self) -> None:
-        """Note that `provision` is being called."""
         if isinstance(self.step, Discarded):
             self.step = None
         self.attempted, self.begun = None, True
@@ -180,8 +177,6 @@ VolumeStep = Deleting | Deleted | Unused | ScrubPlan | Erasing | BackendErased
 
 
 class VolumeProgress(msgspec.Struct):
-    """The record of one volume."""
-
     step: VolumeStep | None = None
     """How far its deletion or scrub is."""
     recycling: bool = False
@@ -195,15 +190,12 @@ class VolumeProgress(msgspec.Struct):
     """Uid of the Node, created again since, on whose storage the asset is not."""
 
     def succeeded(self, step: VolumeStep) -> None:
-        """Note the answer of `delete` or `recycle`."""
         self.step, self.recycling, self.unreported_failure = step, False, ""
 
     def failed(self, message: str) -> None:
-        """Note why the hook failed."""
         self.unreported_failure = message
 
     def status_seen(self, message: str) -> None:
-        """Note the message in the volume's status."""
         if message == self.unreported_failure:
             self.unreported_failure = ""
 
@@ -270,8 +262,6 @@ class Detached(msgspec.Struct, frozen=True):
 
 
 class AttachmentFailure(msgspec.Struct, frozen=True):
-    """Why the last call failed."""
-
     hook: str
     """"attach" or "detach"."""
     message: str
@@ -280,26 +270,21 @@ class AttachmentFailure(msgspec.Struct, frozen=True):
 
 
 class AttachmentProgress(msgspec.Struct):
-    """The record of one attachment."""
-
     step: Attaching | Attached | Detaching | Detached | None = None
     """How far it is."""
     unreported: AttachmentFailure | None = None
     """The failure that its status does not show yet."""
     lost: bool = False
     """The status says attached and the backend does not, so `attach` is called again."""
-
     uncertain: bool = False
     """A call failed that may have had an effect."""
 
     def succeeded(self, step: Attaching | Attached | Detaching | Detached) -> None:
-        """Note the answer of the hook."""
         self.step, self.unreported, self.uncertain = step, None, False
         if isinstance(step, Attached):
             self.lost = False
 
     def failed(self, failure: AttachmentFailure) -> None:
-        """Note why the hook failed."""
         self.unreported = failure
 
     def missed(self) -> None:
@@ -343,10 +328,7 @@ class ProgressTable(Generic[K, R]):
 
     def track(self, key: K) -> R:
         """Return the record, created if there is none. The cache must hold its object, whose deletion drops it."""
-        record = self.records.get(key)
-        if record is None:
-            record = self.records[key] = self.empty()
-        return record
+        return self.records.setdefault(key, self.empty())
 
     def forget(self, key: K) -> None:
         """Drop the record: its object is gone, or shows what the record says."""
@@ -355,8 +337,6 @@ class ProgressTable(Generic[K, R]):
 
 @dataclass(slots=True)
 class Progress:
-    """The records of all objects."""
-
     claims: ProgressTable[str, ClaimProgress] = field(default_factory=lambda: ProgressTable(ClaimProgress))
     vanished: dict[str, Claim] = field(default_factory=dict)
     """By uid, without their records, the claims that are gone although what was begun for them had not ended."""

@@ -103,7 +103,6 @@ class Sealer:
         return hmac.compare_digest(seal.encode(), self.sign(subject, content).encode())
 
     def seal(self, claim_uid: str, intent: ClaimIntent) -> str:
-        """Return the annotation value."""
         if self._nodes is not None and intent.driver in self._on_nodes:
             return self._nodes.seal(claim_uid, intent)
         content = msgspec.json.encode(intent, order="sorted")
@@ -117,10 +116,8 @@ class Sealer:
         """
         if not text or not self.installation or self.open(claim_uid, text) is not None:
             return ""
-        try:
-            author = msgspec.json.decode(text, type=_Sealed).by
-        except (msgspec.MsgspecError, UnicodeError, TypeError):
-            return ""
+        sealed = _decoded(_Sealed, text)
+        author = sealed.by if sealed is not None else ""
         return author if author != self.installation and _NAMESPACE.fullmatch(author) else ""
 
     def open(self, claim_uid: str, text: str | None) -> ClaimIntent | None:
@@ -138,15 +135,10 @@ class Sealer:
     def _open(self, claim_uid: str, text: str) -> ClaimIntent | None:
         if self._nodes is not None and (theirs := self._nodes.open(claim_uid, text)) is not None:
             return theirs if theirs.driver in self._on_nodes else None
-        try:
-            sealed = msgspec.json.decode(text, type=_Sealed)
-            content = bytes(sealed.intent)
-            if not hmac.compare_digest(sealed.seal, self.sign(claim_uid, content)):
-                return None
-            intent = msgspec.json.decode(content, type=ClaimIntent)
-        except (msgspec.MsgspecError, UnicodeError, TypeError):
+        sealed = _decoded(_Sealed, text)
+        if sealed is None or not self.signed(claim_uid, bytes(sealed.intent), sealed.seal):
             return None
-        return intent if intent.v in _READABLE else None
+        return read_intent(ClaimIntent, bytes(sealed.intent))
 
 
 class NamedInRecord(msgspec.Struct, frozen=True):
@@ -162,10 +154,8 @@ class _Unsealed(msgspec.Struct):
 
 def named_in_record(text: str | None) -> NamedInRecord:
     """Return what the record says, without a check of its seal; empty fields, if it is no record."""
-    try:
-        return msgspec.json.decode(text or "", type=_Unsealed).intent
-    except (msgspec.MsgspecError, UnicodeError):
-        return NamedInRecord()
+    record = _decoded(_Unsealed, text)
+    return record.intent if record is not None else NamedInRecord()
 
 
 class ScrubPlan(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -262,20 +252,23 @@ class AttachmentIntent(Intent, frozen=True):
 
 
 _IntentT = TypeVar("_IntentT", bound=Intent)
+_T = TypeVar("_T")
 
 
-def read_intent(kind: type[_IntentT], text: str | None) -> _IntentT | None:
+def _decoded(kind: type[_T], text: str | bytes | None) -> _T | None:
+    try:
+        return msgspec.json.decode(text, type=kind) if text else None
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+
+
+def read_intent(kind: type[_IntentT], text: str | bytes | None) -> _IntentT | None:
     """Return the intent in this annotation; None if it is absent or unreadable.
 
     What is unreadable counts as lost: the backend is called without a state, a scrub begins again. Both are safe.
     """
-    if not text:
-        return None
-    try:
-        intent = msgspec.json.decode(text, type=kind)
-    except (msgspec.MsgspecError, UnicodeError):
-        return None
-    return intent if intent.v in _READABLE else None
+    intent = _decoded(kind, text)
+    return intent if intent is not None and intent.v in _READABLE else None
 
 
 def recycle_intent_of(volume: Volume) -> RecycleIntent | None:
@@ -289,7 +282,6 @@ def attachment_intent_of(attachment: VolumeAttachment) -> AttachmentIntent | Non
 
 
 def write_intent(intent: Intent) -> str:
-    """Return the annotation value."""
     return msgspec.json.encode(intent, order="sorted").decode()
 
 
@@ -326,7 +318,7 @@ class RecordConflict(msgspec.Struct):
 
 @dataclass(slots=True, kw_only=True)
 class RecordConflicts:
-    """Follows the caches of claims and volumes, and keeps the conflicts."""
+    """Follows the caches of claims and volumes. The record of a scrub is not sealed, and names its installation."""
 
     sealer: Sealer
     serves: Callable[[str], bool]
@@ -346,7 +338,6 @@ class RecordConflicts:
         return intent is not None and intent.fence == self.fence()
 
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
-        """Follow the cache of claims."""
         if old is not None and (new is None or new.uid != old.uid):
             self.by_uid.pop(old.uid, None)
             old = None
@@ -382,7 +373,6 @@ class RecordConflicts:
                 )
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
-        """Follow the cache of volumes. The record of a scrub is not sealed, and names its installation."""
         if new is None or old is None or new.uid != old.uid:
             if old is not None:
                 self.by_uid.pop(old.uid, None)
