@@ -162,10 +162,7 @@ def _lost(claim: Claim, reason: str, message: str) -> Action:
 
 
 def bind_step(claim: Claim, volume: Volume, *, claim_metadata: Mapping[str, Any] | None = None) -> Patch | None:
-    """Return the next missing write of the bind; None if the pair is complete.
-
-    claim_metadata: other changes of the claim's metadata (the end of its intent) for W3, to save a write.
-    """
+    """Return the next missing write of the bind, if any. claim_metadata: what else W3 changes, to save a write."""
     named = reference_is(volume.spec.claim_ref, claim)
     if not named or not refers_to(volume, claim):
         body: dict[str, Any] = {"spec": {"claimRef": reference_to(claim)}}
@@ -379,12 +376,10 @@ def wait_for_consumer(claim: Claim, cluster: ClusterState) -> Action:
         for pod in cluster.pods.by_index("claim", claim.key)
         if not pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed")
     )
-    if not waiting:
-        reason, message = "WaitForFirstConsumer", "waiting for first consumer to be created before binding"
-    elif len(waiting) == 1:
-        reason, message = "WaitForPodScheduled", f"waiting for pod {waiting[0]} to be scheduled"
-    else:
-        reason, message = "WaitForPodScheduled", f"waiting for pods {','.join(waiting)} to be scheduled"
+    reason, message = "WaitForFirstConsumer", "waiting for first consumer to be created before binding"
+    if waiting:
+        pods = "pods" if len(waiting) > 1 else "pod"
+        reason, message = "WaitForPodScheduled", f"waiting for {pods} {','.join(waiting)} to be scheduled"
     return pending(claim, message, EventRecord(CLAIMS, claim, "Normal", reason, message))
 
 

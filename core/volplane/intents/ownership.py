@@ -74,10 +74,7 @@ def driver_of(volume: Volume, cluster: ClusterState) -> DriverLookup:
 
 
 def run_on_asset(verb: str, volume: Volume, driver: DriverView, *, about: Claim | None = None, group: str = "") -> Run:
-    """Return the operation on the volume's asset.
-
-    about: the claim that it is about, instead of the volume. group: see `Run`; "" = the class of the volume.
-    """
+    """Return the operation on the asset. about: else it is about the volume. group: see `Run`; "" = the class."""
     item, group = about or volume, f"{verb} {group or volume.spec.storage_class_name}"
     return Run(verb=verb, key=item.key, uid=item.uid, driver=driver.name, asset=asset_key(volume), group=group)
 

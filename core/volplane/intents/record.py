@@ -138,10 +138,7 @@ def record_intent(
     why: str,
     others: Mapping[str, str | None] | None = None,
 ) -> Patch:
-    """Return the write of an intent over the one before, with the finalizer if the claim is not being deleted.
-
-    others: annotations that change with it.
-    """
+    """Return the write of an intent over the one before, with our finalizer. others: annotations to write with it."""
     metadata: dict[str, Any] = {"annotations": {names.INTENT: cluster.sealed(claim, intent), **(others or {})}}
     # The API server refuses new finalizers on an object that is being deleted.
     if not claim.terminating and not claim.has_finalizer(names.PROVISIONING_FINALIZER):

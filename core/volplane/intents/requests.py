@@ -18,7 +18,7 @@ from volplane.kube import names
 from volplane.kube.objects import Claim, Node, StorageClass, Volume
 from volplane.requests import ClaimIdentity, Context, NodeIdentity, ProvisionRequest, VolumeIdentity
 from volplane.state.cluster_state import NodePlaces
-from volplane.state.matching import capacity_of, request_of
+from volplane.state.matching import capacity_of, mode_of, request_of
 from volplane.state.naming import generation_of, handle_in, volume_name_of, volume_source
 from volplane.state.records import ClaimIntent
 
@@ -117,7 +117,7 @@ def provision_request(
             annotations=dict(claim.metadata.annotations or {}),
         ),
         access_modes=_modes(claim.spec.access_modes),
-        volume_mode=VolumeMode(claim.spec.volume_mode or "Filesystem"),
+        volume_mode=VolumeMode(mode_of(claim)),
         parameters=driver.typed_parameters(parameters),
         segment=intent.segment or None,
         allowed_segments=allowed_segments(storage_class),
@@ -145,7 +145,7 @@ def asset_identity(asset: Asset, claim: Claim, context: Context) -> VolumeIdenti
         capacity_bytes=asset.capacity_bytes,
         owner=owner_of_claim(claim, context),
         attributes=dict(asset.attributes),
-        volume_mode=VolumeMode(claim.spec.volume_mode or "Filesystem"),
+        volume_mode=VolumeMode(mode_of(claim)),
         access_modes=_modes(claim.spec.access_modes),
         node_affinity=asset.node_affinity,
     )
@@ -173,7 +173,7 @@ def volume_identity(volume: Volume, cluster_id: str) -> VolumeIdentity:
         capacity_bytes=-(-capacity_of(volume) // NANOS),
         owner=owner,
         attributes=attributes,
-        volume_mode=VolumeMode(volume.spec.volume_mode or "Filesystem"),
+        volume_mode=VolumeMode(mode_of(volume)),
         access_modes=_modes(volume.spec.access_modes),
         node_affinity=segments_of(volume),
     )

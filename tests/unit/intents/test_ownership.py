@@ -45,7 +45,7 @@ def by(provisioner: str) -> Volume:
     return volume(annotations={"pv.kubernetes.io/provisioned-by": provisioner})
 
 
-STARTS = DriverLookup(passes=True, next=Wait(reason='driver "slow.example.com" is starting'))
+STARTS = DriverLookup(next=Wait(reason='driver "slow.example.com" is starting'))
 HERE: dict[str, Any] = {"key": "kubernetes.io/hostname", "operator": "In"}
 CSI: dict[str, Any] = {"hostPath": None, "csi": {"driver": "x.example.com", "volumeHandle": "h"}}
 IDENTIFY = Run(verb="identify", key="v", uid="uid-v", driver="", asset=asset_key(volume()))
