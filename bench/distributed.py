@@ -34,7 +34,7 @@ from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, CsiStorageCapacity, Node, StorageClass
 from volplane.kube.transport import LineStream, Request, Response, Transport
-from volplane.placement.assign import Assigner
+from volplane.placement.assign import assign
 from volplane.placement.nodes import NodeBook
 from volplane.placement.room import PublishedRoom
 from volplane.placement.state import PlacementHandlers, PlacementState
@@ -208,7 +208,6 @@ class Placing:
         self._placing = PlacementState(cluster=self._state, drivers=[driver.name], nodes=book, room=PublishedRoom(book))
         queue = _Ignored()
         PlacementHandlers(self._placing, claims=queue, volumes=queue, nodes=queue).subscribe()
-        self._assigner = Assigner(self._placing)
         body = {"metadata": _meta("fast", 1), "provisioner": driver.name, "volumeBindingMode": "Immediate"}
         self._state.classes.observe(msgspec.convert(body, StorageClass))
         for number in range(nodes):
@@ -237,7 +236,7 @@ class Placing:
 
     def place(self, number: int) -> None:
         """Decide, and take in what the server would answer."""
-        action = self._assigner(f"default/c{number}", LiveReads())
+        action = assign(f"default/c{number}", self._placing, LiveReads())
         if not isinstance(action, Patch):
             raise TypeError(action)
         written = action.body["metadata"]

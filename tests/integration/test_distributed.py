@@ -9,14 +9,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from volplane.cli.drain import Drain, Leftover
 from volplane.cli.framework.console import Console
+from volplane.controller.metrics import Metrics
 from volplane.errors import VolplaneError
 from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.placement.nodes import NodeBook
+from volplane.process.control_plane import ControlPlane
 from volplane.state.naming import node_hash
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing.clock import now
@@ -40,6 +43,13 @@ def selected(item: dict[str, Any]) -> str | None:
 def conflicts(cluster: DistributedCluster) -> int:
     """Writes of all processes that the server refused because the object had changed."""
     return sum(request.status == 409 for script in cluster.scripts.values() for request in script.requests)
+
+
+def lost_volumes(plane: ControlPlane) -> float | None:
+    """The metric `volplane_lost_volumes` of the driver on nodes."""
+    registry = CollectorRegistry()
+    plane.controllers["assigner"].measure(Metrics(registry))
+    return registry.get_sample_value("volplane_lost_volumes", {"driver": NODE_DRIVER})
 
 
 def reasons(cluster: DistributedCluster, about: dict[str, Any]) -> list[str]:
@@ -414,14 +424,14 @@ async def test_volumes_of_a_lost_node_are_said_to_be_lost_and_come_back_with_it(
         assert "VolumeLost" in reasons(cluster, volume)
         assert "VolumeLost" in reasons(cluster, claim)
         central = cluster.plane(CENTRAL)
-        assert central.controllers["assigner"].decide._state.count_lost() == {NODE_DRIVER: 1}
+        assert lost_volumes(central) == 1
         assert "it is lost, unless the node comes back" in " ".join(central.explain("volume", name).situation)
         assert volume in cluster.api
         cluster.create_node("a")  # The kubelet registers anew; the disk is the same.
         await cluster.start("a")
         await cluster.settle()
         assert "VolumeFound" in reasons(cluster, volume)
-        assert central.controllers["assigner"].decide._state.count_lost() == {NODE_DRIVER: 0}
+        assert lost_volumes(central) == 0
         cluster.api.delete("persistentvolumeclaims", "data")
         await cluster.settle()
         assert volume not in cluster.api

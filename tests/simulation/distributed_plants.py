@@ -114,7 +114,7 @@ def take_the_time_from_ones_own_clock(stack: ExitStack) -> None:
 
 def publish_for_a_node_that_is_gone(stack: ExitStack) -> None:
     """Publish room because the cache has the node."""
-    replace(stack, capacity, "_without_node", lambda *_: None)
+    replace(stack, capacity, "own_node_differs", lambda *_: None)
 
 
 DISTRIBUTED_PLANTS = by_name(

@@ -9,8 +9,8 @@ from typing import Final
 
 from volplane.controller.controller import FOLLOW, READ, Controller, Duty, Role, Rule, Watch
 from volplane.intents.operation import OperationDeps
-from volplane.placement.assign import Assigner, Membership, decide_node
-from volplane.placement.capacity import CapacityState, MeasureOperation, decide_capacity
+from volplane.placement.assign import assign, decide_membership, decide_node
+from volplane.placement.capacity import CapacityState, decide_capacity, measure_operation
 from volplane.placement.nodes import NodeBook
 from volplane.placement.room import PublishedRoom
 from volplane.placement.state import PlacementHandlers, PlacementState
@@ -31,7 +31,7 @@ def _assigner(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     yield Controller(
         queue="assigner",
         cache=cluster.claims,
-        decide=Assigner(state),
+        decide=lambda key, reads: assign(key, state, reads),
         explained="reason",
         topic="its node: ",
         watches=(Watch(cache=cluster.capacities, namespace=cluster.namespace),),
@@ -44,7 +44,7 @@ def _assigner(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     yield Controller(
         queue="node-volumes",
         cache=cluster.volumes,
-        decide=Membership(state),
+        decide=lambda name, _: decide_membership(name, state),
         explained="reason",
         resync=cluster.volumes.keys,
         of_driver=handlers.volumes_of_driver,
@@ -52,18 +52,18 @@ def _assigner(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     yield Controller(queue="node-names", cache=cluster.nodes, decide=lambda name, _: decide_node(name, state))
 
 
-def _capacity(role: Role, deps: OperationDeps) -> Iterable[Controller]:
+def _capacity(_role: Role, deps: OperationDeps) -> Iterable[Controller]:
     if not deps.loaded.publishes:
         return
     cluster = deps.cluster
-    state = CapacityState(cluster, deps.drivers.publishers, deps.queue("capacity"), on_node=bool(role.node_name))
+    state = CapacityState(cluster, deps.drivers.publishers, deps.queue("capacity"))
     yield Controller(
         queue="capacity",
         cache=cluster.capacities,
         decide=lambda key, reads: decide_capacity(key, state, reads),
         watches=(Watch(cache=cluster.capacities, namespace=cluster.namespace),),
         subscribe=state.subscribe,
-        operations={"measure": MeasureOperation(deps, state)},
+        operations={"measure": lambda run: measure_operation(run, deps, state)},
         resync=cluster.capacities.keys,
         of_driver=state.of_driver,
     )

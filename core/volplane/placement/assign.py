@@ -4,7 +4,7 @@ A claim for which nothing is made yet may go anywhere at any time: the write is 
 seen. One whose intent names a place stays with it, because an asset may be there, until the node has been gone for the
 time that its class sets; then the intent goes on with the next generation, as after any asset that is given up.
 
-The decisions are pure, but for what `Assigner` and `Membership` note in the state.
+The decisions are pure, but for what `assign` and `decide_membership` note in the state.
 """
 
 from __future__ import annotations
@@ -34,39 +34,28 @@ ANSWER_SECONDS = 60.0
 """Time in which the process of a node that is there begins to work on a claim."""
 
 
-class Assigner:
-    """Decides claims, and counts on a node what is on its way there until the write is answered."""
-
-    def __init__(self, state: PlacementState) -> None:
-        self._state = state
-
-    def __call__(self, key: str, reads: LiveReads) -> Action:
-        state = self._state
-        claim = state.cluster.claims.get(key)
-        if claim is not None:
-            state.usage.hold(volume_name_of(claim), None)
-        state.waiting.discard(key)
-        action = decide_assignment(key, state, reads)
-        if claim is None:
-            return action
-        if isinstance(action, Patch):
-            metadata: dict[str, Any] = action.body["metadata"]
-            label = metadata.get("labels", {}).get(names.NODE)
-            driver = state.driver_of_claim(claim)
-            if label and driver is not None:
-                state.usage.hold(volume_name_of(claim), state.promise(claim, driver, label))
-                if selected := metadata.get("annotations", {}).get(names.SELECTED_NODE):
-                    state.last[claim.spec.storage_class_name or ""] = selected
-        elif isinstance(action, Wait) and not claim.annotation(names.SELECTED_NODE):
-            state.waiting.add(key)
-        return action
-
-
-def decide_assignment(key: str, state: PlacementState, reads: LiveReads) -> Action:
-    """Return the next action of the assigner for the claim with this key."""
+def assign(key: str, state: PlacementState, reads: LiveReads) -> Action:
+    """Decide a claim, and count on a node what is on its way there until the write is answered."""
+    state.waiting.discard(key)
     claim = state.cluster.claims.get(key)
     if claim is None:
         return Settled()
+    state.usage.hold(volume_name_of(claim), None)
+    action = _decide_assignment(claim, state, reads)
+    if isinstance(action, Patch):
+        metadata: dict[str, Any] = action.body["metadata"]
+        label = metadata.get("labels", {}).get(names.NODE)
+        driver = state.driver_of_claim(claim)
+        if label and driver is not None:
+            state.usage.hold(volume_name_of(claim), state.promise(claim, driver, label))
+            if selected := metadata.get("annotations", {}).get(names.SELECTED_NODE):
+                state.last[claim.spec.storage_class_name or ""] = selected
+    elif isinstance(action, Wait) and not claim.annotation(names.SELECTED_NODE):
+        state.waiting.add(key)
+    return action
+
+
+def _decide_assignment(claim: Claim, state: PlacementState, reads: LiveReads) -> Action:
     driver, storage_class = state.driver_of_claim(claim), state.class_of(claim)
     if driver is None:
         provisioner = storage_class.provisioner if storage_class is not None else ""
@@ -259,37 +248,24 @@ def _nowhere(claim: Claim, storage_class: StorageClass, driver: DriverView, stat
 # --- volumes and nodes -------------------------------------------------------------------------------------------
 
 
-class Membership:
-    """Decides volumes, and notes which are lost."""
-
-    def __init__(self, state: PlacementState) -> None:
-        self._state = state
-
-    def __call__(self, name: str, _reads: LiveReads) -> Action:
-        volume = self._state.cluster.volumes.get(name)
-        why = why_lost(volume, self._state) if volume is not None else ""
-        if why:
-            self._state.lost[name] = why
-        else:
-            self._state.lost.pop(name, None)
-        return decide_membership(name, self._state)
-
-
 def decide_membership(name: str, state: PlacementState) -> Action:
-    """Return the next action of the assigner for the volume with this name."""
+    """Return the next action of the assigner for the volume with this name, and note whether it is lost."""
     volume = state.cluster.volumes.get(name)
+    if why := _why_lost(volume, state) if volume is not None else "":
+        state.lost[name] = why
+    else:
+        state.lost.pop(name, None)
     if volume is None or state.driver_of_volume(volume) is None:
         return Settled()
     if (node := _node_of(volume, state)) is not None:
         wanted = node_metadata(node)
         recorded = volume.annotation(names.NODE_UID)
         if recorded is not None:
-            del wanted[
-                "annotations"
-            ]  # The node may have been made again: its new uid would hide that the volume is lost.
+            # The node may have been made again: its new uid would hide that the volume is lost.
+            del wanted["annotations"]
         if recorded is None or not wanted["labels"].items() <= (volume.metadata.labels or {}).items():
             return Patch(kind=VOLUMES, target=volume, body={"metadata": wanted}, why=f"it lies on node {node.name}")
-    if not (why := why_lost(volume, state)):
+    if not why:
         return Settled()
     events = [warning(VOLUMES, volume, "VolumeLost", why)]
     if (reference := volume.spec.claim_ref) is not None:
@@ -299,7 +275,7 @@ def decide_membership(name: str, state: PlacementState) -> Action:
     return Wait(reason=why, events=tuple(events))
 
 
-def why_lost(volume: Volume, state: PlacementState) -> str:
+def _why_lost(volume: Volume, state: PlacementState) -> str:
     """Return why the asset of the volume cannot be reached, or "": its node is gone, or was made again."""
     if state.driver_of_volume(volume) is None or not (places := segments_of(volume)):
         return ""

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from volplane.assets import Capacity
+from volplane.assets import Capacity, Segment
 from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Queue, Read, Run, Settled, Wait
 from volplane.drivers.driver import DriverView
 from volplane.intents.operation import OperationDeps
@@ -27,6 +27,7 @@ from volplane.kube.kinds import CAPACITIES, NODES
 from volplane.kube.objects import Claim, CsiStorageCapacity, KubeObject, Node, StorageClass, Volume
 from volplane.kube.quantity import format_bytes
 from volplane.operations import Work
+from volplane.placement.recognise import own_node_differs
 from volplane.requests import CapacityRequest
 from volplane.state.cluster_state import ClusterState, NodePlaces
 from volplane.state.matching import class_of_claim
@@ -56,8 +57,6 @@ class CapacityState:
     drivers: Callable[[], Iterable[DriverView]]
     """Returns those whose room this process publishes, usable or not."""
     queue: Queue
-    on_node: bool = False
-    """A process of one node publishes."""
     items: dict[str, Item] = field(default_factory=dict)
     measured: dict[str, tuple[Capacity, float]] = field(default_factory=dict)
     """What the driver answered for each of `items`, and the loop time of the answer."""
@@ -77,7 +76,7 @@ class CapacityState:
     def _object_changed(self, old: CsiStorageCapacity | None, new: CsiStorageCapacity | None) -> None:
         key = (new or old or CsiStorageCapacity()).key
         measured = self.measured.get(key)
-        if new is None or measured is None or _figures(new) == _published(measured[0]):
+        if new is None or measured is None or (new.capacity, new.maximum_volume_size) == _published(measured[0]):
             self.queue.enqueue(key)
             return
         # It was written by another program, perhaps another process of this node, whose figure is newer than ours.
@@ -158,30 +157,15 @@ def decide_capacity(key: str, state: CapacityState, reads: LiveReads) -> Action:
         live = reads.get(CAPACITIES, key)
         found = live if isinstance(live, CsiStorageCapacity) else None
     if found is None:
-        create = Create(kind=CAPACITIES, body=wanted, why="publish how much room there is")
-        return _without_node(state.cluster, reads) or create
+        # The object of a node that is gone is garbage-collected with it, and would be made again and again.
+        gone = own_node_differs(state.cluster, reads) if state.cluster.own_node is not None else None
+        return gone or Create(kind=CAPACITIES, body=wanted, why="publish how much room there is")
     selector = msgspec.to_builtins(found.node_topology) if found.node_topology is not None else {}
     if found.storage_class_name != item.storage_class or selector != wanted["nodeTopology"]:
         return Delete(kind=CAPACITIES, target=found, why="it is not what its name says, and those fields cannot change")
     if (changes := _changes(found, wanted)) is not None:
         return Patch(kind=CAPACITIES, target=found, body=changes, why="publish how much room there is")
     return Wait(reason="it is measured again from time to time", seconds=measured[1] + POLL_SECONDS - now)
-
-
-def _without_node(cluster: ClusterState, reads: LiveReads) -> Action | None:
-    """Return what to do instead of publishing for a node that is gone; None: it is there.
-
-    The object of a node that is gone is garbage-collected with it, and would be made again and again.
-    """
-    node = cluster.own_node
-    if node is None:
-        return None
-    if not reads.has(NODES, node.name):
-        return Read(NODES, node.name, why="is the node still there?")
-    live = reads.get(NODES, node.name)
-    if live is not None and live.uid == node.uid:
-        return None
-    return Wait(reason=f"node {node.name} is gone, or was made again", seconds=PAUSE_SECONDS)
 
 
 def _body(
@@ -212,27 +196,20 @@ def _published(capacity: Capacity) -> tuple[str, str | None]:
     return format_bytes(max(capacity.available_bytes, 0)), None if largest is None else format_bytes(max(largest, 0))
 
 
-def _figures(found: CsiStorageCapacity) -> tuple[str | None, str | None]:
-    """Return the same of an object."""
-    return found.capacity, found.maximum_volume_size
-
-
 def _changes(found: CsiStorageCapacity, wanted: dict[str, Any]) -> dict[str, Any] | None:
     """Return what a patch has to change; None if the object is as it should be."""
     metadata = wanted["metadata"]
     owners = {each.uid for each in found.metadata.owner_references or ()}
+    figures = {"capacity": wanted["capacity"], "maximumVolumeSize": wanted.get("maximumVolumeSize")}
     same = (
-        _figures(found) == (wanted["capacity"], wanted.get("maximumVolumeSize"))
+        {"capacity": found.capacity, "maximumVolumeSize": found.maximum_volume_size} == figures
         and metadata["labels"].items() <= (found.metadata.labels or {}).items()
         and owners == {each["uid"] for each in metadata["ownerReferences"]}
     )
     if same:
         return None
-    return {
-        "metadata": {"labels": metadata["labels"], "ownerReferences": metadata["ownerReferences"]},
-        "capacity": wanted["capacity"],
-        "maximumVolumeSize": wanted.get("maximumVolumeSize"),
-    }
+    changes = {"labels": metadata["labels"], "ownerReferences": metadata["ownerReferences"]}
+    return {"metadata": changes, **figures}
 
 
 def _remove_outdated(found: CsiStorageCapacity, state: CapacityState, reads: LiveReads) -> Action:
@@ -244,11 +221,11 @@ def _remove_outdated(found: CsiStorageCapacity, state: CapacityState, reads: Liv
     of_node = next((each for each in found.metadata.owner_references or () if each.kind == "Node"), None)
     ours = cluster.drivers.get(labels.get(names.CAPACITY_DRIVER, "")) is not None
     unneeded = Delete(kind=CAPACITIES, target=found, why="nobody needs it any more") if ours else Settled()
-    if of_node is None or (state.on_node and found.storage_class_name not in cluster.classes):
+    if of_node is None or (cluster.node_name and found.storage_class_name not in cluster.classes):
         return unneeded
     node = cluster.nodes.get(of_node.name)
     if node is not None and node.uid == of_node.uid:
-        return unneeded if state.on_node else Settled()
+        return unneeded if cluster.node_name else Settled()
     if not reads.has(NODES, of_node.name):
         return Read(NODES, of_node.name, why="is the node of this room gone?")
     live = reads.get(NODES, of_node.name)
@@ -257,25 +234,23 @@ def _remove_outdated(found: CsiStorageCapacity, state: CapacityState, reads: Liv
     return Delete(kind=CAPACITIES, target=found, why=f"node {of_node.name} is gone")
 
 
-class MeasureOperation:
-    """Handler of the verb `measure`."""
+def measure_operation(run: Run, deps: OperationDeps, state: CapacityState) -> Work:
+    """Return the work of the verb `measure`."""
+    driver, item = deps.driver(run), state.items.get(run.key)
+    storage_class = state.cluster.classes.get(item.storage_class) if item is not None else None
 
-    def __init__(self, deps: OperationDeps, state: CapacityState) -> None:
-        self._deps = deps
-        self._state = state
+    async def measure() -> None:
+        if item is None or storage_class is None:
+            return
+        capacity = await measured(deps, driver, storage_class, dict(item.segment))
+        if run.key in state.items:
+            state.measured[run.key] = (capacity, state.cluster.monotonic())
 
-    def __call__(self, run: Run) -> Work:
-        driver, item = self._deps.driver(run), self._state.items.get(run.key)
-        storage_class = self._state.cluster.classes.get(item.storage_class) if item is not None else None
+    return measure
 
-        async def measure() -> None:
-            if item is None or storage_class is None:
-                return
-            parameters = driver.typed_parameters(split_parameters(storage_class)[0])
-            context, segment = self._deps.context(driver), dict(item.segment)
-            request = CapacityRequest(context=context, parameters=parameters, segment=segment)
-            capacity = await self._deps.hooks.call(driver, request)
-            if run.key in self._state.items:
-                self._state.measured[run.key] = (capacity, self._state.cluster.monotonic())
 
-        return measure
+async def measured(deps: OperationDeps, driver: DriverView, storage_class: StorageClass, segment: Segment) -> Capacity:
+    """Ask the backend how much room there is for volumes of the class at the place."""
+    parameters = driver.typed_parameters(split_parameters(storage_class)[0])
+    request = CapacityRequest(context=deps.context(driver), parameters=parameters, segment=segment)
+    return await deps.hooks.call(driver, request)

@@ -15,14 +15,14 @@ from volplane.controller.actions import Action, LiveReads, Patch, Run, Wait
 from volplane.drivers.driver import DriverView
 from volplane.intents.operation import OperationDeps
 from volplane.intents.ownership import node_metadata
-from volplane.intents.requests import allowed_segments, split_parameters
+from volplane.intents.requests import allowed_segments
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, StorageClass
 from volplane.operations import Work
+from volplane.placement.capacity import measured
 from volplane.placement.recognise import own_node_differs
 from volplane.placement.state import unsuitable
-from volplane.requests import CapacityRequest
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim, request_of
 from volplane.state.naming import volume_name_of
@@ -128,31 +128,21 @@ def take_again(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action 
     return own_node_differs(cluster, reads) or taken
 
 
-class RoomOperation:
-    """Handler of the verb `check-room`."""
+def room_operation(run: Run, deps: OperationDeps, race: RaceTimes) -> Work:
+    """Return the work of the verb `check-room`."""
+    claim, driver = deps.claim(run), deps.driver(run)
+    storage_class = deps.cluster.classes.get(class_of_claim(claim) or "")
 
-    def __init__(self, deps: OperationDeps, race: RaceTimes) -> None:
-        self._deps = deps
-        self._race = race
+    async def check() -> None:
+        node = deps.cluster.own_node
+        if node is None or storage_class is None:
+            return
+        labels = node.metadata.labels or {}
+        segment = {key: labels[key] for key in driver.info.topology_keys if key in labels}
+        capacity = await measured(deps, driver, storage_class, segment)
+        limit = capacity.available_bytes
+        if capacity.maximum_volume_bytes is not None:
+            limit = min(limit, capacity.maximum_volume_bytes)
+        race.room_seen(claim.uid, enough=limit >= -(-request_of(claim) // _NANOS))
 
-    def __call__(self, run: Run) -> Work:
-        claim, driver = self._deps.claim(run), self._deps.driver(run)
-        storage_class = self._deps.cluster.classes.get(class_of_claim(claim) or "")
-
-        async def check() -> None:
-            node = self._deps.cluster.own_node
-            if node is None or storage_class is None:
-                return
-            labels = node.metadata.labels or {}
-            request = CapacityRequest(
-                context=self._deps.context(driver),
-                parameters=driver.typed_parameters(split_parameters(storage_class)[0]),
-                segment={key: labels[key] for key in driver.info.topology_keys if key in labels},
-            )
-            capacity = await self._deps.hooks.call(driver, request)
-            limit = capacity.available_bytes
-            if capacity.maximum_volume_bytes is not None:
-                limit = min(limit, capacity.maximum_volume_bytes)
-            self._race.room_seen(claim.uid, enough=limit >= -(-request_of(claim) // _NANOS))
-
-        return check
+    return check

@@ -29,7 +29,7 @@ def own_node_differs(cluster: ClusterState, reads: LiveReads) -> Action | None:
         return Read(NODES, cluster.node_name, why="is this still our Node?")
     node, live = cluster.own_node, reads.get(NODES, cluster.node_name)
     if node is None or live is None or live.uid != node.uid:
-        return Wait(reason=f"node {cluster.node_name} is being made again", seconds=1.0)
+        return Wait(reason=f"node {cluster.node_name} is gone, or was made again", seconds=1.0)
     return None
 
 
@@ -53,32 +53,26 @@ def decide_recognition(volume: Volume, cluster: ClusterState, reads: LiveReads) 
     return Run(verb="recognise", key=volume.key, uid=volume.uid, driver=driver.name, asset=asset_key(volume))
 
 
-class RecogniseOperation:
-    """Handler of the verb `recognise`."""
+def recognise_operation(run: Run, deps: OperationDeps) -> Work:
+    """Return the work of the verb `recognise`."""
+    volume, driver, cluster = deps.volume(run), deps.driver(run), deps.cluster
+    progress = cluster.progress.volumes.track(run.uid)
 
-    def __init__(self, deps: OperationDeps) -> None:
-        self._deps = deps
+    async def recognise() -> None:
+        node = cluster.own_node
+        identity = volume_identity(volume, cluster.cluster_id)
+        if node is None or identity.owner is None:
+            return
+        request = FindRequest(
+            context=deps.context(driver, identity.owner.generation),
+            name=identity.owner.volume_name,
+            owner=identity.owner,
+            segment=next(iter(identity.node_affinity), None),
+        )
+        found = await deps.hooks.call(driver, request)
+        if isinstance(found, Asset) and found.handle == identity.handle:
+            progress.found_on = node.uid
+        else:
+            progress.missing_on = node.uid
 
-    def __call__(self, run: Run) -> Work:
-        volume, driver = self._deps.volume(run), self._deps.driver(run)
-        cluster = self._deps.cluster
-        progress = cluster.progress.volumes.track(run.uid)
-
-        async def recognise() -> None:
-            node = cluster.own_node
-            identity = volume_identity(volume, cluster.cluster_id)
-            if node is None or identity.owner is None:
-                return
-            request = FindRequest(
-                context=self._deps.context(driver, identity.owner.generation),
-                name=identity.owner.volume_name,
-                owner=identity.owner,
-                segment=next(iter(identity.node_affinity), None),
-            )
-            found = await self._deps.hooks.call(driver, request)
-            if isinstance(found, Asset) and found.handle == identity.handle:
-                progress.found_on = node.uid
-            else:
-                progress.missing_on = node.uid
-
-        return recognise
+    return recognise

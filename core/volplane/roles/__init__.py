@@ -6,6 +6,7 @@ Three roles: the whole control plane, beside a stock one, and one node. Claims a
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from volplane import provision, reclaim
@@ -14,8 +15,8 @@ from volplane.controller.actions import Decide
 from volplane.controller.controller import Controller, Duty, Handler, Role, Watch
 from volplane.intents.operation import OperationDeps
 from volplane.kube.names import PROVISIONED_BY, PROVISIONING_FINALIZER
-from volplane.placement.race import RaceTimes, RoomOperation
-from volplane.placement.recognise import RecogniseOperation
+from volplane.placement.race import RaceTimes, room_operation
+from volplane.placement.recognise import recognise_operation
 from volplane.reclaim.delete import Terms
 from volplane.roles.beside import Beside
 from volplane.roles.node import OneNode
@@ -42,11 +43,11 @@ def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     race: RaceTimes | None = None
     on_node: dict[str, Handler] = {}
     if role.node_name:
-        on_node["recognise"] = RecogniseOperation(deps)
+        on_node["recognise"] = partial(recognise_operation, deps=deps)
     if role.node_name and role.race is not None:
         race = RaceTimes(role.node_name, *role.race, cluster.monotonic, external_choice=role.external_choice)
         cluster.claims.subscribe(race.claim_changed)
-        on_node["check-room"] = RoomOperation(deps, race)
+        on_node["check-room"] = partial(room_operation, deps=deps, race=race)
     decided = decisions(role, cluster, race)
     binds = role.runs("binder")
     handlers = EventHandlers(cluster, claims, volumes, deps.registry.forget, writes_phase=binds)
