@@ -12,7 +12,7 @@ from volplane import protection
 from volplane.intents.operation import DiscardOperation, OperationDeps
 from volplane.kube import names
 from volplane.kube.objects import Claim, Volume
-from volplane.protection.finalizers import LivePods
+from volplane.protection.finalizers import LiveList, LivePods
 from volplane.provision import operation
 from volplane.reclaim import recycle
 from volplane.reclaim.recycle import Scrub
@@ -51,7 +51,11 @@ def adopt_any_scrub_pod(stack: ExitStack) -> None:
 
 def believe_the_cache_about_pods(stack: ExitStack) -> None:
     """Let a claim go because no pod in the cache uses it."""
-    replace(stack, LivePods, "proves_unused", lambda *_: True)
+
+    def proof(self: LivePods, claim: Claim) -> LiveList:
+        return self.lists.setdefault(claim.namespace, LiveList(0.0, [], []))
+
+    replace(stack, LivePods, "serving", proof)
 
 
 def break_promises(stack: ExitStack) -> None:

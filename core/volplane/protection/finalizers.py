@@ -14,11 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Queue, Run, Settled, Wait, warning
-from volplane.controller.controller import Work
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES, Kind
@@ -48,7 +46,7 @@ class ClaimProtection:
         action = decide_claim_protection(key, self)
         if isinstance(action, Patch) and action.target.terminating:
             # If the removal fails, another list is needed.
-            self.live.spent.setdefault(action.target.namespace, set()).add(action.target.uid)
+            self.live.lists[action.target.namespace].spent.add(action.target.uid)
         return action
 
 
@@ -70,16 +68,14 @@ def decide_claim_protection(key: str, state: ClaimProtection) -> Action:
     if state.promised(claim):
         return Wait(reason="the volume that was chosen for it is being taken back")
     # The cache may lag behind: only a live list proves that no pod was bound meanwhile.
-    if state.live.proves_unused(claim):
+    listed = state.live.serving(claim)
+    if listed is not None and not listed.unreadable and not any(uses(pod, claim) for pod in listed.used):
         return _toggle(CLAIM_PROTECTION, CLAIMS, claim, why="no pod uses the claim")
-    if (left := state.live.valid_for(claim, state.monotonic())) > 0:
+    if listed is not None and (left := listed.started + BELIEVED - state.monotonic()) > 0:
         # The list showed a user that the cache does not have. The watch will bring it, or a new list decides.
-        unreadable = ", ".join(state.live.unreadable[claim.namespace])
-        why = (
-            f"pods cannot be read and may use it: {unreadable}"
-            if unreadable
-            else "a pod that is not in the cache uses it"
-        )
+        why = "a pod that is not in the cache uses it"
+        if listed.unreadable:
+            why = f"pods cannot be read and may use it: {', '.join(listed.unreadable)}"
         return Wait(reason=why, seconds=left)
     return Run(verb="unprotect", key=key, uid=claim.uid, driver=OPERATION_DRIVER, asset=claim.namespace)
 
@@ -158,17 +154,26 @@ def uses(pod: Pod, claim: Claim) -> bool:
 
 
 @dataclass(slots=True)
-class LivePods:
-    """The last live list of each namespace, and when it started (loop time)."""
+class LiveList:
+    """A live list of the pods of a namespace."""
 
-    started: dict[str, float] = field(default_factory=dict)
-    used: dict[str, list[Pod]] = field(default_factory=dict)
-    unreadable: dict[str, list[str]] = field(default_factory=dict)
-    """Keys of pods in the list that did not decode: what they use is unknown."""
+    started: float
+    """Loop time."""
+    used: list[Pod]
+    """Those that have a node and volumes."""
+    unreadable: list[str]
+    """Keys of those that did not decode: what they use is unknown."""
+    spent: set[str] = field(default_factory=set)
+    """Uids of claims for which the list was used."""
+
+
+@dataclass(slots=True)
+class LivePods:
+    """The last live list of each namespace."""
+
+    lists: dict[str, LiveList] = field(default_factory=dict)
     terminating_since: dict[str, dict[str, float]] = field(default_factory=dict)
     """Namespace -> uid of a claim there -> loop time at which this process first saw its deletionTimestamp."""
-    spent: dict[str, set[str]] = field(default_factory=dict)
-    """Namespace -> uids of claims for which the last list was used."""
 
     def follow(self, old: Claim | None, new: Claim | None, now: float) -> None:
         """Follow the claim cache. The list is dropped with the last terminating claim of a namespace."""
@@ -179,11 +184,7 @@ class LivePods:
             waiting.pop(old.uid, None)
             if not waiting:
                 self.terminating_since.pop(old.namespace, None)
-                self.doubt(old.namespace)
-
-    def operation(self, run: Run, *, client: Client, monotonic: Callable[[], float]) -> Work:
-        """Return the work of the verb `unprotect`."""
-        return partial(self.refresh, run.asset, client, monotonic)
+                self.lists.pop(old.namespace, None)
 
     async def refresh(self, namespace: str, client: Client, monotonic: Callable[[], float]) -> None:
         """List the pods of the namespace."""
@@ -192,36 +193,19 @@ class LivePods:
         self.listed(namespace, started, listing.items, listing.unreadable)
 
     def listed(self, namespace: str, started: float, pods: Iterable[Pod], unreadable: Iterable[str] = ()) -> None:
-        """Keep the pods of a live list that have a node and volumes, if a claim still waits for the list."""
-        if namespace not in self.terminating_since:
-            return  # No claim would use it, and nothing would drop it.
-        self.started[namespace] = started
-        self.spent.pop(namespace, None)
-        self.unreadable[namespace] = list(unreadable)
-        self.used[namespace] = [pod for pod in pods if pod.spec.node_name and pod.spec.volumes]
+        """Keep what a live list has shown, if a claim still waits for it: else nothing would drop it."""
+        if namespace in self.terminating_since:
+            used = [pod for pod in pods if pod.spec.node_name and pod.spec.volumes]
+            self.lists[namespace] = LiveList(started, used, list(unreadable))
 
-    def proves_unused(self, claim: Claim) -> bool:
-        """Return whether a list proves that no pod uses the claim."""
-        listed = self._started_after(claim) is not None and not self.unreadable[claim.namespace]
-        return listed and not any(uses(pod, claim) for pod in self.used[claim.namespace])
-
-    def valid_for(self, claim: Claim, now: float) -> float:
-        """Return the seconds for which a list that showed a user of this claim is believed; 0: list again."""
-        started = self._started_after(claim)
-        return max(started + BELIEVED - now, 0.0) if started is not None else 0.0
-
-    def _started_after(self, claim: Claim) -> float | None:
-        """Return when the last list started, if it may serve this claim: it started later, and is not used up."""
-        if claim.uid in self.spent.get(claim.namespace, ()):
-            return None  # A removal on its strength failed: pods may have come since.
+    def serving(self, claim: Claim) -> LiveList | None:
+        """Return the last list if it may serve this claim: it started later, and is not used up."""
+        listed = self.lists.get(claim.namespace)
         since = self.terminating_since.get(claim.namespace, {}).get(claim.uid)
-        started = self.started.get(claim.namespace)
-        return None if since is None or started is None or started < since else started
-
-    def doubt(self, namespace: str) -> None:
-        """Drop the list of a namespace in which a pod has changed."""
-        for known in (self.started, self.used, self.unreadable, self.spent):
-            known.pop(namespace, None)
+        if listed is None or since is None or listed.started < since:
+            return None
+        # A removal on its strength failed: pods may have come since.
+        return None if claim.uid in listed.spent else listed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -252,7 +236,7 @@ class ProtectionHandlers:
             for key in claims_of_pod(pod) if pod is not None else ():
                 claim = self.state.claims.get(key)
                 if claim is not None and claim.terminating:
-                    self.state.live.doubt(claim.namespace)
+                    self.state.live.lists.pop(claim.namespace, None)  # It may lack the pod.
                     self.claims.enqueue(key)
 
 

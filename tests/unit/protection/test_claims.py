@@ -341,10 +341,9 @@ def test_what_was_listed_in_a_namespace_goes_with_its_last_dying_claim() -> None
     bench.claims.observe(dying("b"))
     asyncio.run(bench.list_pods("default"))
     bench.claims.observe_deleted("default/a", "uid-a")
-    assert bench.live.used
+    assert bench.live.lists
     bench.claims.observe_deleted("default/b", "uid-b")
-    assert not bench.live.used
-    assert not bench.live.started
+    assert not bench.live.lists
 
 
 def test_a_list_serves_one_attempt_and_that_it_did_is_forgotten_with_the_claim() -> None:
@@ -365,7 +364,7 @@ def test_a_list_that_began_before_another_claim_was_deleted_serves_that_one_only
     bench.time += 1.0
     bench.claims.observe(dying("late"))
     assert isinstance(protects("default/late", LiveReads()), Run)
-    assert bench.live.spent == {}, "nothing was tried for it"
+    assert bench.live.lists["default"].spent == set(), "nothing was tried for it"
 
 
 def test_nothing_is_noted_about_a_living_claim_that_gets_the_finalizer() -> None:
@@ -378,7 +377,7 @@ def test_a_list_that_is_answered_when_nobody_waits_any_more_is_not_kept() -> Non
     bench = Bench(dying(), live=(pod(uses="other"),))
     bench.claims.observe_deleted(bench.item.key, bench.item.uid)
     asyncio.run(bench.list_pods("default"))
-    assert not bench.live.used
+    assert not bench.live.lists
 
 
 def test_a_living_claim_that_goes_disturbs_nobody() -> None:
@@ -393,7 +392,7 @@ def test_a_claim_that_took_the_place_of_a_dying_one_is_not_dying() -> None:
     asyncio.run(bench.list_pods("default"))
     bench.claims.observe(claim("c", uid="uid-next", finalizers=[GUARD], resourceVersion="2"))
     assert bench.live.terminating_since == {}
-    assert bench.live.started == {}
+    assert bench.live.lists == {}
     bench.time += 1.0
     asyncio.run(bench.list_pods("default"))
     bench.time += 1.0
@@ -403,19 +402,18 @@ def test_a_claim_that_took_the_place_of_a_dying_one_is_not_dying() -> None:
 
 def test_no_list_proves_anything_of_a_claim_whose_deletion_nobody_has_seen() -> None:
     live = LivePods()
-    assert not live.proves_unused(dying())
+    assert live.serving(dying()) is None
     live.follow(None, dying("another"), 0.0)
     live.listed("default", 1.0, ())
-    assert live.proves_unused(dying("another"))
-    assert not live.proves_unused(dying())
-    assert live.valid_for(dying(), 1.0) == 0.0
+    assert live.serving(dying("another")) is not None
+    assert live.serving(dying()) is None
 
 
 def test_of_a_list_only_pods_that_hold_something_are_kept() -> None:
     """A namespace may have thousands of pods, and a claim may wait for days."""
     bench = Bench(dying(), live=(pod("holds"), pod("waits", node=""), _without_volumes("bare")))
     asyncio.run(bench.list_pods("default"))
-    assert [each.name for each in bench.live.used["default"]] == ["holds"]
+    assert [each.name for each in bench.live.lists["default"].used] == ["holds"]
 
 
 def test_a_pod_without_volumes_uses_nothing() -> None:

@@ -134,8 +134,7 @@ def test_what_happens_to_a_pod_of_a_dying_claim_puts_the_last_list_in_doubt(old:
     bench.live.listed("default", 1.0, [pod()])
     bench.handlers.pod_changed(old, new)
     assert bench.claims.keys == ["default/c"]
-    assert bench.live.started == {}
-    assert bench.live.used == {}
+    assert bench.live.lists == {}
 
 
 def test_pods_of_living_claims_and_of_other_namespaces_wake_nobody() -> None:
@@ -145,4 +144,4 @@ def test_pods_of_living_claims_and_of_other_namespaces_wake_nobody() -> None:
     bench.handlers.pod_changed(None, pod(uses="living"))
     bench.handlers.pod_changed(None, pod(namespace="elsewhere"))
     assert bench.claims.keys == []
-    assert bench.live.started == {"default": 1.0}
+    assert list(bench.live.lists) == ["default"]
