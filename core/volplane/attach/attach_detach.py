@@ -84,7 +84,6 @@ class Decision(NamedTuple):
 
 
 def decide_pair(pair: Pair, state: AttachDetachState, reads: LiveReads) -> Decision:
-    """Return the next step for the volume on the node."""
     attachment = state.cluster.attachments.get(pair.attachment)
     if found := users_of(pair, state.cluster):
         users, volume = [pod for pod, _ in found], found[0][1]
@@ -304,7 +303,6 @@ def report_differs(pair: Pair, state: AttachDetachState) -> bool:
 
 
 def _stays(pair: Pair, node: Node, state: AttachDetachState) -> bool:
-    """Return whether a volume that is reported stays so."""
     if not csi_parts(pair.volume)[0]:
         return True  # It is no CSI volume: others have written it.
     attachment, wanted = state.cluster.attachments.get(pair.attachment), bool(users_of(pair, state.cluster))

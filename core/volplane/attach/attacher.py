@@ -55,7 +55,6 @@ def attacher_finalizer(driver: str) -> str:
 
 
 def decide_attachment(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
-    """Return the next action for the VolumeAttachment of this name."""
     attachment = cluster.attachments.get(key)
     if attachment is None:
         return _recreate_for_detach(key, cluster, reads)

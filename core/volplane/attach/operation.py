@@ -69,8 +69,6 @@ class _AttachmentOperation:
 
 
 class AttachOperation(_AttachmentOperation):
-    """Handles the verb `attach`."""
-
     hook = "attach"
 
     def __call__(self, run: Run) -> Work:
@@ -137,8 +135,6 @@ class AttachOperation(_AttachmentOperation):
 
 
 class DetachOperation(_AttachmentOperation):
-    """Handles the verb `detach`."""
-
     hook = "detach"
 
     def __call__(self, run: Run) -> Work:
@@ -198,13 +194,10 @@ def _age(attachment: VolumeAttachment) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class AttacherHandlers:
-    """Queues attachments for the attacher."""
-
     cluster: ClusterState
     attachments: Queue
 
     def subscribe(self) -> None:
-        """Follow the caches."""
         self.cluster.attachments.subscribe(self.attachment_changed)
         self.cluster.volumes.subscribe(self.volume_changed)
         self.cluster.nodes.subscribe(self.node_changed)

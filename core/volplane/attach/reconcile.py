@@ -138,7 +138,6 @@ class AttachDetach:
         return action
 
     def subscribe(self) -> None:
-        """Follow the caches."""
         cluster = self.state.cluster
         cluster.pods.subscribe(self.pod_changed)
         cluster.claims.subscribe(self.claim_changed)

@@ -18,7 +18,6 @@ __all__ = ["EXPANDER", "controllers"]
 
 
 def controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
-    """Yield the controllers of sizes and of attributes, both of claims."""
     cluster, whole = deps.cluster, role.runs("binder")
     resizer, modifier = deps.queue("resizer"), deps.queue("modifier")
 

@@ -59,7 +59,6 @@ def wants_other_attributes(claim: Claim) -> bool:
 
 
 def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
-    """Return the next action for the attributes of the claim `namespace/name`."""
     claim = cluster.claims.get(key)
     if claim is None or not wants_other_attributes(claim):
         return Settled()  # It has the attributes that it asks for.
@@ -243,7 +242,6 @@ class ExpandHandlers:
     """Drops the back-off of an operation, named by verb, key and uid."""
 
     def subscribe(self) -> None:
-        """Follow the caches."""
         self.cluster.claims.subscribe(self.claim_changed)
         self.cluster.volumes.subscribe(self.volume_changed)
 

@@ -24,12 +24,7 @@ from volplane.errors import (
     VolumeInUse,
 )
 from volplane.expand.modify import MODIFY, modification_target
-from volplane.expand.resize import (
-    EXPAND,
-    expansion_target,
-    recorded_state,
-    recorded_target,
-)
+from volplane.expand.resize import EXPAND, expansion_target, recorded_state, recorded_target
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import volume_identity
 from volplane.kube import names
@@ -103,8 +98,6 @@ class _ChangeOperation:
 
 
 class ExpandOperation(_ChangeOperation):
-    """Handles the verb `expand`."""
-
     verb, annotation, reason = EXPAND, names.EXPANSION, "VolumeResizeFailed"
 
     async def _target(self, claim: Claim, volume: Volume) -> tuple[str, Request]:
@@ -116,8 +109,6 @@ class ExpandOperation(_ChangeOperation):
 
 
 class ModifyOperation(_ChangeOperation):
-    """Handles the verb `modify`."""
-
     verb, annotation, reason = MODIFY, names.MODIFICATION, "VolumeModifyFailed"
 
     async def _target(self, claim: Claim, volume: Volume) -> tuple[str, Request]:

@@ -327,8 +327,6 @@ class OneShotState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneShotStatus:
-    """The state of one operation."""
-
     state: OneShotState
     detail: str = ""
     """What was done, or why not; "" while it runs."""

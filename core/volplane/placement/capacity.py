@@ -42,8 +42,6 @@ PAUSE_SECONDS: Final = 1.0
 
 
 class Item(NamedTuple):
-    """One object to publish."""
-
     driver: str
     storage_class: str
     segment: tuple[tuple[str, str], ...]
@@ -66,7 +64,6 @@ class CapacityState:
         self._nodes = NodePlaces(self.cluster.nodes)
 
     def subscribe(self) -> None:
-        """Follow the caches, and queue the keys of objects."""
         self.cluster.classes.subscribe(lambda _old, _new: self._plan())
         self.cluster.nodes.subscribe(self._node_changed)
         self.cluster.volumes.subscribe(self._volume_changed)
@@ -137,7 +134,6 @@ class CapacityState:
 
 
 def decide_capacity(key: str, state: CapacityState, reads: LiveReads) -> Action:
-    """Return the next action for the CSIStorageCapacity with this key."""
     item, found = state.items.get(key), state.cluster.capacities.get(key)
     if item is None:
         return _remove_outdated(found, state, reads) if found is not None else Settled()
@@ -235,7 +231,6 @@ def _remove_outdated(found: CsiStorageCapacity, state: CapacityState, reads: Liv
 
 
 def measure_operation(run: Run, deps: OperationDeps, state: CapacityState) -> Work:
-    """Return the work of the verb `measure`."""
     driver, item = deps.driver(run), state.items.get(run.key)
     storage_class = state.cluster.classes.get(item.storage_class) if item is not None else None
 

@@ -54,7 +54,6 @@ class RaceTimes:
         """Uid of a claim -> loop time of the driver's answer, and whether there is room."""
 
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
-        """Follow the cache of claims."""
         if new is None or new.spec.volume_name:
             present = new or old
             if present is not None:
@@ -77,7 +76,6 @@ class RaceTimes:
         return left
 
     def room_seen(self, uid: str, *, enough: bool) -> None:
-        """Note the driver's answer whether the claim fits."""
         self._room[uid] = (self._monotonic(), enough)
 
     def room(self, uid: str) -> bool | None:
@@ -129,7 +127,6 @@ def take_again(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action 
 
 
 def room_operation(run: Run, deps: OperationDeps, race: RaceTimes) -> Work:
-    """Return the work of the verb `check-room`."""
     claim, driver = deps.claim(run), deps.driver(run)
     storage_class = deps.cluster.classes.get(class_of_claim(claim) or "")
 

@@ -54,7 +54,6 @@ def decide_recognition(volume: Volume, cluster: ClusterState, reads: LiveReads) 
 
 
 def recognise_operation(run: Run, deps: OperationDeps) -> Work:
-    """Return the work of the verb `recognise`."""
     volume, driver, cluster = deps.volume(run), deps.driver(run), deps.cluster
     progress = cluster.progress.volumes.track(run.uid)
 

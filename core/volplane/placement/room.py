@@ -185,7 +185,6 @@ class Usage:
         self.volume(name, promise)
 
     def knows(self, name: str) -> bool:
-        """Return whether there is a volume of this name."""
         return name in self._volumes
 
     def published(self, driver: str, node: str, version: int) -> None:

@@ -72,7 +72,6 @@ class PlacementState:
         return self.cluster.classes.get(class_of_claim(claim) or "")
 
     def driver_of_volume(self, volume: Volume) -> DriverView | None:
-        """Return the distributed driver that made the volume."""
         return self.cluster.drivers.distributed(volume.annotation(names.PROVISIONED_BY) or "")
 
     def offers(self, claim: Claim, driver: DriverView, storage_class: StorageClass) -> list[Offer]:
@@ -119,7 +118,6 @@ class PlacementState:
             self.class_changed(claim)
 
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
-        """Follow the cache of claims."""
         present = new or old
         if present is None:
             return
@@ -145,7 +143,6 @@ class PlacementState:
         self.usage.claim(volume_name_of(claim), self._promise_to(claim))
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
-        """Follow the cache of volumes."""
         present = new or old
         if present is None:
             return
@@ -163,7 +160,6 @@ class PlacementState:
             self.lost.pop(present.name, None)
 
     def capacity_changed(self, old: CsiStorageCapacity | None, new: CsiStorageCapacity | None) -> None:
-        """Follow the cache of published room."""
         for node in self.room.changed(old, new):
             for _, offers in self._node_offers.values():
                 offers.dirty.add(node_hash(node))
@@ -285,7 +281,6 @@ class PlacementHandlers:
                 yield claim.key
 
     def volumes_of_driver(self, name: str) -> Iterator[str]:
-        """Yield the names of the volumes that the driver made."""
         driver = self._state.cluster.drivers.distributed(name)
         for volume in self._state.cluster.volumes.values() if driver is not None else ():
             if self._state.driver_of_volume(volume) is driver:

@@ -25,7 +25,6 @@ __all__ = ["PROTECTION", "controllers"]
 
 
 def controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
-    """Yield the controllers of claims and of volumes."""
     cluster, live = deps.cluster, LivePods()
     claim_protection = ClaimProtection(claims=cluster.claims, pods=cluster.pods, live=live, monotonic=cluster.monotonic)
     if role.runs("binder"):

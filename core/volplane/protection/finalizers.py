@@ -169,8 +169,6 @@ class LiveList:
 
 @dataclass(slots=True)
 class LivePods:
-    """The last live list of each namespace."""
-
     lists: dict[str, LiveList] = field(default_factory=dict)
     terminating_since: dict[str, dict[str, float]] = field(default_factory=dict)
     """Namespace -> uid of a claim there -> loop time at which this process first saw its deletionTimestamp."""
@@ -187,7 +185,6 @@ class LivePods:
                 self.lists.pop(old.namespace, None)
 
     async def refresh(self, namespace: str, client: Client, monotonic: Callable[[], float]) -> None:
-        """List the pods of the namespace."""
         started = monotonic()
         listing = await client.list(PODS, namespace=namespace)
         self.listed(namespace, started, listing.items, listing.unreadable)
@@ -210,8 +207,6 @@ class LivePods:
 
 @dataclass(slots=True, kw_only=True)
 class ProtectionHandlers:
-    """Queues the claims and volumes that a change may concern."""
-
     state: ClaimProtection
     claims: Queue
     volumes: Queue

@@ -201,8 +201,6 @@ class VolumeOperation:
 
 
 class DeleteOperation(VolumeOperation):
-    """Handles the verb `delete`."""
-
     def __call__(self, run: Run) -> Work:
         volume, driver = self.deps.volume(run), self.deps.driver(run)
         progress = self.deps.cluster.progress.volumes.track(run.uid)

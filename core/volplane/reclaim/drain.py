@@ -24,8 +24,6 @@ TargetT = TypeVar("TargetT", Claim, Volume, VolumeAttachment)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """An object that we hold."""
-
     kind: str
     key: str
     driver: str

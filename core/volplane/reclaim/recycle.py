@@ -268,7 +268,6 @@ class Scrub:
         return self._without_pod()
 
     def _note(self, why: str, *, events: tuple[EventRecord, ...] = (), **changes: Any) -> Patch:
-        """Write these changes of the intent."""
         return record(self.volume, replace(self.intent, **changes), why=why, events=events)
 
     def _without_pod(self) -> Action:
@@ -454,8 +453,6 @@ class Scrub:
 
 
 class RecycleOperation(VolumeOperation):
-    """Handles the verb `recycle`."""
-
     def __call__(self, run: Run) -> Work:
         volume = self.deps.volume(run)
         driver = self.deps.cluster.drivers.distributed(run.driver) or self.deps.driver(run)

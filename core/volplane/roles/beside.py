@@ -44,15 +44,11 @@ _DRIVER_GRACE: Final = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """The decisions of this role."""
-
     cluster: ClusterState
     provisions: bool
-    """Whether this duty is this process' too."""
     reclaims: bool
-    """The same."""
+    """Whether these duties are this process' too."""
     reclaim: Terms
-    """The terms of reclaiming."""
 
     # --- claims --------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ affinity of a volume (`volplane.intents.ownership`), which no tenant can change.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from volplane.controller.actions import Action, LiveReads, Patch, Read, Wait
 from volplane.controller.controller import Role
@@ -25,10 +25,6 @@ from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import refers_to
 from volplane.state.naming import node_hash, volume_name_of
 from volplane.state.records import ClaimIntent, recycle_intent_of
-
-_LABELLED: Final = (CLAIMS.plural, VOLUMES.plural, CAPACITIES.plural)
-_RACED_FOR: Final = (CLAIMS.plural, VOLUMES.plural)
-"""One that races for claims has to see them all, and has nobody who labels volumes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +108,11 @@ class OneNode(Beside):
 
 def selectors(plural: str, role: Role) -> tuple[str, str]:
     """Return what selects by labels and by fields the objects of this kind that a process follows; "" for all."""
-    labelled = plural in _LABELLED and (role.race is None or plural not in _RACED_FOR)
-    if not role.node_name or not (labelled or plural == NODES.plural):
+    if not role.node_name:
         return "", ""
-    return (f"{names.NODE}={node_hash(role.node_name)}", "") if labelled else ("", f"metadata.name={role.node_name}")
+    if plural == NODES.plural:
+        return "", f"metadata.name={role.node_name}"
+    # One that races for claims has to see them all, and has nobody who labels volumes.
+    raced_for = role.race is not None and plural in (CLAIMS.plural, VOLUMES.plural)
+    labelled = plural in (CLAIMS.plural, VOLUMES.plural, CAPACITIES.plural) and not raced_for
+    return f"{names.NODE}={node_hash(role.node_name)}" if labelled else "", ""

@@ -54,15 +54,11 @@ from volplane.state.records import recycle_intent_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:
-    """The decisions of this role."""
-
     cluster: ClusterState
     provisions: bool
-    """Whether this duty is this process' too."""
     reclaims: bool
-    """The same."""
+    """Whether these duties are this process' too."""
     reclaim: Terms
-    """The terms of reclaiming."""
 
     # --- claims --------------------------------------------------------------------------------------------------
 
