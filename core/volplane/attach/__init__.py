@@ -41,7 +41,7 @@ def _attacher(_role: Role, deps: OperationDeps) -> Iterable[Controller]:
         decide=lambda key, reads: decide_attachment(key, cluster, reads),
         watches=(Watch(cache=cluster.attachments), Watch(cache=cluster.csi_drivers)),
         subscribe=AttacherHandlers(cluster, queue).subscribe,
-        operations={"attach": AttachOperation(deps, queue.enqueue), "detach": DetachOperation(deps, queue.enqueue)},
+        operations={"attach": AttachOperation(deps), "detach": DetachOperation(deps)},
         resync=cluster.attachments.keys,
         of_driver=of_driver,
         flow=cluster.flow_of_attachment,

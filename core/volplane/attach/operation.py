@@ -8,7 +8,6 @@ and drop the progress of those that are gone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -47,8 +46,6 @@ _NOTHING_ATTACHED: Final = {_GRPC_CODES[error.grpc_code] for error in (InvalidAr
 @dataclass(frozen=True, slots=True)
 class _AttachmentOperation:
     deps: OperationDeps
-    wake: Callable[[str], None]
-    """Queues an attachment, so that its failure is written before the next try."""
     hook: ClassVar[str]
 
     def _found(self, run: Run) -> tuple[VolumeAttachment, AttachmentIntent]:
@@ -65,7 +62,7 @@ class _AttachmentOperation:
             # It proves nothing about an earlier call, whose failure the status may still show.
             progress.uncertain = not error.nothing_left and (not proven or _is_uncertain(attachment, progress))
             progress.failed(AttachmentFailure(self.hook, str(error), _GRPC_CODES.get(error.grpc_code)))
-            self.wake(run.key)
+            self.deps.queue("attacher").enqueue(run.key)  # The failure is written before the next try.
 
 
 class AttachOperation(_AttachmentOperation):

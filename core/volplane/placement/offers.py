@@ -78,15 +78,16 @@ class NodeOffers:
         self.dirty = set(self._names)
         """Hashes of the nodes about which something has changed."""
 
-    def refresh(self, rooms: Mapping[str, Room], usage: Usage) -> None:
-        """Bring what has changed up to date."""
+    def refresh(self, rooms: Mapping[str, Mapping[str, Room]], usage: Usage) -> None:
+        """Bring what has changed up to date. rooms: see `PublishedRoom.of`."""
         for hashed in self.dirty:
             for name in self._names.get(hashed, ()):
-                count, room = usage.count(self._driver, hashed), rooms.get(name)
-                if room is None:
+                count, published = usage.counts[self._driver, hashed], rooms.get(name)
+                if not published:
                     self._offers[name] = Offer(name, count, None)
                 else:
-                    free = room.free - usage.reserved(self._driver, hashed)
+                    room = max(published.values())
+                    free = room.free - usage.reserved[self._driver, hashed]
                     self._offers[name] = Offer(name, count, free, room.largest)
         self.dirty.clear()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from volplane.controller.actions import Action, LiveReads, Patch, Run, Wait
 from volplane.drivers.driver import DriverView
@@ -32,6 +33,7 @@ FULL_SECONDS = 60.0
 """Time after which a claim for which there was no room is looked at again."""
 
 
+@dataclass(slots=True)
 class RaceTimes:
     """Computes when the process of a node may try to take each claim.
 
@@ -40,18 +42,15 @@ class RaceTimes:
     external_choice: others select the nodes of claims that bind immediately.
     """
 
-    def __init__(
-        self, node: str, base: float, longest: float, monotonic: Callable[[], float], *, external_choice: bool = False
-    ) -> None:
-        self.external_choice = external_choice
-        self._node = node
-        self._base = base
-        self._longest = longest
-        self._monotonic = monotonic
-        self._tries: dict[str, tuple[int, float]] = {}
-        """Uid of a claim -> the attempt, and the loop time since which it waits for that."""
-        self._room: dict[str, tuple[float, bool]] = {}
-        """Uid of a claim -> loop time of the driver's answer, and whether there is room."""
+    node: str
+    base: float
+    longest: float
+    monotonic: Callable[[], float]
+    external_choice: bool = False
+    _tries: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Uid of a claim -> the attempt, and the loop time since which it waits for that."""
+    _room: dict[str, tuple[float, bool]] = field(default_factory=dict)
+    """Uid of a claim -> loop time of the driver's answer, and whether there is room."""
 
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         if new is None or new.spec.volume_name:
@@ -63,25 +62,25 @@ class RaceTimes:
             known = self._tries.get(new.uid)
             returned = old is not None and old.annotation(names.SELECTED_NODE) is not None
             if known is None or returned:
-                self._tries[new.uid] = (known[0] + 1 if known is not None else 0, self._monotonic())
+                self._tries[new.uid] = (known[0] + 1 if known is not None else 0, self.monotonic())
 
     def left(self, claim: Claim) -> float:
         """Return the seconds until this process may try."""
-        now = self._monotonic()
+        now = self.monotonic()
         attempt, since = self._tries.get(claim.uid, (0, now))
-        digest = hashlib.blake2b(f"{self._node} {claim.uid} {attempt}".encode(), digest_size=8).digest()
+        digest = hashlib.blake2b(f"{self.node} {claim.uid} {attempt}".encode(), digest_size=8).digest()
         drawn = int.from_bytes(digest) / 2**64
-        delay = min(self._base * 2 ** min(attempt, 32), self._longest) - drawn * self._base
+        delay = min(self.base * 2 ** min(attempt, 32), self.longest) - drawn * self.base
         left: float = since + max(delay, 0.0) - now
         return left
 
     def room_seen(self, uid: str, *, enough: bool) -> None:
-        self._room[uid] = (self._monotonic(), enough)
+        self._room[uid] = (self.monotonic(), enough)
 
     def room(self, uid: str) -> bool | None:
         """Return whether there is room for the claim; None: the driver was not asked yet, or too long ago."""
         at, enough = self._room.get(uid, (0.0, None))
-        return enough if enough is not None and self._monotonic() < at + self._longest else None
+        return enough if enough is not None and self.monotonic() < at + self.longest else None
 
 
 def decide_race(

@@ -24,8 +24,6 @@ class Room(NamedTuple):
     """Bytes in total."""
     largest: int
     """Bytes of the largest single volume."""
-    version: int
-    """Resource version of the object that publishes it."""
 
 
 @dataclass(slots=True)
@@ -34,16 +32,9 @@ class _Place:
 
     objects: dict[str, CsiStorageCapacity] = field(default_factory=dict)
     version: int = -1
-    """Version of the nodes for which `by_node` and `best` hold."""
+    """Version of the nodes for which `by_node` holds."""
     by_node: dict[str, dict[str, Room]] = field(default_factory=dict)
-    best: dict[str, Room] = field(default_factory=dict)
-
-    def choose(self, node: str) -> None:
-        """Keep the most room of the node in `best`."""
-        if rooms := self.by_node.get(node):
-            self.best[node] = max(rooms.values())
-        else:
-            self.best.pop(node, None)
+    """By name of a node, the room by each of `objects` that is about it."""
 
 
 class PublishedRoom:
@@ -66,7 +57,6 @@ class PublishedRoom:
                 touched.update(nodes)
                 for node in nodes:
                     place.by_node.get(node, {}).pop(old.key, None)
-                    place.choose(node)
         if new is not None:
             place = self._place(new)
             place.objects[new.key] = new
@@ -75,18 +65,17 @@ class PublishedRoom:
             touched.update(self._reached(new))
         return touched
 
-    def of(self, driver: str, storage_class: str) -> Mapping[str, Room]:
-        """Return room by node; empty where none is published for this class."""
+    def of(self, driver: str, storage_class: str) -> Mapping[str, Mapping[str, Room]]:
+        """Return what is published for this class, by the name of the node and the key of the object."""
         place = self._places.get((driver, storage_class))
         if place is None or not place.objects:
             return {}
         if place.version != self._nodes.version:
             place.version = self._nodes.version
             place.by_node.clear()
-            place.best.clear()
             for item in place.objects.values():
                 self._add(place, item)
-        return place.best
+        return place.by_node
 
     def is_published(self, driver: str, storage_class: str) -> bool:
         """Return whether room is published for this class, on any node."""
@@ -101,8 +90,7 @@ class PublishedRoom:
         free = _bytes(item.capacity)
         largest = free if item.maximum_volume_size is None else _bytes(item.maximum_volume_size)
         for node in self._reached(item):
-            place.by_node.setdefault(node, {})[item.key] = Room(free, largest, item.version)
-            place.choose(node)
+            place.by_node.setdefault(node, {})[item.key] = Room(free, largest)
 
     def _reached(self, item: CsiStorageCapacity) -> list[str]:
         """Return the names of the nodes that the object is about."""
@@ -143,21 +131,15 @@ class Usage:
         self._claims: dict[str, Promise] = {}
         self._volumes: dict[str, Promise] = {}
         self._held: dict[str, Promise] = {}
-        self._counts: Counter[tuple[str, str]] = Counter()
-        self._reserved: Counter[tuple[str, str]] = Counter()
+        self.counts: Counter[tuple[str, str]] = Counter()
+        """By driver and node, the volumes that are there, or assigned to it."""
+        self.reserved: Counter[tuple[str, str]] = Counter()
+        """By driver and node, the bytes promised that published room may not take into account yet."""
         self._unpublished: dict[tuple[str, str], dict[str, int]] = {}
         """Version of each volume that still counts, by driver and node."""
         self._published: dict[tuple[str, str], int] = {}
         """Latest version of published room, by driver and node."""
         self._expiry: deque[tuple[float, str, tuple[str, str]]] = deque()
-
-    def count(self, driver: str, node: str) -> int:
-        """Return how many volumes of the driver are on the node, or assigned to it."""
-        return self._counts[driver, node]
-
-    def reserved(self, driver: str, node: str) -> int:
-        """Return the bytes promised on the node that its published room may not take into account yet."""
-        return self._reserved[driver, node]
 
     def claim(self, name: str, promise: Promise | None) -> None:
         """Note to which node the claim is assigned for which the volume `name` is made; None: to none."""
@@ -216,8 +198,8 @@ class Usage:
             return
         for each, sign in ((before, -1), (after, 1)):
             if each is not None:
-                self._counts[each.driver, each.node] += sign
-                self._reserved[each.driver, each.node] += sign * each.size
+                self.counts[each.driver, each.node] += sign
+                self.reserved[each.driver, each.node] += sign * each.size
                 self._touched(each.driver, each.node)
 
     def _effective(self, name: str) -> Promise | None:

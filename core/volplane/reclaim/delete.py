@@ -69,10 +69,9 @@ def decide_delete(volume: Volume, cluster: ClusterState, terms: Terms) -> Action
         body = {"metadata": {"finalizers": finalizers}}
         return Patch(kind=VOLUMES, target=volume, body=body, why="the asset goes before the object")
     # A failure is shown before the next try.
-    if terms.writes_phase and (why := progress.unreported_failure):
-        step, _ = report_failure(volume, "VolumeFailedDelete", why, terms)
-        if step is not None:
-            return step
+    why = progress.unreported_failure
+    if why and (step := report_failure(volume, "VolumeFailedDelete", why, terms)[0]) is not None:
+        return step
     match progress.step:
         case Deleting() as pending:
             return _resume(volume, driver, pending, cluster)

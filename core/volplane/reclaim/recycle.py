@@ -302,10 +302,9 @@ class Scrub:
         volume, intent, cluster = self.volume, self.intent, self.cluster
         progress = cluster.progress.volumes.get(volume.uid)
         # A failure is shown before the next try.
-        if why := progress.unreported_failure:
-            step, _ = report_failure(volume, _FAILED, why, self.terms)
-            if step is not None:
-                return step
+        why = progress.unreported_failure
+        if why and (step := report_failure(volume, _FAILED, why, self.terms)[0]) is not None:
+            return step
         match progress.step:
             case BackendErased():
                 return self._note("the backend erased it", erased=True)

@@ -8,7 +8,7 @@ is offered again, or the scrub is given up. The volume is never free meanwhile.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -17,13 +17,11 @@ from volplane.controller.actions import Action, Create, Delete, EventRecord, Liv
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, ObjectReference, Volume
-from volplane.reclaim.scrub_pod import pod_name
+from volplane.reclaim.scrub_pod import SEAL, pod_name
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim, mode_of
 from volplane.state.naming import volume_source
 from volplane.state.records import DeleteIntent, RecycleIntent, Sealer, recycle_intent_of, write_intent
-
-_SEAL: Final = "volplane.dev/scrub-seal"
 
 
 def held_for_scrub(volume: Volume) -> bool:
@@ -139,7 +137,7 @@ def record(
 
 def sealed_uid(claim: Claim, sealer: Sealer) -> str:
     """Return the uid of the volume that this claim scrubs; "" if volplane did not make the claim."""
-    uid, seal = claim.annotation(names.SCRUB_VOLUME_UID), claim.annotation(_SEAL)
+    uid, seal = claim.annotation(names.SCRUB_VOLUME_UID), claim.annotation(SEAL)
     return uid if uid and seal and sealer.signed(f"scrub claim {claim.name}", uid.encode(), seal) else ""
 
 
@@ -160,6 +158,6 @@ def _body(volume: Volume, cluster: ClusterState) -> dict[str, Any]:
     if spec.volume_attributes_class_name:
         wanted["volumeAttributesClassName"] = spec.volume_attributes_class_name
     seal = cluster.sealer.sign(f"scrub claim {name}", volume.uid.encode())
-    annotations = {names.SCRUB_VOLUME_UID: volume.uid, _SEAL: seal}
+    annotations = {names.SCRUB_VOLUME_UID: volume.uid, SEAL: seal}
     metadata = {"name": name, "namespace": cluster.namespace, "annotations": annotations}
     return CLAIMS.body(metadata=metadata, spec=msgspec.to_builtins(wanted))

@@ -35,7 +35,7 @@ _SOURCE = "volplane.dev/scrub-source"
 _ATTEMPT = "volplane.dev/scrub-attempt"
 _SPEC = "volplane.dev/scrub-spec"
 """The spec as it was made, as JSON: admission may have changed the pod's own."""
-_SEAL = "volplane.dev/scrub-seal"
+SEAL = "volplane.dev/scrub-seal"
 _SEALED = (SCRUB_VOLUME, names.SCRUB_VOLUME_UID, _CLAIM_UID, _SOURCE, _ATTEMPT, _SPEC)
 
 DEFAULT_IMAGE = "registry.k8s.io/build-image/debian-base:bookworm-v1.0.6"
@@ -117,7 +117,7 @@ def belongs(pod: Pod, volume: Volume, intent: RecycleIntent) -> bool:
 def sealed_spec(pod: Pod, sealer: Sealer) -> dict[str, Any] | None:
     """Return the spec that this cluster's volplane made the pod with; None if it is not ours or was changed."""
     annotations = pod.metadata.annotations or {}
-    if not sealer.signed(*_sealed(pod.name, annotations), annotations.get(_SEAL, "")):
+    if not sealer.signed(*_sealed(pod.name, annotations), annotations.get(SEAL, "")):
         return None
     return msgspec.json.decode(annotations[_SPEC], type=dict[str, Any])
 
@@ -195,7 +195,7 @@ def pod_body(
     body = overlaid(PODS.body(metadata=metadata, spec=spec), settings.template)
     annotations = body["metadata"]["annotations"]
     annotations[_SPEC] = msgspec.json.encode(body["spec"]).decode()
-    annotations[_SEAL] = sealer.sign(*_sealed(pod_name(volume), annotations))
+    annotations[SEAL] = sealer.sign(*_sealed(pod_name(volume), annotations))
     return body
 
 

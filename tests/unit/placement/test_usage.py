@@ -14,41 +14,41 @@ def test_a_claim_counts_once_from_the_write_that_assigns_it_to_its_volume() -> N
         lambda: usage.hold("pvc-1", None),
     ):
         step()
-        assert (usage.count("d", "n"), usage.reserved("d", "n")) == (1, 5)
+        assert (usage.counts["d", "n"], usage.reserved["d", "n"]) == (1, 5)
     usage.volume("pvc-1", made)
     usage.claim("pvc-1", None)
-    assert (usage.count("d", "n"), usage.reserved("d", "n")) == (1, 0)
+    assert (usage.counts["d", "n"], usage.reserved["d", "n"]) == (1, 0)
     usage.volume("pvc-1", None)
-    assert usage.count("d", "n") == 0
+    assert usage.counts["d", "n"] == 0
 
 
 def test_a_claim_that_moves_leaves_nothing_behind() -> None:
     usage = Usage()
     usage.claim("pvc-1", Promise("d", "n", 5))
     usage.claim("pvc-1", Promise("d", "m", 5))
-    assert (usage.count("d", "n"), usage.reserved("d", "n")) == (0, 0)
-    assert (usage.count("d", "m"), usage.reserved("d", "m")) == (1, 5)
+    assert (usage.counts["d", "n"], usage.reserved["d", "n"]) == (0, 0)
+    assert (usage.counts["d", "m"], usage.reserved["d", "m"]) == (1, 5)
 
 
 def test_a_new_volume_counts_until_the_room_of_its_node_is_published_anew() -> None:
     usage = Usage()
     usage.made("pvc-1", Promise("d", "n", 5), version=7, now=0.0)
     usage.made("pvc-2", Promise("d", "n", 6), version=9, now=1.0)
-    assert usage.reserved("d", "n") == 11
+    assert usage.reserved["d", "n"] == 11
     usage.published("d", "n", 8)
-    assert usage.reserved("d", "n") == 6
+    assert usage.reserved["d", "n"] == 6
     usage.expire(60.0)
-    assert usage.reserved("d", "n") == 6
+    assert usage.reserved["d", "n"] == 6
     usage.expire(61.0)
-    assert (usage.count("d", "n"), usage.reserved("d", "n")) == (2, 0)
+    assert (usage.counts["d", "n"], usage.reserved["d", "n"]) == (2, 0)
     usage.volume("pvc-1", None)
-    assert (usage.count("d", "n"), usage.reserved("d", "n")) == (1, 0)
+    assert (usage.counts["d", "n"], usage.reserved["d", "n"]) == (1, 0)
 
 
 def test_growth_counts_beside_the_new_volume_until_the_room_of_its_node_is_published_anew() -> None:
     usage = Usage()
     usage.made("pvc-1", Promise("d", "n", 5), version=7, now=0.0)
     usage.made("pvc-1", Promise("d", "n", 3), version=8, now=1.0)
-    assert (usage.reserved("d", "n"), usage.count("d", "n")) == (8, 1)
+    assert (usage.reserved["d", "n"], usage.counts["d", "n"]) == (8, 1)
     usage.published("d", "n", 9)
-    assert usage.reserved("d", "n") == 0
+    assert usage.reserved["d", "n"] == 0
