@@ -204,7 +204,7 @@ class Placing:
             name="d.example.com", backend="d", info=DriverInfo(version="1", topology_keys=(ZONE,)), hooks=frozenset()
         )
         self._state = _state(driver)
-        book = NodeBook(self._state.nodes, [ZONE], time.monotonic)
+        book = NodeBook(self._state.nodes, {ZONE}, time.monotonic)
         self._placing = PlacementState(cluster=self._state, drivers=[driver.name], nodes=book, room=PublishedRoom(book))
         queue = _Ignored()
         PlacementHandlers(self._placing, claims=queue, volumes=queue, nodes=queue).subscribe()

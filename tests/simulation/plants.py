@@ -88,7 +88,7 @@ def release_before_it_is_erased(stack: ExitStack) -> None:
 
     def hasty(self: Scrub, pod: Any, made: Any) -> Any:
         if self.intent.pod == pod.uid and pod.status.phase == "Running":
-            return self._note("it will be erased", erased=True)
+            return self.note("it will be erased", erased=True)
         return follow(self, pod, made)
 
     replace(stack, Scrub, "_follow_pod", hasty)

@@ -124,8 +124,6 @@ class Ended:
     """From the start of the work to the release of the asset."""
     error: BaseException | None
     """None for success and for `Again`."""
-    next_try: float | None
-    """Loop time at which the operation may run again; None if nothing delays it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,15 +188,14 @@ class Pauses:
         now = asyncio.get_running_loop().time()
         return (pause for pause in self.by_name.values() if now < pause.until)
 
-    def add(self, operation: Operation, delay: float, failures: int, error: str | None) -> float:
-        """Queue the object of `operation` again after `delay` seconds; return the loop time of that."""
+    def add(self, operation: Operation, delay: float, failures: int, error: str | None) -> None:
+        """Queue the object of `operation` again after `delay` seconds."""
         loop = asyncio.get_running_loop()
         now, run, name = loop.time(), operation.run, operation.name
         pause = Pause(run, name, now, now + delay, failures, error, operation.requeue)
         pause.timer = loop.call_at(pause.until, self._delay_over, pause)
         self.by_name[name] = pause
         self.by_asset.setdefault((run.driver, run.asset), set()).add(name)
-        return pause.until
 
     def end(self, name: str, requeue: Requeue) -> int:
         """End the pause of this operation, which is about to run; return its failures in a row.

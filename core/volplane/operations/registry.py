@@ -199,9 +199,9 @@ class OperationRegistry:
     def _release(self, operation: Operation) -> None:
         loop = asyncio.get_running_loop()
         self._remove(operation)
-        next_try = self._schedule(operation)
+        self._schedule(operation)
         failure = None if isinstance(operation.error, Again) else operation.error
-        ended = Ended(run=operation.run, seconds=loop.time() - operation.since, error=failure, next_try=next_try)
+        ended = Ended(run=operation.run, seconds=loop.time() - operation.since, error=failure)
         operation.error = None
         for requeue in operation.waiters.values():
             loop.call_soon(requeue)
@@ -209,19 +209,20 @@ class OperationRegistry:
         self._queues[operation.run.driver].ended()
         self._observe(ended)
 
-    def _schedule(self, operation: Operation) -> float | None:
-        """Queue the object again, now or when its delay is over; return the loop time of the end of the delay."""
+    def _schedule(self, operation: Operation) -> None:
+        """Queue the object again, now or when its delay is over."""
         error = operation.error
         if self._closed:
-            return None
+            return
         if error is None:
             group, budgets = (operation.run.driver, operation.run.group), self._pauses.budgets
             if group in budgets and budgets[group].succeeded():
                 del budgets[group]
             asyncio.get_running_loop().call_soon(operation.requeue)
-            return None
+            return
         if isinstance(error, Again):
-            return self._pauses.add(operation, max(error.after, 0.0), 0, None)
+            self._pauses.add(operation, max(error.after, 0.0), 0, None)
+            return
         failures = operation.failures + 1
         delay = retry_delay(error, failures)
         text = str(error) or type(error).__name__
@@ -229,7 +230,7 @@ class OperationRegistry:
         level = logging.INFO if failures == 1 else logging.DEBUG
         log.log(level, "%s failed (%d in a row), next try in %.1f s: %s", operation.name, failures, delay, text)
         log.debug("%s failed", operation.name, exc_info=error)
-        return self._pauses.add(operation, delay, failures, text)
+        self._pauses.add(operation, delay, failures, text)
 
     def _remove(self, operation: Operation) -> None:
         del self._operations[operation.name]

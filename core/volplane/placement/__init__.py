@@ -26,8 +26,7 @@ def _assigner(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     book = NodeBook(cluster.nodes, keys, cluster.monotonic)
     room, choice = PublishedRoom(book), role.external_choice
     state = PlacementState(cluster=cluster, drivers=loaded.on_nodes, nodes=book, room=room, external_choice=choice)
-    queues = {"claims": deps.queue("assigner"), "volumes": deps.queue("node-volumes")}
-    handlers = PlacementHandlers(state, **queues, nodes=deps.queue("node-names"))
+    handlers = PlacementHandlers(state, deps.queue("assigner"), deps.queue("node-volumes"), deps.queue("node-names"))
     yield Controller(
         queue="assigner",
         cache=cluster.claims,

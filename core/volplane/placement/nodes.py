@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from volplane.assets import Segment
 from volplane.kube.cache import Cache
@@ -21,6 +22,7 @@ def takes_volumes(node: Node) -> bool:
     return is_ready(node) and not node.terminating and not node.spec.unschedulable and not repelled
 
 
+@dataclass(slots=True)
 class NodeBook:
     """Follows `cache`.
 
@@ -28,21 +30,14 @@ class NodeBook:
     the label of what belongs to the node. version: changes whenever placement may come out differently.
     """
 
-    def __init__(
-        self,
-        cache: Cache[Node],
-        keys: Collection[str],
-        monotonic: Callable[[], float],
-        hashed: Callable[[str], str] = node_hash,
-    ) -> None:
-        self.version = 0
-        self.cache = cache
-        self.hashed = hashed
-        self._keys = set(keys)
-        self._monotonic = monotonic
-        self._by_hash: dict[str, set[str]] = {}
-        self._by_place: dict[tuple[str, str], set[str]] = {}
-        self._away: dict[str, float] = {}
+    cache: Cache[Node]
+    keys: set[str]
+    monotonic: Callable[[], float]
+    hashed: Callable[[str], str] = node_hash
+    version: int = field(default=0, init=False)
+    _by_hash: dict[str, set[str]] = field(default_factory=dict, init=False)
+    _by_place: dict[tuple[str, str], set[str]] = field(default_factory=dict, init=False)
+    _away: dict[str, float] = field(default_factory=dict, init=False)
 
     def changed(self, old: Node | None, new: Node | None) -> bool:
         """Follow the cache; return whether the change matters for placement."""
@@ -63,12 +58,12 @@ class NodeBook:
             if new is not None and is_ready(new):
                 self._away.pop(present.name, None)
             else:
-                self._away.setdefault(present.name, self._monotonic())
+                self._away.setdefault(present.name, self.monotonic())
         return True
 
     def follow(self, keys: Collection[str]) -> None:
         """Let `at` find nodes by these labels too: those of a driver that was made after the others."""
-        self._keys.update(keys)
+        self.keys.update(keys)
         self.version += 1
         for node in self.cache.values():
             self._add(node)
@@ -79,7 +74,7 @@ class NodeBook:
             self._by_place.setdefault(place, set()).add(node.name)
 
     def _places(self, labels: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-        return ((key, labels[key]) for key in self._keys if key in labels)
+        return ((key, labels[key]) for key in self.keys if key in labels)
 
     def sharing_hash(self, name: str) -> list[str]:
         """Return the names of other nodes whose objects carry the same label."""
@@ -87,13 +82,13 @@ class NodeBook:
 
     def knows(self, keys: Iterable[str]) -> bool:
         """Return whether `at` can find nodes by these labels."""
-        return self._keys.issuperset(keys)
+        return self.keys.issuperset(keys)
 
     def at(self, segment: Segment) -> list[Node]:
         """Return the nodes at this place, by name."""
         names: set[str] | None = None
         for key, value in segment.items():
-            here = self._by_place.get((key, value), set()) if key in self._keys else set()
+            here = self._by_place.get((key, value), set()) if key in self.keys else set()
             names = here if names is None else names & here
         return [node for name in sorted(names or ()) if (node := self.cache.get(name)) is not None]
 
@@ -105,5 +100,5 @@ class NodeBook:
         node = self.cache.get(name)
         if node is not None and is_ready(node):
             return 0.0
-        now = self._monotonic()
+        now = self.monotonic()
         return now - self._away.setdefault(name, now)

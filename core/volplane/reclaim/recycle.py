@@ -170,7 +170,10 @@ def answer_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads, terms:
     intent, driver = recycle_intent_of(volume), driver_of(volume, cluster).driver
     if intent is None or driver is None or not intent.asked or intent.plan or intent.erased or intent.failed:
         return Wait(reason="the central process scrubs it")
-    return Scrub(volume, intent, driver, cluster, reads, terms).answer()
+    scrub, progress = Scrub(volume, intent, driver, cluster, reads, terms), cluster.progress.volumes.get(volume.uid)
+    if recycles(volume) or progress.recycling or job_erases(intent, progress):
+        return scrub.ask_backend()
+    return scrub.note("it is not to be erased any more", asked=False)
 
 
 def _remove_pod_of(volume: Volume, cluster: ClusterState, *, why: str) -> Action | None:
@@ -253,7 +256,7 @@ class Scrub:
         # Only the leader goes on: another one may have another pod in mind.
         if intent.fence != cluster.fence():
             fence, installation = cluster.fence(), cluster.sealer.installation
-            taken = self._note("take the scrub over", fence=fence, installation=installation)
+            taken = self.note("take the scrub over", fence=fence, installation=installation)
             return not_leading(cluster, self.reads) or taken
         if intent.erased:
             return self._release()
@@ -264,17 +267,14 @@ class Scrub:
             return self._with_pod(pod)
         # Without its pod nothing shows how far it came.
         if intent.pod:
-            return self._note("the scrub failed", failed="recycler pod was deleted")
-        return self._without_pod()
-
-    def _note(self, why: str, *, events: tuple[EventRecord, ...] = (), **changes: Any) -> Patch:
-        return record(self.volume, replace(self.intent, **changes), why=why, events=events)
-
-    def _without_pod(self) -> Action:
+            return self.note("the scrub failed", failed="recycler pod was deleted")
         # The driver has returned its plan, or the volume could not refer to a claim of ours.
-        if self.intent.held_by:
+        if intent.held_by:
             return self._create_pod(ScrubPlan(None))
-        return self._by_its_node() if self.cluster.drivers.on_nodes(self.driver.name) else self._ask_backend()
+        return self._by_its_node() if cluster.drivers.on_nodes(self.driver.name) else self.ask_backend()
+
+    def note(self, why: str, *, events: tuple[EventRecord, ...] = (), **changes: Any) -> Patch:
+        return record(self.volume, replace(self.intent, **changes), why=why, events=events)
 
     def _by_its_node(self) -> Action:
         """Return the next action where the process of its node has the storage: let it say how it is erased."""
@@ -287,17 +287,10 @@ class Scrub:
         if self.intent.asked:
             return Wait(reason="the process of its node is to say how it is erased")
         if isinstance(self.cluster.progress.volumes.get(volume.uid).step, Unused):
-            return self._note("nobody uses it: ask its node", asked=True)
+            return self.note("nobody uses it: ask its node", asked=True)
         return run_on_asset("recycle", volume, self.driver)
 
-    def answer(self) -> Action:
-        """Return the next action in the process of the node that was asked."""
-        progress = self.cluster.progress.volumes.get(self.volume.uid)
-        if recycles(self.volume) or progress.recycling or job_erases(self.intent, progress):
-            return self._ask_backend()
-        return self._note("it is not to be erased any more", asked=False)
-
-    def _ask_backend(self) -> Action:
+    def ask_backend(self) -> Action:
         """Return the next action with the driver's answer, which the hook is called for if there is none."""
         volume, intent, cluster = self.volume, self.intent, self.cluster
         progress = cluster.progress.volumes.get(volume.uid)
@@ -307,16 +300,16 @@ class Scrub:
             return step
         match progress.step:
             case BackendErased():
-                return self._note("the backend erased it", erased=True)
+                return self.note("the backend erased it", erased=True)
             case Erasing() as pending:
                 resume = pending.resume(intent.state, cluster.monotonic())
                 # On the volume, another process finds it: it goes on with the same job.
                 if resume.write:
-                    return self._note("keep the driver's state", state=dict(pending.state))
+                    return self.note("keep the driver's state", state=dict(pending.state))
                 if resume.seconds:
                     return Wait(reason=f'driver "{self.driver.name}" is erasing the contents', seconds=resume.seconds)
             case ScrubPlan() as plan:
-                return self._note("a pod is to erase it", plan=plan) if cluster.node_name else self._create_pod(plan)
+                return self.note("a pod is to erase it", plan=plan) if cluster.node_name else self._create_pod(plan)
         return run_on_asset("recycle", volume, self.driver)
 
     def _create_pod(self, plan: ScrubPlan) -> Action:
@@ -349,7 +342,7 @@ class Scrub:
             return _remove_pod(pod, why="left from an earlier scrub")
         # It may have another volume mounted.
         if intent.pod == pod.uid and (why := claim_lost(volume, intent, cluster)):
-            return self._note("the scrub failed", failed=why)
+            return self.note("the scrub failed", failed=why)
         return self._follow_pod(pod, made)
 
     def _remove_stranger(self, pod: Pod, why: str) -> Action:
@@ -358,9 +351,9 @@ class Scrub:
         if pod.terminating or pod.uid in strangers:
             return _remove_pod(pod, why=why)
         if len(strangers) < _MOST_STRANGERS:
-            return self._note(f"remove pod {pod.key}: {why}", strangers=(*strangers, pod.uid))
+            return self.note(f"remove pod {pod.key}: {why}", strangers=(*strangers, pod.uid))
         failure = f"pod {pod.key} is replaced again and again: {why}; look for an admission webhook that changes it"
-        return self._note("the scrub failed", failed=failure)
+        return self.note("the scrub failed", failed=failure)
 
     def _follow_pod(self, pod: Pod, made: Mapping[str, Any]) -> Action:
         gated = SCRUB_GATE in [gate.name for gate in pod.spec.scheduling_gates or ()]
@@ -371,7 +364,7 @@ class Scrub:
             # The permit is written only on a volume that is still to be erased.
             if not self.reads.has(VOLUMES, self.volume.key):
                 return Read(VOLUMES, self.volume.key, why="is it still ours to scrub?")
-            return self._note(f"permit pod {pod.name}", pod=pod.uid)
+            return self.note(f"permit pod {pod.name}", pod=pod.uid)
         # It may start only as it was made.
         if gated:
             if (step := self._unlike_made(pod, made)) is not None:
@@ -388,9 +381,9 @@ class Scrub:
         match pod.status.phase:
             case "Succeeded":
                 # What was changed may report success while the contents are still there.
-                return self._unlike_made(pod, made) or self._note("the pod erased it", erased=True)
+                return self._unlike_made(pod, made) or self.note("the pod erased it", erased=True)
             case "Failed":
-                return self._note("the scrub failed", failed=_why_failed(pod))
+                return self.note("the scrub failed", failed=_why_failed(pod))
             case phase:
                 return Wait(reason=f"scrubber pod {pod.key} is {phase or 'Pending'}")
 
@@ -406,7 +399,7 @@ class Scrub:
         # What changed it will change the next one, too: no further attempt.
         remedy = f"exempt namespace {pod.namespace} from the admission webhook or the person that changed it"
         why = f"the recycler pod is not as volplane made it: {difference}; {remedy}"
-        return self._note("the scrubber pod was changed", failed=why, given_up=True)
+        return self.note("the scrubber pod was changed", failed=why, given_up=True)
 
     def _next_attempt(self) -> Action:
         """Report the failure and remove the pod; after a pause start the next attempt, or give up."""
@@ -420,11 +413,11 @@ class Scrub:
         if intent.attempt >= limit:
             text = f"{message} (attempt {intent.attempt} of {limit}, the last)"
             advice = warning(VOLUMES, volume, _FAILED, f"{text}; remove the annotation {names.INTENT} to try again")
-            return self._note("no further attempt", failed=text, given_up=True, events=(advice,))
+            return self.note("no further attempt", failed=text, given_up=True, events=(advice,))
         now = cluster.now().timestamp()
         if not intent.not_before:
             not_before = now + SCRUB_FAILED.delay(intent.attempt)
-            return self._note("pause before the next attempt", not_before=not_before, events=events)
+            return self.note("pause before the next attempt", not_before=not_before, events=events)
         left = intent.not_before - now
         if 0 < left <= SCRUB_FAILED.ceiling:  # More than that means that a clock was put back.
             return Wait(reason=f"{message}; attempt {intent.attempt + 1} of {limit} follows", seconds=left)

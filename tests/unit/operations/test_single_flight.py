@@ -20,7 +20,7 @@ async def test_a_success_queues_the_object_again_at_once_and_leaves_nothing() ->
     await asyncio.sleep(10)
     assert bench.registry.snapshot() == ()
     assert bench.requeued == [("delete", 3.0)]
-    assert [(e.run.verb, e.seconds, e.error, e.next_try) for e in bench.ended] == [("delete", 3.0, None, None)]
+    assert [(e.run.verb, e.seconds, e.error) for e in bench.ended] == [("delete", 3.0, None)]
 
 
 async def test_a_second_operation_on_a_busy_asset_is_refused_and_queued_when_the_first_ends() -> None:

@@ -30,7 +30,7 @@ class Nodes:
         self.now = 100.0
         self.cluster = state_with(distributed=[disk(topology_keys=(ZONE,))])
         more = {} if hashed is None else {"hashed": hashed}
-        self.book = NodeBook(self.cluster.nodes, [ZONE], lambda: self.now, **more)
+        self.book = NodeBook(self.cluster.nodes, {ZONE}, lambda: self.now, **more)
         self.cluster.nodes.subscribe(lambda old, new: self.book.changed(old, new) and None)
         put(self.cluster, *nodes)
 
