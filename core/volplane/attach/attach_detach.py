@@ -184,7 +184,6 @@ def _multi_attach_text(volume: Volume, pod: Pod, others: Sequence[Pod]) -> str:
 
 
 def _awaited(attachment: VolumeAttachment, volume: Volume, users: Sequence[Pod], cluster: ClusterState) -> Decision:
-    """Wait for its attacher, which has not attached it yet."""
     error = attachment.status.attach_error
     if error is not None:
         return _attach_failed(volume, users, error.message, about=f"error {attachment.uid} {error.time}")

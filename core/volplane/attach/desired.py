@@ -21,10 +21,10 @@ from volplane.kube.objects import Claim, Node, Pod, Volume, VolumeAttachment
 from volplane.state.cluster_state import (
     CSI_PREFIX,
     ClusterState,
-    claim_of_volume,
     claims_of_pod,
     csi_parts,
     finished,
+    mounts,
     unique_name,
 )
 from volplane.state.records import attachment_intent_of
@@ -121,15 +121,8 @@ def _users(unique: str, cluster: ClusterState, node: str = "") -> Iterator[tuple
             continue  # No claim is bound to it: its pods mount something else, or nothing.
         for pod in cluster.pods.by_index("claim", claim.key):
             placed = pod.spec.node_name
-            if placed and (not node or placed == node) and not finished(pod) and _mounts(pod, claim):
+            if placed and (not node or placed == node) and not finished(pod) and mounts(pod, claim):
                 yield pod, volume
-
-
-def _mounts(pod: Pod, claim: Claim) -> bool:
-    """Return whether the pod uses the claim. That of an ephemeral volume must have been made for this pod."""
-    owned = any(owner.controller and owner.uid == pod.uid for owner in claim.metadata.owner_references or ())
-    mounts = (each for each in pod.spec.volumes or () if claim_of_volume(pod, each) == claim.key)
-    return any(owned or each.ephemeral is None for each in mounts)
 
 
 def volume_of_claim(claim: Claim, cluster: ClusterState) -> Volume | None:

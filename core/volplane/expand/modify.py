@@ -124,9 +124,6 @@ def stages(claim: Claim, *, expands: bool) -> Iterator[str]:
         yield "changing its volume is another controller's work: this process does not run the expander"
 
 
-# --- steps --------------------------------------------------------------------------------------------------------
-
-
 def _obstacle(wanted: str, found: KubeObject | None, driver: DriverView) -> str:
     """Return why this driver cannot apply the class of this name at all, or ""."""
     if not isinstance(found, VolumeAttributesClass):
@@ -156,7 +153,6 @@ def _cancel(claim: Claim, volume: Volume, cluster: ClusterState) -> Action:
 
 
 def _towards(wanted: str, claim: Claim, volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:
-    """Return the next step towards a class whose parameters the driver shall apply."""
     step = cluster.progress.changes.get((volume.uid, MODIFY)).for_target(wanted)
     tried = _tried(claim)
     target = tried.target_volume_attributes_class_name

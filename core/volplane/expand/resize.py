@@ -143,9 +143,6 @@ def growth(claim: Claim) -> str:
     return f"it asks for {asked} and has {held}: {stage}"
 
 
-# --- steps --------------------------------------------------------------------------------------------------------
-
-
 def _forget_size_before(claim: Claim, volume: Volume, cluster: ClusterState) -> Action:
     """Remove that size once the file system has grown; write another one if it has grown to less than its asset."""
     if not notes_size_before(volume):
@@ -191,7 +188,6 @@ def _node_pending(claim: Claim, cluster: ClusterState) -> dict[str, Any]:
 
 
 def _towards(target: int, claim: Claim, volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:
-    """Return the next step towards a size that the driver shall give the asset."""
     step = cluster.progress.changes.get((volume.uid, EXPAND)).for_target(str(target))
     text = format_bytes(target)
     tried: dict[str, Any] = {"allocatedResources": {"storage": text}}

@@ -7,14 +7,13 @@ work that a handler returned.
 """
 
 from volplane.controller.controller import Work
-from volplane.operations.operation import Again, DriverLimits, Ended, OperationState, Phase
+from volplane.operations.operation import Again, DriverLimits, OperationState, Phase
 from volplane.operations.registry import Dispatcher, OneShots, OneShotState, OneShotStatus, OperationRegistry
 
 __all__ = [
     "Again",
     "Dispatcher",
     "DriverLimits",
-    "Ended",
     "OneShotState",
     "OneShotStatus",
     "OneShots",

@@ -116,17 +116,6 @@ class OperationState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """One run that is over."""
-
-    run: Run
-    seconds: float
-    """From the start of the work to the release of the asset."""
-    error: BaseException | None
-    """None for success and for `Again`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DriverLimits:
     """How much a driver does at once."""
 

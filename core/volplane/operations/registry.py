@@ -25,7 +25,6 @@ from volplane.operations.operation import (
     UNLIMITED,
     Again,
     DriverLimits,
-    Ended,
     Operation,
     OperationState,
     Pauses,
@@ -51,9 +50,13 @@ class OperationRegistry:
         self,
         limits: Mapping[str, DriverLimits] | None = None,
         *,
-        observe: Callable[[Ended], None] = lambda _ended: None,
+        observe: Callable[[Run, float, BaseException | None], None] = lambda *_: None,
     ) -> None:
-        """limits: per driver name; others get the defaults of `DriverLimits`. observe: called after every run."""
+        """limits: per driver name; others get the defaults of `DriverLimits`.
+
+        observe: called after every run, with the seconds from its start to the release of the asset, and its error:
+        None for success and for `Again`.
+        """
         self._limits = dict(limits or {})
         self._observe = observe
         self._operations: dict[str, Operation] = {}
@@ -201,13 +204,13 @@ class OperationRegistry:
         self._remove(operation)
         self._schedule(operation)
         failure = None if isinstance(operation.error, Again) else operation.error
-        ended = Ended(run=operation.run, seconds=loop.time() - operation.since, error=failure)
+        seconds = loop.time() - operation.since
         operation.error = None
         for requeue in operation.waiters.values():
             loop.call_soon(requeue)
         self._released.set()
         self._queues[operation.run.driver].ended()
-        self._observe(ended)
+        self._observe(operation.run, seconds, failure)
 
     def _schedule(self, operation: Operation) -> None:
         """Queue the object again, now or when its delay is over."""
@@ -264,7 +267,6 @@ class DriverQueue:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, operation: Operation) -> None:
-        """Begin the operation now or later."""
         self._waiting.setdefault(operation.run.verb, deque()).append(operation)
         self._pump()
 

@@ -54,8 +54,6 @@ def read_parameters(storage_class: StorageClass | None) -> tuple[PlacementParame
 
 
 class Offer(NamedTuple):
-    """A node that could take the claim."""
-
     node: str
     volumes: int
     """Volumes of the driver that are on the node, or assigned to it."""

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from volplane.attach.comparison import AttachmentComparison
-from volplane.controller.actions import Recorder
+from volplane.controller.actions import Recorder, Run
 from volplane.controller.controller import Controller, LateQueue, Role, Watch
 from volplane.controller.metrics import Metrics
 from volplane.controller.runner import Runner
@@ -29,7 +29,7 @@ from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.reflector import Reflector
 from volplane.leaks.check import LeakCheck
 from volplane.leaks.repair import Adoption, LeakRepair
-from volplane.operations import Dispatcher, Ended, OperationRegistry
+from volplane.operations import Dispatcher, OperationRegistry
 from volplane.process import duties
 from volplane.process.control_plane import ControlPlane
 from volplane.process.measuring import MeasuredHooks
@@ -73,10 +73,9 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
     """Make a control plane with the controllers of `role`. It reads and writes nothing until it is run."""
     metrics = parts.lifecycle_metrics
 
-    def operation_ended(ended: Ended) -> None:
+    def operation_ended(run: Run, seconds: float, error: BaseException | None) -> None:
         if metrics is not None:
-            failed = ended.error is not None
-            metrics.operation_ended(ended.run.driver, ended.run.verb, ended.seconds, failed=failed)
+            metrics.operation_ended(run.driver, run.verb, seconds, failed=error is not None)
 
     client = parts.client.writing_while(parts.may_begin)
     operations = OperationRegistry(parts.loaded.limits, observe=operation_ended)

@@ -22,7 +22,7 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES, Kind
 from volplane.kube.names import CLAIM_PROTECTION, VOLUME_PROTECTION
 from volplane.kube.objects import Claim, KubeObject, Pod, Volume
-from volplane.state.cluster_state import claim_of_volume, claims_of_pod
+from volplane.state.cluster_state import claims_of_pod, mounts
 from volplane.state.matching import refers_to
 
 BELIEVED = 30.0
@@ -147,10 +147,7 @@ def uses(pod: Pod, claim: Claim) -> bool:
     # A pod that only waits for its own finalizers no longer needs its ephemeral claim. Otherwise the pod would wait for
     # the claim, and the claim for the pod.
     dying = pod.terminating and pod.metadata.deletion_grace_period_seconds == 0
-    owners = () if dying else claim.metadata.owner_references or ()
-    owned = any(owner.controller and owner.uid == pod.uid for owner in owners)
-    mounts = (each for each in pod.spec.volumes or () if claim_of_volume(pod, each) == claim.key)
-    return any(owned or each.ephemeral is None for each in mounts)
+    return mounts(pod, claim, ephemeral=not dying)
 
 
 @dataclass(slots=True)

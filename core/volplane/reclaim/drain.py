@@ -55,23 +55,20 @@ def _held(target: Target) -> Held | None:
         phase = "Detaching" if target.terminating else "Attached" if target.status.attached else "Attaching"
         why = f"annotation {names.INTENT}: to node {target.spec.node_name}"
         return Held(kind="attachment", key=target.name, driver=record.driver, phase=phase, asset=record.handle, why=why)
-    text, is_volume = target.annotation(names.INTENT), isinstance(target, Volume)
-    finalizer = names.RECLAIM_FINALIZER if is_volume else names.PROVISIONING_FINALIZER
-    if target.has_finalizer(finalizer):
-        why = f"finalizer {finalizer}"
-    elif text is not None:
-        why = f"annotation {names.INTENT}" + (": a scrub" if is_volume else "")
-    else:
-        return None
+    text, maker, begun = target.annotation(names.INTENT), "", f"annotation {names.INTENT}"
     if isinstance(target, Volume):
         kind, phase, asset = "volume", target.status.phase, target.annotation(names.HANDLE) or ""
-        makers = (names.PROVISIONED_BY, names.DRIVER)
-        maker = ""
+        finalizer, makers = names.RECLAIM_FINALIZER, (names.PROVISIONED_BY, names.DRIVER)
+        begun += ": a scrub"
     else:
         kind, phase, asset = "claim", target.status.phase or "Pending", volume_name_of(target)
-        makers = (names.STORAGE_PROVISIONER, names.BETA_STORAGE_PROVISIONER)
+        finalizer, makers = names.PROVISIONING_FINALIZER, (names.STORAGE_PROVISIONER, names.BETA_STORAGE_PROVISIONER)
         # By a record whose seal is not checked: to select by, not to act on.
         maker = named_in_record(text).driver
+    held = target.has_finalizer(finalizer)
+    if not held and text is None:
+        return None
+    why = f"finalizer {finalizer}" if held else begun
     maker = maker or next((name for each in makers if (name := target.annotation(each))), "")
     phase = "Terminating" if target.terminating else phase
     return Held(kind=kind, key=target.key, driver=maker, phase=phase, asset=asset, why=why)

@@ -137,7 +137,6 @@ def _bound_at(pod: Pod) -> str:
 
 
 def used_by(pods: list[str]) -> str:
-    """Return why a volume is not erased yet."""
     return "Volume is used by pods: " + ",".join(pods)
 
 
@@ -204,7 +203,6 @@ def _why_failed(pod: Pod) -> str:
 def _by_record(
     volume: Volume, intent: RecycleIntent | None, cluster: ClusterState, reads: LiveReads, terms: Terms
 ) -> Action:
-    """Return the next action by how far the scrub is."""
     lookup = driver_of(volume, cluster)
     driver = lookup.driver or cluster.drivers.distributed(volume.annotation(names.PROVISIONED_BY) or "")
     # Without its driver nothing is erased, and the volume is not offered.

@@ -214,8 +214,6 @@ def _pod_volume(volume: Volume, intent: RecycleIntent, plan: ScrubPlan) -> Mappi
             raise Unmountable(f"a volume whose source is {kind or 'unknown'} cannot be mounted in a scrubber pod")
 
 
-# --- its failure ---------------------------------------------------------------------------------------------------
-
 _USAGE = re.compile(r"(?i)usage:|BusyBox v\S+ .*multi-call binary|try '.*--help'")
 _MESSAGE = re.compile(r"[\w./-]+: |[a-z][\w ]*:$")
 """The beginning of a program's message: its name, or a heading of ours."""

@@ -60,7 +60,6 @@ class Beside:
         return not has_or_had_volume(claim) or left_to_end(claim, self.cluster)
 
     def decide_claim(self, key: str, reads: LiveReads) -> Action:
-        """Return the next action for a claim that the stock binder binds."""
         cluster, claim = self.cluster, self.cluster.claims.get(key)
         if not self.provisions:
             return Settled()
@@ -135,7 +134,6 @@ class Beside:
         return require_claim_gone(volume, self._reclaim(volume, reads), cluster, reads)
 
     def _made_by(self, maker: str, volume: Volume, reads: LiveReads) -> Action:
-        """Return the action for a volume that a driver of this name made."""
         cluster = self.cluster
         if cluster.drivers.get(maker) is None:
             return _without_driver(volume, maker, cluster)

@@ -137,7 +137,6 @@ class Whole:
         return self.reclaims and remove_strays(key, volume, self.cluster, LiveReads()) is not None
 
     def decide_volume(self, key: str, reads: LiveReads) -> Action:
-        """Return the next action for a volume: its phase, its release, its reclaim."""
         cluster, volume = self.cluster, self.cluster.volumes.get(key)
         if self.reclaims and (stray := remove_strays(key, volume, cluster, reads)) is not None:
             return stray
@@ -222,7 +221,6 @@ class Whole:
         return (None if known else volume_phase_step(volume, "Released")) or self._reclaim(volume, reads)
 
     def _reclaim(self, volume: Volume, reads: LiveReads) -> Action:
-        """Return the action that the reclaim policy asks for."""
         # A volume that is migrated is reclaimed by the provisioner of its CSI driver.
         if volume.annotation(names.MIGRATED_TO) or not self.reclaims:
             return Settled()

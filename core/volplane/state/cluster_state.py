@@ -210,6 +210,17 @@ def claims_of_pod(pod: Pod) -> list[str]:
     return [key for volume in pod.spec.volumes or () if (key := claim_of_volume(pod, volume))]
 
 
+def mounts(pod: Pod, claim: Claim, *, ephemeral: bool = True) -> bool:
+    """Return whether the pod uses the claim. That of an ephemeral volume must have been made for this pod.
+
+    ephemeral: whether such volumes count.
+    """
+    owners = claim.metadata.owner_references or () if ephemeral else ()
+    owned = any(owner.controller and owner.uid == pod.uid for owner in owners)
+    used = (each for each in pod.spec.volumes or () if claim_of_volume(pod, each) == claim.key)
+    return any(owned or each.ephemeral is None for each in used)
+
+
 def finished(pod: Pod) -> bool:
     """Return whether the pod has succeeded or failed, or is terminating without a running container."""
     if pod.status.phase in ("Succeeded", "Failed"):

@@ -2,11 +2,20 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from volplane.controller.actions import Run
-from volplane.operations import DriverLimits, Ended, OperationRegistry, Phase
+from volplane.operations import DriverLimits, OperationRegistry, Phase
 
 Work = Callable[[], Awaitable[None]]
+
+
+class Ended(NamedTuple):
+    """What is observed of a run that is over."""
+
+    run: Run
+    seconds: float
+    error: BaseException | None
 
 
 class Bench:
@@ -14,7 +23,7 @@ class Bench:
 
     def __init__(self, limits: dict[str, DriverLimits] | None = None) -> None:
         self.ended: list[Ended] = []
-        self.registry = OperationRegistry(limits, observe=self.ended.append)
+        self.registry = OperationRegistry(limits, observe=lambda *seen: self.ended.append(Ended(*seen)))
         self.requeued: list[tuple[str, float]] = []
         self.ran: list[tuple[str, float]] = []
 

@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from unit.operations.bench import Bench, an_operation, failing, now, sleeping
+from unit.operations.bench import Bench, Ended, an_operation, failing, now, sleeping
 from volplane.controller.actions import Run
 from volplane.errors import BackoffError, InvalidArgument, OperationError, OperationInProgress, Unavailable
-from volplane.operations import Again, DriverLimits, Ended, OperationRegistry, OperationState, Phase
+from volplane.operations import Again, DriverLimits, OperationRegistry, OperationState, Phase
 from volplane.operations.operation import UNLIMITED, hold_until
 
 FAILED = Unavailable("down")
