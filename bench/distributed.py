@@ -34,7 +34,7 @@ from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, CsiStorageCapacity, Node, StorageClass
 from volplane.kube.transport import LineStream, Request, Response, Transport
-from volplane.placement.assign import assign
+from volplane.placement.assign import decide_assignment
 from volplane.placement.nodes import NodeBook
 from volplane.placement.room import PublishedRoom
 from volplane.placement.state import PlacementHandlers, PlacementState
@@ -236,7 +236,7 @@ class Placing:
 
     def place(self, number: int) -> None:
         """Decide, and take in what the server would answer."""
-        action = assign(f"default/c{number}", self._placing, LiveReads())
+        action = decide_assignment(f"default/c{number}", self._placing, LiveReads())
         if not isinstance(action, Patch):
             raise TypeError(action)
         written = action.body["metadata"]

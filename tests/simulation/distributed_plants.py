@@ -71,7 +71,13 @@ def go_on_with_the_same_generation(stack: ExitStack) -> None:
 
 def promise_room_twice(stack: ExitStack) -> None:
     """Go by published room alone, and forget what is on its way to a node."""
-    replace(stack, Usage, "reserved", lambda *_: 0)
+    note = Usage._set
+
+    def forgets(self: Usage, *given: Any) -> None:
+        note(self, *given)
+        self.reserved.clear()
+
+    replace(stack, Usage, "_set", forgets)
 
 
 def keep_claims_on_a_full_node(stack: ExitStack) -> None:

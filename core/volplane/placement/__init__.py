@@ -9,7 +9,7 @@ from typing import Final
 
 from volplane.controller.controller import FOLLOW, READ, Controller, Duty, Role, Rule, Watch
 from volplane.intents.operation import OperationDeps
-from volplane.placement.assign import assign, decide_membership, decide_node
+from volplane.placement.assign import decide_assignment, decide_membership, decide_node
 from volplane.placement.capacity import CapacityState, decide_capacity, measure_operation
 from volplane.placement.nodes import NodeBook
 from volplane.placement.room import PublishedRoom
@@ -30,7 +30,7 @@ def _assigner(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     yield Controller(
         queue="assigner",
         cache=cluster.claims,
-        decide=lambda key, reads: assign(key, state, reads),
+        decide=lambda key, reads: decide_assignment(key, state, reads),
         explained="reason",
         topic="its node: ",
         watches=(Watch(cache=cluster.capacities, namespace=cluster.namespace),),

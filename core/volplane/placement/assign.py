@@ -4,7 +4,7 @@ A claim for which nothing is made yet may go anywhere at any time: the write is 
 seen. One whose intent names a place stays with it, because an asset may be there, until the node has been gone for the
 time that its class sets; then the intent goes on with the next generation, as after any asset that is given up.
 
-The decisions are pure, but for what `assign` and `decide_membership` note in the state.
+The decisions are pure, but for what `decide_assignment` and `decide_membership` note in the state.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ANSWER_SECONDS = 60.0
 """Time in which the process of a node that is there begins to work on a claim."""
 
 
-def assign(key: str, state: PlacementState, reads: LiveReads) -> Action:
+def decide_assignment(key: str, state: PlacementState, reads: LiveReads) -> Action:
     """Decide a claim, and count on a node what is on its way there until the write is answered."""
     state.waiting.discard(key)
     claim = state.cluster.claims.get(key)
