@@ -44,7 +44,10 @@ def namespace(module: str) -> Mapping[str, Definition | Name]:
     found: dict[str, Definition | Name] = {}
     for statement in _statements(parsed(module).body):
         if isinstance(statement, ast.ImportFrom) and statement.module and OURS.match(statement.module):
-            found |= {each.asname or each.name: Name(statement.module, each.name) for each in statement.names}
+            if statement.names[0].name == "*":
+                found |= {each.name: each for each in exported(statement.module)}
+            else:
+                found |= {each.asname or each.name: Name(statement.module, each.name) for each in statement.names}
         elif isinstance(statement, ast.ClassDef | Function):
             found[statement.name] = statement
         elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):

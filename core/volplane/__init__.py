@@ -9,71 +9,12 @@ TYPE_CHECKING = False
 """True for type checkers, as `typing.TYPE_CHECKING`, whose module takes longer to import than all of this."""
 
 if TYPE_CHECKING:
-    from volplane.assets import (
-        Absent,
-        AccessMode,
-        Asset,
-        AssetPage,
-        Attachment,
-        Capacity,
-        Done,
-        Erased,
-        InProgress,
-        ListedAsset,
-        Ownership,
-        PodScrub,
-        Segment,
-        Snapshot,
-        VolumeMode,
-        VolumeSource,
-    )
-    from volplane.errors import (
-        AlreadyDeleted,
-        AlreadyExists,
-        AttachedElsewhere,
-        BackendError,
-        Declined,
-        Fenced,
-        InvalidArgument,
-        NotFound,
-        PermissionDenied,
-        ResourceExhausted,
-        Throttled,
-        Unavailable,
-        Unsupported,
-        VolplaneError,
-        VolumeInUse,
-    )
-    from volplane.hookspecs import BackendSpec, hookimpl
-    from volplane.requests import (
-        AdoptRequest,
-        AttachRequest,
-        CapacityRequest,
-        ClaimIdentity,
-        Context,
-        DeleteRequest,
-        DeleteSnapshotRequest,
-        DescribeRequest,
-        DetachRequest,
-        ExpandRequest,
-        Fence,
-        FindRequest,
-        HookRequest,
-        ListRequest,
-        ModifyRequest,
-        NodeIdentity,
-        OwnsRequest,
-        ProbeRequest,
-        ProvisionRequest,
-        RecycleRequest,
-        SnapshotRequest,
-        StartRequest,
-        StopRequest,
-        ValidateRequest,
-        VolumeIdentity,
-    )
-    from volplane.schemas import DriverInfo, Param, Parameter, ParameterKind, ParameterSchema, read_parameters
-    from volplane.secret import Secret, redacted
+    from volplane.assets import *
+    from volplane.errors import *
+    from volplane.hookspecs import *
+    from volplane.requests import *
+    from volplane.schemas import *
+    from volplane.secret import *
 
 __all__ = [
     "Absent",
