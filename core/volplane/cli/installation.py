@@ -10,7 +10,7 @@ tests/integration/test_permissions.py runs them and compares their requests with
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -83,21 +83,20 @@ class Installation:
 
 def documents(wanted: Installation) -> Iterator[Json]:
     """Yield the objects, in an order in which they can be created."""
-    namespace, nodes = wanted.namespace, nodes_namespace(wanted.namespace)
+    namespace = wanted.namespace
     parsed = parse_configuration(wanted.configuration, "the configuration")
     distributed = any(driver.distributed for driver in parsed.drivers or ())
-    level = namespace_labels(wanted.controllers, mounts=bool(wanted.mounts) and not distributed)
-    yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": level}}
-    if distributed:
-        level = namespace_labels((), mounts=bool(wanted.mounts))
-        yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": nodes, "labels": level}}
-    yield from _accounts(wanted, parsed, distributed=distributed)
-    texts = [(NAME, namespace, wanted.configuration)]
-    texts += [(NODE_NAME, nodes, _configuration_of_nodes(wanted.configuration))] if distributed else []
-    for name, place, text in texts:
+    homes = {NAME: namespace, **({NODE_NAME: nodes_namespace(namespace)} if distributed else {})}
+    for name, home in homes.items():
+        mounts = bool(wanted.mounts) and distributed == (name == NODE_NAME)
+        level = namespace_labels(wanted.controllers if name == NAME else (), mounts=mounts)
+        yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": home, "labels": level}}
+    yield from _accounts(wanted, parsed, homes)
+    for name, home in homes.items():
+        text = wanted.configuration if name == NAME else _configuration_of_nodes(wanted.configuration)
         data = {"volplane.yaml": text}
-        yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(place, name), "data": data}
-    yield from _admission(wanted, distributed=distributed)
+        yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(home, name), "data": data}
+    yield from _admission(wanted, homes)
     # The process reads the file when it starts: pods are replaced when it changes.
     checksum = hashlib.sha256(wanted.configuration.encode()).hexdigest()
     arguments = (
@@ -122,31 +121,30 @@ def documents(wanted: Installation) -> Iterator[Json]:
                 "spec": {"priorityClassName": NODE_PRIORITY, **pod},
             },
         }
-        yield _object("apps/v1", "DaemonSet", nodes, spec, NODE_NAME)
+        yield _object("apps/v1", "DaemonSet", homes[NODE_NAME], spec, NODE_NAME)
     if wanted.monitoring:
         # Prometheus scrapes all processes. The kind comes with the Prometheus operator.
         ours = {"key": "app.kubernetes.io/name", "operator": "In", "values": [NAME, NODE_NAME]}
         endpoints = [{"port": "http", "path": "/metrics"}]
-        places = {"matchNames": [namespace, *([nodes] if distributed else [])]}
+        places = {"matchNames": list(homes.values())}
         spec = {"namespaceSelector": places, "selector": {"matchExpressions": [ours]}, "podMetricsEndpoints": endpoints}
         yield _object("monitoring.coreos.com/v1", "PodMonitor", namespace, spec)
     if wanted.storage_classes:
         yield from storage_classes([driver.name for driver in parsed.drivers or ()])
 
 
-def _accounts(wanted: Installation, parsed: Configuration, *, distributed: bool) -> Iterator[Json]:
-    """Yield the service accounts, each with its roles and their bindings."""
-    namespace, nodes = wanted.namespace, nodes_namespace(wanted.namespace)
+def _accounts(wanted: Installation, parsed: Configuration, homes: Mapping[str, str]) -> Iterator[Json]:
+    """Yield the service accounts, each with its roles and their bindings. homes: account -> its namespace."""
+    namespace, nodes = wanted.namespace, homes.get(NODE_NAME, "")
     publishing = any(driver.distributed or driver.storage_capacity for driver in parsed.drivers or ())
     central = {
         "": cluster_rules(wanted.controllers, namespace, distributed=publishing),
         namespace: namespace_rules(wanted.controllers, publishing=publishing),
-        **({nodes: list(KEY_RULES)} if distributed else {}),
+        **({nodes: list(KEY_RULES)} if nodes else {}),
     }
-    accounts = [(NAME, namespace, central, named_secrets(parsed))]
-    if distributed:
-        accounts.append((NODE_NAME, nodes, node_rules(namespace), named_secrets(parsed, on_nodes=True)))
-    for name, home, roles, secrets in accounts:
+    for name, home in homes.items():
+        roles = central if name == NAME else node_rules(namespace)
+        secrets = named_secrets(parsed, on_nodes=name == NODE_NAME)
         yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(home, name)}
         # Options may name Secrets of other namespaces.
         for place, named in sorted(secrets.items()):
@@ -249,19 +247,19 @@ def _configuration_of_nodes(text: str) -> str:
     return yaml.safe_dump(content, sort_keys=False)
 
 
-def _admission(wanted: Installation, *, distributed: bool) -> Iterator[Json]:
+def _admission(wanted: Installation, homes: Mapping[str, str]) -> Iterator[Json]:
     """Yield what restricts and protects our pods: network policies, a quota of their priority, a disruption budget, and
-    the admission policy for the account of the nodes.
+    the admission policy for the account of the nodes. homes: account -> its namespace.
     """
-    namespace, nodes = wanted.namespace, nodes_namespace(wanted.namespace)
+    namespace = wanted.namespace
     if wanted.network_policies:
         # The controllers take traffic to their one port. Where they go to (API server, storage systems) depends on the
         # cluster and the backends. Scrubber pods have no traffic at all.
         ingress = [{"ports": [{"protocol": "TCP", "port": PORT}]}]
-        pods = [(NAME, namespace, LABELS), *([(NODE_NAME, nodes, NODE_LABELS)] if distributed else [])]
-        for name, place, labels in pods:
-            ours = {"podSelector": {"matchLabels": labels}, "policyTypes": ["Ingress"], "ingress": ingress}
-            yield _object("networking.k8s.io/v1", "NetworkPolicy", place, ours, name)
+        for name, home in homes.items():
+            selector = {"matchLabels": _metadata(home, name)["labels"]}
+            ours = {"podSelector": selector, "policyTypes": ["Ingress"], "ingress": ingress}
+            yield _object("networking.k8s.io/v1", "NetworkPolicy", home, ours, name)
         scrubbers = {"matchLabels": {"app.kubernetes.io/name": SCRUBBER}}
         nothing = {"podSelector": scrubbers, "policyTypes": ["Ingress", "Egress"]}
         yield _object("networking.k8s.io/v1", "NetworkPolicy", namespace, nothing, SCRUBBER)
@@ -270,10 +268,10 @@ def _admission(wanted: Installation, *, distributed: bool) -> Iterator[Json]:
     # number never binds.
     classes = {"scopeName": "PriorityClass", "operator": "In", "values": [CENTRAL_PRIORITY, NODE_PRIORITY]}
     quota = {"hard": {"pods": "1G"}, "scopeSelector": {"matchExpressions": [classes]}}
-    for place in (namespace, nodes) if distributed else (namespace,):
-        yield _object("v1", "ResourceQuota", place, quota, "volplane-critical")
-    if distributed and wanted.admission_policy:
-        yield from node_policy(nodes)
+    for home in homes.values():
+        yield _object("v1", "ResourceQuota", home, quota, "volplane-critical")
+    if NODE_NAME in homes and wanted.admission_policy:
+        yield from node_policy(homes[NODE_NAME])
     if wanted.replicas > 1:
         # One replica is evicted at a time, and always one that is not ready, which must not block a drain.
         budget = {"maxUnavailable": 1, "selector": {"matchLabels": LABELS}, "unhealthyPodEvictionPolicy": "AlwaysAllow"}
