@@ -219,9 +219,8 @@ async def _write(client: Client, target: Any) -> bool:
         except ApiNotFound:
             return False
         except ApiConflict:
-            try:
-                target = await client.get(step.kind, target.key)
-            except ApiNotFound:
+            target = await client.find(step.kind, target.key)
+            if target is None:
                 return False
         else:
             return True

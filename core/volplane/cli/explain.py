@@ -70,8 +70,7 @@ def explain(
     """
     subject, key = _subject(kind, name, of)
     options = Options(controllers=parse_controllers(controllers), namespace=namespace)
-    configuration = read_configuration(config) if config is not None else Configuration()
-    asker = _Asker(http, kubeconfig, configuration, options)
+    asker = _Asker(http, kubeconfig, read_configuration(config), options)
     explanations, notes = asyncio.run(asker.explain(subject, key))
     console = Console()
     if output is Output.TEXT:
@@ -203,7 +202,6 @@ def status(
 
 
 async def _read(kubeconfig: Path | None, address: str) -> tuple[Mapping[str, Any] | None, list[Volume], list[Claim]]:
-    """Return the answer of the controller, if there is one, and the cluster's volumes and claims."""
     answer = await ask(address, "/status")
     async with cluster_client(kubeconfig) as client:
         claims = (await client.list(CLAIMS)).items
@@ -228,7 +226,6 @@ def _drivers(console: Console, answer: Mapping[str, Any] | None, address: str) -
 
 
 def _counted(items: Iterable[Volume | Claim]) -> Mapping[str, int]:
-    """Count the objects by phase."""
     return Counter("Terminating" if item.terminating else item.status.phase or "Pending" for item in items)
 
 

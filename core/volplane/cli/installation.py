@@ -57,8 +57,6 @@ _ALL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """Describes an installation."""
-
     namespace: str
     option: str
     """The value of --controllers of `volplane run`."""
@@ -241,7 +239,6 @@ def _merged(rules: Iterable[Rule]) -> list[Rule]:
 
 
 def _configuration_of_nodes(text: str) -> str:
-    """Return the part of the configuration file that the processes of nodes read."""
     content = yaml.safe_load(text)
     content["drivers"] = [driver for driver in content["drivers"] if driver.get("distributed")]
     return yaml.safe_dump(content, sort_keys=False)
@@ -303,7 +300,6 @@ def storage_classes(drivers: Sequence[str]) -> Iterator[Json]:
 
 
 def deployment(wanted: Installation, container: Json, checksum: str, mounts: Sequence[str]) -> Json:
-    """Run the processes of the whole cluster, one of which works."""
     # Different nodes, and then different zones, are preferred for the replicas.
     apart = [
         {"weight": weight, "podAffinityTerm": {"labelSelector": {"matchLabels": LABELS}, "topologyKey": key}}

@@ -13,9 +13,6 @@ Exit codes:
 - SIGTERM before the command handles it (`volplane.cli.framework.eventloop`): 0 for services, else 143.
 - 1 without a word if the reader of the output is gone; 1 with one line if a file cannot be read or written.
 - 1 for any other exception, which is a bug, with one line on stderr; `volplane --debug …` adds the traceback.
-
-Text for people goes through `volplane.cli.framework.console.Console`. Options that several commands share are in
-`volplane.cli.framework.options`.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ import typer
 import yaml
 from typer import Option
 
-from volplane._messages import nearest, why_unusable
+from volplane._messages import nearest
 from volplane.cli.framework.options import path_option
 from volplane.cli.installation import NAME, Installation, documents
-from volplane.controller.config import parse_configuration
+from volplane.controller.config import parse_configuration, read_text
 from volplane.drivers.discovery import InstalledPlugins
 from volplane.drivers.loading import options_schema
 from volplane.drivers.parameters import driver_options
@@ -136,12 +136,7 @@ def _configuration(path: Path | None) -> str:
     """Return the text of the file. Raises ConfigurationError if it cannot be used."""
     if path is None:
         return CONFIGURATION
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"--config {path}: cannot be read: {why_unusable(error)}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"--config {path}: is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    text = read_text(path, f"--config {path}")
     installed = InstalledPlugins()
     known = installed.names("backend")
     for driver in parse_configuration(text, str(path)).drivers or ():

@@ -43,7 +43,7 @@ def listing(context: typer.Context, config: Config = None, output: OutputFormat 
     if context.invoked_subcommand is not None:
         return
     console = Console()
-    configuration = Configuration() if config is None else read_configuration(config)
+    configuration = read_configuration(config)
     installed = InstalledPlugins()
     with console.progress("importing plugins"):
         drivers = load_drivers(configuration, installed)
@@ -84,8 +84,7 @@ def show(
     installed = InstalledPlugins()
     kind = "backend" if name in installed.names("backend") or name not in installed.names("extension") else "extension"
     plugin = installed.load(kind, name)
-    config: Path | None = context.obj
-    configuration = Configuration() if config is None else read_configuration(config)
+    configuration = read_configuration(context.obj)
     console.line(f"{kind} {name}, from {plugin.distribution}")
     console.line(f"hooks: {', '.join(sorted(_hooks(plugin))) or 'known once it is made'}")
     _show_schema(console, "Options (in the configuration file)", options_schema(plugin))

@@ -134,7 +134,7 @@ def run(
         resync=resync,
         force_detach_after=None if disable_force_detach else FORCE_DETACH_AFTER,
     )
-    configuration = read_configuration(config) if config is not None else Configuration()
+    configuration = read_configuration(config)
     if scrubber_image is not None:
         configuration = replace(configuration, scrubber=replace(configuration.scrubber, image=scrubber_image))
     address = HttpAddress.parse("--http", http)

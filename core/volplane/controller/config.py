@@ -145,15 +145,19 @@ class Configuration:
     cluster_id: str | None = None
 
 
-def read_configuration(path: Path) -> Configuration:
-    """Read a file. Raises ConfigurationError naming file, place in it, value and what would be right."""
+def read_configuration(path: Path | None) -> Configuration:
+    """Read a file. Raises ConfigurationError naming file, place in it, value and what would be right. None: no file."""
+    return Configuration() if path is None else parse_configuration(read_text(path, str(path)), str(path))
+
+
+def read_text(path: Path, named: str) -> str:
+    """Return the text of a file. Raises ConfigurationError that begins with `named` and says what is wrong with it."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {why_unusable(error)}") from None
+        raise ConfigurationError(f"{named}: cannot be read: {why_unusable(error)}") from None
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path}: is not UTF-8 text: {error.reason} at byte {error.start}") from None
-    return parse_configuration(text, str(path))
+        raise ConfigurationError(f"{named}: is not UTF-8 text: {error.reason} at byte {error.start}") from None
 
 
 def parse_configuration(text: str, file: str) -> Configuration:

@@ -136,7 +136,6 @@ class Explainer:
         )
 
     def _claim(self, claim: Claim) -> Iterator[str]:
-        """Yield where the claim stands: its phase, class, volume and node."""
         cluster = self.cluster
         yield f"claim {claim.key} is {claim.status.phase or 'Pending'}" + _going(claim)
         if claim.terminating:
@@ -228,7 +227,6 @@ def _holders(item: KubeObject) -> str:
 
 
 def _volume(volume: Volume, cluster: ClusterState) -> Iterator[str]:
-    """Yield where the volume stands: its phase, maker, claim and attachments."""
     yield f"volume {volume.name} is {volume.status.phase or 'Pending'}" + _going(volume)
     if volume.terminating:
         yield f"its deletion waits for: {_holders(volume)}"
@@ -285,7 +283,6 @@ def what_it_does(state: OperationState, now: float, *, tries: bool = True) -> st
 
 
 def _next(action: Action) -> Iterator[str]:
-    """Describe the action; nothing where there is nothing to do."""
     match action:
         case Wait(reason=reason, seconds=seconds, events=events):
             when = "nothing until something changes" if seconds is None else f"in {seconds:.1f} s again"

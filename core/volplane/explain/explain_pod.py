@@ -251,7 +251,6 @@ def _on_node(pod: Pod, name: str, volume: Volume, cluster: ClusterState) -> tupl
 
 
 def _mounts(pod: Pod, name: str, pair: Pair, cluster: ClusterState) -> list[str]:
-    """Return what happens next to a volume that is attached."""
     node = cluster.nodes.get(pair.node)
     if pod.status.phase == "Running" or node is None:
         return []

@@ -24,8 +24,6 @@ LOGGED: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Where calls are logged, and which."""
-
     path: Annotated[str, Param("File that the lines are appended to.")]
     hooks: Annotated[
         tuple[str, ...], Param("Hooks to log; those that only ask are not in the default.", choices=LOGGED)

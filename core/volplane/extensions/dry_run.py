@@ -14,8 +14,6 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How often a plan is reported."""
-
     retry_after: Annotated[float, Param("How long until the plan is reported again.", name="retryAfter", minimum=1)] = (
         600.0
     )

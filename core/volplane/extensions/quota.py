@@ -33,8 +33,6 @@ from volplane.kube.quantity import format_bytes, parse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Limits of namespaces, and where assets are recorded."""
-
     ledger: Annotated[str, Param("File that records the assets; its directory must exist.")]
     limits: Annotated[Mapping[str, str], Param("Namespace and size.")] = field(default_factory=dict)
     default: Annotated[

@@ -102,7 +102,7 @@ def dev(
     logs.configure(verbosity=verbose)
     logs.log_stray_errors()
     settings = server_settings(data=data, memory=memory, host=host, port=port, kubeconfig_out=kubeconfig_out)
-    configuration = read_configuration(config) if config is not None else Configuration()
+    configuration = read_configuration(config)
     if volumes is not None and configuration.drivers is not None:
         raise ConfigurationError(f"--volumes is of the default driver, and {config} names the drivers: leave one out")
     plan = _Plan(
