@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from unit.attach.objects import CSI, UNIQUE, attachment, bound, node, pod
+from unit.attach.test_machines import attached_to, machine
 from unit.binding.objects import claim
 from unit.deciding import state_with
 from volplane.explain.explain import Explanation
@@ -111,9 +112,8 @@ def test_who_has_the_next_turn_until_it_is_attached(objects: tuple[KubeObject, .
 
 
 def test_an_attachment_of_a_former_node_is_said_to_go() -> None:
-    old = attachment(annotations={"volplane.dev/node-uid": "uid-of-another"})
-    # Its kubelet has reported what it uses, and this volume is not among it.
-    assert explained(WAITING, CLAIM, VOLUME, node(in_use=("another",)), old).next == (
+    old = attached_to(machine("uid-former"))
+    assert explained(WAITING, CLAIM, VOLUME, machine(provider_id="gce://project/zone/other"), old).next == (
         "the VolumeAttachment of volume v is deleted: it is of a former node",
     )
 
