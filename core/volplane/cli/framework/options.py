@@ -22,15 +22,6 @@ def path_option(name: str, metavar: str, says: str, *more: str, **settings: Any)
     return Option(name, *more, metavar=metavar, help=says, readable=False, **settings)
 
 
-DataDirectory = Annotated[
-    Path | None, path_option("--data", "DIR", "Keep everything in this directory, safe against a crash.")
-]
-InMemory = Annotated[bool, Option("--memory", help="Keep everything in memory only. This is the default.")]
-Host = Annotated[str, Option("--host", metavar="ADDRESS", help="Address to listen on.")]
-Port = Annotated[int, Option("--port", metavar="PORT", min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
-KubeconfigOut = Annotated[
-    Path | None, path_option("--kubeconfig-out", "FILE", "Where to write the kubeconfig with the token (mode 0600).")
-]
 Kubeconfig = Annotated[
     Path | None, path_option("--kubeconfig", "FILE", "Which cluster; else KUBECONFIG, ~/.kube/config or in-cluster.")
 ]

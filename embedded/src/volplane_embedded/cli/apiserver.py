@@ -9,10 +9,15 @@ import typer
 
 from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
-from volplane.cli.framework.options import DataDirectory, Host, InMemory, KubeconfigOut, Port, Verbose
+from volplane.cli.framework.options import Verbose
 from volplane.controller import logs
 from volplane_embedded.cli.embedded_server import (
+    DataDirectory,
     EmbeddedServer,
+    Host,
+    InMemory,
+    KubeconfigOut,
+    Port,
     ServerSettings,
     embedded_server,
     is_loopback,

@@ -15,21 +15,22 @@ import typer
 from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.endpoints import HttpAddress, serve_endpoints
-from volplane.cli.framework.options import (
-    ConfigFile,
-    DataDirectory,
-    Host,
-    InMemory,
-    KubeconfigOut,
-    Port,
-    Verbose,
-)
+from volplane.cli.framework.options import ConfigFile, Verbose
 from volplane.controller import logs
 from volplane.controller.config import Configuration, read_configuration
 from volplane.drivers.driver import DriverStatus
 from volplane.errors import ConfigurationError
 from volplane_embedded.cli.development_cluster import DevelopmentCluster, Directories, development_cluster
-from volplane_embedded.cli.embedded_server import ServerSettings, make_directory, server_settings
+from volplane_embedded.cli.embedded_server import (
+    DataDirectory,
+    Host,
+    InMemory,
+    KubeconfigOut,
+    Port,
+    ServerSettings,
+    make_directory,
+    server_settings,
+)
 from volplane_embedded.cli.failed_start import undone_unless_started
 from volplane_embedded.cli.node_labels import NodeLabels, parse_node_labels
 from volplane_embedded.kubelet.local_exports import LocalExport

@@ -14,9 +14,12 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
+
+from typer import Option
 
 from volplane._messages import why_unusable
+from volplane.cli.framework.options import path_option
 from volplane.errors import ConfigurationError
 from volplane_embedded.apiserver.certificates import Certificate, ensure_certificate, server_context
 from volplane_embedded.apiserver.http import serve
@@ -28,6 +31,16 @@ from volplane_embedded.apiserver.store import Store
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with, not bound
 
+
+DataDirectory = Annotated[
+    Path | None, path_option("--data", "DIR", "Keep everything in this directory, safe against a crash.")
+]
+InMemory = Annotated[bool, Option("--memory", help="Keep everything in memory only. This is the default.")]
+Host = Annotated[str, Option("--host", metavar="ADDRESS", help="Address to listen on.")]
+Port = Annotated[int, Option("--port", metavar="PORT", min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
+KubeconfigOut = Annotated[
+    Path | None, path_option("--kubeconfig-out", "FILE", "Where to write the kubeconfig with the token (mode 0600).")
+]
 
 MOST_FILES: Final = 65_536
 """Open files that are enough for all connections, also those that are still shaking hands."""
