@@ -152,10 +152,9 @@ async def _collect(bundle: Bundle, kubeconfig: Path | None, namespace: str, addr
 
 async def _read_cluster(bundle: Bundle, client: Client, namespace: str) -> None:
     bundle.add_json("cluster/version.json", json.loads(await client.raw("/version")))
-    wanted: list[tuple[Kind[Any], str]] = [(kind, "") for kind in KINDS]
     nodes = nodes_namespace(namespace)
+    wanted: list[tuple[Kind[Any], str]] = [(kind, "") for kind in (*KINDS, EVENTS)]
     wanted += [(kind, place) for place in (namespace, nodes) for kind in (kinds.PODS, kinds.LEASES)]
-    wanted.append((EVENTS, ""))
     pods: list[Any] = []
     for kind, place in wanted:
         items = await _items(bundle, client, kind, place)

@@ -65,17 +65,12 @@ class Explainer:
     """Names of all configured drivers, usable or not."""
 
     def explain(self, kind: str, key: str) -> Explanation:
-        """Explain an object. kind: claim, volume or class. key: `namespace/name` of a claim, else the name.
-
-        Raises ValueError for another kind.
-        """
+        """Explain an object. kind: claim, volume or class. key: `namespace/name` of a claim, else the name."""
         caches: Mapping[str, Cache[Any]] = {
             "claim": self.cluster.claims,
             "volume": self.cluster.volumes,
             "class": self.cluster.classes,
         }
-        if kind not in caches:
-            raise ValueError(f"kind {kind!r} is none of claim, volume, class")
         item = caches[kind].get(key)
         if item is None:
             then = ("nothing, until somebody creates it", *((_REFUSED_CLAIM,) if kind == "claim" else ()))
@@ -137,7 +132,7 @@ class Explainer:
 
     def _claim(self, claim: Claim) -> Iterator[str]:
         cluster = self.cluster
-        yield f"claim {claim.key} is {claim.status.phase or 'Pending'}" + _going(claim)
+        yield f"claim {claim.key} is {claim.status.phase or 'Pending'}" + going(claim)
         if claim.terminating:
             yield f"its deletion waits for: {_holders(claim)}"
         named = class_of_claim(claim)
@@ -218,7 +213,7 @@ def _attachment_next(attachment: VolumeAttachment) -> str:
     return f"attacher {attacher} attaches it to node {attachment.spec.node_name}"
 
 
-def _going(item: KubeObject) -> str:
+def going(item: KubeObject) -> str:
     return ", and is being deleted" if item.terminating else ""
 
 
@@ -227,7 +222,7 @@ def _holders(item: KubeObject) -> str:
 
 
 def _volume(volume: Volume, cluster: ClusterState) -> Iterator[str]:
-    yield f"volume {volume.name} is {volume.status.phase or 'Pending'}" + _going(volume)
+    yield f"volume {volume.name} is {volume.status.phase or 'Pending'}" + going(volume)
     if volume.terminating:
         yield f"its deletion waits for: {_holders(volume)}"
     if volume.status.message:

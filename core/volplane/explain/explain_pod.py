@@ -30,7 +30,7 @@ from volplane.drivers.driver import LoadedDrivers
 from volplane.drivers.executor import HookCalls, ThreadExecutor
 from volplane.drivers.registry import DriverRegistry
 from volplane.errors import ApiError
-from volplane.explain.explain import Explanation, attachment_sentence
+from volplane.explain.explain import Explanation, attachment_sentence, going
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import ATTACHMENTS, CLAIMS, CSI_DRIVERS, NODES, PODS, STORAGE_CLASSES, VOLUMES, Kind
@@ -164,8 +164,7 @@ def explain_pod(pod: Pod, cluster: ClusterState, warnings: Sequence[str] = ()) -
     name = pod.spec.node_name
     node = cluster.nodes.get(name)
     place = f"on node {name}" if name else "on no node"
-    going = ", and is being deleted" if pod.terminating else ""
-    situation = [f"pod {pod.key} is {pod.status.phase or 'Pending'} {place}{going}"]
+    situation = [f"pod {pod.key} is {pod.status.phase or 'Pending'} {place}{going(pod)}"]
     if finished(pod):
         after = ("nothing: it has ended, and keeps no volume attached",)
         return Explanation(kind="pod", name=pod.key, situation=(*situation, *warnings), next=after)

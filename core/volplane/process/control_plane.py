@@ -111,9 +111,7 @@ class ControlPlane:
         }
 
     def explain(self, kind: str, key: str) -> Explanation:
-        """Why an object is in its state, and what happens next. kind: claim, volume or class. key: `namespace/name` of
-        a claim, else the name. Raises ValueError for another kind.
-        """
+        """Why an object is in its state, and what happens next. See `Explainer.explain`."""
         about = Explainer(
             cluster=self.state,
             controllers=self.controllers,
