@@ -110,14 +110,11 @@ async def _state_around(client: Client, pod: Pod, claims: Sequence[str]) -> Clus
         now=lambda: datetime.now(UTC),
         monotonic=asyncio.get_running_loop().time,
     )
-    for claim in filter(None, await asyncio.gather(*(client.find(CLAIMS, key) for key in claims))):
-        cluster.claims.observe(claim)
-        volume = await client.find(VOLUMES, claim.spec.volume_name) if claim.spec.volume_name else None
-        if volume is not None:
-            cluster.volumes.observe(volume)
-    node = await client.find(NODES, pod.spec.node_name) if pod.spec.node_name else None
-    if node is not None:
-        cluster.nodes.observe(node)
+    for claim in await asyncio.gather(*(client.refresh(cluster.claims, key) for key in claims)):
+        if claim is not None and claim.spec.volume_name:
+            await client.refresh(cluster.volumes, claim.spec.volume_name)
+    if pod.spec.node_name:
+        await client.refresh(cluster.nodes, pod.spec.node_name)
     for other in (await client.list(PODS, namespace=pod.namespace)).items:
         cluster.pods.observe(other)
     for attachment in (await client.list(ATTACHMENTS)).items:
@@ -128,14 +125,9 @@ async def _state_around(client: Client, pod: Pod, claims: Sequence[str]) -> Clus
     attachments = [each for volume in cluster.volumes.values() for each in cluster.attachments_of(volume)]
     through = {each.spec.source.persistent_volume_name or "" for each in attachments}
     for name in sorted(through - {"", *(volume.name for volume in cluster.volumes.values())}):
-        volume = await client.find(VOLUMES, name)
-        if volume is None:
-            continue
-        cluster.volumes.observe(volume)
-        reference = volume.spec.claim_ref
-        its_claim = await client.find(CLAIMS, reference.key) if reference is not None else None
-        if its_claim is not None:
-            cluster.claims.observe(its_claim)
+        volume = await client.refresh(cluster.volumes, name)
+        if volume is not None and volume.spec.claim_ref is not None:
+            await client.refresh(cluster.claims, volume.spec.claim_ref.key)
     return cluster
 
 
