@@ -13,8 +13,9 @@ import aiohttp
 import pytest
 
 from integration.test_observability import observed
+from volplane.cli.controller_client import ask
 from volplane.controller import http
-from volplane.controller.http import HttpAddress, Pages, read_token, serve_pages
+from volplane.controller.http import ActionToken, HttpAddress, Pages, read_token, serve_pages
 
 ANYWHERE = HttpAddress("127.0.0.1", 0)
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -50,6 +51,28 @@ async def test_nothing_is_changed_without_the_credential(tmp_path: Path, path: s
         async with session.post(f"{site.url}{path}", headers=headers) as answer:
             assert answer.status == 401
             assert "it needs the token" in (await answer.json())["error"]
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", True), ("0.0.0.0", False)])
+async def test_commands_send_the_token_to_no_other_machine(
+    host: str, *, shown: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """0.0.0.0 leads to this machine, and is no loopback address."""
+    monkeypatch.setenv(http.DIRECTORY_VARIABLE, str(tmp_path))
+    heads: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        ActionToken(port)
+        assert await ask(f"{host}:{port}", "/status") == {}
+    assert (read_token(port).encode() in heads[0]) is shown
 
 
 @pytest.mark.real_time

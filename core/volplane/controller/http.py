@@ -204,7 +204,7 @@ class _Server(web.Server):
             why = "it needs the token that the controller keeps in a file of its user"
             return web.json_response({"error": why}, status=401)
         # The name counts too: a web page in a browser can have this address under a name of its own.
-        if not _is_loopback(request.remote) or not _is_loopback(request.url.host):
+        if not is_loopback(request.remote) or not is_loopback(request.url.host):
             why = "only processes on the machine of the controller may ask for this, by its loopback address"
             return web.json_response({"error": why}, status=403)
         if isinstance(request.protocol, _Connection):
@@ -216,7 +216,7 @@ class _Server(web.Server):
         return web.Response(body=msgspec.json.encode(content), content_type="application/json")
 
 
-def _is_loopback(host: str | None) -> bool:
+def is_loopback(host: str | None) -> bool:
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host or "").is_loopback
     return host == "localhost"
