@@ -28,6 +28,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import shutil
 import signal
@@ -41,22 +42,27 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import aiohttp
+
 from cluster.churn_api import CORE, LEASES, STORAGE, Api, connect
 from cluster.churn_claims import DIRECTORIES, DISKS, Churn
 from cluster.churn_nodes import PASS_SECONDS, ZONE, Nodes, WatchedEC2
 from cluster.churn_record import Record, say
 from volplane_aws_ebs.testing import Behaviour, FakeEC2Server
 from volplane_testing.qualification.controllers import Controllers, Replica
-from volplane_testing.qualification.report import Failed
 
 NAMESPACE = "volplane-churn"
 SYSTEM = "volplane-churn-system"
 LEAST = {"terms": 40, "bound": 500, "attached and grown": 100}
 """A run of twenty minutes with less than this shows too little; in a shorter one in proportion."""
 LEAST_MINUTES = 20.0
-WORK_SECONDS = (6.0, 5.0)
+LONGER = 1.5
+"""How much longer a run may take, on a slow machine, until it counts."""
+WORK_SECONDS = (6.0, 6.0)
 """How long a new leader works until the follower or the server is killed, and then until it is killed itself."""
 TAKEOVER_SECONDS = 60.0
+LEASE_OVER = "the lease is over and work did not stop in time"
+"""Why a process may end by itself: the API server was away for longer than the lease."""
 QUIET_SECONDS = 240.0
 TELL_SECONDS = 30.0
 WARM_SECONDS = 180.0
@@ -74,6 +80,9 @@ class Server:
     directory: str = field(init=False)
     log: str = field(init=False)
     pid: int = field(init=False)
+    killed: bool = field(init=False, default=False)
+    """It is about to be started again."""
+    _process: subprocess.Popen[bytes] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.pid = int(self.pid_file.read_text())
@@ -84,12 +93,25 @@ class Server:
         self.directory = os.readlink(of / "cwd")  # noqa: PTH115 - not a path of ours
         self.log = os.readlink(of / "fd/1")  # noqa: PTH115
 
-    async def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        while _lives(self.pid):
-            await asyncio.sleep(0.05)
+    def kill(self) -> None:
+        """SIGKILL, if it still runs."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
 
-    def start(self) -> None:
+    async def start(self) -> None:
+        """Start it, and again if its port is not free yet; return once it lives for a moment."""
+        while True:
+            process = self._start()
+            for _ in range(20):
+                await asyncio.sleep(0.1)
+                if process.poll() is not None:
+                    break
+            else:
+                return
+
+    def _start(self) -> subprocess.Popen[bytes]:
         log = self.log if self.log.startswith("/") and ":" not in self.log else os.devnull
         with Path(log).open("ab") as output:
             process = subprocess.Popen(
@@ -101,20 +123,16 @@ class Server:
                 stderr=output,
                 start_new_session=True,
             )
-        self.pid = process.pid
+        self._process, self.pid = process, process.pid
         self.pid_file.write_text(f"{self.pid}\n")
+        return process
 
-
-def _lives(pid: int) -> bool:
-    try:
-        state = (Path("/proc") / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return False
-    if state == "Z":
-        with suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)  # one that was started here
-        return False
-    return True
+    async def keep(self) -> None:
+        """Start it again whenever it has ended, until cancelled."""
+        while True:
+            await asyncio.sleep(0.5)
+            if not self.killed and self._process is not None and self._process.poll() is not None:
+                await self.start()
 
 
 @dataclass(slots=True)
@@ -143,23 +161,37 @@ class Run:
     async def led(self) -> Replica:
         """Wait until a process leads; it counts as wrong if none does for long."""
         begun = time.monotonic()
+        late = begun + TAKEOVER_SECONDS
         while True:
-            try:
-                leader = await self.controllers.leader(TAKEOVER_SECONDS)
-            except Failed as failed:
-                if any(replica.ended for replica in self.controllers.replicas):
-                    raise
-                self.record.fault(f"nobody leads: {failed}")
-                continue
-            self.slowest = max(self.slowest, time.monotonic() - begun)
-            return leader
+            await self._restart_ended()
+            for replica in self.controllers.replicas:
+                if await replica.leads():
+                    self.slowest = max(self.slowest, time.monotonic() - begun)
+                    return replica
+            if time.monotonic() > late:
+                self.record.fault(f"nobody leads {TAKEOVER_SECONDS:g} s after {self.kills} kills")
+                late = math.inf
+            await asyncio.sleep(PASS_SECONDS)
+
+    async def _restart_ended(self) -> None:
+        """Start again what has ended, as a kubelet does; only the end of its lease is a good reason to end."""
+        for replica in [each for each in self.controllers.replicas if each.ended]:
+            if LEASE_OVER not in replica.last_words():
+                self.record.fault(f"a process ended by itself: {replica.last_words()}")
+            self.record.count("ended with their lease")
+            await self._start_instead(replica)
+
+    async def _start_instead(self, replica: Replica) -> None:
+        await self.controllers.kill(replica)
+        await self.controllers.start()
 
     async def trouble(self) -> None:
-        """Kill leader, follower, leader and server by turns, until the time is over."""
+        """Kill leader, follower, leader and server by turns, until the time is over and the run counts."""
         end = self.begun + self.minutes * 60.0
+        last = self.begun + self.minutes * 60.0 * LONGER
         others = ["follower", "API server"] if self.server is not None else ["follower"]
         turn = 0
-        while time.monotonic() < end:
+        while time.monotonic() < end or (self.missing() and time.monotonic() < last):
             leader = await self.led()
             await asyncio.sleep(WORK_SECONDS[0])
             other = others[turn % len(others)]
@@ -167,18 +199,19 @@ class Run:
             if other == "follower":
                 await self._replace(next(each for each in self.controllers.replicas if each is not leader), other)
             elif self.server is not None:
-                await self.server.kill()
+                self.server.killed = True
+                self.server.kill()
                 self._killed(other)
-                self.server.start()
+                await self.server.start()
+                self.server.killed = False
                 await self.transitions()  # answered once it is back
             await asyncio.sleep(WORK_SECONDS[1])
             await self._replace(await self.led(), "leader")
             self.terms = await self.transitions() - self.first_term + 1
 
     async def _replace(self, replica: Replica, role: str) -> None:
-        await self.controllers.kill(replica)
         self._killed(role)
-        await self.controllers.start()
+        await self._start_instead(replica)
 
     def _killed(self, who: str) -> None:
         self.kills += 1
@@ -244,17 +277,18 @@ class Run:
             say(f"WRONG: {text}")
         return not self.record.faults
 
-    def counts(self) -> bool:
+    def missing(self) -> list[str]:
+        """Return of what there was too little for the run to count."""
         share = min(1.0, self.minutes / LEAST_MINUTES)
         has = {"terms": self.terms, **self.record.done}
-        short = [
-            f"{what} {has.get(what, 0)} of {least * share:.0f}"
-            for what, least in LEAST.items()
-            if has.get(what, 0) < least * share
-        ]
-        if short:
-            say(f"the run does not count: {', '.join(short)}")
-        return not short
+        least = {what: number * share for what, number in LEAST.items()}
+        return [f"{what} {has.get(what, 0)} of {least[what]:.0f}" for what in least if has.get(what, 0) < least[what]]
+
+    def counts(self) -> bool:
+        missing = self.missing()
+        if missing:
+            say(f"the run does not count: {', '.join(missing)}")
+        return not missing
 
 
 # --- soak -------------------------------------------------------------------------------------------------------------
@@ -276,7 +310,11 @@ async def sample(leader: Replica, begun: float) -> Sample:
     memory = int(
         next(line.split()[1] for line in (of / "status").read_text().splitlines() if line.startswith("VmRSS:"))
     )
-    text = str(await leader._page("/metrics") or "")
+    async with (
+        aiohttp.ClientSession(trust_env=False) as session,
+        session.get(f"http://{leader.address}/metrics") as response,
+    ):
+        text = await response.text()
     series = [line for line in text.splitlines() if line and not line.startswith("#")]
     counted = ("pv_collector_", "attachdetach_controller_total_volumes{")
     cached = sum(float(line.rsplit(" ", 1)[1]) for line in series if line.startswith(counted))
@@ -295,6 +333,9 @@ async def soak(run: Run) -> bool:
         say(f"{seconds:.0f} s: {taken.memory} KiB, series {taken.series}, cached {taken.cached}, files {taken.files}")
     samples = [each for each in samples if each.seconds > WARM_SECONDS]
     half = len(samples) // 2
+    if half == 0:
+        say(f"too short to be judged: what is measured in the first {WARM_SECONDS:g} s does not count")
+        return False
     flat = True
     for what in ("memory", "series", "cached", "files"):
         first, second = (
@@ -393,7 +434,8 @@ async def main_run(options: argparse.Namespace, work: Path) -> int:
             await controllers.need(2)
             run.first_term = await run.transitions()
             run.terms, run.begun = 1, time.monotonic()
-            async with background(run.observe(), nodes.beat()):
+            always = [run.observe(), nodes.beat(), *([server.keep()] if server is not None else [])]
+            async with background(*always):
                 async with background(run.tell()), asyncio.TaskGroup() as lives:
                     for _ in range(options.directories):
                         lives.create_task(churn.directories())
@@ -418,8 +460,8 @@ async def main_run(options: argparse.Namespace, work: Path) -> int:
         finally:
             for replica in controllers.replicas:
                 await replica.kill()
-            if server is not None and not _lives(server.pid):
-                server.start()
+            if server is not None and server.killed:
+                await server.start()
             await api.session.close()
         run.read_logs()
         right = run.judge()

@@ -210,6 +210,7 @@ class Churn:
 
     async def _delete(self, life: Life) -> None:
         if not life.deleted:
+            self._kept(life)
             life.deleted = True
             self.fake.needed.discard(life.asset)
             await self.api.delete(f"{self._base}/persistentvolumeclaims/{life.name}")
@@ -267,16 +268,21 @@ class Churn:
             self.record.fault(f"claim {life.name} was bound to {life.volume} and is to {named or 'nothing'}")
         if life.volume and not life.deleted:
             await self._keeps_its_volume(life)
-        if life.marked and not life.deleted and not (Path(life.asset) / MARKER).is_file():
-            self.record.fault(f"claim {life.name} has lost what was written to {life.asset}")
-        if life.is_disk and life.asset and not life.deleted and life.asset not in self.fake.volumes:
-            self.record.fault(f"claim {life.name} has lost its disk {life.asset}")
+        if not life.deleted:
+            self._kept(life)
         has = (claim["status"].get("capacity") or {}).get("storage", "")
         if not life.grown and life.volume and life.size[0] == "2" and has == life.size:
             if life.is_disk and self.fake.volumes[life.asset].size != 2:
                 self.record.fault(f"claim {life.name} has {has}, but its disk has not grown")
             life.grown = True
             self.record.count("grown")
+
+    def _kept(self, life: Life) -> None:
+        """Look whether the claim has what it had."""
+        if life.marked and not (Path(life.asset) / MARKER).is_file():
+            self.record.fault(f"claim {life.name} has lost what was written to {life.asset}")
+        if life.is_disk and life.asset and life.asset not in self.fake.volumes:
+            self.record.fault(f"claim {life.name} has lost its disk {life.asset}")
 
     def _note_bound(self, life: Life, claim: Json) -> None:
         volume = self.world.volumes.get(claim["spec"]["volumeName"])
