@@ -255,7 +255,7 @@ class Run:
 
     async def delete_all(self) -> None:
         base = f"{CORE}/namespaces/{NAMESPACE}"
-        for life in self.churn.lives.values():
+        for life in list(self.churn.lives.values()):
             for name in life.pods:
                 await self.api.delete(f"{base}/pods/{name}")
             life.pods.clear()
