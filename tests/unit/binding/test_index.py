@@ -259,7 +259,7 @@ def test_nothing_is_kept_of_volumes_that_are_gone() -> None:
     assert len(free._volumes) == 2
     for each in seen:
         assert not free.changed(each, None)
-    kept = (free._candidates, free._volumes, free._reserved, free._coming, free._holder, free._held)
+    kept = (free._candidates, free._volumes, free._reserved, free._coming, free._held)
     assert not any(kept)
 
 
