@@ -126,7 +126,7 @@ def test_no_claim_waits_beside_a_volume_that_fits(plan: list[tuple[str, Json, fl
             await harness.settle(30.0)
             assert not _missed(harness)
             assert not _doubly_bound(harness)
-            assert not harness.plane.state.free._holder, "a volume is kept for nobody"
+            assert not harness.plane.state.free._held, "a volume is kept for nobody"
 
     run(body())
 

@@ -196,7 +196,7 @@ def test_no_claim_waits_beside_a_volume_that_fits_whatever_comes_first(data: st.
     else:
         raise AssertionError("it never comes to rest")
     assert not bench.missed()
-    assert not bench.world.free._held.values(), "a volume is kept for nobody"
+    assert not bench.world.free._held, "a volume is kept for nobody"
     owners = [c.spec.volume_name for c in bench.world.claims.values() if c.spec.volume_name]
     assert len(owners) == len(set(owners)), "a volume bound twice"
 
