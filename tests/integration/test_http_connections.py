@@ -314,7 +314,7 @@ async def test_a_stream_that_falls_silent_is_said(tmp_path: Path) -> None:
     async with listening(silent) as url, transport_to(tmp_path, url) as transport:
         seen: list[bytes] = []
         with pytest.raises(ApiUnavailable, match="GET /x fell silent"):
-            await read_lines(transport, seen, quiet=0.1)
+            await read_lines(transport, seen, quiet=0.4)
         assert seen == [b"one"]
 
 
