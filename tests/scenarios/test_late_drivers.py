@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -196,8 +197,8 @@ async def test_a_late_driver_of_nodes_has_its_claims_placed_once_it_is_made(monk
         late.made()
         await cluster.settle()
         assert (cluster.node_of("first"), cluster.node_of("second")) == ("a", "b")
-        placing = cluster.plane(CENTRAL).controllers["assigner"].decide._state
-        assert [placing.usage.count(NODE_DRIVER, node_hash(name)) for name in ("a", "b")] == [1, 1]
+        placing = inspect.getclosurevars(cluster.plane(CENTRAL).controllers["assigner"].decide).nonlocals["state"]
+        assert [placing.usage.counts[NODE_DRIVER, node_hash(name)] for name in ("a", "b")] == [1, 1]
         assert placing.count_lost() == {NODE_DRIVER: 0}
         described = cluster.api.get("csidrivers", NODE_DRIVER)
         assert described is not None

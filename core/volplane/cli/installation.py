@@ -10,6 +10,7 @@ tests/integration/test_permissions.py runs them and compares their requests with
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -268,17 +269,22 @@ def _admission(wanted: Installation, homes: Mapping[str, str]) -> Iterator[Json]
     for home in homes.values():
         yield _object("v1", "ResourceQuota", home, quota, "volplane-critical")
     if NODE_NAME in homes and wanted.admission_policy:
-        yield from node_policy(homes[NODE_NAME])
+        parsed = parse_configuration(wanted.configuration, "the configuration")
+        drivers = [driver.name for driver in parsed.drivers or () if driver.distributed]
+        yield from node_policy(homes[NODE_NAME], json.dumps(drivers))
     if wanted.replicas > 1:
         # One replica is evicted at a time, and always one that is not ready, which must not block a drain.
         budget = {"maxUnavailable": 1, "selector": {"matchLabels": LABELS}, "unhealthyPodEvictionPolicy": "AlwaysAllow"}
         yield _object("policy/v1", "PodDisruptionBudget", namespace, budget)
 
 
-def node_policy(nodes: str) -> Iterator[Json]:
-    """Tie what the account of the processes of nodes writes to the node of its token. nodes: their namespace."""
+def node_policy(nodes: str, drivers: str) -> Iterator[Json]:
+    """Tie what the account of the processes of nodes writes to the node of its token.
+
+    nodes: their namespace. drivers: the names of the drivers on nodes, as a list in JSON.
+    """
     text = files("volplane.cli").joinpath("node_policy.yaml").read_text(encoding="utf-8")
-    yield from yaml.safe_load_all(text.replace("NAMESPACE", nodes))
+    yield from yaml.safe_load_all(text.replace("NAMESPACE", nodes).replace("in DRIVERS", f"in {drivers}"))
 
 
 def storage_classes(drivers: Sequence[str]) -> Iterator[Json]:

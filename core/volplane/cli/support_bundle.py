@@ -209,7 +209,7 @@ def without_secrets(value: Any, name: str = "", parent: str = "") -> Any:
     if name in _REFERENCES:
         return value
     if isinstance(value, Mapping):
-        return {key: without_secrets(each, key, name) for key, each in value.items() if key not in _LEFT_OUT}
+        return {key: without_secrets(each, str(key), name) for key, each in value.items() if key not in _LEFT_OUT}
     if isinstance(value, Sequence) and not isinstance(value, str):
         # The value of an option of a command is the next word.
         options = [each if re.match(r"-[^=]+$", str(each)) else name for each in ("", *value)]

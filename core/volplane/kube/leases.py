@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -43,11 +42,11 @@ def drivers_of(lease: Lease | None) -> frozenset[str]:
 async def wait_unheld(client: Client, key: str, duration: float) -> None:
     """Wait until nobody holds this Lease: it was released or deleted, or was not renewed for as long as it lasts.
 
-    duration: seconds that it lasts where it does not say so. An API server that does not answer is asked again.
+    duration: seconds that it lasts where it does not say so. A server that does not answer, or refuses, is asked again.
     """
     loop, seen, since = asyncio.get_running_loop(), "", 0.0
     while True:
-        with suppress(ApiUnavailable):
+        try:
             lease = await client.find(LEASES, key)
             if lease is None or not lease.spec.holder_identity:
                 return
@@ -58,6 +57,10 @@ async def wait_unheld(client: Client, key: str, duration: float) -> None:
                 seen, since = lease.metadata.resource_version or "", loop.time()
             elif loop.time() >= since + (lease.spec.lease_duration_seconds or duration):
                 return
+        except ApiUnavailable:
+            pass
+        except ApiError as error:
+            _LOG.warning("cannot read lease %s, which a former process may hold: %s", key, error)
         await asyncio.sleep(_POLL_SECONDS)
 
 

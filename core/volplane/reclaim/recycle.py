@@ -266,10 +266,10 @@ class Scrub:
         # Without its pod nothing shows how far it came.
         if intent.pod:
             return self.note("the scrub failed", failed="recycler pod was deleted")
+        if cluster.drivers.on_nodes(self.driver.name):
+            return self._by_its_node()
         # The driver has returned its plan, or the volume could not refer to a claim of ours.
-        if intent.held_by:
-            return self._create_pod(ScrubPlan(None))
-        return self._by_its_node() if cluster.drivers.on_nodes(self.driver.name) else self.ask_backend()
+        return self._create_pod(ScrubPlan(None)) if intent.held_by else self.ask_backend()
 
     def note(self, why: str, *, events: tuple[EventRecord, ...] = (), **changes: Any) -> Patch:
         return record(self.volume, replace(self.intent, **changes), why=why, events=events)
@@ -277,9 +277,10 @@ class Scrub:
     def _by_its_node(self) -> Action:
         """Return the next action where the process of its node has the storage: let it say how it is erased."""
         volume, plan = self.volume, self.intent.plan
-        if plan is not None:
+        if plan is not None or self.intent.held_by:
             # The account of the nodes is no more to be trusted than a node: a pod of ours may mount nothing else.
-            if (plan.volume or {volume_source(volume).kind: None}).keys() <= {"hostPath", "local"}:
+            mounted = (plan and plan.volume) or {volume_source(volume).kind: None}
+            if plan is not None and not self.intent.held_by and mounted.keys() <= {"hostPath", "local"}:
                 return self._create_pod(plan)
             return failed(volume, _FAILED, "a driver on nodes has its volumes in directories of its node", self.terms)
         if self.intent.asked:

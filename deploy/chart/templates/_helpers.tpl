@@ -43,6 +43,13 @@
 {{- range .Values.config.drivers }}{{ if .distributed }}yes{{ end }}{{ end -}}
 {{- end }}
 
+{{- /* The names of the drivers on nodes, as a list in JSON. */}}
+{{- define "volplane.ofNodes" -}}
+{{- $names := list }}
+{{- range .Values.config.drivers }}{{ if .distributed }}{{ $names = append $names .name }}{{ end }}{{ end }}
+{{- toJson $names }}
+{{- end }}
+
 {{- /* Whether the capacity of some driver is published: text or nothing. */}}
 {{- define "volplane.publishing" -}}
 {{- range .Values.config.drivers }}{{ if or .distributed .storageCapacity }}yes{{ end }}{{ end -}}

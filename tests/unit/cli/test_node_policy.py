@@ -13,15 +13,38 @@ from api_fields import unknown_fields_of_object
 from volplane.cli.installation import node_policy
 from volplane.kube import names
 
-POLICY, BINDING = node_policy("ours-nodes")
+POLICY, BINDING = node_policy("ours-nodes", '["local.example.com"]')
 EXTRA = {"authentication.kubernetes.io/node-name": ["a"], "authentication.kubernetes.io/node-uid": ["uid-a"]}
 ACCOUNT = "system:serviceaccount:ours-nodes:volplane-node"
 
 
-def volume(*nodes: str, key: str = "kubernetes.io/hostname", operator: str = "In") -> dict[str, Any]:
+LOCAL: Mapping[str, Any] = {"local": {"path": "/srv/v"}}
+SECRET = {"name": "volplane-seal", "namespace": "ours"}
+DISK: Mapping[str, Any] = {
+    "csi": {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1", "nodePublishSecretRef": SECRET}
+}
+
+
+def volume(
+    *nodes: str,
+    key: str = "kubernetes.io/hostname",
+    operator: str = "In",
+    made_by: str = "local.example.com",
+    source: Mapping[str, Any] = LOCAL,
+) -> dict[str, Any]:
     """One whose affinity has a term for each of these nodes."""
     terms = [{"matchExpressions": [{"key": key, "operator": operator, "values": [node]}]} for node in nodes]
-    return {"metadata": {"name": "v"}, "spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}}}
+    annotations = {names.PROVISIONED_BY: made_by} if made_by else {}
+    spec = {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}, **source}
+    return {"metadata": {"name": "v", "annotations": annotations}, "spec": spec}
+
+
+def twice_bound() -> dict[str, Any]:
+    """One that two expressions of a term put on another node."""
+    made = volume("a")
+    [term] = made["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+    term["matchExpressions"] += [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["b"]}]
+    return made
 
 
 def claim(selected: str | None = None, uid: str | None = None, size: str = "1Gi") -> dict[str, Any]:
@@ -50,6 +73,14 @@ TABLE: Mapping[str, tuple[str, Any, Any, bool]] = {
     "makes a volume of another node": (VOLUMES, None, volume("b"), False),
     "changes a volume of another node": (VOLUMES, volume("b"), volume("b"), False),
     "deletes a volume of another node": (VOLUMES, volume("b"), None, False),
+    "makes a volume of its node by another label": (VOLUMES, None, volume("a", key="example.com/rack"), False),
+    "makes a volume with a second expression": (VOLUMES, None, twice_bound(), False),
+    "makes a volume that names a Secret": (VOLUMES, None, volume("a", source=DISK), False),
+    "makes a volume of a central driver": (VOLUMES, None, volume("a", made_by="ebs.example.com"), False),
+    "makes a volume of nobody": (VOLUMES, None, volume("a", made_by=""), False),
+    "changes a static volume": (VOLUMES, volume("a", made_by=""), volume("a", made_by=""), True),
+    "gives a volume another driver": (VOLUMES, volume("a", made_by=""), volume("a"), False),
+    "takes a volume of a central driver": (VOLUMES, volume("a", made_by="ebs.example.com"), volume("a"), False),
     "makes a volume of two nodes": (VOLUMES, None, volume("a", "b"), False),
     "makes a volume of every node but its own": (VOLUMES, None, volume("a", operator="NotIn"), False),
     "makes a volume that is everywhere": (VOLUMES, None, FREE, False),
@@ -96,7 +127,7 @@ def admits(resource: str, before: Any, after: Any, extra: Any = EXTRA, user: str
     found = {}
     for variable in POLICY["spec"]["variables"]:
         found[variable["name"]] = evaluated(variable["expression"], values)
-    values["variables"] = copy.deepcopy(found)
+        values["variables"] = copy.deepcopy(found)
     return all(evaluated(each["expression"], values) for each in POLICY["spec"]["validations"])
 
 
@@ -105,10 +136,13 @@ def test_a_process_of_a_node_writes_what_concerns_that_node(resource: str, befor
     assert admits(resource, before, after) == may
 
 
-def test_nobody_else_is_restricted_nor_is_a_token_that_names_no_node() -> None:
+def test_nobody_else_is_restricted() -> None:
     foreign = volume("b")
     assert admits(VOLUMES, foreign, foreign, user="system:serviceaccount:ours:volplane")
-    assert admits(VOLUMES, foreign, foreign, extra={})
+
+
+def test_a_token_that_names_no_node_is_refused() -> None:
+    assert not admits(VOLUMES, volume("a"), volume("a"), extra={})
 
 
 def test_it_refuses_what_it_says_and_whatever_it_cannot_evaluate() -> None:

@@ -68,7 +68,7 @@ class Address:
     @classmethod
     def parse(cls, url: str, *, what: str) -> Address:
         """Parse an http or https URL. what: its option, for the message. Raises ConfigurationError."""
-        shown = re.sub("//[^/]*@", "//", url)  # without a password
+        shown = re.sub("^([a-z0-9]+://)?.*@", r"\1", url)  # without a password, which may have slashes
         try:
             parts = urlsplit(url)
             # The zone of an IPv6 address, after %25 (RFC 6874), is for this machine alone.
