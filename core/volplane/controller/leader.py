@@ -19,15 +19,13 @@ from typing import Any, TypeVar
 from volplane._delays import LEASE_NOT_HELD, LEASE_NOT_RENEWED
 from volplane.controller.metrics import Metrics
 from volplane.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
-from volplane.kube.leases import LeaseLock, fence_of
+from volplane.kube.leases import LONGEST_LEASE, LeaseLock, fence_of
 from volplane.kube.objects import Lease
 from volplane.requests import Fence
 
 _LOG = logging.getLogger(__name__)
 
 _RELEASE_SECONDS = 2.0
-_LONGEST_LEASE = 600
-"""Seconds after which a Lease that is not renewed is over, whatever it says: the number may be damaged."""
 RENEW_PERIOD = (2.0, 2.4)
 """Seconds between renewals, shortest and longest."""
 
@@ -151,7 +149,7 @@ class Elector:
                 # One that is missing or released, or that we took with an answer that was lost, can be had at once.
                 ends = -math.inf
                 if spec.holder_identity not in {None, "", self.lock.identity}:
-                    ends = since + min(spec.lease_duration_seconds or self.lock.duration, _LONGEST_LEASE)
+                    ends = since + min(spec.lease_duration_seconds or self.lock.duration, LONGEST_LEASE)
                 if (began := _now()) >= ends:
                     self._lease = await self._ask(self.lock.take, self.renew_seconds, lease)
                     self.failing, duration = "", self.lock.duration

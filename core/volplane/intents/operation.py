@@ -223,7 +223,8 @@ class DiscardOperation:
         progress.reached(Discarded())
 
     async def _discard_vanished(self, claim: Claim, driver: DriverView, progress: ClaimProgress) -> None:
-        live = await self.deps.live_claim(claim.key)
+        # Not into the cache: what another process has must not be worked on here.
+        live = await self.deps.client.find(CLAIMS, claim.key)
         if live is not None and live.uid == claim.uid:
             raise Again(after=_OUT_OF_SIGHT)  # It only left the selector of a watch: another process has it.
         volume = await self.deps.live_volume(volume_name_of(claim))

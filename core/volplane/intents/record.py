@@ -396,7 +396,7 @@ def take_over(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action |
     """
     if cluster.begun(claim.uid) and not claim.terminating and not claim.has_finalizer(names.PROVISIONING_FINALIZER):
         lost, why = cluster.intent_of(claim), "restore the record of what was begun"
-        if lost is not None:
+        if lost is not None and not claim_elsewhere(claim, cluster):
             return claim_conflict(claim, lost.driver, cluster) or record_intent(claim, lost, cluster, why=why)
     bound = bool(claim.spec.volume_name) or claim.bound
     if (claim.terminating or bound) and not claim.has_finalizer(names.PROVISIONING_FINALIZER):

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from volplane.errors import ApiConflict, ApiError, ApiUnavailable
 from volplane.kube import names
@@ -21,6 +21,9 @@ from volplane.requests import TERMS, Fence
 
 _POLL_SECONDS = 2.0
 _LOG = logging.getLogger(__name__)
+
+LONGEST_LEASE: Final = 600
+"""Seconds after which a Lease that is not renewed is over, whatever it says: the number may be damaged."""
 
 
 def fence_of(lease: Lease) -> Fence:
@@ -55,7 +58,7 @@ async def wait_unheld(client: Client, key: str, duration: float) -> None:
                     holder = lease.spec.holder_identity
                     _LOG.warning("waits for lease %s, which %s holds: stop that process", key, holder)
                 seen, since = lease.metadata.resource_version or "", loop.time()
-            elif loop.time() >= since + (lease.spec.lease_duration_seconds or duration):
+            elif loop.time() >= since + min(lease.spec.lease_duration_seconds or duration, LONGEST_LEASE):
                 return
         except ApiUnavailable:
             pass

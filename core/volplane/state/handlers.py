@@ -33,7 +33,7 @@ def without_record(claim: Claim) -> Claim:
     kept = {"annotations": annotations, "labels": claim.metadata.labels}
     if len(repr(kept)) > _LONGEST_KEPT:
         kept = {"annotations": None, "labels": None}
-    return replace(claim, metadata=replace(claim.metadata, finalizers=None, **kept))
+    return replace(claim, metadata=replace(claim.metadata, finalizers=None, owner_references=None, **kept))
 
 
 def _placing(node: Node, *, ours: bool) -> tuple[object, ...]:
