@@ -119,15 +119,18 @@ class AttachOperation(_AttachmentOperation):
         """Return whether a call for the other one had an effect, or may have had one.
 
         Of two without a failure the older one is attached first: so a former process began the other one only after a
-        failure of the older one had proven that it had no effect.
+        failure of the older one had proven that it had no effect. That failure still shows on this one, then.
         """
         progress = self.deps.cluster.progress.attachments.get(other.uid)
         if other.status.attached or isinstance(progress.step, Attached | Attaching | Detaching | Detached):
             return not isinstance(progress.step, Detached)
         if not other.has_finalizer(attacher_finalizer(other.spec.attacher)):
             return False  # It is written before the first call.
+        record = attachment_intent_of(other)
+        if record is not None and record.hook == "attach" and record.state is not None:
+            return True  # A former process has started a job of the backend.
         if progress.unreported is None and other.status.attach_error is None:
-            return _age(other) < _age(attachment)
+            return attachment.status.attach_error is not None or _age(other) < _age(attachment)
         return _is_uncertain(other, progress)
 
 
@@ -174,8 +177,9 @@ class DetachOperation(_AttachmentOperation):
         for other in list(self.deps.cluster.attachments.by_index("asset", asset)):
             if other.uid != attachment.uid and where == (other.spec.node_name, other.annotation(names.NODE_ID)):
                 live = await self.deps.client.refresh(self.deps.cluster.attachments, other.name)
-                if live is not None and live.uid == other.uid and not live.terminating:
-                    return True
+                held = live is not None and live.has_finalizer(attacher_finalizer(live.spec.attacher))
+                if live is not None and held and live.uid == other.uid and not live.terminating:
+                    return True  # Its finalizer says that it is detached before it goes.
         return False
 
 
