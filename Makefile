@@ -40,7 +40,7 @@ test: $(WHOLE) $(CEL) ## Run the tests, less than five minutes on two processors
 	@$(PYTEST) $(PYTEST_ARGS)
 
 .PHONY: unit
-unit: $(STAMP) ## Run the unit tests alone, which need no Google library
+unit: $(STAMP) $(CEL) ## Run the unit tests alone, which need no Google library
 	@$(PYTEST) tests/unit $(PYTEST_ARGS)
 
 .PHONY: soak

@@ -27,16 +27,18 @@ pytestmark = [
 
 
 def processes(directory: Path, kubeconfig: Path, installed: list[dict[str, Any]], node: str) -> list[Command]:
-    """What the cluster would run: the commands of Deployment and DaemonSet with the files of the ConfigMap."""
+    """What the cluster would run: the commands of Deployment and DaemonSet with the file of their ConfigMap."""
     started = []
-    [configuration] = (each["data"]["volplane.yaml"] for each in installed if each["kind"] == "ConfigMap")
-    (directory / "mounted.yaml").write_text(configuration)
+    maps = [each for each in installed if each["kind"] == "ConfigMap"]
+    mounted = {each["metadata"]["namespace"]: each["data"]["volplane.yaml"] for each in maps}
     for each in installed:
         if each["kind"] not in ("Deployment", "DaemonSet"):
             continue
         [container] = each["spec"]["template"]["spec"]["containers"]
         arguments = [argument.replace("$(NODE_NAME)", node) for argument in container["args"]]
-        given = {"--config": str(directory / "mounted.yaml"), "--http": "127.0.0.1:0"}
+        configuration = directory / f"{each['kind']}.yaml"
+        configuration.write_text(mounted[each["metadata"]["namespace"]])
+        given = {"--config": str(configuration), "--http": "127.0.0.1:0"}
         arguments = [f"{name}={given.get(name, value)}" for name, value in (word.split("=", 1) for word in arguments)]
         program, verb = container["command"]
         assert program == "volplane"
