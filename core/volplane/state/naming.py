@@ -111,11 +111,15 @@ def csi_source(volume: Volume) -> tuple[str, str]:
 
     Other sources have two empty texts. Source: k8s.io/csi-translation-lib/plugins.
     """
+    spec = volume.spec
+    # The usual sources first: this is asked for every change of a volume.
+    if spec.csi is not None:
+        return str(spec.csi.get("driver", "")), str(spec.csi.get("volumeHandle", ""))
+    if spec.local is not None or spec.host_path is not None:
+        return "", ""
     source, labels = volume_source(volume), volume.metadata.labels or {}
     driver, handle = _KINDS.get(source.kind, _OTHER).driver, handle_in(source)
     match source.kind:
-        case "csi":
-            return str(source.fields.get("driver", "")), handle
         case "awsElasticBlockStore":
             handle = handle.split("/")[-1]
         case "gcePersistentDisk":
