@@ -177,9 +177,10 @@ class DetachOperation(_AttachmentOperation):
         for other in list(self.deps.cluster.attachments.by_index("asset", asset)):
             if other.uid != attachment.uid and where == (other.spec.node_name, other.annotation(names.NODE_ID)):
                 live = await self.deps.client.refresh(self.deps.cluster.attachments, other.name)
-                held = live is not None and live.has_finalizer(attacher_finalizer(live.spec.attacher))
-                if live is not None and held and live.uid == other.uid and not live.terminating:
-                    return True  # Its finalizer says that it is detached before it goes.
+                if live is None or live.uid != other.uid or live.terminating:
+                    continue
+                if live.has_finalizer(attacher_finalizer(live.spec.attacher)):
+                    return True  # It is detached before it goes.
         return False
 
 

@@ -95,7 +95,7 @@ def documents(wanted: Installation) -> Iterator[Json]:
         text = wanted.configuration if name == NAME else _configuration_of_nodes(wanted.configuration)
         data = {"volplane.yaml": text}
         yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(home, name), "data": data}
-    yield from _admission(wanted, homes)
+    yield from _admission(wanted, parsed, homes)
     # The process reads the file when it starts: pods are replaced when it changes.
     checksum = hashlib.sha256(wanted.configuration.encode()).hexdigest()
     arguments = (
@@ -245,7 +245,7 @@ def _configuration_of_nodes(text: str) -> str:
     return yaml.safe_dump(content, sort_keys=False)
 
 
-def _admission(wanted: Installation, homes: Mapping[str, str]) -> Iterator[Json]:
+def _admission(wanted: Installation, parsed: Configuration, homes: Mapping[str, str]) -> Iterator[Json]:
     """Yield what restricts and protects our pods: network policies, a quota of their priority, a disruption budget, and
     the admission policy for the account of the nodes. homes: account -> its namespace.
     """
@@ -269,7 +269,6 @@ def _admission(wanted: Installation, homes: Mapping[str, str]) -> Iterator[Json]
     for home in homes.values():
         yield _object("v1", "ResourceQuota", home, quota, "volplane-critical")
     if NODE_NAME in homes and wanted.admission_policy:
-        parsed = parse_configuration(wanted.configuration, "the configuration")
         drivers = [driver.name for driver in parsed.drivers or () if driver.distributed]
         yield from node_policy(homes[NODE_NAME], json.dumps(drivers))
     if wanted.replicas > 1:
