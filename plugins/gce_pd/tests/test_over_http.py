@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -244,16 +244,15 @@ def endpoint(answer: bytes | None) -> Iterator[str]:
     open_ones: list[socket.socket] = []
 
     def serve() -> None:
-        while True:
-            try:
+        with suppress(OSError):  # The listener is closed at the end, and the client may leave first.
+            while True:
                 connection, _ = server.accept()
-            except OSError:
-                return
-            open_ones.append(connection)
-            if answer is not None:
-                connection.recv(65_536)
-                connection.sendall(answer)
-                connection.shutdown(socket.SHUT_RDWR)
+                open_ones.append(connection)
+                if answer is not None:
+                    with suppress(OSError):
+                        connection.recv(65_536)
+                        connection.sendall(answer)
+                        connection.shutdown(socket.SHUT_RDWR)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -263,8 +262,11 @@ def endpoint(answer: bytes | None) -> Iterator[str]:
         server.shutdown(socket.SHUT_RDWR)
         server.close()
         for connection in open_ones:
-            connection.close()
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
         thread.join()
+        for connection in open_ones:
+            connection.close()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import pytest
@@ -253,7 +253,7 @@ def peer(answer: bytes) -> Iterator[int]:
 
         def serve() -> None:
             connection, _ = listener.accept()
-            with connection:
+            with connection, suppress(OSError):  # The client may leave first.
                 connection.recv(1 << 16)
                 connection.sendall(answer)
                 connection.recv(1 << 16)
