@@ -32,10 +32,12 @@ RENEW_PERIOD = (2.0, 2.4)
 T = TypeVar("T")
 
 
+_WITH_SUSPENSIONS = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 def _slept() -> float:
-    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     # In this order the sum of loop time and this is never ahead.
-    return -time.clock_gettime(time.CLOCK_MONOTONIC) + time.clock_gettime(clock)
+    return -time.clock_gettime(time.CLOCK_MONOTONIC) + time.clock_gettime(_WITH_SUSPENSIONS)
 
 
 _SLEPT_BEFORE = _slept()
@@ -44,9 +46,9 @@ _SLEPT_BEFORE = _slept()
 def suspended() -> float:
     """Return the seconds for which the machine was suspended since the start: the loop's clock stands still meanwhile.
 
-    In tenths: what lies between two readings of clocks is no suspension. 0 where the system has no such clock.
+    In whole tenths: what lies between two readings of clocks is no suspension. 0 where the system has no such clock.
     """
-    return max(0.0, round(_slept() - _SLEPT_BEFORE, 1))
+    return int((_slept() - _SLEPT_BEFORE) * 10) / 10
 
 
 @dataclass(kw_only=True, eq=False)

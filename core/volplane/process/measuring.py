@@ -9,7 +9,6 @@ that a scrape walks no cache, under names and labels of the reference controller
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -27,10 +26,6 @@ from volplane.state.matching import class_of_claim
 R = TypeVar("R")
 T = TypeVar("T", bound=KubeObject)
 Count = tuple[str, tuple[str, ...]]
-
-MOST_SERIES = 5_000
-"""Series of one metric of claims and volumes, whose labels tenants choose; what has other labels counts as `OTHER`."""
-OTHER = "(other)"
 
 _SOURCES = {
     "host_path": "kubernetes.io/host-path",
@@ -120,34 +115,21 @@ def count_inventory(volumes: Cache[Volume], claims: Cache[Claim], metrics: Metri
     def end() -> None:
         for each in leave:
             each()
-        for gauge in metrics.inventory.values():
-            gauge.clear()
+        for inventory in metrics.inventory.values():
+            inventory.counts.clear()
 
     return end
 
 
 def _follow(cache: Cache[T], counts: Callable[[T], tuple[Count, ...]], metrics: Metrics) -> Callable[[], None]:
-    totals: Counter[Count] = Counter()
-
-    def add(counted: Count, by: int) -> None:
-        what, labels = counted
-        series = metrics.inventory[what]
-        totals[counted] = total = totals[counted] + by
-        shown = labels in series or (total == by and len(series) < MOST_SERIES)
-        series[labels if shown else (OTHER,) * len(labels)].inc(by)
-        if not total:
-            del totals[counted]
-            if shown:
-                series.forget(labels)
-
     def changed(old: T | None, new: T | None) -> None:
         before = counts(old) if old is not None else ()
         after = counts(new) if new is not None else ()
         if before != after:
-            for counted in after:
-                add(counted, 1)
-            for counted in before:
-                add(counted, -1)
+            for what, labels in after:
+                metrics.inventory[what].add(labels, 1)
+            for what, labels in before:
+                metrics.inventory[what].add(labels, -1)
 
     leave = cache.subscribe(changed)
     for obj in cache.values():
