@@ -236,7 +236,9 @@ def test_ctrl_c_ends_it_silently_while_a_hook_hangs(run: Run) -> None:
     begun = process.stderr.readline()
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert (begun, process.returncode, out, err) == ("judging …\n", 130, "", "")
+    assert (begun, process.returncode, out) == ("judging …\n", 130, "")
+    # Where nothing is a terminal, progress is a line from time to time; on a slow machine one comes meanwhile.
+    assert [line for line in err.splitlines() if not line.startswith("judging ")] == []
 
 
 def test_on_a_terminal_a_line_shows_how_many_rules_are_judged(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
