@@ -37,13 +37,6 @@ def shared() -> Path:
     return directory
 
 
-@pytest.fixture
-def nothing_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Secrets that a test reveals are hidden from it alone, not from the rest of the process."""
-    monkeypatch.setattr("volplane.secret._hidden", ())
-    monkeypatch.setattr("volplane.secret._revealed", {})
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Look for no garbage among modules and tests, neither while they are collected nor afterwards: they all stay.
@@ -64,7 +57,10 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
     """Take back what a command that ran in this process has set for its own: logs, and what becomes of stray errors.
 
     Its handlers would write the logs of each later test to a stream that is closed: twenty times the work of a test.
+    Secrets that another test has revealed are hidden no more: they may be ordinary words of this one.
     """
+    if (secret := sys.modules.get("volplane.secret")) is not None:
+        vars(secret).update(_hidden=(), _revealed={})
     root = logging.getLogger()
     handlers = root.handlers[:]
     levels = [(logger, logger.level) for logger in (root, logging.getLogger("volplane"))]

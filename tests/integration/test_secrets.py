@@ -26,8 +26,6 @@ from volplane.kube.kinds import CLAIMS, SECRETS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.transport import Request, Response
 from volplane.process.duties import ALL_CONTROLLERS
 
-pytestmark = pytest.mark.usefixtures("nothing_hidden")
-
 OURS = "volplane-system"
 FILER = Filer.default_driver_name
 PASSWORD = "s3cr3t-in-the-cluster"

@@ -1,8 +1,10 @@
 """The documentation says what the code says, and its links lead somewhere."""
 
 import dataclasses
+import functools
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,26 +18,28 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted(REPOSITORY.glob("docs/**/*.md")), *REPOSITORY.glob("plugins/*/*.md")]
 
 
-COMPLETED = {REPOSITORY / "docs" / name: text for name, text in pages().items()}
-"""Pages that the site completes from the code, as it shows them."""
+@functools.cache
+def completed() -> Mapping[Path, str]:
+    """Return the pages that the site completes from the code, as it shows them."""
+    return {REPOSITORY / "docs" / name: text for name, text in pages().items()}
 
 
-@pytest.mark.parametrize("page", COMPLETED, ids=lambda page: page.name)
-def test_a_page_that_the_site_completes_says_so_in_the_repository(page: Path) -> None:
-    begun = page.read_text("utf-8")
-    assert begun.partition("\n")[0] == COMPLETED[page].partition("\n")[0]
-    assert "The site (`make site`) has this page in full" in begun
+def test_a_page_that_the_site_completes_says_so_in_the_repository() -> None:
+    for page, shown in completed().items():
+        begun = page.read_text("utf-8")
+        assert begun.partition("\n")[0] == shown.partition("\n")[0]
+        assert "The site (`make site`) has this page in full" in begun, page
 
 
 def anchors(page: Path) -> set[str]:
     """What the headings of a page are called in links."""
-    headings = re.findall(r"^#+ (.*)$", COMPLETED.get(page) or page.read_text("utf-8"), re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", completed().get(page) or page.read_text("utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    shown = page.read_text("utf-8") + COMPLETED.get(page, "")
+    shown = page.read_text("utf-8") + completed().get(page, "")
     text = re.sub(r"```.*?```|`[^`\n]*`", "", shown, flags=re.DOTALL)
     broken = []
     for target in re.findall(r"\]\(([^)\s]+)\)", text):

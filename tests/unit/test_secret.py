@@ -19,8 +19,6 @@ from volplane import Asset, InProgress, Secret, Unavailable, VolumeSource, redac
 from volplane._messages import one_line, sanitize
 from volplane.secret import MOST_HIDDEN, SecretPlace
 
-pytestmark = pytest.mark.usefixtures("nothing_hidden")
-
 PASSWORD = "correct horse battery staple"
 
 

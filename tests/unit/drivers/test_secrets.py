@@ -51,8 +51,6 @@ from volplane.requests import Context, StartRequest
 from volplane_testing.clock import run
 from volplane_testing.executor import InlineExecutor
 
-pytestmark = pytest.mark.usefixtures("nothing_hidden")
-
 PASSWORD = "s3cr3t-of-the-filer"
 VARIABLE = "VOLPLANE_TEST_FILER"
 NAME = Filer.default_driver_name
