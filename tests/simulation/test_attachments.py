@@ -48,10 +48,7 @@ def test_claims_grow_shrink_their_demands_and_change_in_these_seeds() -> None:
 
 
 def test_nodes_are_lost_and_come_back_in_these_seeds() -> None:
-    wanted = {"node: is lost", "node: is made anew", "node: out of service"}
-    for seed in range(20):
-        happened = simulate(Trial(generate(seed, "attach"))).trace.happened
-        wanted -= {what for what, times in happened.items() if times}
-        if not wanted:
-            break
-    assert wanted == set()
+    happened = set()
+    for seed in (9, 10, 16):
+        happened |= {what for what, times in simulate(Trial(generate(seed, "attach"))).trace.happened.items() if times}
+    assert {"node: is lost", "node: is made anew", "node: out of service"} <= happened
