@@ -9,6 +9,7 @@ tests/integration/test_permissions.py runs them and compares their requests with
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -31,20 +32,8 @@ Json = dict[str, Any]
 
 NAME = "volplane"
 NODE_NAME = "volplane-node"
-SCRUBBER = "volplane-scrub"
-"""The label of scrubber pods (see `volplane.reclaim.scrub_pod`)."""
 PORT = 9809
 USER = 65532
-LABELS: Json = {"app.kubernetes.io/name": NAME}
-NODE_LABELS: Json = {"app.kubernetes.io/name": NODE_NAME}
-CHECKSUM = "checksum/config"
-CENTRAL_PRIORITY = "system-cluster-critical"
-NODE_PRIORITY = "system-node-critical"
-"""Priority classes that every cluster has. A claim of a pod of any priority may wait for us, so that ours is above all
-that users may give; the kubelet also evicts and shuts down these two classes last. See `_admission`.
-"""
-ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
-"""What root needs to give directories to users, and to remove what pods of any user have written there."""
 
 _ALL = (
     Rule("", "persistentvolumes", READ),
@@ -75,7 +64,7 @@ class Installation:
     else by those of the Deployment.
     """
     as_root: bool = False
-    """Whether processes with mounts are root, with ROOT_CAPABILITIES."""
+    """Whether processes with mounts are root, with the capabilities that it needs there."""
     admission_policy: bool = True
     """Whether the writes of the processes of nodes are tied to their node."""
 
@@ -89,45 +78,34 @@ def documents(wanted: Installation) -> Iterator[Json]:
     for name, home in homes.items():
         mounts = bool(wanted.mounts) and distributed == (name == NODE_NAME)
         level = namespace_labels(wanted.controllers if name == NAME else (), mounts=mounts)
-        yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": home, "labels": level}}
+        yield _object("Namespace", home=home, level=level)
     yield from _accounts(wanted, parsed, homes)
     for name, home in homes.items():
         text = wanted.configuration if name == NAME else _configuration_of_nodes(wanted.configuration)
-        data = {"volplane.yaml": text}
-        yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(home, name), "data": data}
+        yield _object("ConfigMap", account=name, home=home, configuration=text)
     yield from _admission(wanted, parsed, homes)
     # The process reads the file when it starts: pods are replaced when it changes.
     checksum = hashlib.sha256(wanted.configuration.encode()).hexdigest()
-    arguments = (
+    arguments = [
         f"--namespace={namespace}",
         "--config=/etc/volplane/volplane.yaml",
         f"--http=0.0.0.0:{PORT}",
         "--log-format=json",
-    )
-    container = _container(wanted.image, f"--controllers={wanted.option}", *arguments)
-    yield deployment(wanted, container, checksum, () if distributed else wanted.mounts)
+    ]
+    deployment = _object("Deployment", namespace=namespace, replicas=wanted.replicas, checksum=checksum)
+    pod = _pod(wanted, NAME, [f"--controllers={wanted.option}", *arguments], () if distributed else wanted.mounts)
+    deployment["spec"]["template"]["spec"].update(pod)
+    yield deployment
     if distributed:
         # The process of a node runs the default controllers of such a process.
-        agent = _container(wanted.image, *arguments, "--node-name=$(NODE_NAME)")
-        agent["env"] = [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
-        pod = _pod(NODE_NAME, agent, wanted.mounts, as_root=wanted.as_root)
-        # It runs on every node, also on cordoned ones, whose volumes must still be deleted.
-        spec = {
-            "selector": {"matchLabels": NODE_LABELS},
-            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
-            "template": {
-                "metadata": {"labels": NODE_LABELS, "annotations": {CHECKSUM: checksum}},
-                "spec": {"priorityClassName": NODE_PRIORITY, **pod},
-            },
-        }
-        yield _object("apps/v1", "DaemonSet", homes[NODE_NAME], spec, NODE_NAME)
+        agent = _pod(wanted, NODE_NAME, [*arguments, "--node-name=$(NODE_NAME)"], wanted.mounts)
+        node_name = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+        agent["containers"][0]["env"] = [node_name]
+        daemon_set = _object("DaemonSet", home=homes[NODE_NAME], checksum=checksum)
+        daemon_set["spec"]["template"]["spec"].update(agent)
+        yield daemon_set
     if wanted.monitoring:
-        # Prometheus scrapes all processes. The kind comes with the Prometheus operator.
-        ours = {"key": "app.kubernetes.io/name", "operator": "In", "values": [NAME, NODE_NAME]}
-        endpoints = [{"port": "http", "path": "/metrics"}]
-        places = {"matchNames": list(homes.values())}
-        spec = {"namespaceSelector": places, "selector": {"matchExpressions": [ours]}, "podMetricsEndpoints": endpoints}
-        yield _object("monitoring.coreos.com/v1", "PodMonitor", namespace, spec)
+        yield _object("PodMonitor", namespace=namespace, homes=list(homes.values()))
     if wanted.storage_classes:
         yield from storage_classes([driver.name for driver in parsed.drivers or ()])
 
@@ -144,13 +122,15 @@ def _accounts(wanted: Installation, parsed: Configuration, homes: Mapping[str, s
     for name, home in homes.items():
         roles = central if name == NAME else node_rules(namespace)
         secrets = named_secrets(parsed, on_nodes=name == NODE_NAME)
-        yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(home, name)}
+        labels = {"app.kubernetes.io/name": name}
+        metadata = {"name": name, "namespace": home, "labels": labels}
+        yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
         # Options may name Secrets of other namespaces.
         for place, named in sorted(secrets.items()):
             roles.setdefault(place, []).append(secret_rule(named))
         for place, rules in roles.items():
             kind, group = "Role" if place else "ClusterRole", "rbac.authorization.k8s.io"
-            metadata = {key: value for key, value in _metadata(place, name).items() if value}
+            metadata = {"name": name, **({"namespace": place} if place else {}), "labels": labels}
             head = {"apiVersion": f"{group}/v1", "kind": kind, "metadata": metadata}
             yield {**head, "rules": [rule.body() for rule in rules]}
             subjects = [{"kind": "ServiceAccount", "name": name, "namespace": home}]
@@ -249,32 +229,17 @@ def _admission(wanted: Installation, parsed: Configuration, homes: Mapping[str, 
     """Yield what restricts and protects our pods: network policies, a quota of their priority, a disruption budget, and
     the admission policy for the account of the nodes. homes: account -> its namespace.
     """
-    namespace = wanted.namespace
     if wanted.network_policies:
-        # The controllers take traffic to their one port. Where they go to (API server, storage systems) depends on the
-        # cluster and the backends. Scrubber pods have no traffic at all.
-        ingress = [{"ports": [{"protocol": "TCP", "port": PORT}]}]
         for name, home in homes.items():
-            selector = {"matchLabels": _metadata(home, name)["labels"]}
-            ours = {"podSelector": selector, "policyTypes": ["Ingress"], "ingress": ingress}
-            yield _object("networking.k8s.io/v1", "NetworkPolicy", home, ours, name)
-        scrubbers = {"matchLabels": {"app.kubernetes.io/name": SCRUBBER}}
-        nothing = {"podSelector": scrubbers, "policyTypes": ["Ingress", "Egress"]}
-        yield _object("networking.k8s.io/v1", "NetworkPolicy", namespace, nothing, SCRUBBER)
-    # A cluster may keep the priority classes of our pods to namespaces that have a quota for them (ResourceQuota
-    # admission, `limitedResources`), as GKE does. kube-system always has one, other namespaces bring their own. The
-    # number never binds.
-    classes = {"scopeName": "PriorityClass", "operator": "In", "values": [CENTRAL_PRIORITY, NODE_PRIORITY]}
-    quota = {"hard": {"pods": "1G"}, "scopeSelector": {"matchExpressions": [classes]}}
+            yield _object("NetworkPolicy", account=name, home=home, port=PORT)
+        yield _object("NetworkPolicyOfScrubbers", namespace=wanted.namespace)
     for home in homes.values():
-        yield _object("v1", "ResourceQuota", home, quota, "volplane-critical")
+        yield _object("ResourceQuota", home=home)
     if NODE_NAME in homes and wanted.admission_policy:
         drivers = [driver.name for driver in parsed.drivers or () if driver.distributed]
         yield from node_policy(homes[NODE_NAME], json.dumps(drivers))
     if wanted.replicas > 1:
-        # One replica is evicted at a time, and always one that is not ready, which must not block a drain.
-        budget = {"maxUnavailable": 1, "selector": {"matchLabels": LABELS}, "unhealthyPodEvictionPolicy": "AlwaysAllow"}
-        yield _object("policy/v1", "PodDisruptionBudget", namespace, budget)
+        yield _object("PodDisruptionBudget", namespace=wanted.namespace)
 
 
 def node_policy(nodes: str, drivers: str) -> Iterator[Json]:
@@ -282,99 +247,59 @@ def node_policy(nodes: str, drivers: str) -> Iterator[Json]:
 
     nodes: their namespace. drivers: the names of the drivers on nodes, as a list in JSON.
     """
-    text = files("volplane.cli").joinpath("node_policy.yaml").read_text(encoding="utf-8")
-    yield from yaml.safe_load_all(text.replace("NAMESPACE", nodes).replace("in DRIVERS", f"in {drivers}"))
+    text = _text("node_policy.yaml").replace("NAMESPACE", nodes).replace("in DRIVERS", f"in {drivers}")
+    yield from yaml.safe_load_all(text)
 
 
 def storage_classes(drivers: Sequence[str]) -> Iterator[Json]:
-    """Yield a class of each driver. It binds late, which suits every backend: the scheduler considers the pod's node.
+    """Yield a class of each driver.
 
     Its name is the first label of the driver's (fast of fast.example.com), or the whole where several begin so.
     """
     firsts = [driver.partition(".")[0] for driver in drivers]
     for driver, first in zip(drivers, firsts, strict=True):
-        yield {
-            "apiVersion": "storage.k8s.io/v1",
-            "kind": "StorageClass",
-            "metadata": {"name": first if firsts.count(first) == 1 else driver, "labels": LABELS},
-            "provisioner": driver,
-            "reclaimPolicy": "Delete",
-            "volumeBindingMode": "WaitForFirstConsumer",
-            "allowVolumeExpansion": True,
-        }
+        yield _object("StorageClass", driver=driver, name=first if firsts.count(first) == 1 else driver)
 
 
-def deployment(wanted: Installation, container: Json, checksum: str, mounts: Sequence[str]) -> Json:
-    # Different nodes, and then different zones, are preferred for the replicas.
-    apart = [
-        {"weight": weight, "podAffinityTerm": {"labelSelector": {"matchLabels": LABELS}, "topologyKey": key}}
-        for key, weight in (("kubernetes.io/hostname", 100), ("topology.kubernetes.io/zone", 50))
-    ]
-    affinity = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": apart}}
-    pod = _pod(NAME, container, mounts, as_root=wanted.as_root)
-    spec = {
-        "replicas": wanted.replicas,
-        "selector": {"matchLabels": LABELS},
-        # A drain and an upgrade take one away at a time, and another is ready before.
-        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
-        "template": {
-            "metadata": {"labels": LABELS, "annotations": {CHECKSUM: checksum}},
-            "spec": {"priorityClassName": CENTRAL_PRIORITY, "affinity": affinity, **pod},
-        },
-    }
-    return _object("apps/v1", "Deployment", wanted.namespace, spec)
-
-
-def _pod(service_account: str, container: Json, mounts: Sequence[str], *, as_root: bool) -> Json:
-    root = as_root and bool(mounts)
-    security = container["securityContext"]
-    if root:
-        security = {**security, "capabilities": {"drop": ["ALL"], "add": list(ROOT_CAPABILITIES)}}
+def _pod(wanted: Installation, account: str, arguments: list[str], mounts: Sequence[str]) -> Json:
+    root = wanted.as_root and bool(mounts)
     user = {"runAsUser": 0, "runAsGroup": 0} if root else {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
-    configuration = {"name": "configuration", "configMap": {"name": service_account}}
-    volumes: list[Json] = [configuration, {"name": "temporary", "emptyDir": {}}]
-    inside = list(container["volumeMounts"])
+    # What root needs to give directories to users, and to remove what pods of any user have written there.
+    added = {"add": ["CHOWN", "DAC_OVERRIDE", "FOWNER"]} if root else {}
+    pod = _object(
+        "pod",
+        account=account,
+        image=wanted.image,
+        arguments=arguments,
+        port=PORT,
+        user={"runAsNonRoot": not root, **user, "seccompProfile": {"type": "RuntimeDefault"}},
+        capabilities={"drop": ["ALL"], **added},
+    )
     for n, path in enumerate(mounts):
-        # The directory must exist: one made by the kubelet may hide that a disk is missing. Later mounts on the node
-        # are visible too.
-        volumes.append({"name": f"mount-{n}", "hostPath": {"path": path, "type": "Directory"}})
-        inside.append({"name": f"mount-{n}", "mountPath": path, "mountPropagation": "HostToContainer"})
-    return {
-        "serviceAccountName": service_account,
-        # The process ends at most 10 s after SIGTERM.
-        "terminationGracePeriodSeconds": 30,
-        "securityContext": {"runAsNonRoot": not root, **user, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [{**container, "securityContext": security, "volumeMounts": inside}],
-        "volumes": volumes,
-    }
+        pod["volumes"].append(_object("volume", name=f"mount-{n}", path=path))
+        pod["containers"][0]["volumeMounts"].append(_object("volumeMount", name=f"mount-{n}", path=path))
+    return pod
 
 
-def _container(image: str, *arguments: str) -> Json:
-    return {
-        "name": NAME,
-        "image": image,
-        "command": ["volplane", "run"],
-        "args": list(arguments),
-        "ports": [{"name": "http", "containerPort": PORT}],
-        "livenessProbe": {"httpGet": {"path": "/healthz", "port": "http"}, "periodSeconds": 10, "failureThreshold": 6},
-        "readinessProbe": {"httpGet": {"path": "/readyz", "port": "http"}, "periodSeconds": 10},
-        # 100,000 volumes and as many claims take 0.5 GiB.
-        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": [
-            {"name": "configuration", "mountPath": "/etc/volplane", "readOnly": True},
-            {"name": "temporary", "mountPath": "/tmp"},  # noqa: S108 - of the container
-        ],
-    }
+def _object(template: str, **values: Any) -> Json:
+    """Return an object of installation.yaml with these values."""
+    filled: Json = _filled(_templates()[template], values)
+    return filled
 
 
-def _object(version: str, kind: str, namespace: str, spec: Json, name: str = NAME) -> Json:
-    return {"apiVersion": version, "kind": kind, "metadata": _metadata(namespace, name), "spec": spec}
+def _filled(template: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(template, dict):
+        return {key: _filled(each, values) for key, each in template.items()}
+    if isinstance(template, list):
+        return [_filled(each, values) for each in template]
+    return values[template[1:]] if isinstance(template, str) and template.startswith("$") else template
 
 
-def _metadata(namespace: str, name: str = NAME) -> Json:
-    return {"name": name, "namespace": namespace, "labels": NODE_LABELS if name == NODE_NAME else LABELS}
+@functools.cache
+def _templates() -> Json:
+    templates: Json = yaml.safe_load(_text("installation.yaml"))
+    return templates
+
+
+def _text(name: str) -> str:
+    return files("volplane.cli").joinpath(name).read_text(encoding="utf-8")
