@@ -9,16 +9,15 @@ tests/integration/test_permissions.py runs them and compares their requests with
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 import yaml
 
+from volplane._templates import data_of, filled, text_of
 from volplane.controller.config import Configuration, parse_configuration
 from volplane.controller.controller import FOLLOW, READ, Rule
 from volplane.intents.bootstrap import SEAL_SECRET
@@ -93,16 +92,17 @@ def documents(wanted: Installation) -> Iterator[Json]:
         "--log-format=json",
     ]
     deployment = _object("Deployment", namespace=namespace, replicas=wanted.replicas, checksum=checksum)
-    pod = _pod(wanted, NAME, [f"--controllers={wanted.option}", *arguments], () if distributed else wanted.mounts)
-    deployment["spec"]["template"]["spec"].update(pod)
+    central = [f"--controllers={wanted.option}", *arguments]
+    deployment["spec"]["template"]["spec"] |= _pod(
+        wanted, NAME, central, () if distributed else wanted.mounts, environment=None
+    )
     yield deployment
     if distributed:
         # The process of a node runs the default controllers of such a process.
-        agent = _pod(wanted, NODE_NAME, [*arguments, "--node-name=$(NODE_NAME)"], wanted.mounts)
+        own = [*arguments, "--node-name=$(NODE_NAME)"]
         node_name = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
-        agent["containers"][0]["env"] = [node_name]
         daemon_set = _object("DaemonSet", home=homes[NODE_NAME], checksum=checksum)
-        daemon_set["spec"]["template"]["spec"].update(agent)
+        daemon_set["spec"]["template"]["spec"] |= _pod(wanted, NODE_NAME, own, wanted.mounts, environment=[node_name])
         yield daemon_set
     if wanted.monitoring:
         yield _object("PodMonitor", namespace=namespace, homes=list(homes.values()))
@@ -122,20 +122,14 @@ def _accounts(wanted: Installation, parsed: Configuration, homes: Mapping[str, s
     for name, home in homes.items():
         roles = central if name == NAME else node_rules(namespace)
         secrets = named_secrets(parsed, on_nodes=name == NODE_NAME)
-        labels = {"app.kubernetes.io/name": name}
-        metadata = {"name": name, "namespace": home, "labels": labels}
-        yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
+        yield _object("ServiceAccount", account=name, home=home)
         # Options may name Secrets of other namespaces.
         for place, named in sorted(secrets.items()):
             roles.setdefault(place, []).append(secret_rule(named))
         for place, rules in roles.items():
-            kind, group = "Role" if place else "ClusterRole", "rbac.authorization.k8s.io"
-            metadata = {"name": name, **({"namespace": place} if place else {}), "labels": labels}
-            head = {"apiVersion": f"{group}/v1", "kind": kind, "metadata": metadata}
-            yield {**head, "rules": [rule.body() for rule in rules]}
-            subjects = [{"kind": "ServiceAccount", "name": name, "namespace": home}]
-            reference = {"apiGroup": group, "kind": kind, "name": name}
-            yield {**head, "kind": f"{kind}Binding", "roleRef": reference, "subjects": subjects}
+            given = {"account": name, "home": home, "place": place or None, "role": "Role" if place else "ClusterRole"}
+            yield _object("Role", rules=[rule.body() for rule in rules], **given)
+            yield _object("RoleBinding", binding=f"{given['role']}Binding", **given)
 
 
 def cluster_rules(controllers: Collection[str], namespace: str, *, distributed: bool = False) -> list[Rule]:
@@ -247,7 +241,9 @@ def node_policy(nodes: str, drivers: str) -> Iterator[Json]:
 
     nodes: their namespace. drivers: the names of the drivers on nodes, as a list in JSON.
     """
-    text = _text("node_policy.yaml").replace("NAMESPACE", nodes).replace("in DRIVERS", f"in {drivers}")
+    text = (
+        text_of("volplane.cli", "node_policy.yaml").replace("NAMESPACE", nodes).replace("in DRIVERS", f"in {drivers}")
+    )
     yield from yaml.safe_load_all(text)
 
 
@@ -261,19 +257,20 @@ def storage_classes(drivers: Sequence[str]) -> Iterator[Json]:
         yield _object("StorageClass", driver=driver, name=first if firsts.count(first) == 1 else driver)
 
 
-def _pod(wanted: Installation, account: str, arguments: list[str], mounts: Sequence[str]) -> Json:
+def _pod(wanted: Installation, account: str, arguments: list[str], mounts: Sequence[str], **more: Any) -> Json:
     root = wanted.as_root and bool(mounts)
-    user = {"runAsUser": 0, "runAsGroup": 0} if root else {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
-    # What root needs to give directories to users, and to remove what pods of any user have written there.
-    added = {"add": ["CHOWN", "DAC_OVERRIDE", "FOWNER"]} if root else {}
     pod = _object(
         "pod",
         account=account,
         image=wanted.image,
         arguments=arguments,
         port=PORT,
-        user={"runAsNonRoot": not root, **user, "seccompProfile": {"type": "RuntimeDefault"}},
-        capabilities={"drop": ["ALL"], **added},
+        unprivileged=not root,
+        user=0 if root else USER,
+        group=None if root else USER,
+        # What root needs to give directories to users, and to remove what pods of any user have written there.
+        capabilities=["CHOWN", "DAC_OVERRIDE", "FOWNER"] if root else None,
+        **more,
     )
     for n, path in enumerate(mounts):
         pod["volumes"].append(_object("volume", name=f"mount-{n}", path=path))
@@ -283,23 +280,5 @@ def _pod(wanted: Installation, account: str, arguments: list[str], mounts: Seque
 
 def _object(template: str, **values: Any) -> Json:
     """Return an object of installation.yaml with these values."""
-    filled: Json = _filled(_templates()[template], values)
-    return filled
-
-
-def _filled(template: Any, values: Mapping[str, Any]) -> Any:
-    if isinstance(template, dict):
-        return {key: _filled(each, values) for key, each in template.items()}
-    if isinstance(template, list):
-        return [_filled(each, values) for each in template]
-    return values[template[1:]] if isinstance(template, str) and template.startswith("$") else template
-
-
-@functools.cache
-def _templates() -> Json:
-    templates: Json = yaml.safe_load(_text("installation.yaml"))
-    return templates
-
-
-def _text(name: str) -> str:
-    return files("volplane.cli").joinpath(name).read_text(encoding="utf-8")
+    made: Json = filled(data_of("volplane.cli", "installation.yaml")[template], values)
+    return made

@@ -12,6 +12,7 @@ import yaml
 from typer import Option
 
 from volplane._messages import nearest
+from volplane._templates import text_of
 from volplane.cli.framework.options import path_option
 from volplane.cli.installation import NAME, Installation, documents
 from volplane.controller.config import parse_configuration, read_text
@@ -25,16 +26,6 @@ MOST_REPLICAS = 10
 MOUNT = r"(/[A-Za-z0-9._-]+)+"
 TAKEN = ("/etc", "/usr", "/opt/volplane", "/tmp", "/proc", "/sys", "/dev", "/bin", "/lib")  # noqa: S108 - of the container
 """Where the container has files of its own."""
-CONFIGURATION = """\
-# The drivers: a name that StorageClasses give as their provisioner, a backend, and its options.
-# `volplane plugins` shows the backends that the image has.
-#
-# drivers:
-#   - name: fast.example.com
-#     backend: hostpath
-#     options: {root: /srv/volumes}
-drivers: []
-"""
 
 
 def manifests(
@@ -135,7 +126,7 @@ def _mounts(paths: list[str], *, as_root: bool) -> list[str]:
 def _configuration(path: Path | None) -> str:
     """Return the text of the file. Raises ConfigurationError if it cannot be used."""
     if path is None:
-        return CONFIGURATION
+        return text_of("volplane.cli", "default_configuration.yaml")
     text = read_text(path, f"--config {path}")
     installed = InstalledPlugins()
     known = installed.names("backend")
