@@ -35,6 +35,7 @@ from typing import Any, Final
 import yaml
 
 from volplane._messages import nearest, why_unusable
+from volplane._templates import data_of
 from volplane.errors import ConfigurationError
 
 _KEYS: Final = ("clusterId", "drivers", "extensions", "scrubber")
@@ -50,38 +51,6 @@ VOLUME: Final = "volume"
 """Name of the volume that is erased, in the pod."""
 ADDED_CAPABILITIES: Final = ("DAC_OVERRIDE", "FOWNER")
 """Without these two, uid 0 in the pod cannot remove what belongs to other users."""
-
-_ELSEWHERE: Final = {
-    "spec.tolerations": "scrubber.tolerations",
-    "container.image": "scrubber.image",
-    "container.command": "scrubber.command",
-    "container.resources": "scrubber.resources",
-}
-_OURS: Final = {
-    "spec": ("activeDeadlineSeconds", "affinity", "nodeName", "restartPolicy", "schedulingGates"),
-    "container": ("livenessProbe", "name", "readinessProbe", "restartPolicy", "startupProbe", "stdin", "tty"),
-}
-"""With others than ours, a scrub cannot be trusted to be the right one, or to end."""
-_HARMLESS: Final = {
-    "spec": "dnsConfig dnsPolicy enableServiceLinks imagePullSecrets nodeSelector preemptionPolicy priorityClassName "
-    "runtimeClassName schedulerName terminationGracePeriodSeconds",
-    "container": "args imagePullPolicy terminationMessagePath terminationMessagePolicy workingDir",
-    "securityContext": "fsGroup fsGroupChangePolicy runAsGroup runAsNonRoot runAsUser seLinuxOptions "
-    "supplementalGroups",
-}
-"""Fields with spaces between them."""
-_SAFE_VALUES: Final[Mapping[str, object]] = {
-    "spec.automountServiceAccountToken": False,
-    "spec.hostIPC": False,
-    "spec.hostNetwork": False,
-    "spec.hostPID": False,
-    "spec.hostUsers": False,
-    "spec.shareProcessNamespace": False,
-    "securityContext.allowPrivilegeEscalation": False,
-    "securityContext.privileged": False,
-    "securityContext.procMount": "Default",
-    "securityContext.readOnlyRootFilesystem": True,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,13 +207,17 @@ def template_flaws(template: Mapping[str, Any], *, allow_unsafe: bool) -> Iterat
     yield from _shape_flaws(template, spec)
     for where, path, part in _parts(spec):
         for key in part:
-            if other := _ELSEWHERE.get(f"{where}.{key}"):
+            if other := _rules()["elsewhere"].get(f"{where}.{key}"):
                 yield f"{path}.{key}: has a key of its own, {other}"
-            elif key in _OURS.get(where, ()) and not (where == "container" and part[key] == CONTAINER):
+            elif key in _rules()["ours"].get(where, ()) and not (where == "container" and part[key] == CONTAINER):
                 yield f"{path}.{key}: is volplane's own; a scrub could not be trusted with another"
     yield from _list_flaws(spec)
     if not allow_unsafe:
         yield from (f"{weak}; refused unless scrubber.allowUnsafe is true" for weak in _weakenings(spec))
+
+
+def _rules() -> Mapping[str, Any]:
+    return data_of("volplane.controller", "scrubber_template.yaml")
 
 
 def _shape_flaws(template: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[str]:
@@ -280,15 +253,16 @@ def _list_flaws(spec: Mapping[str, Any]) -> Iterator[str]:
 
 def _weakenings(spec: Mapping[str, Any]) -> Iterator[str]:
     """Report every field that gives the scrubber more than it has without the template."""
+    rules = _rules()
     for where, path, part in _parts(spec):
         for key, value in part.items():
             full = f"{where}.{key}"
-            ours = key in _OURS.get(where, ()) or full in _ELSEWHERE
-            if ours or key in _HARMLESS[where].split() or key in ("containers", "securityContext"):
+            ours = key in rules["ours"].get(where, ()) or full in rules["elsewhere"]
+            if ours or key in rules["harmless"][where] or key in ("containers", "securityContext"):
                 continue
-            if full not in _SAFE_VALUES:
+            if full not in rules["safe"]:
                 yield from _risks(full, f"{path}.{key}", value)
-            elif value != _SAFE_VALUES[full]:
+            elif value != rules["safe"][full]:
                 yield f"{path}.{key}: is {value!r}, which weakens the sandbox"
 
 

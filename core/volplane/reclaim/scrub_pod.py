@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
+from volplane._templates import data_of, filled, text_of
 from volplane.controller.config import ADDED_CAPABILITIES, CONTAINER, VOLUME, ScrubberSettings
 from volplane.kube import names
-from volplane.kube.kinds import PODS
 from volplane.kube.objects import Pod, Volume
 from volplane.state.cluster_state import SCRUB_VOLUME
 from volplane.state.matching import capacity_of
@@ -45,15 +45,7 @@ NANOS_PER_GIB = 2**30 * 10**9
 LONGEST_FAILURE = 900
 """Characters of a failure that are kept in the volume's annotation."""
 
-SCRIPT = """\
-test -d /scrub || { echo 'there is no volume at /scrub'; exit 1; }
-while read -r _ where _; do
-  case "$where" in /scrub/?*) echo "something is mounted at $where: nothing was erased"; exit 1 ;; esac
-done < /proc/self/mounts || exit 1
-find /scrub/. ! -name . -prune -exec rm -rf {} + 2>&1 | tail -n 5
-left=$(ls -A /scrub) || exit 1
-test -z "$left" || { echo 'not erased:'; printf '%s\\n' "$left" | head -n 5; exit 1; }
-"""
+SCRIPT: Final = text_of("volplane.reclaim", "scrub.sh")
 """Empties /scrub without following links or crossing mounts, and fails unless nothing is left.
 
 It uses only what POSIX asks of a shell, find, rm, ls, head and tail (IEEE Std 1003.1-2008), and a command that the
@@ -63,16 +55,7 @@ image lacks makes it fail. rm, not find, descends: its paths may grow longer tha
 DEVICE = "/dev/volplane-scrub"
 """Where the pod finds a block volume."""
 
-BLOCK_SCRIPT = f"""\
-disk={DEVICE}
-test -e "$disk" || {{ echo "there is no volume at $disk"; exit 1; }}
-size=$(blockdev --getsize64 "$disk" 2>/dev/null || stat -Lc %s "$disk") || exit 1
-test "$size" -gt 0 || {{ echo "the volume at $disk has no size"; exit 1; }}
-blkdiscard -f "$disk" 2>/dev/null || fallocate -p -l "$size" "$disk" 2>/dev/null
-cmp -s -n "$size" "$disk" /dev/zero && exit 0
-dd if=/dev/zero of="$disk" bs=4M count="$size" iflag=count_bytes,fullblock conv=notrunc,fsync status=none || exit 1
-cmp -n "$size" "$disk" /dev/zero || {{ echo 'not erased'; exit 1; }}
-"""
+BLOCK_SCRIPT: Final = text_of("volplane.reclaim", "scrub_block.sh")
 """Discards the whole disk; where it reads anything but zeros after that, overwrites it. Fails unless all of it is zero.
 
 blkdiscard, blockdev and fallocate are of util-linux, cmp of diffutils, the others of coreutils: essential in Debian.
@@ -81,6 +64,10 @@ blkdiscard, blockdev and fallocate are of util-linux, cmp of diffutils, the othe
 
 class Unmountable(Exception):
     """Raised when a scrubber pod cannot mount the volume; the text says why."""
+
+
+def _data() -> dict[str, Any]:
+    return data_of("volplane.reclaim", "scrub_pod.yaml")
 
 
 def _hash(data: bytes) -> str:
@@ -144,55 +131,34 @@ def pod_body(
     sealer: Sealer,
 ) -> dict[str, Any]:
     """Return the pod, gated and sealed. Raises Unmountable if it can be mounted neither inline nor by a claim."""
-    block = volume.spec.volume_mode == "Block"
+    block, affinity = volume.spec.volume_mode == "Block", volume.spec.node_affinity
     if block and not intent.held_by:
         raise Unmountable("a volume of mode Block cannot be mounted in a scrubber pod")
-    shown: dict[str, Any] = {"volumeDevices": [{"name": VOLUME, "devicePath": DEVICE}]}
-    if not block:
-        part = {"subPath": plan.sub_path} if plan.sub_path else {}
-        shown = {"volumeMounts": [{"name": VOLUME, "mountPath": "/scrub", **part}]}
-    container: dict[str, Any] = {
-        "name": CONTAINER,
-        "image": settings.image or DEFAULT_IMAGE,
-        "command": list(settings.command) or ["/bin/sh", "-c", BLOCK_SCRIPT if block else SCRIPT],
-        **shown,
-        "securityContext": {
-            "runAsUser": 0,
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"], "add": list(ADDED_CAPABILITIES)},
-            "seccompProfile": {"type": "RuntimeDefault"},
+    near = affinity.required if affinity is not None else None
+    pod = filled(
+        _data()["pod"],
+        {
+            "name": pod_name(volume),
+            "namespace": namespace,
+            "hash": _hash(volume.uid.encode()),
+            "node": (volume.metadata.labels or {}).get(names.NODE),
+            "permit": _permit(volume, intent),
+            "deadline": scrub_deadline(volume, settings),
+            "container": CONTAINER,
+            "image": settings.image or DEFAULT_IMAGE,
+            "command": list(settings.command) or ["/bin/sh", "-c", BLOCK_SCRIPT if block else SCRIPT],
+            "mounts": None if block else [{"name": VOLUME, "mountPath": "/scrub"}],
+            "devices": [{"name": VOLUME, "devicePath": DEVICE}] if block else None,
+            "capabilities": list(ADDED_CAPABILITIES),
+            "resources": dict(settings.resources) or None,
+            "volume": {"name": VOLUME, **_pod_volume(volume, intent, plan)},
+            "tolerations": [dict(toleration) for toleration in settings.tolerations] or None,
+            "affinity": {"nodeAffinity": {_DEMANDED: msgspec.to_builtins(near)}} if near is not None else None,
         },
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-    }
-    if settings.resources:
-        container["resources"] = dict(settings.resources)
-    spec: dict[str, Any] = {
-        "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "hostNetwork": False,
-        "activeDeadlineSeconds": scrub_deadline(volume, settings),
-        "schedulingGates": [{"name": SCRUB_GATE}],
-        "terminationGracePeriodSeconds": 5,
-        "containers": [container],
-        "volumes": [{"name": VOLUME, **_pod_volume(volume, intent, plan)}],
-    }
-    if settings.tolerations:
-        spec["tolerations"] = [dict(toleration) for toleration in settings.tolerations]
-    affinity = volume.spec.node_affinity
-    if affinity is not None and affinity.required is not None:
-        required = msgspec.to_builtins(affinity.required)
-        spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-    metadata: dict[str, Any] = {
-        "name": pod_name(volume),
-        "namespace": namespace,
-        "labels": {SCRUB_LABEL: _hash(volume.uid.encode()), "app.kubernetes.io/name": "volplane-scrub"},
-        "annotations": _permit(volume, intent),
-    }
-    if (node := (volume.metadata.labels or {}).get(names.NODE)) is not None:
-        metadata["labels"][names.NODE] = node
-    body = overlaid(PODS.body(metadata=metadata, spec=spec), settings.template)
+    )
+    if plan.sub_path and not block:
+        pod["spec"]["containers"][0]["volumeMounts"][0]["subPath"] = plan.sub_path
+    body = overlaid(pod, settings.template)
     annotations = body["metadata"]["annotations"]
     annotations[_SPEC] = msgspec.json.encode(body["spec"]).decode()
     annotations[SEAL] = sealer.sign(*_sealed(pod_name(volume), annotations))
@@ -242,46 +208,15 @@ def last_lines(text: str, longest: int = LONGEST_FAILURE) -> str:
 
 
 # --- whether its spec is still the one that it was made with --------------------------------------------------------
-#
-# The API server and its admission plugins fill in fields; a webhook may add anything. Fields that only say where, when
-# and how long a pod runs may differ. What runs, with which rights and on what, may not: an added container would see
-# the contents of a volume, and a changed command could report success while the contents are still there.
 
-_FILLED_IN: Final = {
-    "spec": frozenset(
-        {
-            *("dnsConfig", "dnsPolicy", "enableServiceLinks", "imagePullSecrets", "nodeName", "nodeSelector", "os"),
-            *("overhead", "preemptionPolicy", "priority", "priorityClassName", "resources", "runtimeClassName"),
-            *("schedulerName", "schedulingGates", "serviceAccount", "serviceAccountName"),
-            *("terminationGracePeriodSeconds", "tolerations", "topologySpreadConstraints"),
-        }
-    ),
-    "container": frozenset({"imagePullPolicy", "resources", "terminationMessagePath", "terminationMessagePolicy"}),
-}
-"""Fields that may differ, or be filled in. Every other field counts, also those that Kubernetes will add."""
+
 _DEMANDED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 """The part of the node affinity that counts; preferences only choose among those nodes."""
-_DEFAULTS: Final[Mapping[str, object]] = {
-    "apiVersion": "v1",
-    "defaultMode": 420,
-    "expirationSeconds": 3600,
-    **dict.fromkeys(("hostIPC", "hostNetwork", "hostPID", "readOnly", "stdin", "stdinOnce", "tty"), False),
-}
-"""Values that mean the same as their absence, in any place."""
-
-
-_LISTS: Final = {
-    "volumes": "volume",
-    "containers": "container",
-    "initContainers": "init container",
-    "ephemeralContainers": "ephemeral container",
-}
-"""Lists of named items in a spec, and what an item of each is called."""
 
 
 def spec_difference(made: Mapping[str, Any], live: Mapping[str, Any]) -> str:
     """Return what of the live spec differs from what was made, in words; "" if nothing relevant does."""
-    for key, what in _LISTS.items():
+    for key, what in _data()["lists"].items():
         ours, theirs = ({str(item.get("name")): item for item in spec.get(key) or ()} for spec in (made, live))
         if added := sorted(theirs.keys() - ours.keys()):
             return f"{what} {added[0]!r} was added"
@@ -297,14 +232,14 @@ def spec_difference(made: Mapping[str, Any], live: Mapping[str, Any]) -> str:
 
 
 def _without_lists(spec: Mapping[str, Any]) -> dict[str, Any]:
-    left = {key: value for key, value in spec.items() if key not in _LISTS}
+    left = {key: value for key, value in spec.items() if key not in _data()["lists"]}
     nodes = (left.pop("affinity", None) or {}).get("nodeAffinity") or {}
     return {**left, "nodeAffinity": nodes.get(_DEMANDED)}
 
 
 def _fields_differ(where: str, made: Mapping[str, Any], live: Mapping[str, Any]) -> str:
     ours, theirs = _plain(made), _plain(live)
-    for key in sorted((ours.keys() | theirs.keys()) - _FILLED_IN.get(where, frozenset())):
+    for key in sorted((ours.keys() | theirs.keys()) - {*_data()["filledIn"].get(where, ())}):
         if ours.get(key) != theirs.get(key):
             how = "changed" if key in ours and key in theirs else "added" if key in theirs else "removed"
             return f"{key} was {how}" if where == "spec" else f"{key} {how}"
@@ -316,7 +251,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         parts = ((key, _plain(item)) for key, item in value.items())
         kept = ((key, item) for key, item in parts if item is not None and item not in ({}, [], ""))
-        return {key: item for key, item in kept if key not in _DEFAULTS or item != _DEFAULTS[key]}
+        defaults = _data()["defaults"]
+        return {key: item for key, item in kept if key not in defaults or item != defaults[key]}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
