@@ -46,11 +46,6 @@ class TokenBucket:
         self._fill(now)
         self._tokens -= 1.0
 
-    def reserve(self, now: float) -> float:
-        """Take the next token; returns when it is there: now, or after those that others have reserved."""
-        self.take(now)
-        return now + max(0.0, -self._tokens / self._rate)
-
     def give(self, tokens: float) -> None:
         """Add tokens, as far as the burst allows."""
         self._tokens = min(self._burst, self._tokens + tokens)
@@ -59,16 +54,6 @@ class TokenBucket:
         """Tell whether no more tokens can be saved up."""
         self._fill(now)
         return self._tokens >= self._burst
-
-    def change_rate(self, rate: float, now: float) -> None:
-        """Fill at another rate from now on."""
-        self._fill(now)
-        self._rate = rate
-
-    def empty(self, now: float, *, next_token: float) -> None:
-        """Drop the tokens and what is reserved of them; the next token is there at `next_token`."""
-        self._filled = now
-        self._tokens = 1.0 - (next_token - now) * self._rate
 
     def _fill(self, now: float) -> None:
         self._tokens = min(self._burst, self._tokens + (now - self._filled) * self._rate)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from volplane.operations import DriverLimits
+from volplane.operations.operation import DriverLimits
 from volplane_testing import Cluster, FaultyBackend, MemoryBackend, MemoryStorage, Slow
 
 

@@ -16,7 +16,7 @@ from volplane.controller.config import (
     ScrubberSettings,
     parse_configuration,
 )
-from volplane.operations import DriverLimits
+from volplane.operations.operation import DriverLimits
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/reference/configuration.md").read_text("utf-8")
 EXAMPLE = PAGE.partition("```yaml\n")[2].partition("```")[0]

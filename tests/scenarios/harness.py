@@ -19,7 +19,7 @@ from volplane.drivers.driver import BrokenDriver, LoadedDrivers
 from volplane.intents.bootstrap import ensure_namespace, ensure_sealer
 from volplane.kube.client import Client
 from volplane.kube.transport import Request, Transport
-from volplane.operations import DriverLimits
+from volplane.operations.operation import DriverLimits
 from volplane.process.assembly import Dependencies
 from volplane.process.control_plane import ControlPlane
 from volplane_embedded.apiserver.server import ApiServer

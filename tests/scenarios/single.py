@@ -13,9 +13,10 @@ from backends import start_all
 from scenarios import rows
 from scenarios.harness import Harness, Json
 from volplane.controller.actions import Run
+from volplane.controller.controller import Work
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS
-from volplane.operations import OperationRegistry, Work
+from volplane.operations.registry import OperationRegistry
 from volplane.state.naming import volume_source
 from volplane_embedded.inprocess import InProcessTransport
 

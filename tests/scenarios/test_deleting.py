@@ -12,7 +12,7 @@ from scenarios.harness import Harness
 from scenarios.single import hold
 from scenarios.stories import DRIVER, claim, reference, storage_class, volume
 from volplane import InProgress
-from volplane.operations import DriverLimits
+from volplane.operations.operation import DriverLimits
 
 # --- before the hook ---------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from volplane import (
     BackendError,
     InvalidArgument,
 )
-from volplane.operations import DriverLimits
+from volplane.operations.operation import DriverLimits
 
 # --- in the way --------------------------------------------------------------------------------------------------
 

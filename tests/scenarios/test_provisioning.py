@@ -31,7 +31,7 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
-from volplane.operations import DriverLimits
+from volplane.operations.operation import DriverLimits
 from volplane_testing.memory_storage import MemoryAsset
 
 

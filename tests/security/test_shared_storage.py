@@ -12,7 +12,7 @@ from scenarios.harness import Harness, Json
 from scenarios.recycling import by_pod, pods
 from scenarios.recycling import released as to_scrub
 from scenarios.stories import DRIVER, claim, volume
-from volplane.operations import DriverLimits
+from volplane.operations.operation import DriverLimits
 
 SOURCES: list[tuple[Json, Json]] = [
     ({"hostPath": {"path": "/data/team"}}, {"hostPath": {"path": "/data/team"}}),

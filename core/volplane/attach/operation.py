@@ -15,12 +15,12 @@ from volplane.assets import Done, InProgress
 from volplane.attach.attacher import attacher_finalizer, identity_of_record, node_of_record, volume_to_attach
 from volplane.attach.desired import registered_again, shares_nodes
 from volplane.controller.actions import Queue, Run
+from volplane.controller.controller import Work
 from volplane.errors import AttachedElsewhere, BackendError, InvalidArgument, OperationError, Unsupported
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import node_identity
 from volplane.kube import names
 from volplane.kube.objects import Node, Volume, VolumeAttachment
-from volplane.operations import Work
 from volplane.requests import AttachRequest, DetachRequest
 from volplane.state.cluster_state import ClusterState, asset_name
 from volplane.state.progress import Attached, Attaching, AttachmentFailure, AttachmentProgress, Detached, Detaching

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from volplane._shared import TokenBucket
+from volplane import _shared
 from volplane.cloud.calls import CloudError
 from volplane.cloud.turns import BoundedCache, HookCall, RetryLater
 
@@ -37,6 +37,25 @@ class Refusal:
     """Too many changes of one resource, which say nothing about others; False = too many calls of the account."""
     seconds: float = _THROTTLED_PAUSE
     """How long this resource is left alone; twice as long after each further refusal in a row."""
+
+
+class TokenBucket(_shared.TokenBucket):
+    """A bucket whose tokens can be reserved, and whose rate can change."""
+
+    def reserve(self, now: float) -> float:
+        """Take the next token; returns when it is there: now, or after those that others have reserved."""
+        self.take(now)
+        return now + max(0.0, -self._tokens / self._rate)
+
+    def change_rate(self, rate: float, now: float) -> None:
+        """Fill at another rate from now on."""
+        self._fill(now)
+        self._rate = rate
+
+    def empty(self, now: float, *, next_token: float) -> None:
+        """Drop the tokens and what is reserved of them; the next token is there at `next_token`."""
+        self._filled = now
+        self._tokens = 1.0 - (next_token - now) * self._rate
 
 
 class _Queue:

@@ -22,7 +22,7 @@ from volplane.drivers.contract import HOOKS, Plugin, result_flaw
 from volplane.drivers.parameters import class_parameters
 from volplane.errors import BackendError, InvalidArgument, OutcomeUnknown, PluginError, Unavailable, Unsupported
 from volplane.hookspecs import PROJECT, BackendSpec
-from volplane.operations import DriverLimits
+from volplane.operations.operation import DriverLimits
 from volplane.requests import Context, DescribeRequest, HookRequest
 from volplane.schemas import DriverInfo, ParameterSchema
 from volplane.secret import Secret, redacted

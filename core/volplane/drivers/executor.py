@@ -20,8 +20,7 @@ from volplane.controller import logs
 from volplane.controller.metrics import Metrics
 from volplane.drivers.driver import Driver, DriverView, LoadedDrivers
 from volplane.errors import BackendError, Fenced, OutcomeUnknown, PluginError, Unavailable
-from volplane.operations import Again
-from volplane.operations.operation import DriverLimits, hold_until
+from volplane.operations.operation import Again, DriverLimits, hold_until
 from volplane.requests import HookRequest
 
 R = TypeVar("R")

@@ -21,7 +21,7 @@ from volplane.drivers.discovery import IMPORT_DEADLINE, PluginSource
 from volplane.drivers.driver import BrokenDriver, Driver, Extension, LoadedDrivers, PendingDriver
 from volplane.drivers.parameters import driver_options
 from volplane.errors import ConfigurationError, PluginError, VolplaneError
-from volplane.operations import DriverLimits
+from volplane.operations.operation import DriverLimits
 from volplane.requests import Context, DescribeRequest
 from volplane.schemas import ParameterSchema
 from volplane.secret import Secret, redacted

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from volplane.assets import Asset, InProgress
 from volplane.controller.actions import Run, warning
+from volplane.controller.controller import Work
 from volplane.drivers.driver import DriverView
 from volplane.errors import (
     AlreadyExists,
@@ -31,7 +32,6 @@ from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUME_ATTRIBUTES_CLASSES
 from volplane.kube.objects import Claim, Volume
 from volplane.kube.quantity import format_bytes
-from volplane.operations import Work
 from volplane.requests import ExpandRequest, HookRequest, ModifyRequest
 from volplane.state.matching import refers_to
 from volplane.state.progress import Changed, Changing, Refused, Untouched

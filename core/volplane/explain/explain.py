@@ -17,7 +17,7 @@ from volplane.expand.modify import stages
 from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, KubeObject, StorageClass, Volume, VolumeAttachment
-from volplane.operations import OperationState, Phase
+from volplane.operations.operation import OperationState, Phase
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim, refers_to
 from volplane.state.naming import volume_name_of

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 from volplane._delays import LIVE_STATE_FORBIDS, LONG_CALL
 from volplane.assets import Asset, InProgress
 from volplane.controller.actions import Queue, Recorder, Run, warning
+from volplane.controller.controller import Work
 from volplane.controller.metrics import Metrics
 from volplane.drivers.driver import DriverView, LoadedDrivers
 from volplane.drivers.registry import DriverRegistry
@@ -28,7 +29,8 @@ from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, StorageClass, Volume
-from volplane.operations import Again, OperationRegistry, Work
+from volplane.operations.operation import Again
+from volplane.operations.registry import OperationRegistry
 from volplane.requests import Context, DeleteRequest, FindRequest, HookRequest
 from volplane.state.cluster_state import ClusterState, NodePlaces
 from volplane.state.matching import class_of_claim

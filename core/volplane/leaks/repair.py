@@ -26,7 +26,8 @@ from volplane.kube import names
 from volplane.kube.objects import Volume
 from volplane.leaks.check import LeakCheck
 from volplane.leaks.comparison import Comparison, Finding, Key, Verdict, assets_of, feed_live
-from volplane.operations import Again, Dispatcher, OneShots, OneShotState, OneShotStatus
+from volplane.operations.operation import Again
+from volplane.operations.registry import Dispatcher, OneShots, OneShotState, OneShotStatus
 from volplane.requests import AdoptRequest, DeleteRequest, VolumeIdentity
 from volplane.state.naming import asset_key
 

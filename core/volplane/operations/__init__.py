@@ -5,20 +5,3 @@ failure with the delays of `volplane._delays`. Drivers and the packages of the d
 through a dispatcher. It never decides, never talks to the API server, and never calls a hook itself: it only awaits the
 work that a handler returned.
 """
-
-from volplane.controller.controller import Work
-from volplane.operations.operation import Again, DriverLimits, OperationState, Phase
-from volplane.operations.registry import Dispatcher, OneShots, OneShotState, OneShotStatus, OperationRegistry
-
-__all__ = [
-    "Again",
-    "Dispatcher",
-    "DriverLimits",
-    "OneShotState",
-    "OneShotStatus",
-    "OneShots",
-    "OperationRegistry",
-    "OperationState",
-    "Phase",
-    "Work",
-]

@@ -19,6 +19,7 @@ import msgspec
 
 from volplane.assets import Capacity, Segment
 from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Queue, Read, Run, Settled, Wait
+from volplane.controller.controller import Work
 from volplane.drivers.driver import DriverView
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import split_parameters
@@ -26,7 +27,6 @@ from volplane.kube import names
 from volplane.kube.kinds import CAPACITIES, NODES
 from volplane.kube.objects import Claim, CsiStorageCapacity, KubeObject, Node, StorageClass, Volume
 from volplane.kube.quantity import format_bytes
-from volplane.operations import Work
 from volplane.placement.recognise import own_node_differs
 from volplane.requests import CapacityRequest
 from volplane.state.cluster_state import ClusterState, NodePlaces

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from volplane.controller.actions import Action, LiveReads, Patch, Run, Wait
+from volplane.controller.controller import Work
 from volplane.drivers.driver import DriverView
 from volplane.intents.operation import OperationDeps
 from volplane.intents.ownership import node_metadata
@@ -20,7 +21,6 @@ from volplane.intents.requests import allowed_segments
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, StorageClass
-from volplane.operations import Work
 from volplane.placement.capacity import measured
 from volplane.placement.recognise import own_node_differs
 from volplane.placement.state import unsuitable

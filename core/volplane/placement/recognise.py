@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from volplane.assets import Asset
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Run, Wait
+from volplane.controller.controller import Work
 from volplane.intents.operation import OperationDeps
 from volplane.intents.ownership import on_node
 from volplane.intents.requests import volume_identity
 from volplane.kube import names
 from volplane.kube.kinds import NODES, VOLUMES
 from volplane.kube.objects import Volume
-from volplane.operations import Work
 from volplane.requests import FindRequest
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import asset_key

@@ -29,7 +29,7 @@ from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.reflector import Reflector
 from volplane.leaks.check import LeakCheck
 from volplane.leaks.repair import Adoption, LeakRepair
-from volplane.operations import Dispatcher, OperationRegistry
+from volplane.operations.registry import Dispatcher, OperationRegistry
 from volplane.process import duties
 from volplane.process.control_plane import ControlPlane
 from volplane.process.measuring import MeasuredHooks

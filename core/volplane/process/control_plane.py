@@ -26,7 +26,7 @@ from volplane.kube.events import EventRecorder
 from volplane.kube.reflector import Reflector
 from volplane.leaks.check import LeakCheck
 from volplane.leaks.repair import Adoption, LeakRepair
-from volplane.operations import OperationRegistry
+from volplane.operations.registry import OperationRegistry
 from volplane.process.duties import CHANGES
 from volplane.state.cluster_state import ClusterState
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from volplane._delays import LONG_CALL
 from volplane.assets import Asset, InProgress
 from volplane.controller.actions import Run
+from volplane.controller.controller import Work
 from volplane.drivers.driver import DriverView
 from volplane.errors import (
     AlreadyDeleted,
@@ -27,7 +28,7 @@ from volplane.intents.requests import asset_identity, provision_request
 from volplane.kube import names
 from volplane.kube.kinds import VOLUME_ATTRIBUTES_CLASSES
 from volplane.kube.objects import Claim, StorageClass, VolumeAttributesClass
-from volplane.operations import Again, Work
+from volplane.operations.operation import Again
 from volplane.provision.decide import awaits_recognition
 from volplane.requests import Context, DeleteRequest, ModifyRequest, ProvisionRequest, ValidateRequest, VolumeIdentity
 from volplane.state.naming import is_in_tree, volume_name_of

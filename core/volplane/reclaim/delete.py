@@ -15,6 +15,7 @@ from volplane.assets import InProgress
 from volplane.binding.decide import volume_phase_step
 from volplane.controller.actions import Action, Delete, EventRecord, LiveReads, Patch, Read, Run, Settled, Wait, warning
 from volplane.controller.config import ScrubberSettings
+from volplane.controller.controller import Work
 from volplane.drivers.driver import DriverView
 from volplane.errors import BackendError, VolumeInUse
 from volplane.intents.operation import OperationDeps
@@ -31,7 +32,6 @@ from volplane.intents.requests import volume_identity
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Volume
-from volplane.operations import Work
 from volplane.reclaim.scrub_claim import held_for_scrub, record
 from volplane.requests import DeleteRequest
 from volplane.state.cluster_state import ClusterState

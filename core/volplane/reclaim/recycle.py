@@ -18,6 +18,7 @@ from volplane._delays import SCRUB_FAILED
 from volplane.assets import Erased, InProgress, PodScrub
 from volplane.binding.decide import unbind_patch
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Run, Wait, warning
+from volplane.controller.controller import Work
 from volplane.drivers.driver import DriverView
 from volplane.errors import BackendError, OutcomeUnknown
 from volplane.intents.ownership import NO_PLUGIN, driver_of, run_on_asset, shared_with
@@ -26,7 +27,6 @@ from volplane.intents.requests import volume_identity
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES, WHOLE_PODS
 from volplane.kube.objects import Claim, Pod, Volume, WholePod
-from volplane.operations import Work
 from volplane.reclaim.delete import Terms, VolumeOperation, failed, report_failure
 from volplane.reclaim.scrub_claim import claim_lost, give_back, hold, record, released_from, scrub_key, sealed_uid
 from volplane.reclaim.scrub_pod import (

@@ -26,7 +26,7 @@ from typing import Any, Final, Self
 
 from volplane.controller.config import ScrubberSettings
 from volplane.kube.kinds import Kind
-from volplane.operations import DriverLimits
+from volplane.operations.operation import DriverLimits
 from volplane.process.duties import ALL_CONTROLLERS
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport

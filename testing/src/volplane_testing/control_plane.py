@@ -20,7 +20,7 @@ from volplane.drivers.loading import build_driver, build_extension
 from volplane.intents.bootstrap import Bootstrap
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
-from volplane.operations import DriverLimits, OperationState, Phase
+from volplane.operations.operation import DriverLimits, OperationState, Phase
 from volplane.process.assembly import Dependencies, build
 from volplane.process.control_plane import ControlPlane
 from volplane_embedded.inprocess import InProcessTransport, Server

@@ -14,7 +14,8 @@ from volplane.controller import logs
 from volplane.drivers.driver import LoadedDrivers
 from volplane.drivers.executor import HookCalls, PendingCall, ThreadExecutor
 from volplane.errors import OutcomeUnknown, Throttled, Unavailable
-from volplane.operations import DriverLimits, OperationRegistry, Phase
+from volplane.operations.operation import DriverLimits, Phase
+from volplane.operations.registry import OperationRegistry
 from volplane_testing.executor import InlineExecutor
 
 ONE = {"d": DriverLimits(concurrency=1)}

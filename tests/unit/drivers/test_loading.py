@@ -12,7 +12,7 @@ from volplane.controller.config import Configuration, DriverSettings, ExtensionS
 from volplane.drivers import loading
 from volplane.drivers.contract import Plugin
 from volplane.drivers.loading import load_drivers
-from volplane.operations import DriverLimits
+from volplane.operations.operation import DriverLimits
 from volplane_testing.given_plugins import GivenPlugins
 
 

@@ -15,7 +15,7 @@ from volplane.drivers.executor import HookCalls
 from volplane.drivers.loading import build_driver
 from volplane.drivers.registry import DriverRegistry
 from volplane.errors import OutcomeUnknown
-from volplane.operations import Again, DriverLimits
+from volplane.operations.operation import Again, DriverLimits
 from volplane_testing.executor import InlineExecutor
 
 

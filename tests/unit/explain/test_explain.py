@@ -22,7 +22,7 @@ from volplane.explain.explain import (
     what_it_does,
 )
 from volplane.kube.objects import Claim, KubeObject, VolumeAttachment
-from volplane.operations import OperationState, Phase
+from volplane.operations.operation import OperationState, Phase
 
 DRIVER = "disk.example.com"
 KEY = "default/c"

@@ -19,7 +19,7 @@ from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver, LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
-from volplane.operations import DriverLimits
+from volplane.operations.operation import DriverLimits
 from volplane.process.assembly import Dependencies
 from volplane.process.duties import ALL_CONTROLLERS
 from volplane.state.records import Sealer

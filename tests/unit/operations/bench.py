@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from volplane.controller.actions import Run
-from volplane.operations import DriverLimits, OperationRegistry, Phase
+from volplane.operations.operation import DriverLimits, Phase
+from volplane.operations.registry import OperationRegistry
 
 Work = Callable[[], Awaitable[None]]
 

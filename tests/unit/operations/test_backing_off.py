@@ -6,7 +6,7 @@ import pytest
 
 from unit.operations.bench import Bench, an_operation, failing, now, sleeping
 from volplane.errors import BackoffError, InvalidArgument, Throttled, Unavailable
-from volplane.operations import Again
+from volplane.operations.operation import Again
 
 # --- back-off ---------------------------------------------------------------------------------------------------
 

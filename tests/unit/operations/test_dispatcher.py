@@ -8,8 +8,10 @@ import pytest
 
 from unit.operations.bench import Bench, an_operation, failing, now, sleeping
 from volplane.controller.actions import Run
+from volplane.controller.controller import Work
 from volplane.errors import Unavailable
-from volplane.operations import Again, Dispatcher, OneShots, OneShotState, OneShotStatus, Work
+from volplane.operations.operation import Again
+from volplane.operations.registry import Dispatcher, OneShots, OneShotState, OneShotStatus
 
 FIRST, SECOND = an_operation("repair", asset="1"), Run(verb="repair", key="other", uid="uid", driver="d", asset="2")
 

@@ -12,7 +12,7 @@ from unit.operations.bench import Bench, Work, failing, now, sleeping
 from volplane.controller import logs
 from volplane.drivers.executor import PendingCall
 from volplane.errors import OperationError, OperationInProgress, Unavailable
-from volplane.operations import DriverLimits, Phase
+from volplane.operations.operation import DriverLimits, Phase
 from volplane_testing.executor import InlineExecutor
 
 # --- limits of a driver -----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from unit.operations.bench import Bench, an_operation, now
 from volplane.controller.actions import Run
 from volplane.errors import Unavailable
-from volplane.operations import Again, DriverLimits
+from volplane.operations.operation import Again, DriverLimits
 
 LIMITS = {"d": DriverLimits(concurrency=1000)}
 

@@ -12,7 +12,8 @@ from schedules import schedules
 from unit.operations.bench import an_operation
 from volplane.drivers.executor import PendingCall
 from volplane.errors import InvalidArgument, OperationError, Throttled, Unavailable
-from volplane.operations import Again, DriverLimits, OperationRegistry
+from volplane.operations.operation import Again, DriverLimits
+from volplane.operations.registry import OperationRegistry
 from volplane_testing.executor import InlineExecutor
 
 LIMITS = {"d": DriverLimits(concurrency=3), "e": DriverLimits(concurrency=2, rate=1.5)}

@@ -7,8 +7,7 @@ import pytest
 from unit.operations.bench import Bench, failing, now, sleeping
 from volplane.drivers.executor import PendingCall
 from volplane.errors import BackoffError, OperationInProgress, Unavailable
-from volplane.operations import Phase
-from volplane.operations.operation import hold_until
+from volplane.operations.operation import Phase, hold_until
 from volplane_testing.executor import InlineExecutor
 
 # --- exclusion --------------------------------------------------------------------------------------------------

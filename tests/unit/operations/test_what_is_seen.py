@@ -10,8 +10,8 @@ import pytest
 from unit.operations.bench import Bench, Ended, an_operation, failing, now, sleeping
 from volplane.controller.actions import Run
 from volplane.errors import BackoffError, InvalidArgument, OperationError, OperationInProgress, Unavailable
-from volplane.operations import Again, DriverLimits, OperationRegistry, OperationState, Phase
-from volplane.operations.operation import UNLIMITED, hold_until
+from volplane.operations.operation import UNLIMITED, Again, DriverLimits, OperationState, Phase, hold_until
+from volplane.operations.registry import OperationRegistry
 
 FAILED = Unavailable("down")
 

@@ -14,7 +14,7 @@ from volplane.controller.http import HttpAddress, Pages, serve_pages
 from volplane.errors import VolplaneError
 from volplane.leaks.comparison import GRACE_SECONDS, NANOS, Finding
 from volplane.leaks.repair import Adoptable
-from volplane.operations import OneShotStatus
+from volplane.operations.registry import OneShotStatus
 from volplane.process.control_plane import ControlPlane
 from volplane.process.process import ControllerProcess
 from volplane.state.matching import capacity_of

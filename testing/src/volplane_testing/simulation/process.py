@@ -19,7 +19,7 @@ from volplane.drivers.driver import Driver, LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.kinds import VOLUMES, Kind
 from volplane.kube.objects import KubeObject
-from volplane.operations import DriverLimits, Phase
+from volplane.operations.operation import DriverLimits, Phase
 from volplane.process.assembly import Dependencies, build
 from volplane.process.control_plane import ControlPlane
 from volplane.state.records import Sealer
