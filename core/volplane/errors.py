@@ -1,24 +1,8 @@
 """All exceptions of volplane. The class decides what happens next; the text is for people; `code` is the backend's.
 
-| class | nothing was made | next try | CSI gRPC code |
-|---|---|---|---|
-| `InvalidArgument` | yes | slow, or when class or claim change | INVALID_ARGUMENT |
-| `AlreadyExists` | yes | slow | ALREADY_EXISTS |
-| `AlreadyDeleted` | yes, nor by any attempt before | back-off, with the next generation | ABORTED |
-| `Unsupported` | yes | slow | UNIMPLEMENTED |
-| `NotFound` | unknown | back-off | NOT_FOUND |
-| `VolumeInUse` | unknown | back-off | FAILED_PRECONDITION |
-| `AttachedElsewhere` | unknown | back-off | FAILED_PRECONDITION |
-| `ResourceExhausted` | unknown | back-off, or another node | RESOURCE_EXHAUSTED |
-| `Throttled` | unknown | after `retry_after` | UNAVAILABLE |
-| `PermissionDenied` | unknown | slow | PERMISSION_DENIED |
-| `Unavailable` | unknown | back-off | UNAVAILABLE |
-| `Fenced` | unknown | back-off | UNAVAILABLE |
-| `Declined` | yes | after `retry_after` | ABORTED |
-| anything else, a timeout | unknown | back-off | ABORTED |
-
-"Unknown" means that an asset may exist: volplane calls `find`, or repeats the call, before it gives the claim up. A
-backend that is certain passes `nothing_done=True`. Codes: google.rpc.Code, as in the errors of the CSI specification.
+The page of errors on the site has a table of the classes. Unless a class proves that nothing was made, an asset may
+exist: volplane calls `find`, or repeats the call, before it gives the claim up. A backend that is certain passes
+`nothing_done=True`. Codes: google.rpc.Code, as in the errors of the CSI specification.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ import pytest
 from tools.reference import pages
 
 import volplane
-from volplane import errors
 from volplane_testing.conformance import RULES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -50,16 +49,6 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
         if not wanted.exists() or (part and part not in anchors(wanted)):
             broken.append(target)
     assert broken == []
-
-
-def test_the_table_in_the_source_of_the_errors_agrees_with_the_classes() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]+) \| (\w+) \|$", errors.__doc__ or "", re.MULTILINE)
-    assert len(rows) > 8
-    for name, proof, following, code in rows:
-        kind = getattr(errors, name)
-        assert kind.grpc_code == code
-        assert kind.proves_nothing_done == (proof == "yes")
-        assert ("slow" in following) == (kind.retry is errors.RetryPolicy.SLOW)
 
 
 def test_every_field_of_the_contract_says_what_it_means() -> None:

@@ -1,23 +1,7 @@
-"""The configuration file of `volplane run` and `volplane dev`.
+"""The configuration file of `volplane run` and `volplane dev`, which is checked in full when it is read.
 
-The file is checked in full when it is read:
-
-    clusterId: 6b1c…            # default: the uid of namespace kube-system
-    drivers:                    # default: every installed backend that needs no options
-      - name: fast.example.com
-        backend: hostpath
-        options: {root: /srv/volumes}
-        concurrency: 10
-        rate: 5
-        timeout: 120
-        distributed: true
-        storageCapacity: true
-    extensions:
-      - name: call_log
-        options: {path: /var/log/volplane-calls.jsonl}
-    scrubber: {image: …, command: […], resources: {…}, tolerations: […], template: {…}, attempts: 3}
-
-What stands in `options` is checked later, by the schema of the backend or extension.
+docs/reference/configuration.md shows it. What stands in `options` is checked later, by the schema of the backend or
+extension.
 
 The scrubber's template is what an operator may change of the scrubber pod. It has the shape of a pod:
 `metadata.labels`, `metadata.annotations`, `spec` and in it at most one container. Each field is harmless, weakens the

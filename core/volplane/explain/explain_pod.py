@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any
 
 from volplane.attach.attach_detach import AttachDetachState, decide_pair
 from volplane.attach.desired import (
@@ -33,8 +32,9 @@ from volplane.errors import ApiError
 from volplane.explain.explain import Explanation, attachment_sentence, going
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
-from volplane.kube.kinds import ATTACHMENTS, CLAIMS, CSI_DRIVERS, NODES, PODS, STORAGE_CLASSES, VOLUMES, Kind
-from volplane.kube.objects import Claim, KubeObject, Pod, PodVolume, Volume
+from volplane.kube.events import EVENTS, Event
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, CSI_DRIVERS, NODES, PODS, STORAGE_CLASSES, VOLUMES
+from volplane.kube.objects import Claim, Pod, PodVolume, Volume
 from volplane.state.cluster_state import (
     CLAIM_INDEXES,
     POD_INDEXES,
@@ -46,21 +46,6 @@ from volplane.state.cluster_state import (
     unique_name,
 )
 from volplane.state.records import Sealer
-
-
-class PodEvent(KubeObject):
-    """core/v1 Event about a pod."""
-
-    type: str = "Normal"
-    reason: str = ""
-    message: str = ""
-    count: int | None = None
-    last_timestamp: str | None = None
-    event_time: str | None = None
-    series: dict[str, Any] | None = None
-
-
-_EVENTS: Kind[PodEvent] = Kind("v1", "Event", "events", True, PodEvent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +121,7 @@ async def _warnings(client: Client, pod: Pod) -> list[str]:
     if pod.status.phase == "Running" and not pod.terminating:
         return []
     selector = f"involvedObject.uid={pod.uid}"
-    events = (await client.list(_EVENTS, namespace=pod.namespace, field_selector=selector)).items
+    events = (await client.list(EVENTS, namespace=pod.namespace, field_selector=selector)).items
     newest = {each.reason: each for each in sorted(events, key=_when) if each.type == "Warning"}
     sentences = []
     for each in sorted(newest.values(), key=_when):
@@ -146,7 +131,7 @@ async def _warnings(client: Client, pod: Pod) -> list[str]:
     return sentences
 
 
-def _when(event: PodEvent) -> str:
+def _when(event: Event) -> str:
     seen = (event.series or {}).get("lastObservedTime") or event.last_timestamp or event.event_time
     return str(seen or event.metadata.creation_timestamp or "")
 

@@ -25,7 +25,7 @@ from volplane._messages import sanitize
 from volplane.errors import ApiError, ApiNotFound, ApiUnavailable
 from volplane.kube.client import Client
 from volplane.kube.kinds import Kind
-from volplane.kube.objects import KubeObject, Metadata
+from volplane.kube.objects import KubeObject, Metadata, ObjectReference
 from volplane.kube.transport import ApiMetrics
 
 _LOG = logging.getLogger(__name__)
@@ -58,7 +58,14 @@ V = TypeVar("V")
 class Event(KubeObject):
     """core/v1 Event, as far as it is read."""
 
+    involved_object: ObjectReference = msgspec.field(default_factory=ObjectReference)
+    type: str = "Normal"
+    reason: str = ""
+    message: str = ""
     count: int | None = None
+    last_timestamp: str | None = None
+    event_time: str | None = None
+    series: dict[str, Any] | None = None
 
 
 EVENTS: Kind[Event] = Kind("v1", "Event", "events", True, Event)

@@ -9,14 +9,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-import msgspec
-
-from volplane.controller.actions import EventRecord
 from volplane.controller.controller import READ, Duty, Handler, Role, Rule, Watch
 from volplane.intents.operation import OperationDeps
 from volplane.kube.cache import Cache
-from volplane.kube.kinds import VOLUMES, Kind
-from volplane.kube.objects import KubeObject, ObjectReference
+from volplane.kube.events import EVENTS, Event, EventRecord
+from volplane.kube.kinds import VOLUMES
 from volplane.reclaim.delete import DeleteOperation
 from volplane.reclaim.recycle import RecycleOperation
 from volplane.reclaim.scrub_pod import pod_name
@@ -24,17 +21,6 @@ from volplane.state.cluster_state import SCRUB_VOLUME
 from volplane.state.naming import volume_source
 
 __all__ = ["RECLAIMER", "operations", "watches"]
-
-
-class PodEvent(KubeObject):
-    """Has the fields of a core/v1 Event that are copied."""
-
-    involved_object: ObjectReference = msgspec.field(default_factory=ObjectReference)
-    type: str = "Normal"
-    message: str = ""
-
-
-POD_EVENTS: Final[Kind[PodEvent]] = Kind("v1", "Event", "events", True, PodEvent)
 
 
 def operations(role: Role, deps: OperationDeps) -> Mapping[str, Handler]:
@@ -49,9 +35,9 @@ def operations(role: Role, deps: OperationDeps) -> Mapping[str, Handler]:
 def watches(deps: OperationDeps) -> tuple[Watch, ...]:
     """Return what the queue of volumes watches for this duty: scrubber pods, and what Kubernetes says about them."""
     cluster = deps.cluster
-    events: Cache[PodEvent] = Cache(POD_EVENTS)
+    events: Cache[Event] = Cache(EVENTS)
 
-    def copy_to_volume(old: PodEvent | None, new: PodEvent | None) -> None:
+    def copy_to_volume(old: Event | None, new: Event | None) -> None:
         """Copy an event about a scrubber pod (of scheduler, kubelet, image puller) to the volume that it erases.
 
         The previous process has copied those of the first list; a repeated one is copied once.
