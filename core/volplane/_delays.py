@@ -1,14 +1,14 @@
 """The table of delays before retries, one row for each kind of failure.
 
-A row is a `Backoff`: the first delay, its growth, ceiling and jitter, how it treats a delay that the other side asks
-for, and what resets the count. The caller counts the failures in a row and calls `Backoff.delay`. Periods (probes, leak
-checks, resyncs) are no delays and are defined where they are used. docs/explanation/delays.md shows the table.
+A row is a `Backoff`: the first delay, its growth, ceiling and jitter, and how it treats a delay that the other side
+asks for. The caller counts the failures in a row and calls `Backoff.delay`. Periods (probes, leak checks, resyncs) are
+no delays and are defined where they are used. docs/explanation/delays.md shows the table, with what resets each count.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final, Literal
 
@@ -16,17 +16,12 @@ LONGEST_ASKED_BY_SERVER: Final = 300.0
 """Upper bound of a delay that an API server asks for: a longer silence looks like a broken controller."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
     """One row of the table. All times are seconds."""
 
-    reason: str
-    """The kind of failure."""
-    _: KW_ONLY
     first: float
     """The delay after the first failure in a row."""
-    reset: str = "-"
-    """The event after which a failure counts as the first again; "-": each one counts as the first."""
     factor: float = 2.0
     """Each further failure multiplies the delay by this."""
     ceiling: float = math.inf
@@ -66,71 +61,31 @@ class Backoff:
         return max(seconds, floor)
 
 
-# Runner: one count of failures per key for these four.
+# A pass over an object: one count of failures per key for these four, until a pass without an error.
 
-_PASSED: Final = "a pass without an error"
+RECONCILE_FAILED: Final = Backoff(first=0.005, ceiling=1000.0)
+"""Conflicts, no end of steps, or an internal error."""
+API_UNAVAILABLE: Final = Backoff(first=0.005, ceiling=30.0, asked="floor")
+API_REFUSED: Final = Backoff(first=0.1, ceiling=300.0)
+REGISTRY_CLOSED: Final = Backoff(first=1.0, ceiling=1000.0)
+"""The driver takes no operations any more."""
 
-RECONCILE_FAILED: Final = Backoff(
-    "a pass over an object: conflicts, no end of steps, an internal error", first=0.005, ceiling=1000.0, reset=_PASSED
-)
-API_UNAVAILABLE: Final = Backoff(
-    "a pass over an object: the API server gave no usable answer",
-    first=0.005,
-    ceiling=30.0,
-    asked="floor",
-    reset=_PASSED,
-)
-API_REFUSED: Final = Backoff(
-    "a pass over an object: the API server refused a call", first=0.1, ceiling=300.0, reset=_PASSED
-)
-REGISTRY_CLOSED: Final = Backoff(
-    "a pass over an object: its driver takes no operations any more", first=1.0, ceiling=1000.0, reset=_PASSED
-)
+# An operation: one count of failures per operation, until a success, another operation on the asset, or a change of the
+# claim's class or node.
 
-# Operations: one count of failures per operation.
-
-HOOK_FAILED: Final = Backoff(
-    "an operation: a hook or one of its live checks failed",
-    first=0.5,
-    ceiling=120.0,
-    asked="instead",
-    asked_within=(0.5, 3600.0),
-    forget_after=600.0,
-    reset="a success; the claim's class or node changed; another operation on the asset",
-)
-HOOK_FAILED_SLOW: Final = Backoff(
-    "an operation: the error is one that only a change elsewhere ends (retry policy slow)",
-    first=300.0,
-    factor=1.0,
-    asked="instead",
-    asked_within=(0.5, 3600.0),
-    forget_after=600.0,
-    reset="a success; the claim's class or node changed; another operation on the asset",
-)
-LONG_CALL: Final = Backoff(
-    "no failure: a hook answered `InProgress`", first=1.0, factor=1.0, asked="instead", asked_within=(0.2, 3600.0)
-)
-LIVE_STATE_FORBIDS: Final = Backoff("an operation: the live state forbids it for now", first=1.0, factor=1.0)
-SCRUB_FAILED: Final = Backoff(
-    "an attempt to erase a volume failed",
-    first=2.0,
-    ceiling=64.0,
-    reset="the volume is released again; the count and the time are on the volume, by the wall clock",
-)
-RECORD_OVERWRITTEN: Final = Backoff(
-    "a record of ours on a claim or volume was written over by somebody else",
-    first=1.0,
-    ceiling=300.0,
-    threshold=2,
-    forget_after=30.0,
-    reset="a record of ours stood for 30 s; the record has ended",
-)
-RECORD_OF_OTHERS: Final = Backoff(
-    "the record on a claim is sealed by another installation, and does not change",
-    first=60.0,
-    ceiling=3600.0,
-    reset="the record has ended; it becomes ours",
-)
+HOOK_FAILED: Final = Backoff(first=0.5, ceiling=120.0, asked="instead", asked_within=(0.5, 3600.0), forget_after=600.0)
+"""A hook, or one of the live checks."""
+HOOK_FAILED_SLOW: Final = replace(HOOK_FAILED, first=300.0, factor=1.0, ceiling=math.inf)
+"""With an error that only a change elsewhere ends (retry policy slow)."""
+LONG_CALL: Final = Backoff(first=1.0, factor=1.0, asked="instead", asked_within=(0.2, 3600.0))
+"""No failure: a hook answered `InProgress`."""
+LIVE_STATE_FORBIDS: Final = Backoff(first=1.0, factor=1.0)
+SCRUB_FAILED: Final = Backoff(first=2.0, ceiling=64.0)
+"""An attempt to erase a volume. The count and the time are on the volume, by the wall clock."""
+RECORD_OVERWRITTEN: Final = Backoff(first=1.0, ceiling=300.0, threshold=2, forget_after=30.0)
+"""A record of ours on a claim or volume, by somebody else. The count ends if a record of ours stands for 30 s."""
+RECORD_OF_OTHERS: Final = Backoff(first=60.0, ceiling=3600.0)
+"""The record on a claim is sealed by another installation, and does not change."""
 RETRY_RATE: Final = 10.0
 """Retries a second of one driver and class together. This and the burst are those of client-go's default limiter."""
 RETRY_BURST: Final = 100.0
@@ -140,54 +95,26 @@ RETRIES_PER_SUCCESS: Final = 2.0
 
 # The API server.
 
-WATCH_ENDED: Final = Backoff(
-    "a list or a watch ended with an error, or at once and without an event",
-    first=0.8,
-    ceiling=30.0,
-    jitter=(0.5, 1.0),
-    asked="floor",
-    reset="an event, or a watch that lasted a second",
-)
+WATCH_ENDED: Final = Backoff(first=0.8, ceiling=30.0, jitter=(0.5, 1.0), asked="floor")
+"""A list or a watch, with an error, or at once and without an event."""
 CIRCUIT_OPEN: Final = Backoff(
-    "calls of the API server had no usable answer",
-    first=0.15,
-    factor=1.5,
-    ceiling=1.0,
-    threshold=10,
-    asked="floor",
-    asked_within=(0.0, 25.0),
-    reset="a usable answer",
+    first=0.15, factor=1.5, ceiling=1.0, threshold=10, asked="floor", asked_within=(0.0, 25.0)
 )
-EVENT_NOT_WRITTEN: Final = Backoff(
-    "an Event was not written: the API server gave no usable answer",
-    first=1.0,
-    ceiling=60.0,
-    asked="floor",
-    reset="it is written",
-)
-EVENT_REFUSED: Final = Backoff(
-    "an Event was refused (403), in a namespace that stays",
-    first=1.0,
-    factor=4.0,
-    ceiling=16.0,
-    tries=4,
-    reset="it is written",
-)
-LEASE_NOT_HELD: Final = Backoff(
-    "the lease is another's, or can be neither read nor taken", first=1.0, factor=1.0, jitter=(1.0, 1.2)
-)
-LEASE_NOT_RENEWED: Final = Backoff("the lease was not renewed", first=1.0, factor=1.0)
-PREPARE_FAILED: Final = Backoff(
-    "at the start of a process: the API server gave no usable answer", first=1.0, factor=1.0, asked="floor"
-)
+"""Calls in a row had no usable answer."""
+EVENT_NOT_WRITTEN: Final = Backoff(first=1.0, ceiling=60.0, asked="floor")
+EVENT_REFUSED: Final = Backoff(first=1.0, factor=4.0, ceiling=16.0, tries=4)
+"""With 403, in a namespace that stays."""
+LEASE_NOT_HELD: Final = Backoff(first=1.0, factor=1.0, jitter=(1.0, 1.2))
+"""It is another's, or can be neither read nor taken."""
+LEASE_NOT_RENEWED: Final = Backoff(first=1.0, factor=1.0)
+PREPARE_FAILED: Final = Backoff(first=1.0, factor=1.0, asked="floor")
+"""At the start of a process."""
 
-NODE_GROWTH_REFUSED: Final = Backoff("a kubelet cannot grow a file system, and gave up", first=300.0, factor=1.0)
+NODE_GROWTH_REFUSED: Final = Backoff(first=300.0, factor=1.0)
+"""A kubelet cannot grow a file system, and gave up."""
 
 # Drivers and leak check.
 
-DRIVER_NOT_STARTED: Final = Backoff("a driver did not start", first=1.0, ceiling=30.0, reset="the driver is ready")
-LEAK_CHECK_FAILED: Final = Backoff("a leak check failed", first=60.0, factor=1.0, jitter=(1.0, 1.1))
-LEAK_CHECK_WITHOUT_DRIVER: Final = Backoff("a leak check is due and its driver is not ready", first=10.0, factor=1.0)
-
-TABLE: Final = tuple(row for row in list(vars().values()) if isinstance(row, Backoff))
-"""Every row, in the order of the documentation: that of this module."""
+DRIVER_NOT_STARTED: Final = Backoff(first=1.0, ceiling=30.0)
+LEAK_CHECK_FAILED: Final = Backoff(first=60.0, factor=1.0, jitter=(1.0, 1.1))
+LEAK_CHECK_WITHOUT_DRIVER: Final = Backoff(first=10.0, factor=1.0)
