@@ -37,9 +37,7 @@ DELAYS: list[tuple[Backoff, list[float], float]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("row", "delays", "last"), DELAYS, ids=str
-)
+@pytest.mark.parametrize(("row", "delays", "last"), DELAYS, ids=str)
 def test_every_row_grows_as_the_table_says(row: Backoff, delays: list[float], last: float) -> None:
     assert [row.delay(failures) for failures in range(1, len(delays) + 1)] == pytest.approx(delays)
     assert row.delay(1000) == pytest.approx(last)

@@ -3,6 +3,7 @@ import io
 import pytest
 
 from volplane.cli.framework.console import Console
+from volplane_embedded.cli.demo_console import DemoConsole
 
 ERASED = "\x1b[2K"
 """Erases the line of the cursor."""
@@ -22,7 +23,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 def test_a_pipe_gets_plain_lines() -> None:
     out, err = io.StringIO(), io.StringIO()
-    console = Console(out, err)
+    console = DemoConsole(out, err)
     console.heading("Claims")
     console.phase("claim", "default/data", "Bound", "to pvc-1")
     console.done("a file is there")
@@ -35,7 +36,7 @@ def test_a_pipe_gets_plain_lines() -> None:
 
 
 def test_a_terminal_gets_colour(terminal: Terminal) -> None:
-    console = Console(terminal, terminal)
+    console = DemoConsole(terminal, terminal)
     console.phase("claim", "default/data", "Bound")
     assert "\x1b[32mBound" in terminal.getvalue()
     assert console._colour_out
@@ -105,7 +106,7 @@ def test_a_sentence_is_broken_between_words_on_a_terminal_alone(
 def test_nothing_is_wider_than_the_terminal(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "dumb")
-    console = Console(terminal, terminal)
+    console = DemoConsole(terminal, terminal)
     volume = "pvc-2cb271f6-2e4b-4394-a41e-5be00258fb13"
     console.phase("claim", "default/data", "Bound", f"to {volume}")
     console.phase("pod", "app", "Running", "on node-1")

@@ -89,19 +89,6 @@ class Console:
         """Write a result that is not as it should be, marked "FAIL". The command then exits with code 1."""
         self._marked("FAIL", "red", text)
 
-    def phase(self, kind: str, name: str, phase: str, detail: str = "") -> None:
-        """Write the new phase of an object: `claim   default/data   Bound   to pvc-…`.
-
-        A detail that does not fit the terminal follows on a line of its own.
-        """
-        head = f"  {kind:<7} {sanitize(name):<40} "
-        detail = sanitize(detail)
-        fits = len(head) + max(9, len(sanitize(phase))) + 1 + len(detail) <= self._width
-        shown = self._styled(f"{phase:<9}" if fits and detail else phase, fg=COLOURS.get(phase))
-        self._write(f"{head}{shown} {detail}".rstrip() if fits else f"{head}{shown}")
-        if not fits:
-            self._paragraph(f"{'':<10}{detail}", 12)
-
     def table(self, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Write columns as wide as their widest cell. Cells that are phases are coloured.
 

@@ -16,8 +16,8 @@ from typing import Annotated
 import typer
 
 from volplane.cli.framework import eventloop
-from volplane.cli.framework.console import Console
 from volplane.controller import logs
+from volplane_embedded.cli.demo_console import DemoConsole
 from volplane_embedded.cli.demo_disks import DemoCloud, NotInstalled, demo_cloud
 from volplane_embedded.cli.demo_steps import Demo, DemoFailed
 from volplane_embedded.cli.demo_storage import DemoStorage, demo_storage
@@ -58,7 +58,7 @@ def demo(
     logs.log_stray_errors()
     for name in ("volplane", "volplane_embedded"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    console = Console()
+    console = DemoConsole()
     try:
         eventloop.run(lambda stop: _run(console, stop, backend))
     except* DemoFailed as failures:
@@ -73,7 +73,7 @@ def _first(group: BaseExceptionGroup[DemoFailed]) -> BaseException:
     return leaf
 
 
-async def _run(console: Console, stop: asyncio.Event, backend: Backend) -> None:
+async def _run(console: DemoConsole, stop: asyncio.Event, backend: Backend) -> None:
     begun = time.monotonic()
     # Ganesha cannot export a directory of an overlay, which a container's /tmp is.
     place = _MEMORY if backend is Backend.NFS and os.access(_MEMORY, os.W_OK) else None
@@ -93,7 +93,7 @@ async def _run(console: Console, stop: asyncio.Event, backend: Backend) -> None:
     console.line("  docs/tutorial                   write a backend in ten minutes")
 
 
-def _cloud(console: Console, parts: ExitStack, directory: Path) -> DemoCloud | None:
+def _cloud(console: DemoConsole, parts: ExitStack, directory: Path) -> DemoCloud | None:
     """Return the mocked cloud, None where its distributions are not installed."""
     place = directory / "cloud"
     place.mkdir()
@@ -105,7 +105,7 @@ def _cloud(console: Console, parts: ExitStack, directory: Path) -> DemoCloud | N
 
 
 async def _walk(
-    console: Console, stop: asyncio.Event, directory: Path, storage: DemoStorage, cloud: DemoCloud | None
+    console: DemoConsole, stop: asyncio.Event, directory: Path, storage: DemoStorage, cloud: DemoCloud | None
 ) -> bool:
     """Run the demo; whether it came to its end before `stop`."""
     settings = ServerSettings(data=None, host="127.0.0.1", port=0, kubeconfig=directory / "kubeconfig")

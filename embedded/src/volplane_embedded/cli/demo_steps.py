@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from volplane.cli.framework.console import Console
 from volplane.errors import ApiNotFound, VolplaneError
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Pod, Volume, VolumeAttachment
 from volplane.process.control_plane import ControlPlane
+from volplane_embedded.cli.demo_console import DemoConsole
 from volplane_embedded.cli.demo_disks import DemoCloud
 from volplane_embedded.cli.demo_storage import DemoStorage
 from volplane_embedded.cli.development_cluster import DevelopmentCluster
@@ -30,7 +30,7 @@ class Demo:
     """Runs the demo. waiting_for, reason: what it waits for now, and why that does not come, for one who gives up."""
 
     def __init__(
-        self, console: Console, cluster: DevelopmentCluster, storage: DemoStorage, cloud: DemoCloud | None
+        self, console: DemoConsole, cluster: DevelopmentCluster, storage: DemoStorage, cloud: DemoCloud | None
     ) -> None:
         """cloud: of attached volumes, None if there are none."""
         self._console = console
