@@ -17,18 +17,7 @@ from typing import Any, Final
 
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Queue, Read, Settled, Wait, warning
 from volplane.drivers.driver import DriverView
-from volplane.expand.resize import (
-    EXPAND,
-    bound_volume,
-    conditions_with,
-    conditions_without,
-    growth,
-    message_of,
-    notes_size_before,
-    record_change,
-    resume_change,
-    wants_more,
-)
+from volplane.expand import resize
 from volplane.intents.ownership import driver_of, run_on_asset
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUME_ATTRIBUTES_CLASSES, VOLUMES
@@ -63,7 +52,7 @@ def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     if claim is None or not wants_other_attributes(claim):
         return Settled()  # It has the attributes that it asks for.
     # Only a volume that refers to the claim is the claim's: another one's asset is not to change.
-    volume = bound_volume(claim, cluster)
+    volume = resize.bound_volume(claim, cluster)
     if volume is None:
         return Settled()
     lookup = driver_of(volume, cluster)
@@ -108,11 +97,11 @@ def modification_target(claim: Claim, volume: Volume) -> str:
 
 def stages(claim: Claim, *, expands: bool) -> Iterator[str]:
     """Yield sentences about what is asked for and not there yet. expands: this process works on it."""
-    grows, changes = growth(claim), wants_other_attributes(claim)
+    grows, changes = resize.growth(claim), wants_other_attributes(claim)
     if grows:
         yield grows
     if changes:
-        failure = message_of(claim, MODIFY_VOLUME_ERROR)
+        failure = resize.message_of(claim, MODIFY_VOLUME_ERROR)
         stage = {
             PENDING: "that class does not exist yet",
             IN_PROGRESS: f"they are being changed{failure}",
@@ -146,7 +135,7 @@ def _cancel(claim: Claim, volume: Volume, cluster: ClusterState) -> Action:
         known = read_intent(ChangeIntent, volume.annotation(names.MODIFICATION))
         if known is not None and known.former:
             return _record_applied(volume, known.former[-1], known.former[:-1])
-        return record_change(volume, names.MODIFICATION, None, why="no change goes on")
+        return resize.record_change(volume, names.MODIFICATION, None, why="no change goes on")
     target = _tried(claim).target_volume_attributes_class_name
     event = EventRecord(CLAIMS, claim, "Normal", "VolumeModifyCancelled", f"no change to {target} any more")
     return _status_patch(claim, {"modifyVolumeStatus": None}, "", cluster, event, why="another class is not wanted")
@@ -172,7 +161,7 @@ def _towards(wanted: str, claim: Claim, volume: Volume, driver: DriverView, clus
         return _status_patch(claim, shown, MODIFYING_VOLUME, cluster, event, why=f"declare the change to {wanted}")
     if isinstance(step, Changing):
         doing, former = f'driver "{driver.name}" is changing the asset to class {wanted}', _former(volume, wanted)
-        pause = resume_change(step, volume, names.MODIFICATION, cluster, doing=doing, former=former)
+        pause = resize.resume_change(step, volume, names.MODIFICATION, cluster, doing=doing, former=former)
         if pause is not None:
             return pause
     return run_on_asset(MODIFY, volume, driver, about=claim, group=wanted)
@@ -180,7 +169,7 @@ def _towards(wanted: str, claim: Claim, volume: Volume, driver: DriverView, clus
 
 def _record_applied(volume: Volume, target: str, former: tuple[str, ...]) -> Patch:
     intent = ChangeIntent(v=INTENT_VERSION, target=target, state={}, former=former)
-    return record_change(volume, names.MODIFICATION, intent, why=f"class {target} may have been applied")
+    return resize.record_change(volume, names.MODIFICATION, intent, why=f"class {target} may have been applied")
 
 
 def _former(volume: Volume, target: str) -> tuple[str, ...]:
@@ -219,9 +208,9 @@ def _status_patch(
     message: str = "",
 ) -> Patch:
     conditions = (
-        conditions_with(claim, MODIFY_CONDITIONS, condition, cluster.now(), message=message)
+        resize.conditions_with(claim, MODIFY_CONDITIONS, condition, cluster.now(), message=message)
         if condition
-        else conditions_without(claim, MODIFY_CONDITIONS)
+        else resize.conditions_without(claim, MODIFY_CONDITIONS)
     )
     body = {"status": {**status, "conditions": conditions}}
     return Patch(kind=CLAIMS, target=claim, body=body, subresource="status", why=why, events=events)
@@ -245,14 +234,14 @@ class ExpandHandlers:
         if new is None:
             return
         volume = self.cluster.volumes.get(new.spec.volume_name)
-        if wants_more(new):
+        if resize.wants_more(new):
             if old is not None and request_of(old) != request_of(new):
-                self.forget(EXPAND, new.key, new.uid)
+                self.forget(resize.EXPAND, new.key, new.uid)
             self.resizer.enqueue(new.key)
         elif volume is not None:
-            if old is not None and wants_more(old):
-                self.cluster.progress.changes.forget((volume.uid, EXPAND))
-            if notes_size_before(volume):
+            if old is not None and resize.wants_more(old):
+                self.cluster.progress.changes.forget((volume.uid, resize.EXPAND))
+            if resize.notes_size_before(volume):
                 self.resizer.enqueue(new.key)
         if wants_other_attributes(new):
             if old is not None and old.spec.volume_attributes_class_name != new.spec.volume_attributes_class_name:
@@ -263,13 +252,13 @@ class ExpandHandlers:
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
         if new is None and old is not None:
-            self.cluster.progress.changes.forget((old.uid, EXPAND))
+            self.cluster.progress.changes.forget((old.uid, resize.EXPAND))
             self.cluster.progress.changes.forget((old.uid, MODIFY))
         reference = new.spec.claim_ref if new is not None else None
         if new is None or reference is None or not reference.uid:
             return  # No claim is bound to it.
         claim = self.cluster.claims.get(reference.key)
-        if claim is not None and (wants_more(claim) or notes_size_before(new)):
+        if claim is not None and (resize.wants_more(claim) or resize.notes_size_before(new)):
             self.resizer.enqueue(claim.key)
         if claim is not None and wants_other_attributes(claim):
             self.modifier.enqueue(claim.key)

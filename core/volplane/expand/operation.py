@@ -8,22 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
+from volplane import errors
 from volplane.assets import Asset, InProgress
 from volplane.controller.actions import Run, warning
 from volplane.controller.controller import Work
 from volplane.drivers.driver import DriverView
-from volplane.errors import (
-    AlreadyExists,
-    ApiNotFound,
-    BackendError,
-    InvalidArgument,
-    NotFound,
-    OutcomeUnknown,
-    PermissionDenied,
-    ResourceExhausted,
-    Unsupported,
-    VolumeInUse,
-)
 from volplane.expand.modify import MODIFY, modification_target
 from volplane.expand.resize import EXPAND, expansion_target, recorded_state, recorded_target
 from volplane.intents.operation import OperationDeps
@@ -78,17 +67,19 @@ class _ChangeOperation:
             result = await deps.hooks.call(driver, request(context=context, volume=identity))
             if isinstance(result, Asset) and result.capacity_bytes < int(target):
                 has, asked = format_bytes(result.capacity_bytes), format_bytes(int(target))
-                raise OutcomeUnknown(f"the asset has {has} where {asked} were asked for")
-        except BackendError as error:
+                raise errors.OutcomeUnknown(f"the asset has {has} where {asked} were asked for")
+        except errors.BackendError as error:
             delay = deps.registry.next_delay(run, error)
             deps.recorder.record(warning(CLAIMS, claim, self.reason, f"{error}; next attempt in {delay:.3g} s"))
-            impossible = isinstance(error, InvalidArgument | Unsupported | AlreadyExists | NotFound)
+            impossible = isinstance(
+                error, errors.InvalidArgument | errors.Unsupported | errors.AlreadyExists | errors.NotFound
+            )
             # Another target may be asked for only if nothing was done towards this one.
-            if impossible or (isinstance(error, ResourceExhausted) and error.nothing_done):
+            if impossible or (isinstance(error, errors.ResourceExhausted) and error.nothing_done):
                 progress.step = Refused(target, str(error))
                 self.wake(run.key)
             elif not isinstance(progress.step, Changing):
-                nothing_done = error.nothing_done or isinstance(error, VolumeInUse | PermissionDenied)
+                nothing_done = error.nothing_done or isinstance(error, errors.VolumeInUse | errors.PermissionDenied)
                 progress.step = Untouched(target) if nothing_done else None
             raise
         if isinstance(result, InProgress):
@@ -118,6 +109,6 @@ class ModifyOperation(_ChangeOperation):
             raise self.deps.not_justified()
         try:
             attributes = await self.deps.client.get(VOLUME_ATTRIBUTES_CLASSES, target)
-        except ApiNotFound:
+        except errors.ApiNotFound:
             raise self.deps.not_justified() from None
         return target, partial(ModifyRequest, parameters=dict(attributes.parameters or {}))

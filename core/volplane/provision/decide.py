@@ -18,22 +18,8 @@ from msgspec.structs import replace
 from volplane.assets import Asset
 from volplane.controller.actions import Action, Create, EventRecord, LiveReads, Patch, Read, Wait
 from volplane.drivers.driver import DriverView
+from volplane.intents import record
 from volplane.intents.ownership import claim_elsewhere, driver_named
-from volplane.intents.record import (
-    after_deleted_volume,
-    can_never_be_bound,
-    choose_segment,
-    claim_conflict,
-    discard,
-    discard_begun,
-    not_provisioned,
-    presumed_segment,
-    provisioning_failed,
-    record_intent,
-    run_provision,
-    settle,
-    settled_metadata,
-)
 from volplane.intents.requests import MOST_SEGMENTS, count_segments, split_parameters
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
@@ -58,7 +44,7 @@ NO_PROVISIONER = "kubernetes.io/no-provisioner"
 
 def ask_for_another_node(claim: Claim, intent: ClaimIntent, cluster: ClusterState) -> Patch:
     """Give the claim back to the scheduler and forget the place. Nothing is in the full segment."""
-    return record_intent(claim, intent, cluster, why="ask for another node", others={names.SELECTED_NODE: None})
+    return record.record_intent(claim, intent, cluster, why="ask for another node", others={names.SELECTED_NODE: None})
 
 
 class Terms(NamedTuple):
@@ -89,26 +75,26 @@ def decide_provision(
     """Return the next action for an unbound claim of this class for which no volume fits."""
     known = cluster.intent_of(claim)
     made = cluster.volumes.get(volume_name_of(claim))
-    if made is None and (wait := claim_conflict(claim, storage_class.provisioner, cluster)) is not None:
+    if made is None and (wait := record.claim_conflict(claim, storage_class.provisioner, cluster)) is not None:
         return wait  # Others write the record, too.
-    if made is None and discard_begun(claim, cluster):
+    if made is None and record.discard_begun(claim, cluster):
         # Nothing is made while an earlier asset of the claim goes.
-        return discard(claim, known.driver if known is not None else storage_class.provisioner, cluster)
+        return record.discard(claim, known.driver if known is not None else storage_class.provisioner, cluster)
     driver = cluster.drivers.get(storage_class.provisioner)
     if driver is None:
         return _without_driver(claim, storage_class, cluster, terms)
     if made is not None:
         return _volume_exists(claim, made, cluster)
     if claim.spec.data_source is not None or claim.spec.data_source_ref is not None:
-        return not_provisioned(claim, f'driver "{driver.name}" makes empty volumes only; remove spec.dataSource')
+        return record.not_provisioned(claim, f'driver "{driver.name}" makes empty volumes only; remove spec.dataSource')
     obstacle = _obstacle(claim, storage_class, driver)
     if obstacle:
         # The asset of an earlier, legal demand stays under the intent until the claim is settled.
-        return _name_provisioner(claim, driver.name, terms) or not_provisioned(claim, obstacle)
+        return _name_provisioner(claim, driver.name, terms) or record.not_provisioned(claim, obstacle)
     discarded = isinstance(cluster.progress.claims.get(claim.uid).step, Discarded)
     # The class names another driver now: what the former one may have made goes first.
     if known is not None and known.driver != driver.name and not discarded:
-        return discard(claim, known.driver, cluster)
+        return record.discard(claim, known.driver, cluster)
     intent = cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
     if (
         intent is None
@@ -135,14 +121,14 @@ def _without_driver(claim: Claim, storage_class: StorageClass, cluster: ClusterS
         return lookup.next
     if lookup.reason:
         why = f'driver "{provisioner}" of class "{storage_class.name}" cannot work: {lookup.reason}'
-        return not_provisioned(claim, why)
+        return record.not_provisioned(claim, why)
     if is_in_tree(provisioner):
         message = f"no volume plugin matched name: {provisioner}"
         if provisioner == NO_PROVISIONER:
             fits = f'class "{storage_class.name}" has no provisioner and no volume of it fits'
             reason = f"{fits}: an administrator must add one"
-            return Wait(reason=reason, events=(provisioning_failed(claim, message),))
-        return not_provisioned(claim, message)
+            return Wait(reason=reason, events=(record.provisioning_failed(claim, message),))
+        return record.not_provisioned(claim, message)
     if (step := _name_provisioner(claim, provisioner, terms)) is not None:
         return step
     message = (
@@ -162,12 +148,12 @@ def _name_provisioner(claim: Claim, provisioner: str, terms: Terms) -> Patch | N
 
 def _volume_exists(claim: Claim, made: Volume, cluster: ClusterState) -> Action:
     """Return the next action if a volume of our name exists: the binder binds it, or it is another claim's."""
-    if refers_to(made, claim) and can_never_be_bound(made, claim):
-        return after_deleted_volume(claim, made, cluster)
+    if refers_to(made, claim) and record.can_never_be_bound(made, claim):
+        return record.after_deleted_volume(claim, made, cluster)
     if refers_to(made, claim):
-        return settle(claim, cluster) or Wait(reason=f'volume "{made.name}" exists, the binder must bind it')
+        return record.settle(claim, cluster) or Wait(reason=f'volume "{made.name}" exists, the binder must bind it')
     message = f'volume "{made.name}" exists but does not belong to this claim; remove it or its claimRef'
-    return not_provisioned(claim, message)
+    return record.not_provisioned(claim, message)
 
 
 def _obstacle(claim: Claim, storage_class: StorageClass, driver: DriverView) -> str:
@@ -211,12 +197,12 @@ def _declare(
     """Write the intent before any side effect; one patch with the finalizer and the provisioner annotations."""
     intent = replace(old, v=INTENT_VERSION) if old is not None else ClaimIntent(v=INTENT_VERSION, driver=driver.name)
     if intent.segment is None:  # Else it stays: an asset may be there already.
-        choose = presumed_segment if old is None else choose_segment
+        choose = record.presumed_segment if old is None else record.choose_segment
         segment, why_not = choose(claim, storage_class, driver, cluster)
         if why_not:
-            return not_provisioned(claim, why_not)
+            return record.not_provisioned(claim, why_not)
         intent = replace(intent, segment=segment)
-    return record_intent(claim, intent, cluster, why="declare the intent to provision", others=terms.on_claim)
+    return record.record_intent(claim, intent, cluster, why="declare the intent to provision", others=terms.on_claim)
 
 
 def _give_back_lost_node(
@@ -231,7 +217,7 @@ def _give_back_lost_node(
         return Read(NODES, selected, why="does the selected node exist?")
     if reads.get(NODES, selected) is not None:
         return None
-    event = provisioning_failed(claim, f'selected node "{selected}" does not exist; another one is asked for')
+    event = record.provisioning_failed(claim, f'selected node "{selected}" does not exist; another one is asked for')
     body = {"metadata": dict(terms.without_node)}
     return Patch(kind=CLAIMS, target=claim, body=body, why="the node is gone", events=(event,))
 
@@ -259,19 +245,19 @@ def _after_hook(
             message = f"Successfully provisioned volume {volume_name_of(claim)} using {driver.name}"
             event = EventRecord(CLAIMS, claim, "Normal", "ProvisioningSucceeded", message)
             failure = f"Error creating provisioned PV object for claim {claim.key}, whose asset is kept"
-            failed, named = provisioning_failed(claim, failure), f"volume for claim {claim.key}"
+            failed, named = record.provisioning_failed(claim, failure), f"volume for claim {claim.key}"
             return Create(kind=VOLUMES, body=body, why=named, events=(event,), failure_event=failed)
         case Pending() as pending:
             resume = pending.resume(intent.state, cluster.monotonic())
             if resume.write:
                 kept = replace(intent, v=INTENT_VERSION, state=dict(pending.state))
-                return record_intent(claim, kept, cluster, why="keep the driver's state")
+                return record.record_intent(claim, kept, cluster, why="keep the driver's state")
             if resume.seconds:
                 return Wait(reason=f'driver "{driver.name}" is making the volume', seconds=resume.seconds)
         case Full():
             fresh = ClaimIntent(v=INTENT_VERSION, driver=intent.driver, generation=intent.generation)
             return terms.reschedule(claim, fresh, cluster)
-    return run_provision(claim, storage_class, driver)
+    return record.run_provision(claim, storage_class, driver)
 
 
 # --- the PersistentVolume -----------------------------------------------------------------------------------------
@@ -314,14 +300,14 @@ def restore_annotations(claim: Claim, cluster: ClusterState) -> Action | None:
     """
     step, intent = cluster.progress.claims.get(claim.uid).step, cluster.intent_of(claim)
     volume = cluster.volumes.get(volume_name_of(claim))
-    if volume is None or intent is None or not settled_metadata(claim) or not refers_to(volume, claim):
+    if volume is None or intent is None or not record.settled_metadata(claim) or not refers_to(volume, claim):
         return None
     driver = cluster.drivers.get(intent.driver)
     storage_class = cluster.classes.get(class_of_claim(claim) or "")
     if driver is None or storage_class is None:
         return None
     if step is None and awaits_recognition(claim, volume, cluster):
-        return run_provision(claim, storage_class, driver)
+        return record.run_provision(claim, storage_class, driver)
     # Only a volume that holds the very asset which this process knows.
     if not isinstance(step, Made) or handle_in(step.asset.source) != handle_in(volume_source(volume)):
         return None

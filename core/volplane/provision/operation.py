@@ -6,21 +6,12 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from volplane import errors
 from volplane._delays import LONG_CALL
 from volplane.assets import Asset, InProgress
 from volplane.controller.actions import Run
 from volplane.controller.controller import Work
 from volplane.drivers.driver import DriverView
-from volplane.errors import (
-    AlreadyDeleted,
-    AlreadyExists,
-    ApiNotFound,
-    BackendError,
-    InvalidArgument,
-    NotFound,
-    OutcomeUnknown,
-    ResourceExhausted,
-)
 from volplane.intents.operation import OperationDeps
 from volplane.intents.ownership import held_by_another
 from volplane.intents.record import provisioning_failed
@@ -76,14 +67,14 @@ class ProvisionOperation:
             result = await self.deps.hooks.call(driver, request)
             if isinstance(result, Asset) and result.capacity_bytes < request.capacity_bytes:
                 made, asked = result.capacity_bytes, request.capacity_bytes
-                raise OutcomeUnknown(f"made {made} bytes where {asked} were asked for")
+                raise errors.OutcomeUnknown(f"made {made} bytes where {asked} were asked for")
             if isinstance(result, Asset) and (taken := held_by_another(result, claim, self.deps.cluster)):
                 text = f"the backend gives one asset to two claims: {taken}; nothing of it is destroyed"
-                raise AlreadyExists(text, retry_after=HELD_SECONDS)
+                raise errors.AlreadyExists(text, retry_after=HELD_SECONDS)
             if isinstance(result, Asset) and attributes is not None:
                 identity = asset_identity(result, claim, context)
                 result = await _apply_attributes(attributes, identity, driver, context, self.deps) or result
-        except BackendError as error:
+        except errors.BackendError as error:
             progress.provision_failed(error, self.deps.cluster.monotonic())
             failure = f'Failed to provision volume with StorageClass "{storage_class.name}": {error}'
             message = f"{failure}; next attempt in {self.deps.registry.next_delay(run, error):.3g} s"
@@ -154,14 +145,16 @@ class ProvisionOperation:
             self._valid.clear()
         self._valid.add(given)
 
-    async def _gives_back(self, claim: Claim, intent: ClaimIntent, driver: DriverView, error: BackendError) -> bool:
+    async def _gives_back(
+        self, claim: Claim, intent: ClaimIntent, driver: DriverView, error: errors.BackendError
+    ) -> bool:
         """Return whether the scheduler shall choose another node: the place is full, or the plugin is in-tree.
 
         Another segment may be tried only once nothing is, or will be, in this one.
         """
-        if isinstance(error, AlreadyDeleted):
+        if isinstance(error, errors.AlreadyDeleted):
             return False  # The next generation may well be made here.
-        if not is_in_tree(driver.name) and not (isinstance(error, ResourceExhausted) and error.reschedule):
+        if not is_in_tree(driver.name) and not (isinstance(error, errors.ResourceExhausted) and error.reschedule):
             return False
         if intent.segment is None or error.nothing_left:
             return True  # What a class of error proves is about this call alone: one before may have made something.
@@ -183,11 +176,13 @@ async def _read_attributes(name: str, driver: DriverView, deps: OperationDeps) -
     """Return the class of this name. Raises NotFound or InvalidArgument if it cannot be applied."""
     try:
         attributes = await deps.client.get(VOLUME_ATTRIBUTES_CLASSES, name)
-    except ApiNotFound:
-        raise NotFound(f'volumeattributesclass.storage.k8s.io "{name}" not found') from None
+    except errors.ApiNotFound:
+        raise errors.NotFound(f'volumeattributesclass.storage.k8s.io "{name}" not found') from None
     if attributes.driver_name not in (driver.name, driver.info.csi_driver_name):
         of_class = f'the storage class of "{driver.info.csi_driver_name}"'
-        raise InvalidArgument(f'VolumeAttributesClass "{name}" is of driver "{attributes.driver_name}", {of_class}')
+        raise errors.InvalidArgument(
+            f'VolumeAttributesClass "{name}" is of driver "{attributes.driver_name}", {of_class}'
+        )
     return attributes
 
 
@@ -202,9 +197,9 @@ async def _apply_attributes(
     change = ModifyRequest(context=context, volume=asset, parameters=dict(attributes.parameters or {}))
     try:
         answer = await deps.hooks.call(driver, change)
-    except BackendError as error:
+    except errors.BackendError as error:
         what = f'the asset is made, and is not changed to VolumeAttributesClass "{attributes.name}": {error.message}'
-        raise OutcomeUnknown(what, code=error.code, retry_after=error.retry_after) from error
+        raise errors.OutcomeUnknown(what, code=error.code, retry_after=error.retry_after) from error
     if isinstance(answer, InProgress):
         return InProgress(retry_after=answer.retry_after, state=dict(context.state))
     return None

@@ -18,16 +18,8 @@ from volplane.controller.config import ScrubberSettings
 from volplane.controller.controller import Work
 from volplane.drivers.driver import DriverView
 from volplane.errors import BackendError, VolumeInUse
+from volplane.intents import ownership
 from volplane.intents.operation import OperationDeps
-from volplane.intents.ownership import (
-    DriverLookup,
-    driver_of,
-    held_for_reclaim,
-    removes_protection,
-    run_on_asset,
-    shared_with,
-    without_finalizer,
-)
 from volplane.intents.requests import volume_identity
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
@@ -52,17 +44,17 @@ class Terms(NamedTuple):
 
 def decide_delete(volume: Volume, cluster: ClusterState, terms: Terms) -> Action:
     """Return the next action for a volume whose asset is to be destroyed, if `require_claim_gone` allows it."""
-    lookup = driver_of(volume, cluster)
+    lookup = ownership.driver_of(volume, cluster)
     driver = lookup.driver
     # The object stays as long as its driver cannot delete the asset: with it the asset would be forgotten.
     if driver is None:
         return _without_deleter(volume, lookup)
     progress = cluster.progress.volumes.get(volume.uid)
     # The data of the other volume would go with it. Once the hook has begun it is too late to stop.
-    if not isinstance(progress.step, Deleting | Deleted) and (why := shared_with(volume, cluster)):
+    if not isinstance(progress.step, Deleting | Deleted) and (why := ownership.shared_with(volume, cluster)):
         return failed(volume, "VolumeFailedDelete", why, terms)
     # Our finalizer is put on first: without it the object would go, and its asset stay unseen.
-    if not volume.terminating and held_for_reclaim(volume):
+    if not volume.terminating and ownership.held_for_reclaim(volume):
         return Delete(kind=VOLUMES, target=volume, why="released under policy Delete", exact=True)
     if not volume.terminating:
         finalizers = [*(volume.metadata.finalizers or ()), reclaim_finalizer(driver.name)]
@@ -80,7 +72,7 @@ def decide_delete(volume: Volume, cluster: ClusterState, terms: Terms) -> Action
     # A node may still write to it.
     if nodes := cluster.attached_to(volume):
         return Wait(reason=f"attachments of it exist, to {', '.join(nodes)}")
-    return run_on_asset("delete", volume, driver)
+    return ownership.run_on_asset("delete", volume, driver)
 
 
 def require_claim_gone(volume: Volume, action: Action, cluster: ClusterState, reads: LiveReads) -> Action:
@@ -136,13 +128,13 @@ def _recorded_state(volume: Volume) -> dict[str, object] | None:
 
 def _remove_finalizer(volume: Volume, cluster: ClusterState, terms: Terms) -> Action:
     """Let the object be deleted, now that its asset is gone."""
-    if not held_for_reclaim(volume):
+    if not ownership.held_for_reclaim(volume):
         return Wait(reason="its asset is gone; others hold the object by their finalizers")
     if volume.has_finalizer(names.VOLUME_PROTECTION) and not terms.protects:
         # Both finalizers are due at the same time: the second write would be refused.
         return Wait(reason="its asset is gone; another process takes its protection away")
-    protection = terms.writes_phase and terms.protects and removes_protection(volume, cluster)
-    return without_finalizer(volume, why="the asset is gone", protection=protection)
+    protection = terms.writes_phase and terms.protects and ownership.removes_protection(volume, cluster)
+    return ownership.without_finalizer(volume, why="the asset is gone", protection=protection)
 
 
 def _resume(volume: Volume, driver: DriverView, pending: Deleting, cluster: ClusterState) -> Action:
@@ -154,15 +146,15 @@ def _resume(volume: Volume, driver: DriverView, pending: Deleting, cluster: Clus
         return record(volume, kept, why="keep the driver's state")
     if resume.seconds:
         return Wait(reason=f'driver "{driver.name}" is deleting the asset', seconds=resume.seconds)
-    return run_on_asset("delete", volume, driver)
+    return ownership.run_on_asset("delete", volume, driver)
 
 
-def _without_deleter(volume: Volume, lookup: DriverLookup) -> Action:
+def _without_deleter(volume: Volume, lookup: ownership.DriverLookup) -> Action:
     """Report on the volume that no driver can delete its asset, unless that is not known yet or not ours to say."""
     why = lookup.reason
     if lookup.next is not None and not why:
         return lookup.next
-    if not why and not held_for_reclaim(volume):
+    if not why and not ownership.held_for_reclaim(volume):
         return Wait(reason="an external provisioner deletes it") if not volume.terminating else Settled()
     if not why:
         made_by = volume.annotation(names.PROVISIONED_BY) or (volume.spec.csi or {}).get("driver", "")
@@ -216,7 +208,7 @@ class DeleteOperation(VolumeOperation):
         if live is None or not live.terminating or live.spec.persistent_volume_reclaim_policy != "Delete":
             raise deps.not_justified()
         # Another volume that lies on the same storage may have come since the decision.
-        if shared_with(live, deps.cluster):
+        if ownership.shared_with(live, deps.cluster):
             raise deps.not_justified()
         identity = volume_identity(live, deps.cluster.cluster_id)
         generation = identity.owner.generation if identity.owner else 1

@@ -15,16 +15,8 @@ from typing import Final
 
 from volplane.binding.decide import not_asked, not_released
 from volplane.controller.actions import Action, LiveReads, Settled, Wait, warning
+from volplane.intents import record
 from volplane.intents.ownership import finalizer_step, held_for_reclaim
-from volplane.intents.record import (
-    class_is_gone,
-    discard_vanished,
-    driver_of_class,
-    left_to_end,
-    settle,
-    settled_metadata,
-    take_over,
-)
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
@@ -57,23 +49,23 @@ class Beside:
         claim = self.cluster.claims.get(key)
         if claim is None:
             return key in self.cluster.progress.vanished
-        return not has_or_had_volume(claim) or left_to_end(claim, self.cluster)
+        return not has_or_had_volume(claim) or record.left_to_end(claim, self.cluster)
 
     def decide_claim(self, key: str, reads: LiveReads) -> Action:
         cluster, claim = self.cluster, self.cluster.claims.get(key)
         if not self.provisions:
             return Settled()
         if claim is None:
-            return discard_vanished(key, cluster)
+            return record.discard_vanished(key, cluster)
         # What an earlier term has begun may have made an asset: its outcome comes first.
-        if (step := take_over(claim, cluster, reads) or restore_annotations(claim, cluster)) is not None:
+        if (step := record.take_over(claim, cluster, reads) or restore_annotations(claim, cluster)) is not None:
             return step
         if has_or_had_volume(claim):
             return self._end_intent(claim, reads)
         class_name = class_of_claim(claim) or ""
         storage_class = cluster.classes.get(class_name) if class_name else None
         if storage_class is None:
-            return class_is_gone(claim, class_name) if settled_metadata(claim) else Settled()
+            return record.class_is_gone(claim, class_name) if record.settled_metadata(claim) else Settled()
         if not cluster.has_driver(storage_class.provisioner):
             return self._end_intent(claim, reads)
         if why := not_asked(claim, storage_class):
@@ -89,10 +81,10 @@ class Beside:
         moved: see `settle`.
         """
         cluster = self.cluster
-        if not left_to_end(claim, cluster):
+        if not record.left_to_end(claim, cluster):
             return Settled()
         intent = cluster.intent_of(claim)
-        driver = intent.driver if intent is not None else driver_of_class(claim, cluster)
+        driver = intent.driver if intent is not None else record.driver_of_class(claim, cluster)
         # The process of the node that has the asset ends it.
         if cluster.drivers.on_nodes(driver):
             return Settled()
@@ -102,7 +94,7 @@ class Beside:
             if left > 0:
                 seconds = left if claim.terminating else None
                 return Wait(reason=f'driver "{driver}" is not configured here', seconds=seconds)
-        return settle(claim, cluster, moved=moved) or Settled()
+        return record.settle(claim, cluster, moved=moved) or Settled()
 
     # --- volumes -------------------------------------------------------------------------------------------------
 

@@ -7,37 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from volplane.binding.decide import (
-    Bind,
-    bind_step,
-    claim_about_to_bind,
-    claim_of,
-    confirm,
-    decide_bound,
-    decide_unbound,
-    half_bound,
-    incomplete,
-    is_delayed,
-    migration_step,
-    never_bound,
-    no_volume_fits,
-    pending,
-    rests_with_its_claim,
-    unbind_patch,
-    volume_phase_step,
-    wait_for_consumer,
-)
+from volplane.binding import decide as binding
 from volplane.controller.actions import Action, LiveReads, Read, Settled, Wait, warning
+from volplane.intents import record
 from volplane.intents.ownership import finalizer_step, held_for_reclaim
-from volplane.intents.record import (
-    after_deleted_volume,
-    can_never_be_bound,
-    discard_vanished,
-    has_newer_intent,
-    settle,
-    settled_metadata,
-    take_over,
-)
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
@@ -70,42 +43,44 @@ class Whole:
         """Return the next action for a claim: bind it, provision for it, or wait for a stated reason."""
         cluster, claim = self.cluster, self.cluster.claims.get(key)
         if claim is None:
-            return discard_vanished(key, cluster)
+            return record.discard_vanished(key, cluster)
         # First: the annotation says which driver serves it.
-        if (step := migration_step(CLAIMS, claim)) is not None:
+        if (step := binding.migration_step(CLAIMS, claim)) is not None:
             return step
-        taken = take_over(claim, cluster, reads) if self.provisions else None
+        taken = record.take_over(claim, cluster, reads) if self.provisions else None
         if (first := taken or restore_annotations(claim, cluster)) is not None:
             return first
         if claim.terminating and not claim.annotation(names.BIND_COMPLETED):
             return self._settle(claim) or Settled()
         if not claim.bound:
             return self._unbound(claim, reads)
-        outcome = decide_bound(claim, cluster)
-        if (read := confirm(claim, outcome, reads)) is not None:
+        outcome = binding.decide_bound(claim, cluster)
+        if (read := binding.confirm(claim, outcome, reads)) is not None:
             return read
         return (self._settle(claim) if isinstance(outcome, Wait) else None) or self._follow(outcome, claim)
 
     def _unbound(self, claim: Claim, reads: LiveReads) -> Action:
         cluster, made = self.cluster, self.cluster.volumes.get(volume_name_of(claim))
         # Its volume is being deleted: another asset has to be made, and told apart from that one.
-        if self.provisions and made is not None and refers_to(made, claim) and can_never_be_bound(made, claim):
-            return after_deleted_volume(claim, made, cluster)
+        if self.provisions and made is not None and refers_to(made, claim) and record.can_never_be_bound(made, claim):
+            return record.after_deleted_volume(claim, made, cluster)
         class_name = class_of_claim(claim)
         storage_class = cluster.classes.get(class_name) if class_name else None
-        outcome = decide_unbound(claim, cluster, delayed=storage_class is not None and is_delayed(storage_class))
+        outcome = binding.decide_unbound(
+            claim, cluster, delayed=storage_class is not None and binding.is_delayed(storage_class)
+        )
         if outcome is not None:
             return self._follow(outcome, claim)
         if storage_class is None:
-            return no_volume_fits(claim, class_name, cluster)
+            return binding.no_volume_fits(claim, class_name, cluster)
         return self._provision(claim, storage_class, reads)
 
     def _provision(self, claim: Claim, storage_class: StorageClass, reads: LiveReads) -> Action:
         """Return the action for a claim that no volume fits: have one made, with the annotations of a binder."""
-        if is_delayed(storage_class) and not claim.annotation(names.SELECTED_NODE):
-            return wait_for_consumer(claim, self.cluster)
+        if binding.is_delayed(storage_class) and not claim.annotation(names.SELECTED_NODE):
+            return binding.wait_for_consumer(claim, self.cluster)
         if not self.provisions:
-            return pending(claim, "no volume fits and provisioning is switched off")
+            return binding.pending(claim, "no volume fits and provisioning is switched off")
         provisioner = provision.provisioner_of(storage_class, self.cluster)
         named = {names.STORAGE_PROVISIONER: provisioner, names.BETA_STORAGE_PROVISIONER: provisioner}
         terms = provision.Terms(
@@ -115,24 +90,26 @@ class Whole:
         return provision.decide_provision(claim, storage_class, self.cluster, reads, terms)
 
     def _settle(self, claim: Claim) -> Action | None:
-        return settle(claim, self.cluster) if self.provisions else None
+        return record.settle(claim, self.cluster) if self.provisions else None
 
-    def _follow(self, outcome: Bind | Action, claim: Claim) -> Action:
+    def _follow(self, outcome: binding.Bind | Action, claim: Claim) -> Action:
         """Turn a choice of volume into the next write, and when all is written settle what is left of an intent."""
-        if not isinstance(outcome, Bind):
+        if not isinstance(outcome, binding.Bind):
             return outcome
-        volume, metadata = outcome.volume, settled_metadata(claim)
+        volume, metadata = outcome.volume, record.settled_metadata(claim)
         on_node = self.cluster.drivers.on_nodes(volume.annotation(names.PROVISIONED_BY) or "")
-        if volume.name != volume_name_of(claim) or (on_node and has_newer_intent(volume, claim, self.cluster.sealer)):
+        if volume.name != volume_name_of(claim) or (
+            on_node and record.has_newer_intent(volume, claim, self.cluster.sealer)
+        ):
             metadata = {}  # The intent is about another asset, which ends it; on another node the process there.
-        return bind_step(claim, volume, claim_metadata=metadata) or self._settle(claim) or Settled()
+        return binding.bind_step(claim, volume, claim_metadata=metadata) or self._settle(claim) or Settled()
 
     # --- volumes -------------------------------------------------------------------------------------------------
 
     def volume_may_act(self, key: str) -> bool:
         """Return the predicate of volumes. What is left of a scrub concerns a volume that is gone too."""
         volume = self.cluster.volumes.get(key)
-        if volume is None or not rests_with_its_claim(volume, self.cluster):
+        if volume is None or not binding.rests_with_its_claim(volume, self.cluster):
             return True
         return self.reclaims and remove_strays(key, volume, self.cluster, LiveReads()) is not None
 
@@ -143,7 +120,7 @@ class Whole:
         if volume is None:
             return Settled()
         ours = cluster.has_driver(volume.annotation(names.PROVISIONED_BY) or "")
-        if (step := migration_step(VOLUMES, volume) or finalizer_step(volume, ours=ours)) is not None:
+        if (step := binding.migration_step(VOLUMES, volume) or finalizer_step(volume, ours=ours)) is not None:
             return step
         if volume.annotation(names.INTENT) is not None and (scrub := self._scrub_in_the_way(volume, reads)) is not None:
             return scrub
@@ -151,8 +128,8 @@ class Whole:
         if reference is None or not reference.uid:
             return self._unreferenced(volume, reads)
         if not reference.complete:
-            return incomplete(volume)
-        claim = claim_of(volume, reference, cluster)
+            return binding.incomplete(volume)
+        claim = binding.claim_of(volume, reference, cluster)
         # A claim of that name with another uid is another claim. That ours is gone is read live before it counts.
         if claim is None or claim.uid != reference.uid:
             return require_claim_gone(volume, self._released(volume, reads), cluster, reads)
@@ -172,20 +149,20 @@ class Whole:
 
     def _unreferenced(self, volume: Volume, reads: LiveReads) -> Action:
         """Return the action for a volume without a claim, or with a person's reservation without uid."""
-        taker = claim_about_to_bind(volume, self.cluster)
+        taker = binding.claim_about_to_bind(volume, self.cluster)
         waits = Wait(reason=f"claim {taker.key} is about to be bound to it") if taker is not None else None
         if volume.terminating and held_for_reclaim(volume):
             if volume.status.phase in ("Released", "Failed"):
                 return self._delete(volume)
             # From this write on no binder takes it any more.
-            return waits or volume_phase_step(volume, "Released") or Settled()
+            return waits or binding.volume_phase_step(volume, "Released") or Settled()
         if volume.annotation(names.INTENT) is not None:
             # A person removed the reference in the middle of a scrub: it is finished before anybody gets the volume.
             return decide_recycle(volume, self.cluster, reads, self.reclaim)
-        if (step := waits or volume_phase_step(volume, "Available")) is not None:
+        if (step := waits or binding.volume_phase_step(volume, "Available")) is not None:
             return step
         reference = volume.spec.claim_ref
-        return Settled() if reference is None or reference.complete else incomplete(volume)
+        return Settled() if reference is None or reference.complete else binding.incomplete(volume)
 
     def _referenced(self, volume: Volume, claim: Claim, reads: LiveReads) -> Action:
         """Return the action for a volume whose claim, to which it is or will be bound, exists."""
@@ -198,27 +175,27 @@ class Whole:
         if not pointer:
             # A static volume goes back to the others; nothing on it was used.
             if claim.terminating and volume.annotation(names.PROVISIONED_BY) is None:
-                return never_bound(volume, claim)
-            if not can_never_be_bound(volume, claim):
-                return half_bound(volume, claim)
+                return binding.never_bound(volume, claim)
+            if not record.can_never_be_bound(volume, claim):
+                return binding.half_bound(volume, claim)
             # Only once the claim has asked for another one: until then it could still count this one as its own.
-            if has_newer_intent(volume, claim, self.cluster.sealer):
+            if record.has_newer_intent(volume, claim, self.cluster.sealer):
                 return self._reclaim(volume, reads)
             return Wait(reason=f"claim {claim.key} is to ask for another one before this is destroyed")
         if pointer == volume.name:
             if volume.status.phase == "Released" and not reads.has(CLAIMS, claim.key):
                 return Read(CLAIMS, claim.key, why="somebody saw it gone: is the claim there?")
-            return volume_phase_step(volume, "Bound") or Settled()
+            return binding.volume_phase_step(volume, "Bound") or Settled()
         # The claim has another volume. One that was made for it is of no use to others; any other is offered again.
         dynamic = volume.annotation(names.PROVISIONED_BY) is not None
         if dynamic and volume.spec.persistent_volume_reclaim_policy == "Delete":
             return self._released(volume, reads)
-        return unbind_patch(volume, why=f"claim {claim.key} is bound to {pointer}")
+        return binding.unbind_patch(volume, why=f"claim {claim.key} is bound to {pointer}")
 
     def _released(self, volume: Volume, reads: LiveReads) -> Action:
         """Return the action after the claim is gone, or bound elsewhere. The phase comes first: protection waits."""
         known = volume.status.phase in ("Released", "Failed")
-        return (None if known else volume_phase_step(volume, "Released")) or self._reclaim(volume, reads)
+        return (None if known else binding.volume_phase_step(volume, "Released")) or self._reclaim(volume, reads)
 
     def _reclaim(self, volume: Volume, reads: LiveReads) -> Action:
         # A volume that is migrated is reclaimed by the provisioner of its CSI driver.
@@ -239,4 +216,4 @@ class Whole:
             case _:
                 message = "Volume has unrecognized PersistentVolumeReclaimPolicy"
                 events = (warning(VOLUMES, volume, "VolumeUnknownReclaimPolicy", message),)
-                return volume_phase_step(volume, "Failed", message, events=events) or Wait(reason=message)
+                return binding.volume_phase_step(volume, "Failed", message, events=events) or Wait(reason=message)
