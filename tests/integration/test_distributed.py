@@ -930,3 +930,16 @@ async def test_in_a_race_claims_are_looked_at_as_soon_as_the_node_can_take_them(
         cluster.set_ready("a", ready=True)
         await cluster.advance(10)
         assert cluster.node_of("second") == "a"
+
+
+async def test_two_nodes_with_one_label_do_not_write_the_room_of_that_place_in_turns() -> None:
+    async with DistributedCluster(["a", "b"]) as cluster:
+        cluster.create_class("local")
+        await cluster.settle()
+        cluster.api.patch("nodes", "b", {"metadata": {"labels": {ZONE: "a"}}})
+        await cluster.settle()
+        before = len(cluster.scripts["a"].requests) + len(cluster.scripts["b"].requests)
+        await cluster.advance(600)
+        (room,) = [each for each in cluster.api.all("csistoragecapacities") if each["nodeTopology"]]
+        assert room["metadata"]["ownerReferences"][0]["name"] == "a"
+        assert len(cluster.scripts["a"].requests) + len(cluster.scripts["b"].requests) < before + 300

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from volplane.kube import names
 from volplane.state.records import RecycleIntent, read_intent
 from volplane_testing.control_plane import NAMESPACE
 from volplane_testing.distributed import CENTRAL, DistributedCluster
+from volplane_testing.memory import ZONE
 from volplane_testing.transport import requests, unanswered
 
 DISKS = {"hostPath": {"path": "/disks", "type": "Directory"}}
@@ -54,10 +57,14 @@ def scrubber(cluster: DistributedCluster) -> dict[str, Any]:
     return pod
 
 
-def end(cluster: DistributedCluster, phase: str) -> None:
-    """Report the end of the scrubber pod, as its kubelet."""
+def end(cluster: DistributedCluster, phase: str, node: str = "a") -> None:
+    """Bind the scrubber pod to this node, and report its end as the kubelet there."""
     pod = scrubber(cluster)
     assert not pod["spec"].get("schedulingGates"), "it may not run"
+    body = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": node}}
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}/binding"
+    answer = cluster.server.handle("POST", path, {}, {"content-type": "application/json"}, json.dumps(body).encode())
+    assert answer.status == HTTPStatus.CREATED
     status = {"status": {"phase": phase}}
     cluster.api.patch("pods", pod["metadata"]["name"], status, NAMESPACE, subresource="status")
 
@@ -95,7 +102,9 @@ async def test_the_central_process_makes_the_pod_that_the_driver_of_a_node_asks_
         assert [each.get("hostPath") for each in spec["volumes"]] == [DISKS["hostPath"]]
         assert spec["containers"][0]["volumeMounts"][0]["subPath"] == now(cluster, volume)["spec"]["local"]["path"][7:]
         affinity = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-        assert affinity == volume["spec"]["nodeAffinity"]["required"]
+        (term,) = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+        field = {"key": "metadata.name", "operator": "In", "values": ["a"]}
+        assert affinity == {"nodeSelectorTerms": [{**term, "matchFields": [field]}]}
         end(cluster, "Succeeded")
         await cluster.settle()
         assert is_offered(cluster, volume)
@@ -115,6 +124,32 @@ async def test_a_pod_that_failed_is_followed_by_another_for_which_the_node_is_as
         end(cluster, "Succeeded")
         await cluster.settle()
         assert is_offered(cluster, volume)
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_only_the_node_of_a_volume_can_report_that_a_pod_erased_it(again: bool) -> None:
+    """A kubelet gives its Node the label of another one. again: after that it registers under that one's name."""
+    async with DistributedCluster(["a", "b"], pod_volume=DISKS) as cluster:
+        volume = await written(cluster)
+        cluster.api.patch("nodes", "b", {"metadata": {"labels": {ZONE: "a"}}})
+        cluster.api.delete("persistentvolumeclaims", "data")
+        await cluster.settle()
+        if again:
+            cluster.failing.add("a")
+            cluster.api.delete("nodes", "a")
+            cluster.create_node("a")
+        end(cluster, "Succeeded", "a" if again else "b")
+        await cluster.advance(10)
+        intent = record(cluster, volume)
+        assert intent is not None
+        assert intent.attempt == 2
+        assert any("where the volume is not" in each["message"] for each in cluster.api.events(volume))
+        assert not is_offered(cluster, volume)
+        if not again:
+            await cluster.advance(60)
+            end(cluster, "Succeeded")
+            await cluster.settle()
+            assert is_offered(cluster, volume)
 
 
 @pytest.mark.parametrize("seen", [True, False])

@@ -25,7 +25,7 @@ from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import split_parameters
 from volplane.kube import names
 from volplane.kube.kinds import CAPACITIES, NODES
-from volplane.kube.objects import Claim, CsiStorageCapacity, KubeObject, Node, StorageClass, Volume
+from volplane.kube.objects import Claim, CsiStorageCapacity, KubeObject, Node, OwnerReference, StorageClass, Volume
 from volplane.kube.quantity import format_bytes
 from volplane.placement.recognise import own_node_differs
 from volplane.requests import CapacityRequest
@@ -160,7 +160,8 @@ def decide_capacity(key: str, state: CapacityState, reads: LiveReads) -> Action:
     if found.storage_class_name != item.storage_class or selector != wanted["nodeTopology"]:
         return Delete(kind=CAPACITIES, target=found, why="it is not what its name says, and those fields cannot change")
     if (changes := _changes(found, wanted)) is not None:
-        return Patch(kind=CAPACITIES, target=found, body=changes, why="publish how much room there is")
+        patch = Patch(kind=CAPACITIES, target=found, body=changes, why="publish how much room there is")
+        return _published_by_other(found, state.cluster, reads) or patch
     return Wait(reason="it is measured again from time to time", seconds=measured[1] + POLL_SECONDS - now)
 
 
@@ -208,13 +209,30 @@ def _changes(found: CsiStorageCapacity, wanted: dict[str, Any]) -> dict[str, Any
     return {"metadata": changes, **figures}
 
 
+def _published_by_other(found: CsiStorageCapacity, cluster: ClusterState, reads: LiveReads) -> Action | None:
+    """Return what comes before a write of another node's object: two with one label would write it in turns."""
+    owner, own = _owning_node(found), cluster.own_node
+    if own is None or owner is None or owner.name == own.name:
+        return None
+    if not reads.has(NODES, owner.name):
+        return Read(NODES, owner.name, why="is the node of this room gone?")
+    live = reads.get(NODES, owner.name)
+    if live is None or live.uid != owner.uid:
+        return None
+    return Wait(reason=f"node {owner.name} publishes the room of this place", seconds=POLL_SECONDS)
+
+
+def _owning_node(found: CsiStorageCapacity) -> OwnerReference | None:
+    return next((each for each in found.metadata.owner_references or () if each.kind == "Node"), None)
+
+
 def _remove_outdated(found: CsiStorageCapacity, state: CapacityState, reads: LiveReads) -> Action:
     """Remove what we published for a class, a place or a node that is gone."""
     labels = found.metadata.labels or {}
     cluster = state.cluster
     if labels.get(names.CAPACITY_PUBLISHER) != PUBLISHER:
         return Settled()
-    of_node = next((each for each in found.metadata.owner_references or () if each.kind == "Node"), None)
+    of_node = _owning_node(found)
     ours = cluster.drivers.get(labels.get(names.CAPACITY_DRIVER, "")) is not None
     unneeded = Delete(kind=CAPACITIES, target=found, why="nobody needs it any more") if ours else Settled()
     if of_node is None or (cluster.node_name and found.storage_class_name not in cluster.classes):

@@ -21,7 +21,7 @@ from volplane.controller.actions import Action, Create, Delete, EventRecord, Liv
 from volplane.controller.controller import Work
 from volplane.drivers.driver import DriverView
 from volplane.errors import BackendError, OutcomeUnknown
-from volplane.intents.ownership import NO_PLUGIN, driver_of, run_on_asset, shared_with
+from volplane.intents.ownership import NO_PLUGIN, driver_of, home_of, run_on_asset, shared_with
 from volplane.intents.record import not_leading, scrub_conflict
 from volplane.intents.requests import volume_identity
 from volplane.kube import names
@@ -281,7 +281,8 @@ class Scrub:
             # The account of the nodes is no more to be trusted than a node: a pod of ours may mount nothing else.
             mounted = (plan and plan.volume) or {volume_source(volume).kind: None}
             if plan is not None and not self.intent.held_by and mounted.keys() <= {"hostPath", "local"}:
-                return self._create_pod(plan)
+                home = home_of(volume, self.cluster)
+                return self._create_pod(plan, home.name) if home else Wait(reason="its node is gone, or was made again")
             return failed(volume, _FAILED, "a driver on nodes has its volumes in directories of its node", self.terms)
         if self.intent.asked:
             return Wait(reason="the process of its node is to say how it is erased")
@@ -311,7 +312,7 @@ class Scrub:
                 return self.note("a pod is to erase it", plan=plan) if cluster.node_name else self._create_pod(plan)
         return run_on_asset("recycle", volume, self.driver)
 
-    def _create_pod(self, plan: ScrubPlan) -> Action:
+    def _create_pod(self, plan: ScrubPlan, node: str = "") -> Action:
         volume, intent, cluster = self.volume, self.intent, self.cluster
         # A pod mounts a volume with a csi source only by a claim.
         if intent.held_by or (plan.volume is None and volume_source(volume).kind == "csi"):
@@ -323,7 +324,8 @@ class Scrub:
         if not self.reads.has(PODS, key):
             return Read(PODS, key, why="does a pod of this name exist?")
         try:
-            body = pod_body(volume, intent, plan, self.terms.scrub, namespace=cluster.namespace, sealer=cluster.sealer)
+            place, sealer = cluster.namespace, cluster.sealer
+            body = pod_body(volume, intent, plan, self.terms.scrub, namespace=place, sealer=sealer, node=node)
         except Unmountable as error:
             return failed(volume, _FAILED, str(error), self.terms)
         refused = warning(VOLUMES, volume, _FAILED, "The pod that scrubs it cannot be created")
@@ -380,11 +382,23 @@ class Scrub:
         match pod.status.phase:
             case "Succeeded":
                 # What was changed may report success while the contents are still there.
-                return self._unlike_made(pod, made) or self.note("the pod erased it", erased=True)
+                return (
+                    self._elsewhere(pod) or self._unlike_made(pod, made) or self.note("the pod erased it", erased=True)
+                )
             case "Failed":
                 return self.note("the scrub failed", failed=_why_failed(pod))
             case phase:
                 return Wait(reason=f"scrubber pod {pod.key} is {phase or 'Pending'}")
+
+    def _elsewhere(self, pod: Pod) -> Action | None:
+        """Return what follows if the pod ran where the volume of a driver on nodes is not."""
+        if not self.cluster.drivers.on_nodes(self.driver.name):
+            return None
+        home = home_of(self.volume, self.cluster)
+        if home is not None and home.name == pod.spec.node_name:
+            return None
+        failure = f"the recycler pod ran on node {pod.spec.node_name}, where the volume is not"
+        return self.note("the scrub failed", failed=failure)
 
     def _unlike_made(self, pod: Pod, made: Mapping[str, Any]) -> Action | None:
         """Return what follows unless the pod, read live, is as we made it; else None."""

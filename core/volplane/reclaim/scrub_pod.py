@@ -129,12 +129,18 @@ def pod_body(
     *,
     namespace: str,
     sealer: Sealer,
+    node: str = "",
 ) -> dict[str, Any]:
-    """Return the pod, gated and sealed. Raises Unmountable if it can be mounted neither inline nor by a claim."""
+    """Return the pod, gated and sealed. Raises Unmountable if it can be mounted neither inline nor by a claim.
+
+    node: the only one where it may run, by its name; "" = any that the volume's node affinity allows.
+    """
     block, affinity = volume.spec.volume_mode == "Block", volume.spec.node_affinity
     if block and not intent.held_by:
         raise Unmountable("a volume of mode Block cannot be mounted in a scrubber pod")
-    near = affinity.required if affinity is not None else None
+    near = msgspec.to_builtins(affinity.required) if affinity is not None else None
+    for term in near["nodeSelectorTerms"] if near and node else ():
+        term["matchFields"] = [{"key": "metadata.name", "operator": "In", "values": [node]}]
     pod = filled(
         _data()["pod"],
         {
@@ -153,7 +159,7 @@ def pod_body(
             "resources": dict(settings.resources) or None,
             "volume": {"name": VOLUME, **_pod_volume(volume, intent, plan)},
             "tolerations": [dict(toleration) for toleration in settings.tolerations] or None,
-            "affinity": {"nodeAffinity": {_DEMANDED: msgspec.to_builtins(near)}} if near is not None else None,
+            "affinity": {"nodeAffinity": {_DEMANDED: near}} if near is not None else None,
         },
     )
     if plan.sub_path and not block:
