@@ -70,7 +70,7 @@ async def scrubbed(site: Site) -> None:
     await site.client.patch(VOLUMES, volume, {"status": {"phase": "Released"}}, subresource="status")
     await site.client.patch(CLAIMS, claim.key, {"metadata": {"finalizers": None}})
     await site.client.delete(CLAIMS, claim.key)
-    await site.until("a scrubber pod may start", lambda: scrubber_started(site))
+    await site.until("a scrubber pod may start", lambda: scrubber_started(site, node="n"))
 
     async def offered() -> bool:
         return (await site.client.get(VOLUMES, volume)).spec.claim_ref is None

@@ -153,7 +153,7 @@ def node_rules(namespace: str) -> dict[str, list[Rule]]:
     return {
         "": _merged([*_ALL, read, *_of(NODE_CONTROLLERS, {""}, ours=False)]),
         namespace: [Rule("coordination.k8s.io", "leases", ("get",)), *room],
-        nodes: [Rule("coordination.k8s.io", "leases", ("create", "get", "patch")), *KEY_RULES],
+        nodes: [Rule("coordination.k8s.io", "leases", ("create", "get", "patch")), secret_rule({SEAL_SECRET})],
     }
 
 
@@ -185,7 +185,7 @@ def secret_rule(names: Iterable[str]) -> Rule:
 
 
 KEY_RULES = (Rule("", "secrets", ("create",)), secret_rule({SEAL_SECRET}))
-"""For the key of a namespace."""
+"""For the key of a namespace, which the central process makes."""
 
 
 def named_secrets(configuration: Configuration, *, on_nodes: bool = False) -> dict[str, set[str]]:

@@ -117,6 +117,8 @@ class Bootstrap:
     """Of the namespace."""
     cluster_id: str | None = None
     """As configured."""
+    on_node: bool = False
+    """Whether the process serves a node: the central one makes the key, whatever the account of the nodes may do."""
     trouble: str = field(default="", init=False)
     """Why `run` is waiting; "" if it is not."""
 
@@ -135,7 +137,11 @@ class Bootstrap:
                 if on_nodes:
                     await ensure_namespace(self.client, nodes_namespace(self.namespace))
                 cluster_id = await cluster_id_of(self.client, self.cluster_id)
-                sealer = await ensure_sealer(self.client, self.namespace, on_nodes)
+                find_or_make = find_sealer if self.on_node else ensure_sealer
+                sealer = await find_or_make(self.client, self.namespace, on_nodes)
+                if sealer is None:
+                    missing = f"the central process has not made Secret {self.namespace}/{SEAL_SECRET} yet"
+                    raise ApiUnavailable(missing, status=HTTPStatus.NOT_FOUND)
             except ApiError as error:
                 tired = error.status == HTTPStatus.UNAUTHORIZED and loop.time() >= impatient
                 if not isinstance(error, ApiUnavailable) or tired:
@@ -147,7 +153,7 @@ class Bootstrap:
                 self.trouble = str(error)
                 if loop.time() >= warned + WARN_INTERVAL:
                     warned = loop.time()
-                    log.warning("waiting for the API server, trying again every %g s: %s", PREPARE_FAILED.first, error)
+                    log.warning("waiting, trying again every %g s: %s", PREPARE_FAILED.first, error)
                 await asyncio.sleep(PREPARE_FAILED.delay(asked=error.retry_after))
             else:
                 self.trouble = ""

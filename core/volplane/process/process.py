@@ -107,6 +107,7 @@ class ControllerProcess:
             namespace=self.options.home,
             labels=namespace_labels(self.options.controllers),
             cluster_id=self.configuration.cluster_id,
+            on_node=bool(self.options.node_name),
         )
 
     @property

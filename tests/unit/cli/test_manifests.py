@@ -218,6 +218,7 @@ def two_drivers() -> list[Any]:
         ("get", "secrets", "volplane-system", "aws"),
         ("get", "secrets", "volplane-system", "volplane-seal"),
         ("create", "secrets", "volplane-system", ""),
+        ("create", "secrets", "volplane-system-nodes", "volplane-seal"),
         ("list", "pods", "default", ""),
         ("create", "pods", "volplane-system", ""),
         ("create", "pods", "volplane-system-nodes", ""),

@@ -105,3 +105,16 @@ async def test_a_key_that_may_only_be_read_is_enough() -> None:
     for verb in ("create", "update", "patch", "delete"):
         script.add(requests(verb, "secrets"), refuse(403), times=math.inf)
     assert (await Bootstrap(client, namespace="ours").run())[1].installation == "ours"
+
+
+async def test_the_process_of_a_node_waits_for_the_key_that_the_central_one_makes() -> None:
+    """An account that may create Secrets could be first, and then know the key of all nodes for ever."""
+    client, script = await with_namespace()
+    bootstrap = Bootstrap(client, namespace="ours", on_node=True)
+    starting = asyncio.ensure_future(bootstrap.run())
+    await asyncio.sleep(60)
+    assert not starting.done()
+    assert bootstrap.trouble == "the central process has not made Secret ours/volplane-seal yet"
+    assert not [each for each in script.requests if (each.verb, each.resource) == ("create", "secrets")]
+    await put_key(client, {"key": "a" * 44})
+    assert (await starting)[1].installation == "ours"
