@@ -7,9 +7,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from scenarios.attached_world import a_world
 from scenarios.test_attachment_faults import AttachesAnywhere
-from volplane import AttachRequest, DetachRequest, Done, InvalidArgument, hookimpl
+from volplane import (
+    AttachRequest,
+    BackendError,
+    DetachRequest,
+    Done,
+    InvalidArgument,
+    Unavailable,
+    VolumeInUse,
+    hookimpl,
+)
 from volplane.process.duties import ALL_CONTROLLERS
 from volplane_testing import Cluster, FailAfter, FailBefore, FaultyBackend
 from volplane_testing.memory import DRIVER, MemoryBackend, MemoryStorage
@@ -335,3 +346,37 @@ async def test_a_later_refusal_proves_nothing_about_an_attach_of_unknown_outcome
         ask(cluster, "node-2", volume)
         await cluster.advance(500.0)
         assert set(asset.attached_to) == {"node-1"}
+
+
+class RefusesAfterAnEffect(AttachesAnywhere):
+    """Attaches to node-1 without an answer, and then refuses that with this error."""
+
+    refusal: type[BackendError] = InvalidArgument
+
+    @hookimpl
+    def attach(self, request: AttachRequest) -> Any:
+        if request.node.name == "node-1":
+            if self._there(request.volume).attached_to:
+                raise self.refusal("it has no port")
+            super().attach(request)
+            raise Unavailable("no answer")
+        return super().attach(request)
+
+
+class IsInUse(RefusesAfterAnEffect):
+    refusal = VolumeInUse
+
+
+@pytest.mark.parametrize("backend", [RefusesAfterAnEffect, IsInUse])
+async def test_nor_does_it_to_another_process(backend: type[MemoryBackend]) -> None:
+    async with beside_stock(backend=backend) as (cluster, asset, volume):
+        ask(cluster, "node-1", volume)
+        await cluster.advance(3.0)
+        assert status_of(cluster, "node-1")["attachError"]["message"] == "it has no port"
+        await cluster.restart()
+        ask(cluster, "node-2", volume)
+        await cluster.advance(500.0)
+        assert asset.attached_to == ["node-1"]
+        cluster.api.delete("volumeattachments", "to-node-1")
+        await cluster.advance(700.0)
+        assert asset.attached_to == ["node-2"]

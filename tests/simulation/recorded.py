@@ -41,7 +41,7 @@ CAUGHT: Mapping[str, tuple[int, str]] = {
     "delete_after_a_pause": (286, "lease-over"),
     "recycle_after_a_pause": (108, "lease-over"),
     "expand_after_a_pause": (86, "lease-over"),
-    "follow_a_former_leader": (265, "records-follow-the-leader"),
+    "follow_a_former_leader": (7, "records-follow-the-leader"),
     "wait_for_an_epoch": (242, "what-can-proceed-does"),
     "call_again_what_hangs": (24, "one-thread-hangs"),
     "start_again_what_hangs": (0, "one-thread-hangs"),

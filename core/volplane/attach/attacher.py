@@ -181,8 +181,10 @@ def _declare(
     finalizer = attacher_finalizer(attachment.spec.attacher)
     held, known = attachment.has_finalizer(finalizer), attachment.annotation(names.NODE_ID)
     annotations = declaration(volume, driver, node, cluster.cluster_id)
-    if true_record(attachment, volume) is not None:
-        del annotations[names.INTENT]  # It may hold the state of a long call.
+    if (record := true_record(attachment, volume)) is not None:
+        annotations[names.INTENT] = write_intent(record)  # It may hold the state of a long call.
+    if record is not None and record == attachment_intent_of(attachment):
+        del annotations[names.INTENT]
         if known is not None and node.spec.provider_id in ("", known):
             annotations = {}
     if held and not annotations:
@@ -300,7 +302,8 @@ def _report(
     shown = attachment.status.attach_error if attaches else attachment.status.detach_error
     wrong = attaches and attachment.status.attached
     # A failure that comes again gets a new time; a reason that stays is not written again and again.
-    if shown is not None and shown.message == message and (not wrong if once else shown.time == now):
+    same = shown is not None and (shown.message, shown.error_code) == (message, failure.code)
+    if shown is not None and same and (not wrong if once else shown.time == now):
         return None
     error = {"time": now, "message": message, "errorCode": failure.code}
     status = {"attachError" if attaches else "detachError": error, **({"attached": False} if wrong else {})}
@@ -366,7 +369,8 @@ def true_record(attachment: VolumeAttachment, volume: Volume | None) -> Attachme
     if record is None or volume is None or record.uid != volume.uid:
         return record
     handle = volume.annotation(names.HANDLE) or handle_in(volume_source(volume))
-    return record if record.handle == handle else None
+    # A former version had another name for disks with an in-tree source, which would exclude nothing else.
+    return replace(record, asset=asset_key(volume)) if record.handle == handle else None
 
 
 def volume_to_attach(volume: Volume, driver: DriverView, cluster_id: str) -> VolumeIdentity:

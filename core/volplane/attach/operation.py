@@ -40,7 +40,7 @@ _GRPC_CODES: Final = {
 }
 """google.rpc.Code. A kubelet refuses a pod by code 8 of `attachError`: its node is full."""
 _NOTHING_ATTACHED: Final = {_GRPC_CODES[error.grpc_code] for error in (InvalidArgument, AttachedElsewhere, Unsupported)}
-"""Codes of the last `attach` that prove that it had no effect. After any other failure the outcome is unknown."""
+"""Codes in a status that prove that no `attach` has had an effect: none is written while one may have had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,10 @@ class _AttachmentOperation:
             proven = error.nothing_done or isinstance(error, AttachedElsewhere)
             # It proves nothing about an earlier call, whose failure the status may still show.
             progress.uncertain = not error.nothing_left and (not proven or _is_uncertain(attachment, progress))
-            progress.failed(AttachmentFailure(self.hook, str(error), _GRPC_CODES.get(error.grpc_code)))
+            code = _GRPC_CODES.get(error.grpc_code)
+            if progress.uncertain and code in _NOTHING_ATTACHED:
+                code = _GRPC_CODES["UNKNOWN"]  # The status is what the next process knows.
+            progress.failed(AttachmentFailure(self.hook, str(error), code))
             self.deps.queue("attacher").enqueue(run.key)  # The failure is written before the next try.
 
 

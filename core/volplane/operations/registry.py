@@ -93,12 +93,6 @@ class OperationRegistry:
         operation = Operation(run, name, work, requeue, asyncio.get_running_loop().time(), failures)
         operation.context.run(logs.bind, operation=name, driver=run.driver)
         operation.context.run(RUNNING.set, operation)
-        # It is about to change what others on the asset have failed on: they are tried again after it.
-        for other in sorted(self._pauses.by_asset.get((run.driver, run.asset), ())):
-            pause = self._pauses.by_name[other]
-            if pause.failures and not apart(run.node, pause.run.node):
-                self._pauses.drop(pause)
-                operation.waiters[other] = pause.requeue
         self._operations[name] = operation
         self._holders.setdefault((run.driver, run.asset), {})[run.node] = operation
         if run.driver not in self._queues:
@@ -203,14 +197,21 @@ class OperationRegistry:
         loop = asyncio.get_running_loop()
         self._remove(operation)
         self._schedule(operation)
-        failure = None if isinstance(operation.error, Again) else operation.error
+        failure, run = None if isinstance(operation.error, Again) else operation.error, operation.run
+        # What others on the asset have failed on may be otherwise now. After a failure it is not: two operations that
+        # fail would wake each other without end.
+        for other in sorted(self._pauses.by_asset.get((run.driver, run.asset), ())) if failure is None else ():
+            pause = self._pauses.by_name[other]
+            if pause.failures and not apart(run.node, pause.run.node):
+                self._pauses.drop(pause)
+                operation.waiters[other] = pause.requeue
         seconds = loop.time() - operation.since
         operation.error = None
         for requeue in operation.waiters.values():
             loop.call_soon(requeue)
         self._released.set()
-        self._queues[operation.run.driver].ended()
-        self._observe(operation.run, seconds, failure)
+        self._queues[run.driver].ended()
+        self._observe(run, seconds, failure)
 
     def _schedule(self, operation: Operation) -> None:
         """Queue the object again, now or when its delay is over."""

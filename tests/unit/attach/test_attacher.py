@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from unit.attach.objects import CSI, FINALIZER, attachment, bound, node
+from unit.binding.objects import claim, volume
 from unit.deciding import HOOKS, disk, state_with
 from volplane.attach.attacher import (
     decide_attachment,
@@ -22,6 +23,7 @@ from volplane.drivers.driver import DriverView
 from volplane.kube import names
 from volplane.kube.objects import CsiDriver, CsiDriverSpec, KubeObject, Metadata, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
+from volplane.state.naming import asset_key
 from volplane.state.progress import Attached, Attaching, AttachmentFailure, Detached
 from volplane.state.records import attachment_intent_of, write_intent
 
@@ -261,3 +263,22 @@ def test_one_that_says_otherwise_is_named() -> None:
     action = decide_csi_driver(CSI, world(wrong), **BOTH)
     assert isinstance(action, Wait)
     assert "delete the object" in action.reason
+
+
+# --- records of a former version ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("attached", "deleted"), [(False, False), (True, False), (True, True)])
+def test_the_record_of_a_disk_with_an_in_tree_source_gets_its_present_name(attached: bool, deleted: bool) -> None:
+    """Operations on the volume exclude each other by that name."""
+    used = claim("c", volumeName="v", status={"phase": "Bound"})
+    disk = {"volumeID": "aws://z/vol-1"}
+    made = volume("v", claim=used, awsElasticBlockStore=disk, hostPath=None, accessModes=["ReadWriteOnce"])
+    former = f"awsElasticBlockStore:{sorted(disk.items())}"
+    record = replace(intent_of(made, attaching(), "uid-node-a", "test"), asset=former, hook="detach", state={"job": 7})
+    known = {names.INTENT: write_intent(record), names.NODE_ID: "aws:///z/node-a"}
+    subject = attachment(annotations=known, finalizers=[FINALIZER], attached=attached, deleted=deleted)
+    action = decided(subject, used, made, node())
+    assert isinstance(action, Patch)
+    written = msgspec.json.decode(action.body["metadata"]["annotations"][names.INTENT])
+    assert (written["asset"], written["state"]) == (asset_key(made), {"job": 7})

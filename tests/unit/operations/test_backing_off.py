@@ -1,11 +1,12 @@
 """After a failure: when the next try comes, and what shortens the wait."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
 from unit.operations.bench import Bench, an_operation, failing, now, sleeping
-from volplane.errors import BackoffError, InvalidArgument, Throttled, Unavailable
+from volplane.errors import BackoffError, InvalidArgument, OperationInProgress, Throttled, Unavailable
 from volplane.operations.operation import Again
 
 # --- back-off ---------------------------------------------------------------------------------------------------
@@ -87,6 +88,22 @@ async def test_what_failed_on_a_node_or_the_whole_asset_is_tried_again_after_ano
     bench.start("attach", node=failed)
     await asyncio.sleep(1)
     assert ("attach", 2.0) in bench.ran
+
+
+async def test_two_operations_on_an_asset_that_both_fail_do_not_wake_each_other() -> None:
+    bench = Bench()
+    refused = failing(Unavailable("no"))
+
+    def go_on(verb: str) -> None:
+        if len(bench.ran) < 1000:
+            with suppress(OperationInProgress, BackoffError):
+                bench.start(verb, refused, requeue=lambda: go_on(verb))
+
+    go_on("attach-1")
+    await asyncio.sleep(0.1)
+    go_on("attach-2")
+    await asyncio.sleep(60)
+    assert 10 < len(bench.ran) < 20
 
 
 async def test_whoever_asked_last_is_told_when_a_delay_is_over() -> None:
