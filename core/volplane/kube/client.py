@@ -83,6 +83,8 @@ class Client:
         self._encoder = msgspec.json.Encoder()
         self._gate = _PriorityGate()
         self._breaker = CircuitBreaker()
+        self._served: set[str] = set()
+        """Resources for which there was a usable answer."""
         self._may_write: Callable[[], bool] = lambda: True
 
     def writing_while(self, may_write: Callable[[], bool]) -> Self:
@@ -344,10 +346,13 @@ class Client:
             if self._metrics is not None:
                 self._metrics.api_request(verb, resource, code, clock() - begun)
         if 200 <= code < 300:
+            self._served.add(resource)
             return answer.body
         refused = error_from(code, answer.headers, answer.body, call=f"{method} {path}")
         if isinstance(refused, ApiUnavailable) and refused.reason not in _OF_ONE_CALL:
-            self._breaker.record_failure(refused.retry_after)
+            # For a kind that it does not serve a server answers 404 without a Status, too.
+            if code != 404 or resource in self._served:
+                self._breaker.record_failure(refused.retry_after)
         elif refused.reason:  # an answer without a reason may come from a proxy, or be cut off
             self._breaker.record_success()
         raise refused

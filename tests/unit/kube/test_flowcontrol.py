@@ -10,7 +10,7 @@ import pytest
 
 from volplane.errors import ApiError, ApiUnavailable
 from volplane.kube.client import CircuitBreaker, Client
-from volplane.kube.kinds import VOLUMES
+from volplane.kube.kinds import CAPACITIES, VOLUMES
 from volplane.kube.transport import Response
 from volplane_testing.transport import refusal
 
@@ -124,6 +124,17 @@ async def test_what_is_refused_to_one_namespace_does_not_hold_up_the_others(
     for _ in range(100):
         with pytest.raises(ApiUnavailable):
             await line.client.get(VOLUMES, "refused")
+    await line.client.get(VOLUMES, "v")
+    assert asyncio.get_running_loop().time() < 1.0
+
+
+async def test_a_kind_that_the_server_does_not_serve_holds_up_nothing(wire: Callable[[], Any]) -> None:
+    line = wire()
+    await line.client.create(VOLUMES, body("v"))
+    line.before = lambda method, path: answering(404, b"404 page not found")(method, path) if "csi" in path else None
+    for _ in range(100):
+        with pytest.raises(ApiUnavailable):
+            await line.client.list(CAPACITIES)
     await line.client.get(VOLUMES, "v")
     assert asyncio.get_running_loop().time() < 1.0
 
