@@ -162,7 +162,7 @@ class Site:
 
     async def get(self, path: str) -> tuple[int, str]:
         """GET a page with the token of the process."""
-        headers = {"Authorization": f"Bearer {read_token(int(self.url.rpartition(':')[2]))}"}
+        headers = {"Authorization": f"Bearer {read_token(int(self.url.rpartition(':')[2]))[0]}"}
         async with aiohttp.ClientSession(headers=headers) as session, session.get(self.url + path) as answer:
             return answer.status, await answer.text()
 

@@ -16,6 +16,7 @@ from integration.test_observability import observed
 from volplane.cli.controller_client import ask
 from volplane.controller import http
 from volplane.controller.http import ActionToken, HttpAddress, Pages, read_token, serve_pages
+from volplane.errors import VolplaneError
 
 ANYWHERE = HttpAddress("127.0.0.1", 0)
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -72,7 +73,38 @@ async def test_commands_send_the_token_to_no_other_machine(
         port = server.sockets[0].getsockname()[1]
         ActionToken(port)
         assert await ask(f"{host}:{port}", "/status") == {}
-    assert (read_token(port).encode() in heads[0]) is shown
+    assert (read_token(port)[0].encode() in heads[0]) is shown
+
+
+@pytest.mark.real_time
+async def test_commands_send_the_token_to_no_other_server_on_the_port(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The controller has the port of 127.0.0.1, and another user of the machine that of ::1."""
+    monkeypatch.setenv(http.DIRECTORY_VARIABLE, str(tmp_path))
+    heads: list[bytes] = []
+
+    async def other(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            heads.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        writer.close()
+
+    async def status(_query: Mapping[str, str]) -> dict[str, str]:
+        return {"answered": "by the controller"}
+
+    pages = Pages(unready=tuple, metrics=bytes, answers={"/status": status})
+    async with serve_pages(HttpAddress("127.0.0.1", 0), pages) as url:
+        port = int(url.rpartition(":")[2])
+        try:
+            stranger = await asyncio.start_server(other, "::1", port)
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+        async with stranger:
+            assert await ask(f"localhost:{port}", "/status") == {"answered": "by the controller"}
+            with pytest.raises(VolplaneError, match=r"serves 127\.0\.0\.1, not ::1"):
+                await ask(f"[::1]:{port}", "/status")
+    assert b"authorization" not in b"".join(heads).lower()
 
 
 @pytest.mark.real_time
@@ -165,7 +197,7 @@ async def test_a_client_with_the_token_is_not_cut(monkeypatch: pytest.MonkeyPatc
 
     shown = Pages(unready=tuple, metrics=bytes, actions={"/adopt/plan": slow})
     async with serve_pages(ANYWHERE, shown) as url, aiohttp.ClientSession() as session:
-        headers = {"Authorization": f"Bearer {read_token(int(url.rpartition(':')[2]))}"}
+        headers = {"Authorization": f"Bearer {read_token(int(url.rpartition(':')[2]))[0]}"}
         command = asyncio.ensure_future(session.post(f"{url}/adopt/plan", headers=headers))
         await asked.wait()
         for _ in range(3):

@@ -39,7 +39,6 @@ async def ask(
     Takes the controller's token along. Raises VolplaneError with the controller's reason if it answers with an error.
     text: return the text of the page instead, whatever its status.
     """
-    url = f"http://{address}{path}"
     place = HttpAddress.parse("--http", address)
     timeout = aiohttp.ClientTimeout(total=SECONDS[method])
     headers: dict[str, str] = {}
@@ -47,9 +46,13 @@ async def ask(
     """Why there is no token."""
     try:
         # Traffic is not encrypted, and a controller takes the token on this machine alone.
-        headers = {"Authorization": f"Bearer {read_token(place.port)}"} if is_loopback(place.host) else {}
+        if is_loopback(place.host):
+            token, host = read_token(place.port, place.host)
+            headers = {"Authorization": f"Bearer {token}"}
+            address = f"[{host}]:{place.port}" if ":" in host else f"{host}:{place.port}"
     except VolplaneError as error:
         without = str(error)
+    url = f"http://{address}{path}"
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,

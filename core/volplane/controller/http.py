@@ -103,7 +103,7 @@ async def serve_pages(address: HttpAddress, pages: Pages) -> AsyncIterator[str]:
             raise ConfigurationError(f"--http {address.host}:{address.port} {why}") from error
         host, port = runner.addresses[0][:2]
         if pages.answers or pages.actions:
-            server.token = ActionToken(port)
+            server.token = ActionToken(port, [each[0] for each in runner.addresses])
             if server.token.path is None:
                 text = "commands cannot ask this process: no file can be made for their token (%s)"
                 _LOG.warning(text, server.token.why)
@@ -225,9 +225,9 @@ def is_loopback(host: str | None) -> bool:
 class ActionToken:
     """A token in its file, until `remove`."""
 
-    def __init__(self, port: int) -> None:
-        """Make a new token for the endpoints on this port."""
-        self._token = secrets.token_hex(32)
+    def __init__(self, port: int, hosts: Sequence[str] = ("127.0.0.1",)) -> None:
+        """Make a new token for the endpoints on this port of these addresses: another one may be another user's."""
+        self._token, self._hosts = secrets.token_hex(32), " ".join(hosts)
         self.path: Path | None = None
         """None if no file could be made."""
         self.why = ""
@@ -242,7 +242,7 @@ class ActionToken:
                 # O_EXCL, O_NOFOLLOW: a file or link that another user put there is not written through.
                 fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
                 with os.fdopen(fd, "w") as file:
-                    file.write(self._token)
+                    file.write(f"{self._token} {self._hosts}")
                 self.path = fresh.replace(path)
             except OSError as error:
                 self.why = f"{directory}: {error.strerror or error}"
@@ -258,19 +258,26 @@ class ActionToken:
         """Remove the file, unless another process has replaced it."""
         if self.path is not None:
             with contextlib.suppress(OSError):
-                if self.path.read_text() == self._token:
+                if self.path.read_text().startswith(self._token):
                     self.path.unlink()
 
 
-def read_token(port: int) -> str:
-    """Return the token for the endpoints on this port of this machine. Raises VolplaneError with what to do."""
+def read_token(port: int, host: str = "localhost") -> tuple[str, str]:
+    """Return the token for the endpoints on this port of this machine, and the address that has them for `host`.
+
+    Raises VolplaneError with what to do.
+    """
     tried = []
     for directory in _directories():
         path = directory / _FILE.format(port)
         try:
             _check(directory)
             with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)) as file:
-                return file.read(_LONGEST).strip()
+                token, *served = file.read(_LONGEST).split() or [""]
+            for address in ("127.0.0.1", "::1") if host == "localhost" else (host,):
+                if {address, "::" if ":" in address else "0.0.0.0"} & set(served):  # noqa: S104 - nothing is bound
+                    return token, address
+            tried.append(f"{path}: the controller serves {', '.join(served)}, not {host}")
         except OSError as error:
             tried.append(f"{path}: {error.strerror or error}")
     raise VolplaneError(

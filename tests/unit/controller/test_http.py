@@ -18,7 +18,7 @@ ANYWHERE = HttpAddress("127.0.0.1", 0)
 
 def with_token(url: str) -> dict[str, str]:
     """The header that the commands send to this address."""
-    return {"Authorization": f"Bearer {read_token(int(url.rpartition(':')[2]))}"}
+    return {"Authorization": f"Bearer {read_token(int(url.rpartition(':')[2]))[0]}"}
 
 
 def ask(pages: Pages, *paths: str) -> list[tuple[int, str]]:
