@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -11,7 +12,7 @@ from scenarios.backends import OK, ScriptedBackend, SearchableBackend
 from scenarios.harness import STANDARD, Harness
 from scenarios.provisioning import INTENT, PROVISIONING, ask, create_class, slow_provisioning
 from scenarios.stories import DRIVER, claim, reference, volume
-from volplane import BackendError, InProgress, ProvisionRequest
+from volplane import BackendError, InProgress, InvalidArgument, ProvisionRequest, Unavailable
 
 BESIDE = STANDARD - {"binder", "protection"}
 Deed = Callable[[Harness], Awaitable[None]]
@@ -136,3 +137,40 @@ async def test_the_volume_of_a_claim_that_vanished_is_left_to_its_policy() -> No
         await asyncio.sleep(30.0)
         assert list(backend.assets) == [f"pvc-{uid}"]
         assert not lab.plane.state.progress.vanished
+
+
+async def test_what_the_backend_has_never_begun_is_not_looked_for() -> None:
+    backend = ScriptedBackend(DRIVER)
+    backend.script("provision", InvalidArgument("no such tier", nothing_done=True))
+    async with Harness(backend) as lab:
+        await create_class(lab)
+        await lab.start()
+        await ask(lab)
+        await asyncio.sleep(1.0)
+        calls = backend.calls["provision"]
+        await remove(lab)
+        await asyncio.sleep(60.0)
+        assert backend.calls["provision"] == calls > 0
+        assert not lab.plane.state.progress.vanished
+
+
+async def test_one_namespace_does_not_fill_the_memory_of_claims_that_have_vanished() -> None:
+    """Its backend says for ever that it does not know whether it made something."""
+    backend = ScriptedBackend(DRIVER)
+    backend.script("provision", Unavailable("no answer"))
+    async with Harness(backend) as lab:
+        await create_class(lab)
+        await lab.start()
+        for namespace, count in (("default", 130), ("other", 1)):
+            for n in range(count):
+                body = claim(f"c{n}", storageClassName="fast")
+                await lab.create("claims", {**body, "metadata": {**body["metadata"], "namespace": namespace}})
+        await asyncio.sleep(5.0)
+        bare = {"metadata": {"finalizers": None, "annotations": {INTENT: None}}}
+        for namespace, count in (("default", 130), ("other", 1)):
+            for n in range(count):
+                await lab.patch("claims", f"c{n}", bare, namespace=namespace)
+                await lab.delete("claims", f"c{n}", namespace=namespace)
+        await asyncio.sleep(5.0)
+        vanished = Counter(each.namespace for each in lab.plane.state.progress.vanished.values())
+        assert vanished == {"default": 100, "other": 1}

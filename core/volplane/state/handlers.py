@@ -6,7 +6,7 @@ arrives while a key is in work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -23,6 +23,8 @@ from volplane.state.records import RecycleIntent, attachment_intent_of, read_int
 _HELD = names.PROVISIONING_FINALIZER
 _MOST_VANISHED = 1_000
 """Claims whose finalizer a tenant removed that are remembered at once. Assets of further ones are leaks."""
+_MOST_OF_NAMESPACE = 100
+"""Of them in one namespace: a backend may refuse for ever to say that nothing was made."""
 _LONGEST_KEPT = 4_096
 """Characters of annotations and labels that are kept of such a claim."""
 
@@ -34,6 +36,11 @@ def without_record(claim: Claim) -> Claim:
     if len(repr(kept)) > _LONGEST_KEPT:
         kept = {"annotations": None, "labels": None}
     return replace(claim, metadata=replace(claim.metadata, finalizers=None, owner_references=None, **kept))
+
+
+def _remembers(claim: Claim, vanished: Mapping[str, Claim]) -> bool:
+    of_namespace = sum(each.namespace == claim.namespace for each in vanished.values())
+    return len(vanished) < _MOST_VANISHED and of_namespace < _MOST_OF_NAMESPACE
 
 
 def _placing(node: Node, *, ours: bool) -> tuple[object, ...]:
@@ -100,7 +107,7 @@ class EventHandlers:
         if new is None:
             if old is not None:
                 self.cluster.waiting.discard(old.key)
-                if self.cluster.begun(old.uid) and len(vanished) < _MOST_VANISHED:
+                if self.cluster.begun(old.uid) and _remembers(old, vanished):
                     vanished[old.uid] = without_record(old)
                     self.claims.enqueue(old.uid)
                 else:

@@ -128,6 +128,7 @@ class ClaimProgress(msgspec.Struct):
 
     def provision_failed(self, error: BackendError, now: float) -> None:
         """Note the end of a call that failed. If the outcome is unknown the call may be running: no end is noted."""
+        self.begun = self.begun and not error.nothing_left
         if isinstance(error, AlreadyDeleted):
             self.reached(Discarded())
         elif not isinstance(error, OutcomeUnknown):

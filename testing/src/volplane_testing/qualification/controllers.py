@@ -90,7 +90,7 @@ class Replica:
         """Return a page; None while it is not there or answers with an error."""
         timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
         try:
-            headers = {"Authorization": f"Bearer {read_token(int(self.address.rpartition(':')[2]))}"}
+            headers = {"Authorization": f"Bearer {read_token(int(self.address.rpartition(':')[2]))[0]}"}
             async with (
                 aiohttp.ClientSession(timeout=timeout, trust_env=False, headers=headers) as session,
                 session.get(f"http://{self.address}{path}") as response,
