@@ -303,7 +303,7 @@ class _Section:
     def text(self, key: str, *, required: bool = False) -> str:
         """Return the text; "" for none."""
         expected = "text" if self.content.get(key) == "" else "text; quote it"
-        value: str | None = self.value(key, expected, lambda it: isinstance(it, str) and it != "")
+        value: str | None = self.value(key, expected, lambda it: isinstance(it, str) and 0 < len(it) <= 1024)
         if value is None and required:
             raise ConfigurationError(f"{self.at(key)}: is required")
         return value or ""
@@ -377,3 +377,10 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(problem=f"key {key!r} is given twice", problem_mark=key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int | str:
+        # Longer than any number that is asked for: whoever wants one says so, with the key. Python cannot show it.
+        return node.value if len(node.value) > 64 else super().construct_yaml_int(node)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)

@@ -272,7 +272,7 @@ def _check_shape(config: object) -> None:
             if part == "user":
                 _check_plugin(holder.get("exec"), f"{where}.user.exec")
     if not isinstance(config.get("current-context", ""), str):
-        raise _Flaw(f"current-context is {config['current-context']!r}, expected the name of a context")
+        raise _Flaw(f"current-context is {_kind(config['current-context'])}, expected the name of a context")
 
 
 def _check_plugin(found: object, where: str) -> None:
