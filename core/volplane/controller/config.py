@@ -378,7 +378,7 @@ class _Loader(yaml.SafeLoader):
             seen.add(key)
         return super().construct_mapping(node, deep)
 
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int | str:
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> Any:
         # Longer than any number that is asked for: whoever wants one says so, with the key. Python cannot show it.
         return node.value if len(node.value) > 64 else super().construct_yaml_int(node)
 
