@@ -273,10 +273,10 @@ class NotTheFirstNode(AttachesAnywhere):
 
 @asynccontextmanager
 async def beside_stock(
-    *faults: Any, backend: type[MemoryBackend] = AttachesAnywhere
+    *faults: Any, backend: type[MemoryBackend] = AttachesAnywhere, most_attached: int | None = None
 ) -> AsyncIterator[tuple[Cluster, Any, str]]:
     """Only the attacher is ours, its storage allows several nodes, and the first process meets these faults."""
-    storage, made = MemoryStorage(), list[FaultyBackend]()
+    storage, made = MemoryStorage(most_attached=most_attached), list[FaultyBackend]()
 
     def faulty() -> FaultyBackend:
         made.append(FaultyBackend(backend(storage=storage), {} if made else {"attach": list(faults)}))
@@ -292,9 +292,9 @@ async def beside_stock(
         yield cluster, asset, volume["metadata"]["name"]
 
 
-def ask(cluster: Cluster, node: str, volume: str) -> None:
+def ask(cluster: Cluster, node: str, volume: str, name: str = "") -> None:
     spec = {"attacher": DRIVER, "nodeName": node, "source": {"persistentVolumeName": volume}}
-    cluster.api.create("volumeattachments", {"metadata": {"name": f"to-{node}"}, "spec": spec})
+    cluster.api.create("volumeattachments", {"metadata": {"name": name or f"to-{node}"}, "spec": spec})
 
 
 def status_of(cluster: Cluster, node: str) -> Any:
@@ -379,4 +379,18 @@ async def test_nor_does_it_to_another_process(backend: type[MemoryBackend]) -> N
         assert asset.attached_to == ["node-1"]
         cluster.api.delete("volumeattachments", "to-node-1")
         await cluster.advance(700.0)
+        assert asset.attached_to == ["node-2"]
+
+
+async def test_a_node_that_is_full_keeps_the_volume_from_no_other_node() -> None:
+    """The backend proves that it has attached nothing."""
+    async with beside_stock(backend=MemoryBackend, most_attached=1) as (cluster, asset, volume):
+        other = await cluster.wait_bound(await cluster.create_claim("other", storage_class="fast"))
+        ask(cluster, "node-1", other["metadata"]["name"], "full")
+        await cluster.advance(5.0)
+        ask(cluster, "node-1", volume)
+        await cluster.advance(5.0)
+        assert "node-1 has 1 assets" in status_of(cluster, "node-1")["attachError"]["message"]
+        ask(cluster, "node-2", volume)
+        await cluster.advance(30.0)
         assert asset.attached_to == ["node-2"]

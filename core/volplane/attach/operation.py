@@ -189,8 +189,10 @@ class DetachOperation(_AttachmentOperation):
 
 def _is_uncertain(attachment: VolumeAttachment, progress: AttachmentProgress) -> bool:
     """Return whether a failed `attach`, of this process or a former one, may have had an effect."""
+    if progress.uncertain is not None:
+        return progress.uncertain
     shown = attachment.status.attach_error
-    return progress.uncertain or (shown is not None and shown.error_code not in _NOTHING_ATTACHED)
+    return shown is not None and shown.error_code not in _NOTHING_ATTACHED
 
 
 def _age(attachment: VolumeAttachment) -> tuple[str, str]:

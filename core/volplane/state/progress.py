@@ -277,8 +277,8 @@ class AttachmentProgress(msgspec.Struct):
     """The failure that its status does not show yet."""
     lost: bool = False
     """The status says attached and the backend does not, so `attach` is called again."""
-    uncertain: bool = False
-    """A call failed that may have had an effect."""
+    uncertain: bool | None = None
+    """Whether a call that failed may have had an effect; None = none has ended in this process."""
 
     def succeeded(self, step: Attaching | Attached | Detaching | Detached) -> None:
         self.step, self.unreported, self.uncertain = step, None, False

@@ -241,7 +241,8 @@ class MemoryBackend(BackendSpec):
             asset = self._there(request.volume)
             more = request.capacity_bytes - asset.capacity_bytes
             if more > self.storage.room():
-                raise ResourceExhausted(f"{more} bytes more were asked for, there are {self.storage.room()}")
+                room = self.storage.room()
+                raise ResourceExhausted(f"{more} bytes more were asked for, there are {room}", nothing_done=True)
             asset.capacity_bytes += max(more, 0)
             return self._seen(asset)
 
@@ -273,7 +274,8 @@ class MemoryBackend(BackendSpec):
             raise AttachedElsewhere(f"{asset.handle} is attached to {asset.attached_to[0]}", node=asset.attached_to[0])
         most = self.storage.most_attached
         if most is not None and sum(node in each.attached_to for each in self.storage.assets.values()) >= most:
-            raise ResourceExhausted(f"node {node} has {most} assets, the most it can have", scope=node)
+            text = f"node {node} has {most} assets, the most it can have"
+            raise ResourceExhausted(text, scope=node, nothing_done=True)
 
     @hookimpl
     def detach(self, request: DetachRequest) -> Done:
