@@ -510,6 +510,32 @@ async def test_a_claim_goes_to_no_node_whose_room_another_one_has_grown_into() -
         assert cluster.node_of("next") == "b"
 
 
+@pytest.mark.parametrize(("asked", "goes"), [("6Gi", "b"), ("60Gi", "a")])
+async def test_a_claim_goes_to_no_node_whose_room_another_one_is_to_grow_into(asked: str, goes: str) -> None:
+    """A growth that the node has no room for takes none."""
+    async with DistributedCluster(["a", "b"], capacity=10 * GIB) as cluster:
+        cluster.create_class("local", parameters={names.PLACEMENT: "most-room"}, allowVolumeExpansion=True)
+        cluster.disks["b"].capacity_bytes = 8 * GIB
+        await cluster.advance(70)
+        cluster.create_claim("grows", "local", "1Gi")
+        await cluster.advance(70)
+        assert cluster.node_of("grows") == "a"
+        if goes == "b":
+            cluster.failing.add("a")
+        cluster.api.patch("persistentvolumeclaims", "grows", {"spec": {"resources": {"requests": {"storage": asked}}}})
+        await cluster.advance(70)
+        cluster.create_claim("next", "local", "5Gi")
+        await cluster.advance(5)
+        assert cluster.node_of("next") == goes
+        if goes == "b":
+            cluster.failing.clear()
+            await cluster.advance(200)
+            assert cluster.claim("grows")["status"]["capacity"] == {"storage": asked}
+            cluster.create_claim("small", "local", "3Gi")
+            await cluster.advance(5)
+            assert cluster.node_of("small") == "a", "what has grown counts once"
+
+
 async def test_the_central_process_says_nothing_of_the_growth_that_a_node_works_on() -> None:
     async with DistributedCluster(["a"]) as cluster:
         cluster.create_class("local", allowVolumeExpansion=True)

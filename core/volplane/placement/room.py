@@ -118,6 +118,8 @@ class Promise(NamedTuple):
     """Hash of the node's name."""
     size: int
     """Bytes that the published room of the node may not take into account yet."""
+    volumes: int = 1
+    """0 for the growth of one."""
 
 
 class Usage:
@@ -198,7 +200,7 @@ class Usage:
             return
         for each, sign in ((before, -1), (after, 1)):
             if each is not None:
-                self.counts[each.driver, each.node] += sign
+                self.counts[each.driver, each.node] += sign * each.volumes
                 self.reserved[each.driver, each.node] += sign * each.size
                 self._touched(each.driver, each.node)
 

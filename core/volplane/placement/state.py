@@ -20,7 +20,7 @@ from volplane.placement.nodes import NodeBook, takes_volumes
 from volplane.placement.offers import NodeOffers, Offer
 from volplane.placement.room import UNPUBLISHED_SECONDS, Promise, PublishedRoom, Usage
 from volplane.state.cluster_state import ClusterState
-from volplane.state.matching import capacity_of, class_of_claim, request_of
+from volplane.state.matching import capacity_of, class_of_claim, refers_to, request_of
 from volplane.state.naming import node_hash, volume_name_of
 
 _NANOS = 10**9
@@ -126,6 +126,8 @@ class PlacementState:
         self.usage.claim(volume_name_of(present), None if new is None else self._promise_to(new))
         if new is None:
             self.usage.hold(volume_name_of(present), None)  # A write that is on its way will find no claim.
+        if present.spec.volume_name:
+            self._follow_growth(present.spec.volume_name, new)
         if new is None or new.spec.volume_name:
             self.refused.pop(present.uid, None)
             self.since.pop(present.uid, None)
@@ -137,6 +139,18 @@ class PlacementState:
         former = old.annotation(names.SELECTED_NODE) if old is not None and _label(old) else None
         if former and new.annotation(names.SELECTED_NODE) is None:
             self.refused.setdefault(new.uid, {})[former] = now + REFUSED_SECONDS
+
+    def _follow_growth(self, name: str, claim: Claim | None) -> None:
+        """Count by what the volume is asked to grow, unless the room published for its node is less: it never will."""
+        volume, growth = self.cluster.volumes.get(name), None
+        driver = self.driver_of_volume(volume) if volume is not None else None
+        if claim is not None and volume is not None and driver is not None and refers_to(volume, claim):
+            more, label = -((capacity_of(volume) - request_of(claim)) // _NANOS), _label(volume)
+            rooms = self.room.of(driver.name, class_of_claim(claim) or "").items() if more > 0 else ()
+            free = [each.free for node, here in rooms if node_hash(node) == label for each in here.values()]
+            if 0 < more <= max(free, default=more):
+                growth = Promise(driver.name, label, more, volumes=0)
+        self.usage.claim(f"{name} grows", growth)
 
     def class_changed(self, claim: Claim) -> None:
         """Count an unbound claim again: its class, which may come after the claim, says which driver it is of."""
@@ -158,6 +172,9 @@ class PlacementState:
             self.usage.volume(present.name, promise)
         if new is None:
             self.lost.pop(present.name, None)
+        if more or new is None:
+            reference = present.spec.claim_ref
+            self._follow_growth(present.name, self.cluster.claims.get(reference.key) if reference else None)
 
     def capacity_changed(self, old: CsiStorageCapacity | None, new: CsiStorageCapacity | None) -> None:
         for node in self.room.changed(old, new):
