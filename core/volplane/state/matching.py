@@ -133,12 +133,14 @@ def label_filter(selector: LabelSelector) -> Callable[[Mapping[str, str]], bool]
                 return lambda _labels: False
 
     def matches(labels: Mapping[str, str]) -> bool:
-        if len(present) > len(labels) or not present <= labels.keys():
+        if len(present) > len(labels):
             return False
-        return not any(
-            key in absent or value in refused.get(key, ()) or value not in allowed.get(key, (value,))
-            for key, value in labels.items()
-        )
+        for key, values in allowed.items():
+            if labels.get(key) not in values:
+                return False
+        if not present <= labels.keys():
+            return False
+        return not any(key in absent or value in refused.get(key, ()) for key, value in labels.items())
 
     return matches
 
@@ -348,17 +350,21 @@ class WaitingClaims:
     def wake_for(self, volume: Volume, *, passed_over: str = "") -> str | None:
         """Wake the claim with the largest request that the volume satisfies, but for `passed_over`. Return its key."""
         place, least = place_of(volume), (-capacity_of(volume), "", "")
-        first: list[Rank] = []
+        first: Rank | None = None
         labels: list[tuple[str, str] | Literal[""]] = ["", *(volume.metadata.labels or {}).items()]
         for label in labels:
             for queue in self._queues.get((place, label), {}).values():
+                head = queue[0]
+                # Tenants may write a queue a claim: no more is asked of one than can change the answer.
+                if (first is not None and head >= first) or not self.claims[head[2]][0].accepts(volume):
+                    continue
                 # Of every queue that the volume suits, the first claim for which it is large enough.
                 rank = next((rank for rank in queue.irange(minimum=least) if rank[2] != passed_over), None)
-                if rank is not None and self.claims[rank[2]][0].accepts(volume):
-                    first.append(rank)
-        if not first:
+                if rank is not None and (first is None or rank < first):
+                    first = rank
+        if first is None:
             return None
-        key = min(first)[2]
+        key = first[2]
         demand, rank = self.claims[key]
         _remove(self._queues, *_queue_of(demand), rank)
         self._offers[key] = {volume.name}
@@ -376,6 +382,8 @@ class WaitingClaims:
 
 def _queue_of(demand: Demand) -> tuple[_Queue, _Shape]:
     """Return the queue of a demand, by a label that its selector needs ("" = none); equal if only the size differs."""
-    labels = demand.selector.match_labels if demand.selector is not None else None
+    selector = demand.selector or LabelSelector()
+    needs = (each for each in selector.match_expressions or () if each.operator == "In" and len(each.values or ()) == 1)
+    labels = {each.key: value for each in needs for value in each.values or ()} | (selector.match_labels or {})
     shape = tuple(sorted(demand.access_modes)), msgspec.json.encode(demand.selector, order="sorted")
     return (demand.place, min(labels.items()) if labels else ""), shape
