@@ -139,8 +139,8 @@ class Usage:
         """By driver and node, the bytes promised that published room may not take into account yet."""
         self._unpublished: dict[tuple[str, str], dict[str, int]] = {}
         """Version of each volume that still counts, by driver and node."""
-        self._published: dict[tuple[str, str], int] = {}
-        """Latest version of published room, by driver and node."""
+        self._published: dict[tuple[str, str], dict[str, int]] = {}
+        """Versions of the published room by its key, which is one of each class, by driver and node."""
         self._expiry: deque[tuple[float, str, tuple[str, str]]] = deque()
 
     def claim(self, name: str, promise: Promise | None) -> None:
@@ -158,7 +158,7 @@ class Usage:
     def made(self, name: str, promise: Promise, version: int, now: float) -> None:
         """Note a volume that has just been made or has grown: it counts until room of its node is published again."""
         place = (promise.driver, promise.node)
-        if version < self._published.get(place, 0):
+        if version < self._oldest(place):
             # The watch of volumes is behind that of published room, which takes the volume into account.
             self.volume(name, promise._replace(size=0))
             return
@@ -171,13 +171,22 @@ class Usage:
     def knows(self, name: str) -> bool:
         return name in self._volumes
 
-    def published(self, driver: str, node: str, version: int) -> None:
-        """Note that room of the node was published after all volumes of an older version were made."""
+    def published(self, driver: str, node: str, key: str, version: int | None) -> None:
+        """Note that room of the node was published after all volumes of an older version were made; None: it is gone.
+
+        A node publishes the room for one class after the other: the last one counts.
+        """
         place = (driver, node)
-        self._published[place] = max(version, self._published.get(place, 0))
+        known = self._published.setdefault(place, {})
+        known.pop(key, None)
+        if version is not None:
+            known[key] = version
         for name, made in list(self._unpublished.get(place, {}).items()):
-            if made < version:
+            if made < self._oldest(place):
                 self._forget(name, place)
+
+    def _oldest(self, place: tuple[str, str]) -> int:
+        return min(self._published.get(place, {}).values(), default=0)
 
     def expire(self, now: float) -> None:
         """Let volumes of more than UNPUBLISHED_SECONDS count no more: published room takes them into account."""

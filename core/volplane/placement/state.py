@@ -180,9 +180,10 @@ class PlacementState:
         for node in self.room.changed(old, new):
             for _, offers in self._node_offers.values():
                 offers.dirty.add(node_hash(node))
-        if new is not None:
-            labels = new.metadata.labels or {}
-            self.usage.published(labels.get(names.CAPACITY_DRIVER, ""), labels.get(names.NODE, ""), new.version)
+        if (present := new or old) is not None:
+            labels, version = present.metadata.labels or {}, None if new is None else new.version
+            driver, node = labels.get(names.CAPACITY_DRIVER, ""), labels.get(names.NODE, "")
+            self.usage.published(driver, node, present.key, version)
 
     def is_new(self, item: KubeObject) -> bool:
         """Return whether published room may not heed it yet: a class is published by one node after the other."""

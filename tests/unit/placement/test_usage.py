@@ -35,7 +35,7 @@ def test_a_new_volume_counts_until_the_room_of_its_node_is_published_anew() -> N
     usage.made("pvc-1", Promise("d", "n", 5), version=7, now=0.0)
     usage.made("pvc-2", Promise("d", "n", 6), version=9, now=1.0)
     assert usage.reserved["d", "n"] == 11
-    usage.published("d", "n", 8)
+    usage.published("d", "n", "room", 8)
     assert usage.reserved["d", "n"] == 6
     usage.expire(60.0)
     assert usage.reserved["d", "n"] == 6
@@ -50,5 +50,20 @@ def test_growth_counts_beside_the_new_volume_until_the_room_of_its_node_is_publi
     usage.made("pvc-1", Promise("d", "n", 5), version=7, now=0.0)
     usage.made("pvc-1", Promise("d", "n", 3), version=8, now=1.0)
     assert (usage.reserved["d", "n"], usage.counts["d", "n"]) == (8, 1)
-    usage.published("d", "n", 9)
+    usage.published("d", "n", "room", 9)
+    assert usage.reserved["d", "n"] == 0
+
+
+def test_a_new_volume_counts_until_the_room_for_every_class_is_published_anew() -> None:
+    usage = Usage()
+    for key in ("fast", "slow"):
+        usage.published("d", "n", key, 1)
+    usage.made("v", Promise("d", "n", 5), 2, 0.0)
+    usage.published("d", "n", "slow", 3)
+    assert usage.reserved["d", "n"] == 5
+    usage.published("d", "n", "fast", 4)
+    assert usage.reserved["d", "n"] == 0
+    usage.made("w", Promise("d", "n", 5), 5, 0.0)
+    usage.published("d", "n", "slow", 6)
+    usage.published("d", "n", "fast", None)
     assert usage.reserved["d", "n"] == 0
