@@ -78,7 +78,8 @@ CAUGHT_REUSED: Mapping[str, tuple[int, str]] = {
     "take_every_registration_for_another_machine": (40, "mounted-stays-attached"),
     "believe_an_empty_list": (40, "mounted-stays-attached"),
     "know_a_volume_by_its_name": (14, "attachments-have-a-reason"),
-    "detach_under_the_other_attachment": (1, "no-late-detach"),
+    "detach_under_the_other_attachment": (4, "no-late-detach"),
+    "take_an_unknown_attach_for_none": (47, "one-node"),
 }
 """Planted bug -> a seed of the scenario `reused` that shows it, and the invariant that breaks."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from simulation.planting import by_name, replace
 from volplane.attach import attach_detach, attacher, desired, reconcile
-from volplane.attach.operation import DetachOperation
+from volplane.attach.operation import AttachOperation, DetachOperation
 from volplane.kube.objects import VolumeAttachment
 from volplane.state.cluster_state import ClusterState
 
@@ -47,10 +47,16 @@ def detach_under_the_other_attachment(stack: ExitStack) -> None:
     replace(stack, DetachOperation, "_stands_for", never)
 
 
+def take_an_unknown_attach_for_none(stack: ExitStack) -> None:
+    """Refuse a second node only once the status says attached, as if a failed call had no effect."""
+    replace(stack, AttachOperation, "_may_be_attached", lambda _self, other, _attachment: other.status.attached)
+
+
 REUSED_PLANTS = by_name(
     take_every_registration_for_another_machine,
     believe_an_empty_list,
     know_a_volume_by_its_name,
     detach_under_the_other_attachment,
+    take_an_unknown_attach_for_none,
 )
 """By name; each is caught in a seed of `recorded.CAUGHT_REUSED`."""

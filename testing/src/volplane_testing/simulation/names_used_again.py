@@ -53,14 +53,18 @@ class NamesUsedAgain:
         for name in [name for name in self._view.attachments if name.startswith("by-hand-")]:
             self._send("DELETE", f"{_ATTACHMENTS}/{name}")
 
-    def second_attachment(self, claim: str, node: str) -> None:
-        """Attach the volume of the claim by hand, as somebody does who looks into it: where it is, if it is."""
+    def second_attachment(self, claim: str, node: str, elsewhere: bool = False) -> None:
+        """Attach the volume of the claim by hand, as somebody does who looks into it: where it is, if it is.
+
+        elsewhere: at this node whatever is known, as somebody does who makes a mistake.
+        """
         found = self._view.claims.get(f"default/{claim}", {"spec": {}})
         volume = self._view.volumes.get(found["spec"].get("volumeName", ""))
         if volume is None or "csi" not in volume["spec"]:
             return
         driver, handle = volume["spec"]["csi"]["driver"], volume["spec"]["csi"]["volumeHandle"]
-        there = [each for each in NODES if attachment_name(driver, handle, each) in self._view.attachments]
+        known = [each for each in NODES if attachment_name(driver, handle, each) in self._view.attachments]
+        there = [] if elsewhere else known
         source = {"persistentVolumeName": volume["metadata"]["name"]}
         spec = {"attacher": driver, "nodeName": there[0] if there else node, "source": source}
         metadata = {"name": f"by-hand-{claim}"}
@@ -143,6 +147,7 @@ def write_names_used_again(do: Callable[..., None], about: str, claims: list[str
     do: adds an action. about: what the draws depend on. end: virtual second before which they begin.
     """
     random = Random(f"{about} names used again")  # noqa: S311 -- schedules, not secrets
+    mistakes = Random(f"{about} mistakes")  # noqa: S311
     for claim in claims:
         if random.random() < share:
             seconds = random.choice((0.0, 2.0, 30.0)) * random.random()
@@ -151,7 +156,7 @@ def write_names_used_again(do: Callable[..., None], about: str, claims: list[str
             do(at, "register_again", node=random.choice(NODES), seconds=seconds, silent=silent, known=known)
         if random.random() < share:
             at = random.uniform(0.0, end)
-            do(at, "second_attachment", claim=claim, node=random.choice(NODES))
+            do(at, "second_attachment", claim=claim, node=random.choice(NODES), elsewhere=mistakes.random() < 0.3)
             do(at + random.choice((1.0, 10.0, 60.0)) * random.random(), "end_attachment", claim=claim)
         if random.random() < share * 0.7:
             at, node = random.uniform(0.0, end), random.choice(NODES)
