@@ -263,10 +263,7 @@ class ActionToken:
 
 
 def read_token(port: int, host: str = "localhost") -> tuple[str, str]:
-    """Return the token for the endpoints on this port of this machine, and the address that has them for `host`.
-
-    Raises VolplaneError with what to do.
-    """
+    """Return the token for this port of `host`, and the address that has it. Raises VolplaneError with what to do."""
     tried = []
     for directory in _directories():
         path = directory / _FILE.format(port)

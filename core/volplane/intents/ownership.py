@@ -136,9 +136,7 @@ def on_node(volume: Volume, node: Node) -> bool:
 
 
 def home_of(volume: Volume, cluster: ClusterState) -> Node | None:
-    """Return the very Node that the volume of a driver on nodes was made on: by name and uid, which no kubelet can
-    give itself, unlike the labels that a node affinity names.
-    """
+    """Return the Node of a volume on nodes by name and uid, which no kubelet can give itself, unlike its labels."""
     label = (volume.metadata.labels or {}).get(names.NODE)
     found = (node for node in cluster.nodes.values() if node_hash(node.name) == label)
     return next((node for node in found if on_node(volume, node) and not _of_earlier_node(volume, node)), None)

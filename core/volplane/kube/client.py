@@ -84,7 +84,6 @@ class Client:
         self._gate = _PriorityGate()
         self._breaker = CircuitBreaker()
         self._served: set[str] = set()
-        """Resources for which there was a usable answer."""
         self._may_write: Callable[[], bool] = lambda: True
 
     def writing_while(self, may_write: Callable[[], bool]) -> Self:

@@ -161,7 +161,7 @@ def decide_capacity(key: str, state: CapacityState, reads: LiveReads) -> Action:
         return Delete(kind=CAPACITIES, target=found, why="it is not what its name says, and those fields cannot change")
     if (changes := _changes(found, wanted)) is not None:
         patch = Patch(kind=CAPACITIES, target=found, body=changes, why="publish how much room there is")
-        return _published_by_other(found, state.cluster, reads) or patch
+        return _left_to_other(found, state.cluster) or patch
     return Wait(reason="it is measured again from time to time", seconds=measured[1] + POLL_SECONDS - now)
 
 
@@ -209,15 +209,10 @@ def _changes(found: CsiStorageCapacity, wanted: dict[str, Any]) -> dict[str, Any
     return {"metadata": changes, **figures}
 
 
-def _published_by_other(found: CsiStorageCapacity, cluster: ClusterState, reads: LiveReads) -> Action | None:
-    """Return what comes before a write of another node's object: two with one label would write it in turns."""
-    owner, own = _owning_node(found), cluster.own_node
+def _left_to_other(found: CsiStorageCapacity, cluster: ClusterState) -> Wait | None:
+    """Leave the object to another node: two with one label would write it in turns. That of a gone one is removed."""
+    own, owner = cluster.own_node, _owning_node(found)
     if own is None or owner is None or owner.name == own.name:
-        return None
-    if not reads.has(NODES, owner.name):
-        return Read(NODES, owner.name, why="is the node of this room gone?")
-    live = reads.get(NODES, owner.name)
-    if live is None or live.uid != owner.uid:
         return None
     return Wait(reason=f"node {owner.name} publishes the room of this place", seconds=POLL_SECONDS)
 

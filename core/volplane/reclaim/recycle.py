@@ -341,8 +341,8 @@ class Scrub:
         # Its success would say nothing about what was written after that scrub.
         if not belongs(pod, volume, intent):
             return _remove_pod(pod, why="left from an earlier scrub")
-        # It may have another volume mounted.
-        if intent.pod == pod.uid and (why := claim_lost(volume, intent, cluster)):
+        # It may have another volume mounted, or another node's directory.
+        if intent.pod == pod.uid and (why := claim_lost(volume, intent, cluster) or self._elsewhere(pod)):
             return self.note("the scrub failed", failed=why)
         return self._follow_pod(pod, made)
 
@@ -382,23 +382,19 @@ class Scrub:
         match pod.status.phase:
             case "Succeeded":
                 # What was changed may report success while the contents are still there.
-                return (
-                    self._elsewhere(pod) or self._unlike_made(pod, made) or self.note("the pod erased it", erased=True)
-                )
+                return self._unlike_made(pod, made) or self.note("the pod erased it", erased=True)
             case "Failed":
                 return self.note("the scrub failed", failed=_why_failed(pod))
             case phase:
                 return Wait(reason=f"scrubber pod {pod.key} is {phase or 'Pending'}")
 
-    def _elsewhere(self, pod: Pod) -> Action | None:
-        """Return what follows if the pod ran where the volume of a driver on nodes is not."""
-        if not self.cluster.drivers.on_nodes(self.driver.name):
-            return None
+    def _elsewhere(self, pod: Pod) -> str:
+        """Return what is wrong if the pod is where the volume of a driver on nodes is not; else ""."""
+        node = pod.spec.node_name
+        if not node or not self.cluster.drivers.on_nodes(self.driver.name):
+            return ""
         home = home_of(self.volume, self.cluster)
-        if home is not None and home.name == pod.spec.node_name:
-            return None
-        failure = f"the recycler pod ran on node {pod.spec.node_name}, where the volume is not"
-        return self.note("the scrub failed", failed=failure)
+        return "" if home and home.name == node else f"the recycler pod is on node {node}, where the volume is not"
 
     def _unlike_made(self, pod: Pod, made: Mapping[str, Any]) -> Action | None:
         """Return what follows unless the pod, read live, is as we made it; else None."""

@@ -6,7 +6,7 @@ arrives while a key is in work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -36,11 +36,6 @@ def without_record(claim: Claim) -> Claim:
     if len(repr(kept)) > _LONGEST_KEPT:
         kept = {"annotations": None, "labels": None}
     return replace(claim, metadata=replace(claim.metadata, finalizers=None, owner_references=None, **kept))
-
-
-def _remembers(claim: Claim, vanished: Mapping[str, Claim]) -> bool:
-    of_namespace = sum(each.namespace == claim.namespace for each in vanished.values())
-    return len(vanished) < _MOST_VANISHED and of_namespace < _MOST_OF_NAMESPACE
 
 
 def _placing(node: Node, *, ours: bool) -> tuple[object, ...]:
@@ -107,7 +102,8 @@ class EventHandlers:
         if new is None:
             if old is not None:
                 self.cluster.waiting.discard(old.key)
-                if self.cluster.begun(old.uid) and _remembers(old, vanished):
+                same = (each.namespace == old.namespace for each in vanished.values())
+                if self.cluster.begun(old.uid) and len(vanished) < _MOST_VANISHED and sum(same) < _MOST_OF_NAMESPACE:
                     vanished[old.uid] = without_record(old)
                     self.claims.enqueue(old.uid)
                 else:

@@ -133,14 +133,11 @@ def label_filter(selector: LabelSelector) -> Callable[[Mapping[str, str]], bool]
                 return lambda _labels: False
 
     def matches(labels: Mapping[str, str]) -> bool:
-        if len(present) > len(labels):
+        # Most that refuse at all name a value: what costs least comes first.
+        if len(present) > len(labels) or any(labels.get(key) not in values for key, values in allowed.items()):
             return False
-        for key, values in allowed.items():
-            if labels.get(key) not in values:
-                return False
-        if not present <= labels.keys():
-            return False
-        return not any(key in absent or value in refused.get(key, ()) for key, value in labels.items())
+        unwanted = (key in absent or value in refused.get(key, ()) for key, value in labels.items())
+        return present <= labels.keys() and not any(unwanted)
 
     return matches
 
