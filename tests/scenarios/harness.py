@@ -113,9 +113,9 @@ class Harness:
 
     def change_role(self, **changes: Any) -> None:
         """Change the role of the next process. changes: of `Role`; name=False ends the controller of this name."""
-        off = {name.replace("_", "-") for name, value in changes.items() if value is False}
-        on = {name.replace("_", "-") for name, value in changes.items() if value is True}
-        others = {name: value for name, value in changes.items() if not isinstance(value, bool)}
+        others = {name: value for name, value in changes.items() if hasattr(self._role, name)}
+        named = {name.replace("_", "-"): value for name, value in changes.items() if name not in others}
+        off, on = ({name for name, value in named.items() if value is wanted} for wanted in (False, True))
         self._role = dataclasses.replace(self._role, controllers=self._role.controllers - off | on, **others)
 
     @property

@@ -53,6 +53,10 @@ def lists(count: int) -> list[Json]:
     return [{"resource": "pods", "namespace": "default", "count": count}]
 
 
+def unused(status: str) -> Json:
+    return {"claims": [{"name": "pvc-1", "conditions": [{"type": "Unused", "status": status}]}]}
+
+
 ROWS: dict[str, Json] = {
     "a finalizer that could not be added is added by the third try": {
         "given": {"claims": [claim()]},
@@ -69,18 +73,30 @@ ROWS: dict[str, Json] = {
         "inject": refused(409),
         "then": {"writes": [*[written("injected-409")] * 2, written("ok")], "liveLists": lists(3), "claims": [GONE]},
     },
-    "behind the gate of the condition Unused a finalizer is added all the same, and nothing else": {
+    "behind the gate of the condition Unused a finalizer is added after that": {
         "given": {"claims": [claim()]},
         "inject": {"config": {"featureGates": {UNUSED_GATE: True}}},
         "then": {
             "writes": [
                 {**written("ok"), "subresource": "status"},
-                written("injected-409", CLAIM),
                 written("ok", CLAIM),
             ],
-            "writeCount": 3,
+            "writeCount": 2,
             "claims": [{"name": "pvc-1", "finalizers": [CLAIM], "conditions": [{"type": "Unused", "status": "True"}]}],
         },
+    },
+    "the condition Unused follows the pods that name the claim, on a node or not": {
+        "given": {"claims": [claim(CLAIM)]},
+        "inject": {"config": {"featureGates": {UNUSED_GATE: True}}},
+        "steps": [
+            {"op": "expect", "then": unused("True")},
+            {"op": "create", "object": pod(at="")},
+            SETTLE,
+            {"op": "expect", "then": unused("False")},
+            {"op": "delete", "ref": "pods/default/pod1", "gracePeriodSeconds": 0},
+            SETTLE,
+        ],
+        "then": {**unused("True"), "writeCount": 3},
     },
     "other finalizers stay": {
         "given": {"claims": [claim("example.com/mine", CLAIM, **GOING)]},

@@ -104,6 +104,9 @@ def run(
             " node.kubernetes.io/out-of-service allows it then.",
         ),
     ] = False,
+    unused_condition: Annotated[
+        bool, Option("--unused-condition", help="Of protection: keep the alpha condition Unused of claims.")
+    ] = False,
     log_format: Annotated[LogFormat, Option("--log-format", help="How logs are written.")] = LogFormat.TEXT,
     verbose: Verbose = 0,
 ) -> None:
@@ -133,6 +136,7 @@ def run(
         external_choice=immediate is Immediate.EXTERNAL,
         resync=resync,
         force_detach_after=None if disable_force_detach else FORCE_DETACH_AFTER,
+        unused_condition=unused_condition,
     )
     configuration = read_configuration(config)
     if scrubber_image is not None:

@@ -52,6 +52,8 @@ class Role:
     """Whether others select the nodes of claims that bind immediately."""
     force_detach_after: float | None = FORCE_DETACH_AFTER
     """Seconds after which a volume that its unhealthy node does not unmount is detached; None = never."""
+    unused_condition: bool = False
+    """Whether protection keeps the condition `Unused` of claims."""
     scrub: ScrubberSettings = field(default_factory=ScrubberSettings)
 
     def runs(self, *options: str) -> bool:

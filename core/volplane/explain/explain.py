@@ -18,6 +18,7 @@ from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, KubeObject, StorageClass, Volume, VolumeAttachment
 from volplane.operations.operation import OperationState, Phase
+from volplane.protection.finalizers import unused_since
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim, refers_to
 from volplane.state.naming import volume_name_of
@@ -158,6 +159,7 @@ class Explainer:
             yield from self._awaited(claim)
         elif volume := cluster.volumes.get(volume_name_of(claim)):
             yield f"volume {volume.name} was made for it and is {volume.status.phase}"
+        yield from unused_since(claim)
         if node := claim.annotation(names.SELECTED_NODE):
             yield f"the scheduler selected node {node}"
         if claim.has_finalizer(names.PROVISIONING_FINALIZER):

@@ -18,7 +18,6 @@ from volplane.protection.finalizers import (
     LivePods,
     ProtectionHandlers,
     decide_volume_protection,
-    volume_protection_may_act,
 )
 
 __all__ = ["PROTECTION", "controllers"]
@@ -27,6 +26,8 @@ __all__ = ["PROTECTION", "controllers"]
 def controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     cluster, live = deps.cluster, LivePods()
     claim_protection = ClaimProtection(claims=cluster.claims, pods=cluster.pods, live=live, monotonic=cluster.monotonic)
+    if role.unused_condition:
+        claim_protection.now = cluster.now
     if role.runs("binder"):
         claim_protection.promised = partial(is_promised, cluster=cluster)
     handlers = ProtectionHandlers(
@@ -35,6 +36,10 @@ def controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
 
     reclaims = role.runs("binder") and role.runs("reclaimer")
     removed: Callable[[Volume], bool] = partial(removes_protection, cluster=cluster) if reclaims else lambda _: False
+
+    def may_act(key: str) -> bool:
+        volume = cluster.volumes.get(key)
+        return volume is not None and not (volume.terminating and removed(volume))
 
     def subscribe() -> None:
         cluster.claims.subscribe(handlers.claim_changed)
@@ -48,7 +53,7 @@ def controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         explained="",
         watches=(Watch(cache=cluster.volumes), Watch(cache=cluster.pods)),
         subscribe=subscribe,
-        operations={"unprotect": partial(live.operation, client=deps.reads, monotonic=cluster.monotonic)},
+        operations={"unprotect": lambda run: partial(live.refresh, run.asset, deps.reads, cluster.monotonic)},
         predicate=cluster.claims.__contains__,
     )
     yield Controller(
@@ -58,7 +63,7 @@ def controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
             decide_volume_protection, volumes=cluster.volumes, claims=cluster.claims, removes_protection=removed
         ),
         explained="",
-        predicate=partial(volume_protection_may_act, volumes=cluster.volumes, removes_protection=removed),
+        predicate=may_act,
     )
 
 
@@ -68,6 +73,7 @@ PROTECTION: Final[Duty[OperationDeps]] = Duty(
         Rule("", "pods", FOLLOW),
         Rule("", "persistentvolumes", ("patch",)),
         Rule("", "persistentvolumeclaims", ("patch",)),
+        Rule("", "persistentvolumeclaims/status", ("patch",)),
     ),
     controllers=controllers,
 )

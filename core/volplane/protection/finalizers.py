@@ -12,21 +12,21 @@ Source: `pkg/controller/volume/pvcprotection` and `pvprotection` of Kubernetes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from datetime import UTC, datetime
 from typing import Any
 
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Queue, Run, Settled, Wait, warning
-from volplane.controller.controller import Work
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES, Kind
 from volplane.kube.names import CLAIM_PROTECTION, VOLUME_PROTECTION
 from volplane.kube.objects import Claim, KubeObject, Pod, Volume
-from volplane.state.cluster_state import claims_of_pod, mounts
+from volplane.state.cluster_state import claims_of_pod, finished, mounts
 from volplane.state.matching import refers_to
 
+UNUSED = "Unused"
 BELIEVED = 30.0
 """Seconds for which a user is believed that only a live list showed."""
 OPERATION_DRIVER = "volplane.dev/protection"
@@ -43,6 +43,8 @@ class ClaimProtection:
     monotonic: Callable[[], float]
     promised: Callable[[Claim], bool] = lambda _claim: False
     """Whether a volume still refers to the claim, so that the binder must release it while the claim exists."""
+    now: Callable[[], datetime] | None = None
+    """The wall clock, if the condition `Unused` is wanted."""
 
     def __call__(self, key: str, _reads: LiveReads) -> Action:
         action = decide_claim_protection(key, self)
@@ -57,6 +59,8 @@ def decide_claim_protection(key: str, state: ClaimProtection) -> Action:
     claim = state.claims.get(key)
     if claim is None:
         return Settled()
+    if (step := _unused_step(claim, state)) is not None:
+        return step
     # The API server refuses new finalizers on what is being deleted. Without it there is nothing to remove.
     if claim.terminating != claim.has_finalizer(CLAIM_PROTECTION):
         return Settled()
@@ -80,6 +84,34 @@ def decide_claim_protection(key: str, state: ClaimProtection) -> Action:
             why = f"pods cannot be read and may use it: {', '.join(listed.unreadable)}"
         return Wait(reason=why, seconds=left)
     return Run(verb="unprotect", key=key, uid=claim.uid, driver=OPERATION_DRIVER, asset=claim.namespace)
+
+
+def _unused_step(claim: Claim, state: ClaimProtection) -> Action | None:
+    """Return the write of the condition `Unused`, unless it is right. It protects nothing: the cache is enough."""
+    if state.now is None or claim.terminating:
+        return None
+    used = any(mounts(pod, claim) and not finished(pod) for pod in state.pods.by_index("claim", claim.key))
+    conditions = {each.get("type", ""): each for each in claim.status.conditions or ()}
+    shown = conditions.get(UNUSED, {}).get("status")
+    if shown == ("False" if used else "True") or (used and shown == "Unknown"):
+        return None
+    reason, text = ("PodUsingPVC", "A pod is") if used else ("NoPodsUsingPVC", "No pods are")
+    conditions[UNUSED] = {
+        "type": UNUSED,
+        "status": "False" if used else "True",
+        "reason": reason,
+        "message": f"{text} currently referencing this PVC",
+        "lastTransitionTime": state.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    body = {"status": {"conditions": list(conditions.values())}}
+    return Patch(kind=CLAIMS, target=claim, body=body, subresource="status", why=f"{text} referencing the claim")
+
+
+def unused_since(claim: Claim) -> Iterator[str]:
+    """Yield a sentence about a claim that nobody uses, as its condition says."""
+    for each in claim.status.conditions or ():
+        if (each.get("type"), each.get("status")) == (UNUSED, "True"):
+            yield f"no pod has used it since {each.get('lastTransitionTime')}"
 
 
 def decide_volume_protection(
@@ -110,12 +142,6 @@ def decide_volume_protection(
     if removes_protection(volume):
         return Wait(reason="its asset is being deleted")
     return _toggle(VOLUME_PROTECTION, VOLUMES, volume, why="not bound any more")
-
-
-def volume_protection_may_act(key: str, volumes: Cache[Volume], removes_protection: Callable[[Volume], bool]) -> bool:
-    """Return whether the volume is to be decided: it exists, and the reclaimer does not remove its finalizers."""
-    volume = volumes.get(key)
-    return volume is not None and not (volume.terminating and removes_protection(volume))
 
 
 def _toggle(finalizer: str, kind: Kind[Any], target: KubeObject, *, why: str) -> Patch:
@@ -183,10 +209,6 @@ class LivePods:
                 self.terminating_since.pop(old.namespace, None)
                 self.lists.pop(old.namespace, None)
 
-    def operation(self, run: Run, *, client: Client, monotonic: Callable[[], float]) -> Work:
-        """Return the work of the verb `unprotect`."""
-        return partial(self.refresh, run.asset, client, monotonic)
-
     async def refresh(self, namespace: str, client: Client, monotonic: Callable[[], float]) -> None:
         started = monotonic()
         listing = await client.list(PODS, namespace=namespace)
@@ -217,7 +239,9 @@ class ProtectionHandlers:
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         if new is None or new.terminating or (old is not None and old.uid != new.uid):
             self.state.live.follow(old, new, self.state.monotonic())
-        if _is_work(old, CLAIM_PROTECTION) or _is_work(new, CLAIM_PROTECTION):
+        conditions = (new.status.conditions or ()) if new is not None and self.state.now is not None else None
+        unseen = conditions is not None and all(each.get("type") != UNUSED for each in conditions)
+        if unseen or _is_work(old, CLAIM_PROTECTION) or _is_work(new, CLAIM_PROTECTION):
             self.claims.enqueue((new or old or KubeObject()).key)
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
@@ -235,6 +259,7 @@ class ProtectionHandlers:
                 claim = self.state.claims.get(key)
                 if claim is not None and claim.terminating:
                     self.state.live.lists.pop(claim.namespace, None)  # It may lack the pod.
+                if claim is not None and (claim.terminating or self.state.now is not None):
                     self.claims.enqueue(key)
 
 

@@ -133,6 +133,14 @@ def test_a_bound_claim_is_as_it_should_be() -> None:
     assert told.next == ("nothing: everything is as it should be",)
 
 
+def test_since_when_no_pod_has_used_a_claim_is_told() -> None:
+    unused = {"type": "Unused", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    told = explained(claim(status={"phase": "Pending", "conditions": [unused]}))
+    assert "no pod has used it since 2026-01-01T00:00:00Z" in told.situation
+    told = explained(claim(status={"phase": "Pending", "conditions": [{**unused, "status": "False"}]}))
+    assert not any("no pod" in sentence for sentence in told.situation)
+
+
 def test_a_running_operation_is_told_with_its_age_and_what_follows() -> None:
     made = fast()
     running = operation(made.uid, phase=Phase.RUNNING, next_try=None)
