@@ -162,6 +162,21 @@ async def test_who_holds_every_connection_loses_the_oldest_and_a_probe_is_answer
             assert await readers[0].read() == b""
 
 
+@pytest.mark.real_time
+async def test_who_opens_connections_without_end_is_cut_unread_and_others_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "_MOST_A_SECOND", 5)
+    loop = asyncio.get_running_loop()
+    async with serve_pages(ANYWHERE, pages()) as url:
+        begun, served = loop.time(), 0
+        for _ in range(100):
+            with contextlib.suppress(OSError):
+                served += b"200 OK" in await answered(url, HEALTH)
+        assert 0 < served <= 5 * (loop.time() - begun + 2)
+        assert b"200 OK" in await answered(url, HEALTH, source="127.0.0.6")
+
+
 def test_the_limits_hold_on_the_loop_of_the_extra_speed_too(monkeypatch: pytest.MonkeyPatch) -> None:
     uvloop = pytest.importorskip("uvloop")
     monkeypatch.setattr(http, "_MOST_CONNECTIONS", 4)

@@ -27,7 +27,6 @@ WRITE: dict[str, Callable[[Console], object]] = {
     "sentence": lambda console: console.sentence(EVIL),
     "done": lambda console: console.done(EVIL),
     "failed": lambda console: console.failed(EVIL),
-    "phase": lambda console: console.phase("claim", EVIL, EVIL, EVIL),
     "table": lambda console: console.table(("NAME", "WHY"), [(EVIL, EVIL)]),
     "warning": lambda console: console.warning(EVIL),
     "error": lambda console: console.error(EVIL),

@@ -10,7 +10,6 @@ from simulation.planting import by_name, replace
 from volplane._delays import RECORD_OF_OTHERS
 from volplane.controller.actions import Wait
 from volplane.intents import record
-from volplane.provision import decide
 
 
 def write_over_others(stack: ExitStack) -> None:
@@ -19,8 +18,7 @@ def write_over_others(stack: ExitStack) -> None:
     def never(*_: Any) -> Wait | None:
         return None
 
-    for module in (record, decide):
-        replace(stack, module, "claim_conflict", never)
+    replace(stack, record, "claim_conflict", never)
 
 
 def leave_records_to_others_for_good(stack: ExitStack) -> None:

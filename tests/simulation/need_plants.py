@@ -9,6 +9,7 @@ import msgspec
 
 from simulation.planting import by_name, replace
 from volplane import protection
+from volplane.binding import decide as binding
 from volplane.intents.operation import DiscardOperation, OperationDeps
 from volplane.kube import names
 from volplane.kube.objects import Claim, Volume
@@ -70,7 +71,7 @@ def scrub_what_pods_use(stack: ExitStack) -> None:
 
 def scrub_for_a_living_claim(stack: ExitStack) -> None:
     """Erase a volume whose claim is there after all."""
-    replace(stack, whole, "claim_of", lambda *_: None)
+    replace(stack, binding, "claim_of", lambda *_: None)
     replace(stack, whole, "require_claim_gone", lambda _volume, action, *_: action)
 
     async def whoever(self: OperationDeps, volume: Volume, **_options: Any) -> Volume | None:

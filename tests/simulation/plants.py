@@ -19,10 +19,11 @@ from simulation.planting import Plant, by_name, replace
 from simulation.proxy_plants import PROXY_PLANTS
 from volplane import reclaim
 from volplane._delays import API_REFUSED, Backoff
+from volplane.binding import decide as binding
 from volplane.controller.actions import Create, Patch, Settled, Wait
 from volplane.controller.runner import Runner, Steps
 from volplane.errors import ApiError
-from volplane.intents import operation, record
+from volplane.intents import operation, ownership, record
 from volplane.intents.operation import OperationDeps
 from volplane.kube import reflector
 from volplane.kube.cache import Cache
@@ -32,7 +33,7 @@ from volplane.kube.objects import Claim, Volume
 from volplane.kube.reflector import Reflector
 from volplane.provision import decide as provision
 from volplane.provision.decide import volume_body
-from volplane.reclaim import delete, recycle, scrub_claim, scrub_pod
+from volplane.reclaim import recycle, scrub_claim, scrub_pod
 from volplane.reclaim.recycle import Scrub
 from volplane.roles import whole
 from volplane.roles.whole import Whole
@@ -69,7 +70,7 @@ def remember_intents_only(stack: ExitStack) -> None:
         known = isinstance(progress.step, Made | Pending | Full) or progress.attempted is not None
         return settled(claim, world) if known or not claim.terminating else _end(claim)
 
-    replace(stack, whole, "settle", forgetful)
+    replace(stack, record, "settle", forgetful)
 
 
 def _end(claim: Claim) -> Any:
@@ -137,12 +138,12 @@ def save_a_volume_for_a_dying_claim(stack: ExitStack) -> None:
         body = volume_body(claim, storage_class, driver, intent, step.asset)
         return Create(kind=provision.VOLUMES, body=body, why="finish what was begun")
 
-    replace(stack, whole, "settle", finishing)
+    replace(stack, record, "settle", finishing)
 
 
 def forget_to_settle(stack: ExitStack) -> None:
     """Let a deleted claim go without looking whether something was made for it."""
-    replace(stack, whole, "settle", lambda claim, _world: _end(claim))
+    replace(stack, record, "settle", lambda claim, _world: _end(claim))
 
 
 def accept_forged_intents(stack: ExitStack) -> None:
@@ -189,17 +190,17 @@ def _written(self: ClusterState, claim: Claim) -> records.ClaimIntent | None:
 
 def hold_what_is_gone(stack: ExitStack) -> None:
     """Forget to let a volume go once its asset is deleted."""
-    replace(stack, delete, "without_finalizer", lambda _volume, *, why, **_: Wait(reason=why))
+    replace(stack, ownership, "without_finalizer", lambda _volume, *, why, **_: Wait(reason=why))
 
 
 def say_nothing_of_a_release(stack: ExitStack) -> None:
     """Leave the phase of a released volume as it is."""
-    step = whole.volume_phase_step
+    step = binding.volume_phase_step
 
     def quiet(volume: Volume, phase: str, *more: Any, **options: Any) -> Any:
         return None if phase == "Released" else step(volume, phase, *more, **options)
 
-    replace(stack, whole, "volume_phase_step", quiet)
+    replace(stack, binding, "volume_phase_step", quiet)
 
 
 def leave_the_scrubber_pod(stack: ExitStack) -> None:

@@ -16,9 +16,9 @@ import pytest
 from simulation.recorded import ALL_CAUGHT, CAUGHT_ON_NODES
 from volplane.assets import Ownership
 from volplane.attach.desired import attachment_name
+from volplane.intents import record
 from volplane.kube.objects import Volume
 from volplane.requests import ClaimIdentity, Context, ProvisionRequest
-from volplane.roles import whole
 from volplane_testing import simulation
 from volplane_testing.simulation.actors import Actors
 from volplane_testing.simulation.changes import Changes
@@ -247,7 +247,7 @@ def test_what_is_wrong_breaks_its_invariant(build: Build, invariant: str) -> Non
 
 
 def test_an_error_inside_a_controller_is_a_violation() -> None:
-    with patch.object(whole, "settle", side_effect=ValueError("a bug")):
+    with patch.object(record, "settle", side_effect=ValueError("a bug")):
         violation = simulate(Trial(generate(3))).violation
     assert violation is not None
     assert violation.invariant == "no-internal-error"

@@ -42,8 +42,7 @@ async def ask(
     place = HttpAddress.parse("--http", address)
     timeout = aiohttp.ClientTimeout(total=SECONDS[method])
     headers: dict[str, str] = {}
-    without = ""
-    """Why there is no token."""
+    without = ""  # why there is no token
     try:
         # Traffic is not encrypted, and a controller takes the token on this machine alone.
         if is_loopback(place.host):

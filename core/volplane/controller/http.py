@@ -23,6 +23,7 @@ import re
 import resource
 import secrets
 import stat
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -43,6 +44,8 @@ _MOST_CONNECTIONS: Final = 256
 """At once, of clients without the token."""
 _BACKLOG: Final = 32
 """So many are accepted in one turn of the loop: a new one is served before so many newer ones come that it is cut."""
+_MOST_A_SECOND: Final = 100
+"""New ones of one address: further ones are cut before anything is read, whose handling would cost most."""
 _SECONDS: Final = 30.0
 """How long a connection may last, from its acceptance until the client has read the answer."""
 _SHARE: Final = 0.1
@@ -131,6 +134,9 @@ class _Connection(web.RequestHandler):
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # Most are for others, such as the API server.
         if len(others) > (_MOST_CONNECTIONS if files < 0 else min(_MOST_CONNECTIONS, files // 4)):
             others[0].cut()
+        peer = transport.get_extra_info("peername")
+        if isinstance(self._manager, _Server) and self._manager.crowded(peer[0] if peer else ""):
+            self.cut()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._end.cancel()
@@ -152,12 +158,20 @@ class _Server(web.Server):
         # No body is read, so none is unpacked: a small one could keep the process busy.
         super().__init__(self._handle, access_log=None, logger=_REQUESTS, auto_decompress=False)
         self._pages = pages
+        self._second, self._new = 0, Counter[str]()
         self._exposition: asyncio.Task[bytes] | None = None
         self._fresh_until = 0.0
         """Loop time until which the exposition is given to others too."""
 
     def __call__(self) -> web.RequestHandler:
         return _Connection(self, loop=self._loop, **self._kwargs)
+
+    def crowded(self, address: str) -> bool:
+        """Count a new connection of the address; return whether it is one too many in this second."""
+        if self._second != (now := int(self._loop.time())):
+            self._second, self._new = now, Counter()
+        self._new[address] += 1
+        return self._new[address] > _MOST_A_SECOND
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         response = await self._respond(request)

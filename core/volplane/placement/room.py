@@ -172,10 +172,7 @@ class Usage:
         return name in self._volumes
 
     def published(self, driver: str, node: str, key: str, version: int | None) -> None:
-        """Note that room of the node was published after all volumes of an older version were made; None: it is gone.
-
-        A node publishes the room for one class after the other: the last one counts.
-        """
+        """Note what version the room of the node for a class has; volumes older than that of every class are in it."""
         place = (driver, node)
         known = self._published.setdefault(place, {})
         known.pop(key, None)

@@ -37,10 +37,6 @@ def controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     reclaims = role.runs("binder") and role.runs("reclaimer")
     removed: Callable[[Volume], bool] = partial(removes_protection, cluster=cluster) if reclaims else lambda _: False
 
-    def may_act(key: str) -> bool:
-        volume = cluster.volumes.get(key)
-        return volume is not None and not (volume.terminating and removed(volume))
-
     def subscribe() -> None:
         cluster.claims.subscribe(handlers.claim_changed)
         cluster.volumes.subscribe(handlers.volume_changed)
@@ -63,7 +59,7 @@ def controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
             decide_volume_protection, volumes=cluster.volumes, claims=cluster.claims, removes_protection=removed
         ),
         explained="",
-        predicate=may_act,
+        predicate=lambda key: (it := cluster.volumes.get(key)) is not None and not (it.terminating and removed(it)),
     )
 
 

@@ -133,7 +133,6 @@ def label_filter(selector: LabelSelector) -> Callable[[Mapping[str, str]], bool]
                 return lambda _labels: False
 
     def matches(labels: Mapping[str, str]) -> bool:
-        # Most that refuse at all name a value: what costs least comes first.
         if len(present) > len(labels) or any(labels.get(key) not in values for key, values in allowed.items()):
             return False
         unwanted = (key in absent or value in refused.get(key, ()) for key, value in labels.items())
