@@ -105,7 +105,7 @@ def run(
         ),
     ] = False,
     unused_condition: Annotated[
-        bool, Option("--unused-condition", help="Of protection: keep the alpha condition Unused of claims.")
+        bool, Option("--unused-condition", help="Keep the condition Unused of claims.")
     ] = False,
     log_format: Annotated[LogFormat, Option("--log-format", help="How logs are written.")] = LogFormat.TEXT,
     verbose: Verbose = 0,

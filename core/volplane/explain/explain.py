@@ -18,7 +18,6 @@ from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, KubeObject, StorageClass, Volume, VolumeAttachment
 from volplane.operations.operation import OperationState, Phase
-from volplane.protection.finalizers import unused_since
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim, refers_to
 from volplane.state.naming import volume_name_of
@@ -83,7 +82,9 @@ class Explainer:
         nothing = "nothing until something changes"
         if isinstance(item, Claim):
             kind, mine = "claim", self.controllers["claims"]
-            situation = [*self._claim(item), *stages(item, expands=self.expands)]
+            unused = next((each for each in item.status.conditions or () if each.get("type") == "Unused"), {})
+            idle = [f"no pod has used it since {unused.get('lastTransitionTime')}"] * (unused.get("status") == "True")
+            situation = [*self._claim(item), *idle, *stages(item, expands=self.expands)]
             attachments = _attachments(item.spec.volume_name, self.cluster)
             nothing = self._idle(item, attachments) or nothing
         else:
@@ -159,7 +160,6 @@ class Explainer:
             yield from self._awaited(claim)
         elif volume := cluster.volumes.get(volume_name_of(claim)):
             yield f"volume {volume.name} was made for it and is {volume.status.phase}"
-        yield from unused_since(claim)
         if node := claim.annotation(names.SELECTED_NODE):
             yield f"the scheduler selected node {node}"
         if claim.has_finalizer(names.PROVISIONING_FINALIZER):

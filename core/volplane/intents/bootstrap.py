@@ -137,8 +137,7 @@ class Bootstrap:
                 if on_nodes:
                     await ensure_namespace(self.client, nodes_namespace(self.namespace))
                 cluster_id = await cluster_id_of(self.client, self.cluster_id)
-                read_key = find_sealer if self.on_node else ensure_sealer
-                sealer = await read_key(self.client, self.namespace, on_nodes)
+                sealer = await (find_sealer if self.on_node else ensure_sealer)(self.client, self.namespace, on_nodes)
                 if sealer is None:
                     missing = f"the central process has not made Secret {self.namespace}/{SEAL_SECRET} yet"
                     raise ApiUnavailable(missing, status=HTTPStatus.NOT_FOUND)

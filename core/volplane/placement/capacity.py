@@ -25,7 +25,7 @@ from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import split_parameters
 from volplane.kube import names
 from volplane.kube.kinds import CAPACITIES, NODES
-from volplane.kube.objects import Claim, CsiStorageCapacity, KubeObject, Node, OwnerReference, StorageClass, Volume
+from volplane.kube.objects import Claim, CsiStorageCapacity, KubeObject, Node, StorageClass, Volume
 from volplane.kube.quantity import format_bytes
 from volplane.placement.recognise import own_node_differs
 from volplane.requests import CapacityRequest
@@ -211,14 +211,10 @@ def _changes(found: CsiStorageCapacity, wanted: dict[str, Any]) -> dict[str, Any
 
 def _left_to_other(found: CsiStorageCapacity, cluster: ClusterState) -> Wait | None:
     """Leave the object to another node: two with one label would write it in turns. That of a gone one is removed."""
-    own, owner = cluster.own_node, _owning_node(found)
-    if own is None or owner is None or owner.name == own.name:
+    nodes = {each.name for each in found.metadata.owner_references or () if each.kind == "Node"}
+    if cluster.own_node is None or nodes <= {cluster.node_name}:
         return None
-    return Wait(reason=f"node {owner.name} publishes the room of this place", seconds=POLL_SECONDS)
-
-
-def _owning_node(found: CsiStorageCapacity) -> OwnerReference | None:
-    return next((each for each in found.metadata.owner_references or () if each.kind == "Node"), None)
+    return Wait(reason=f"node {min(nodes)} publishes the room of this place", seconds=POLL_SECONDS)
 
 
 def _remove_outdated(found: CsiStorageCapacity, state: CapacityState, reads: LiveReads) -> Action:
@@ -227,7 +223,7 @@ def _remove_outdated(found: CsiStorageCapacity, state: CapacityState, reads: Liv
     cluster = state.cluster
     if labels.get(names.CAPACITY_PUBLISHER) != PUBLISHER:
         return Settled()
-    of_node = _owning_node(found)
+    of_node = next((each for each in found.metadata.owner_references or () if each.kind == "Node"), None)
     ours = cluster.drivers.get(labels.get(names.CAPACITY_DRIVER, "")) is not None
     unneeded = Delete(kind=CAPACITIES, target=found, why="nobody needs it any more") if ours else Settled()
     if of_node is None or (cluster.node_name and found.storage_class_name not in cluster.classes):

@@ -18,6 +18,7 @@ from volplane.protection.finalizers import (
     LivePods,
     ProtectionHandlers,
     decide_volume_protection,
+    volume_protection_may_act,
 )
 
 __all__ = ["PROTECTION", "controllers"]
@@ -49,7 +50,7 @@ def controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         explained="",
         watches=(Watch(cache=cluster.volumes), Watch(cache=cluster.pods)),
         subscribe=subscribe,
-        operations={"unprotect": lambda run: partial(live.refresh, run.asset, deps.reads, cluster.monotonic)},
+        operations={"unprotect": partial(live.operation, client=deps.reads, monotonic=cluster.monotonic)},
         predicate=cluster.claims.__contains__,
     )
     yield Controller(
@@ -59,7 +60,7 @@ def controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
             decide_volume_protection, volumes=cluster.volumes, claims=cluster.claims, removes_protection=removed
         ),
         explained="",
-        predicate=lambda key: (it := cluster.volumes.get(key)) is not None and not (it.terminating and removed(it)),
+        predicate=partial(volume_protection_may_act, volumes=cluster.volumes, removes_protection=removed),
     )
 
 

@@ -12,12 +12,14 @@ Source: `pkg/controller/volume/pvcprotection` and `pvprotection` of Kubernetes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Queue, Run, Settled, Wait, warning
+from volplane.controller.controller import Work
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES, Kind
@@ -107,13 +109,6 @@ def _unused_step(claim: Claim, state: ClaimProtection) -> Action | None:
     return Patch(kind=CLAIMS, target=claim, body=body, subresource="status", why=f"{text} referencing the claim")
 
 
-def unused_since(claim: Claim) -> Iterator[str]:
-    """Yield a sentence about a claim that nobody uses, as its condition says."""
-    for each in claim.status.conditions or ():
-        if (each.get("type"), each.get("status")) == (UNUSED, "True"):
-            yield f"no pod has used it since {each.get('lastTransitionTime')}"
-
-
 def decide_volume_protection(
     key: str,
     _reads: LiveReads,
@@ -142,6 +137,12 @@ def decide_volume_protection(
     if removes_protection(volume):
         return Wait(reason="its asset is being deleted")
     return _toggle(VOLUME_PROTECTION, VOLUMES, volume, why="not bound any more")
+
+
+def volume_protection_may_act(key: str, volumes: Cache[Volume], removes_protection: Callable[[Volume], bool]) -> bool:
+    """Return whether the volume is to be decided: it exists, and the reclaimer does not remove its finalizers."""
+    volume = volumes.get(key)
+    return volume is not None and not (volume.terminating and removes_protection(volume))
 
 
 def _toggle(finalizer: str, kind: Kind[Any], target: KubeObject, *, why: str) -> Patch:
@@ -209,6 +210,10 @@ class LivePods:
                 self.terminating_since.pop(old.namespace, None)
                 self.lists.pop(old.namespace, None)
 
+    def operation(self, run: Run, *, client: Client, monotonic: Callable[[], float]) -> Work:
+        """Return the work of the verb `unprotect`."""
+        return partial(self.refresh, run.asset, client, monotonic)
+
     async def refresh(self, namespace: str, client: Client, monotonic: Callable[[], float]) -> None:
         started = monotonic()
         listing = await client.list(PODS, namespace=namespace)
@@ -257,9 +262,8 @@ class ProtectionHandlers:
         for pod in (old, new):
             for key in claims_of_pod(pod) if pod is not None else ():
                 claim = self.state.claims.get(key)
-                if claim is not None and claim.terminating:
-                    self.state.live.lists.pop(claim.namespace, None)  # It may lack the pod.
                 if claim is not None and (claim.terminating or self.state.now is not None):
+                    self.state.live.lists.pop(claim.namespace, None)  # It may lack the pod.
                     self.claims.enqueue(key)
 
 
