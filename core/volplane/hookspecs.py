@@ -17,28 +17,8 @@ from typing import Any, ClassVar
 
 import pluggy
 
+from volplane import requests
 from volplane.assets import Absent, Asset, AssetPage, Attachment, Capacity, Done, Erased, InProgress, PodScrub, Snapshot
-from volplane.requests import (
-    AdoptRequest,
-    AttachRequest,
-    CapacityRequest,
-    DeleteRequest,
-    DeleteSnapshotRequest,
-    DescribeRequest,
-    DetachRequest,
-    ExpandRequest,
-    FindRequest,
-    ListRequest,
-    ModifyRequest,
-    OwnsRequest,
-    ProbeRequest,
-    ProvisionRequest,
-    RecycleRequest,
-    SnapshotRequest,
-    StartRequest,
-    StopRequest,
-    ValidateRequest,
-)
 from volplane.schemas import DriverInfo, ParameterSchema
 
 __all__ = ["PROJECT", "REQUIRED_HOOKS", "BackendSpec", "hookimpl", "hookspec"]
@@ -68,11 +48,11 @@ class BackendSpec:
         """Keep the options. Do I/O in `start`, not here."""
 
     @hookspec(firstresult=True)
-    def describe(self, request: DescribeRequest) -> DriverInfo:
+    def describe(self, request: requests.DescribeRequest) -> DriverInfo:
         """Return the properties of this driver. Must not access the storage. Required."""
 
     @hookspec(firstresult=True)
-    def provision(self, request: ProvisionRequest) -> Asset | InProgress:
+    def provision(self, request: requests.ProvisionRequest) -> Asset | InProgress:
         """Make the asset called `request.name`. Required.
 
         Idempotent by name: an equal request returns the same asset, a different one raises `AlreadyExists`. If the
@@ -80,15 +60,15 @@ class BackendSpec:
         """
 
     @hookspec(firstresult=True)
-    def delete(self, request: DeleteRequest) -> Done | InProgress:
+    def delete(self, request: requests.DeleteRequest) -> Done | InProgress:
         """Destroy the asset. Return `Done` if it is already gone; raise `VolumeInUse` if it is in use. Required."""
 
     @hookspec(firstresult=True)
-    def find(self, request: FindRequest) -> Asset | Absent:
+    def find(self, request: requests.FindRequest) -> Asset | Absent:
         """Find the asset by name and owner, after an attempt whose outcome is unknown."""
 
     @hookspec(firstresult=True)
-    def owns(self, request: OwnsRequest) -> bool:
+    def owns(self, request: requests.OwnsRequest) -> bool:
         """Return whether the source of a static volume belongs to this driver, such as a path below its root.
 
         Called for one source at a time. The answer is kept until the volume is gone or the driver is started again. If
@@ -96,60 +76,60 @@ class BackendSpec:
         """
 
     @hookspec(firstresult=True)
-    def recycle(self, request: RecycleRequest) -> PodScrub | Erased | InProgress:
+    def recycle(self, request: requests.RecycleRequest) -> PodScrub | Erased | InProgress:
         """Erase the contents, or return how a scrubber pod is to erase them."""
 
     @hookspec(firstresult=True)
-    def attach(self, request: AttachRequest) -> Attachment | InProgress:
+    def attach(self, request: requests.AttachRequest) -> Attachment | InProgress:
         """Attach to the node; idempotent. Raise `AttachedElsewhere` if it is attached to another node."""
 
     @hookspec(firstresult=True)
-    def detach(self, request: DetachRequest) -> Done | InProgress:
+    def detach(self, request: requests.DetachRequest) -> Done | InProgress:
         """Detach from the node. Return `Done` also if it is not attached there, or asset or node do not exist."""
 
     @hookspec(firstresult=True)
-    def expand(self, request: ExpandRequest) -> Asset | InProgress:
+    def expand(self, request: requests.ExpandRequest) -> Asset | InProgress:
         """Grow the asset."""
 
     @hookspec(firstresult=True)
-    def modify(self, request: ModifyRequest) -> Done | InProgress:
+    def modify(self, request: requests.ModifyRequest) -> Done | InProgress:
         """Change mutable parameters."""
 
     @hookspec(firstresult=True)
-    def list_assets(self, request: ListRequest) -> AssetPage:
+    def list_assets(self, request: requests.ListRequest) -> AssetPage:
         """List every asset that the driver can reach. An asset that exists during the whole listing must be in it.
 
         For the leak check, and to compare attached assets with VolumeAttachments.
         """
 
     @hookspec(firstresult=True)
-    def adopt(self, request: AdoptRequest) -> Done:
+    def adopt(self, request: requests.AdoptRequest) -> Done:
         """Replace the marks of a former cluster on the asset by those of this cluster."""
 
     @hookspec(firstresult=True)
-    def get_capacity(self, request: CapacityRequest) -> Capacity:
+    def get_capacity(self, request: requests.CapacityRequest) -> Capacity:
         """Return the free capacity."""
 
     @hookspec(firstresult=True)
-    def validate(self, request: ValidateRequest) -> Done:
+    def validate(self, request: requests.ValidateRequest) -> Done:
         """Check class parameters beyond the schema. Must not change anything."""
 
     @hookspec(firstresult=True)
-    def create_snapshot(self, request: SnapshotRequest) -> Snapshot | InProgress:
+    def create_snapshot(self, request: requests.SnapshotRequest) -> Snapshot | InProgress:
         """Make a snapshot, idempotent by name."""
 
     @hookspec(firstresult=True)
-    def delete_snapshot(self, request: DeleteSnapshotRequest) -> Done | InProgress:
+    def delete_snapshot(self, request: requests.DeleteSnapshotRequest) -> Done | InProgress:
         """Destroy a snapshot."""
 
     @hookspec(firstresult=True)
-    def start(self, request: StartRequest) -> Done:
+    def start(self, request: requests.StartRequest) -> Done:
         """Open connections and the like. After an error the driver is unavailable, and `start` is called again."""
 
     @hookspec(firstresult=True)
-    def stop(self, request: StopRequest) -> Done:
+    def stop(self, request: requests.StopRequest) -> Done:
         """Close all that `start` opened."""
 
     @hookspec(firstresult=True)
-    def probe(self, request: ProbeRequest) -> Done:
+    def probe(self, request: requests.ProbeRequest) -> Done:
         """Check that the storage can be used now. Called every 30 s, for /readyz and metrics."""

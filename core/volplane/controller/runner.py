@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from volplane import _delays as backoff
+from volplane import errors
 from volplane._delays import Backoff
 from volplane.controller import logs
 from volplane.controller.actions import (
@@ -37,16 +38,6 @@ from volplane.controller.actions import (
 )
 from volplane.controller.logs import new_span, trace_of
 from volplane.controller.workqueue import AdaptiveConcurrency, ControllerMetrics, WorkQueue
-from volplane.errors import (
-    ApiConflict,
-    ApiError,
-    ApiNotFound,
-    ApiUnavailable,
-    BackoffError,
-    OperationError,
-    OperationInProgress,
-    VolplaneError,
-)
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import Kind
@@ -160,12 +151,12 @@ class Runner:
         try:
             result = await self._reconcile(key)
             self.queue.forget(key)
-        except ApiConflict as error:
+        except errors.ApiConflict as error:
             result = "conflict"
             self._retry(key, error, backoff.RECONCILE_FAILED, level=logging.INFO)
             text = f"The Kubernetes API reports conflicts without end: {error}"
             self._report(key, "ApiCallRefused", text, lasting=True)
-        except ApiUnavailable as error:
+        except errors.ApiUnavailable as error:
             result = "unavailable"
             # It concerns every key: one warning every few seconds, the rest at the level of debug.
             now, level = asyncio.get_running_loop().time(), logging.DEBUG
@@ -178,7 +169,7 @@ class Runner:
                 self._report(key, "ApiCallFailed", text, what=str(error), again="; trying again")
             elif error.status == 500:
                 self._report(key, "", "", what=str(error), again="; trying again", lasting=True)
-        except ApiError as error:
+        except errors.ApiError as error:
             result = "refused"
             # The server will answer the same until a user changes something: the event says so on the object.
             seconds = self._retry(key, error, backoff.API_REFUSED, level=logging.ERROR)
@@ -231,7 +222,8 @@ class Runner:
                 reads = LiveReads()
                 conflicts += 1
                 if conflicts > _MOST_CONFLICTS:
-                    raise ApiConflict(f"{conflicts} conflicts in a row, the last: {stale}", status=409) from stale
+                    text = f"{conflicts} conflicts in a row, the last: {stale}"
+                    raise errors.ApiConflict(text, status=409) from stale
         self.queue.seen(key)  # The key has to wait now: our own writes, which have added it, must not end that.
         raise Unsettled(f"{_MOST_STEPS} steps did not settle it, the last: {_describe(action)}")
 
@@ -241,7 +233,7 @@ class Runner:
             case Patch() | Delete():
                 try:
                     await (self._steps.patch(action) if isinstance(action, Patch) else self._steps.delete(action))
-                except (ApiConflict, ApiNotFound) as error:
+                except (errors.ApiConflict, errors.ApiNotFound) as error:
                     # The object is another one than was decided upon: nothing is forced, the decision is made again.
                     await self._steps.refresh(action.kind, action.target.key)
                     raise _StaleCache(f"{_describe(action)}: {error}") from error
@@ -263,11 +255,11 @@ class Runner:
         if isinstance(action, Run):
             try:
                 self.start_operation(action, lambda: self.queue.add(key))
-            except OperationInProgress:
+            except errors.OperationInProgress:
                 self.reasons[key] = f"another operation holds {action.asset}"
-            except BackoffError as error:
+            except errors.BackoffError as error:
                 self.reasons[key] = str(error)
-            except OperationError as error:
+            except errors.OperationError as error:
                 self.reasons[key] = str(error)
                 self.queue.retry(key, backoff.REGISTRY_CLOSED)
             else:
@@ -335,7 +327,7 @@ class Steps:
         """Create the object and return True; False if it existed already, and was read into the cache instead."""
         try:
             answer = await self.client.create(step.kind, step.body)
-        except ApiError as error:
+        except errors.ApiError as error:
             if not error.already_exists:
                 raise
             metadata = step.body.get("metadata", {})
@@ -395,7 +387,7 @@ class _StaleCache(Exception):
     """The server knows more than the cache did. The cache has been refreshed."""
 
 
-class Unsettled(VolplaneError):
+class Unsettled(errors.VolplaneError):
     """A pass took too many steps, or a patch left the object as it was: the same decision would follow without end."""
 
 

@@ -13,17 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 
+from volplane.attach import desired
 from volplane.attach.attach_detach import AttachDetachState, decide_pair
-from volplane.attach.desired import (
-    NODE_INDEX,
-    Pair,
-    is_ready,
-    listed_volumes,
-    needs_attaching,
-    out_of_service,
-    volume_of_claim,
-    volumes_in_use,
-)
 from volplane.controller.actions import Create, Delete, LiveReads, Wait
 from volplane.drivers.driver import LoadedDrivers
 from volplane.drivers.executor import HookCalls, ThreadExecutor
@@ -88,7 +79,7 @@ async def _state_around(client: Client, pod: Pod, claims: Sequence[str]) -> Clus
         claims=Cache(CLAIMS, CLAIM_INDEXES),
         volumes=Cache(VOLUMES, VOLUME_INDEXES),
         classes=Cache(STORAGE_CLASSES),
-        pods=Cache(PODS, {**POD_INDEXES, **NODE_INDEX}),
+        pods=Cache(PODS, {**POD_INDEXES, **desired.NODE_INDEX}),
         nodes=Cache(NODES),
         drivers=DriverRegistry(LoadedDrivers(), HookCalls(LoadedDrivers(), ThreadExecutor())),
         sealer=Sealer(secrets.token_bytes(32)),
@@ -147,10 +138,10 @@ def explain_pod(pod: Pod, cluster: ClusterState, warnings: Sequence[str] = ()) -
         return Explanation(kind="pod", name=pod.key, situation=(*situation, *warnings), next=after)
     if name and node is None:
         situation.append(f"node {name} does not exist: nothing can be attached or mounted there")
-    if node is not None and not is_ready(node):
+    if node is not None and not desired.is_ready(node):
         doubt = "its kubelet does not say that it works, and may mount and unmount nothing"
         situation.append(f"node {name} is not Ready: {doubt}")
-    if node is not None and out_of_service(node):
+    if node is not None and desired.out_of_service(node):
         situation.append(f"node {name} is declared to be out of service")
     then: list[str] = []
     for each in pod.spec.volumes or ():
@@ -165,7 +156,7 @@ def _of_volume(pod: Pod, used: PodVolume, key: str, cluster: ClusterState) -> tu
     """Return where the volume of the claim `key` stands, and what comes next for it."""
     claim = cluster.claims.get(key)
     flaw = _unusable(pod, used, key, claim, cluster)
-    volume = volume_of_claim(claim, cluster) if claim is not None and not flaw else None
+    volume = desired.volume_of_claim(claim, cluster) if claim is not None and not flaw else None
     if claim is None or volume is None:
         return [flaw], [f"volume {used.name} waits for claim {key}"]
     situation: list[str] = []
@@ -188,7 +179,7 @@ def _unusable(pod: Pod, volume: PodVolume, key: str, claim: Claim | None, cluste
         return f"claim {key}, its volume {volume.name}, is {claim.status.phase or 'Pending'}"
     if cluster.volumes.get(claim.spec.volume_name) is None:
         return f"claim {key} is bound to volume {claim.spec.volume_name}, which does not exist"
-    if volume_of_claim(claim, cluster) is None:
+    if desired.volume_of_claim(claim, cluster) is None:
         return f"claim {key} is bound to volume {claim.spec.volume_name}, which refers to another claim"
     return ""
 
@@ -199,8 +190,8 @@ def _on_node(pod: Pod, name: str, volume: Volume, cluster: ClusterState) -> tupl
     name: of the volume in the pod.
     """
     node = pod.spec.node_name
-    pair = Pair(node, unique_name(volume))
-    if not pair.volume or not needs_attaching(pair.volume, cluster):
+    pair = desired.Pair(node, unique_name(volume))
+    if not pair.volume or not desired.needs_attaching(pair.volume, cluster):
         mounts = [] if pod.status.phase == "Running" else [f"the kubelet of node {node} mounts volume {name}"]
         return [f"volume {volume.name} needs no attaching"], mounts
     action = decide_pair(pair, AttachDetachState(cluster), LiveReads()).action
@@ -226,12 +217,12 @@ def _on_node(pod: Pod, name: str, volume: Volume, cluster: ClusterState) -> tupl
     return situation, then
 
 
-def _mounts(pod: Pod, name: str, pair: Pair, cluster: ClusterState) -> list[str]:
+def _mounts(pod: Pod, name: str, pair: desired.Pair, cluster: ClusterState) -> list[str]:
     node = cluster.nodes.get(pair.node)
     if pod.status.phase == "Running" or node is None:
         return []
-    if pair.volume not in listed_volumes(node):
+    if pair.volume not in desired.listed_volumes(node):
         return [f"the attach-detach controller tells node {pair.node} that volume {name} is attached"]
-    if pair.volume not in volumes_in_use(node):
+    if pair.volume not in desired.volumes_in_use(node):
         return [f"the kubelet of node {pair.node} says that it uses volume {name}, then mounts it"]
     return [f"the kubelet of node {pair.node} mounts volume {name}"]
