@@ -182,7 +182,6 @@ def read_parameters(declared: type[P], values: Mapping[str, Any]) -> P:
 
 @cache
 def _declared_parameters(declared: type) -> dict[str, Parameter]:
-    """Return the parameter of each field, by the name of the field."""
     hints = get_type_hints(declared, include_extras=True)
     result = {}
     for each in fields(declared):
@@ -197,17 +196,10 @@ def _declared_parameters(declared: type) -> dict[str, Parameter]:
         if kind is None:
             raise TypeError(f"{where} has the type {of}, for which there is no kind of parameter; give Param a kind")
         default = each.default if each.default_factory is MISSING else each.default_factory()
-        result[each.name] = Parameter(
-            name=param.name or each.name,
-            doc=param.doc,
-            kind=kind,
-            default=None if default is MISSING else default,
-            required=default is MISSING,
-            minimum=param.minimum,
-            maximum=param.maximum,
-            choices=get_args(of) if get_origin(of) is Literal else param.choices,
-            pattern=param.pattern,
-            excludes=param.excludes,
-            since=param.since,
-        )
+        said: dict[str, Any] = {part.name: getattr(param, part.name) for part in fields(param)}
+        said |= {"name": param.name or each.name, "kind": kind, "required": default is MISSING}
+        said["default"] = None if default is MISSING else default
+        if get_origin(of) is Literal:
+            said["choices"] = get_args(of)
+        result[each.name] = Parameter(**said)
     return result

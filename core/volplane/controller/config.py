@@ -345,7 +345,6 @@ class _Section:
         return (_Section(item, place, known) for place, item in self._items(key))
 
     def _items(self, key: str) -> list[tuple[str, Any]]:
-        """Return the items of a list, with their places."""
         items = self.value(key, "a list (- item)", lambda it: isinstance(it, list)) or ()
         return [(self.at(f"{key}[{index}]"), item) for index, item in enumerate(items)]
 
