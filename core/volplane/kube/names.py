@@ -4,6 +4,10 @@ Source: Kubernetes 1.36, `pkg/controller/volume/persistentvolume` and `k8s.io/co
 with `volplane.dev/`.
 """
 
+from typing import Final
+
+from volplane._templates import data_of
+
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 """On a claim: it went through a complete bind once; from then on the rules of bound claims hold."""
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
@@ -83,13 +87,8 @@ SCHEMA_VERSION = "volplane.dev/schema-version"
 SCRUB_VOLUME_UID = "volplane.dev/scrub-volume-uid"
 """On the pod and the claim of a scrub: uid of the volume that is erased."""
 
-MIGRATED_PLUGINS = {
-    "kubernetes.io/aws-ebs": "ebs.csi.aws.com",
-    "kubernetes.io/gce-pd": "pd.csi.storage.gke.io",
-    "kubernetes.io/azure-file": "file.csi.azure.com",
-    "kubernetes.io/azure-disk": "disk.csi.azure.com",
-    "kubernetes.io/cinder": "cinder.csi.openstack.org",
-    "kubernetes.io/vsphere-volume": "csi.vsphere.vmware.com",
-    "kubernetes.io/portworx-volume": "pxd.portworx.com",
+VOLUME_SOURCES: Final = data_of("volplane.kube", "volume_sources.yaml")
+MIGRATED_PLUGINS: Final = {
+    each["plugin"]: each["driver"] for each in VOLUME_SOURCES["sources"].values() if "plugin" in each
 }
-"""In-tree plugin -> the CSI driver that has taken over its volumes, after `k8s.io/csi-translation-lib`."""
+"""In-tree plugin -> the CSI driver that has taken over its volumes."""

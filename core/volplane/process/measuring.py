@@ -19,24 +19,22 @@ from volplane.drivers.driver import DriverView
 from volplane.errors import BackendError, PluginError
 from volplane.intents.operation import HookCaller
 from volplane.kube.cache import Cache
+from volplane.kube.names import VOLUME_SOURCES
 from volplane.kube.objects import Claim, KubeObject, Volume
 from volplane.requests import DeleteRequest, HookRequest, ProvisionRequest
 from volplane.state.matching import class_of_claim
+from volplane.state.naming import SOURCES
 
 R = TypeVar("R")
 T = TypeVar("T", bound=KubeObject)
 Count = tuple[str, tuple[str, ...]]
 
-_SOURCES = {
-    "host_path": "kubernetes.io/host-path",
-    "local": "kubernetes.io/local-volume",
-    "nfs": "kubernetes.io/nfs",
-    "aws_elastic_block_store": "kubernetes.io/aws-ebs",
-    "gce_persistent_disk": "kubernetes.io/gce-pd",
-    "iscsi": "kubernetes.io/iscsi",
-    "fc": "kubernetes.io/fc",
-    "rbd": "kubernetes.io/rbd",
+_COUNTED = {
+    attribute: known["counted"]
+    for attribute, key in SOURCES
+    if "counted" in (known := VOLUME_SOURCES["sources"].get(key, {}))
 }
+"""Attribute of a source -> the name under which its volumes are counted."""
 
 
 class MeasuredHooks:
@@ -140,7 +138,7 @@ def _follow(cache: Cache[T], counts: Callable[[T], tuple[Count, ...]], metrics: 
 def _of_volume(volume: Volume) -> tuple[Count, ...]:
     """Count a volume under its plugin's name in the reference controller; CSI is one plugin there, here its drivers."""
     spec = volume.spec
-    plugin = next((name for field, name in _SOURCES.items() if getattr(spec, field) is not None), "N/A")
+    plugin = next((name for field, name in _COUNTED.items() if getattr(spec, field) is not None), "N/A")
     if spec.csi is not None:
         plugin = str(spec.csi.get("driver", "N/A"))
     bound = "bound_pv" if volume.status.phase == "Bound" else "unbound_pv"

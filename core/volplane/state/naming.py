@@ -31,40 +31,9 @@ _PD: Final = "pd.csi.storage.gke.io"
 _AZURE_DISK: Final = "disk.csi.azure.com"
 _AZURE_FILE: Final = "file.csi.azure.com"
 
-
-class _Kind(NamedTuple):
-    """How sources of a kind say which storage they are."""
-
-    handle: str = ""
-    """The field with the handle."""
-    driver: str = ""
-    """The CSI driver to which an in-tree plugin has moved."""
-    servers: tuple[str, ...] = ()
-    """The fields that name servers or ports, each of which leads to the storage."""
-
-
-_OTHER: Final = _Kind()
-
-_KINDS: Final = {
-    "csi": _Kind("volumeHandle"),
-    "hostPath": _Kind("path"),
-    "local": _Kind("path"),
-    "nfs": _Kind("path", servers=("server",)),
-    "cephfs": _Kind("path", servers=("monitors",)),
-    "glusterfs": _Kind("path", servers=("endpoints",)),
-    "rbd": _Kind(servers=("monitors",)),
-    "iscsi": _Kind(servers=("targetPortal", "portals")),
-    "fc": _Kind(servers=("targetWWNs", "wwids")),
-    "quobyte": _Kind(servers=("registry",)),
-    "awsElasticBlockStore": _Kind("volumeID", "ebs.csi.aws.com"),
-    "gcePersistentDisk": _Kind("pdName", _PD),
-    "azureDisk": _Kind("diskURI", _AZURE_DISK),
-    "azureFile": _Kind("", _AZURE_FILE),
-    "cinder": _Kind("volumeID", "cinder.csi.openstack.org"),
-    "vsphereVolume": _Kind("volumePath", "csi.vsphere.vmware.com"),
-    "portworxVolume": _Kind("volumeID", "pxd.portworx.com"),
-}
-_SOURCES = sorted(
+_KINDS: Final[Mapping[str, Mapping[str, Any]]] = names.VOLUME_SOURCES["sources"]
+_MOUNT_FIELDS: Final = frozenset(names.VOLUME_SOURCES["mounting"])
+SOURCES = sorted(
     ((each.name, each.encode_name) for each in msgspec.structs.fields(VolumeSpec) if each.type == Source),
     key=lambda source: source[0] not in {"csi", "local", "host_path", "nfs"},
 )
@@ -76,14 +45,6 @@ _ANYWHERE: Final = ""
 _END: Final = "\U0010ffff"
 """Sorts after every key with the same prefix."""
 _PD_HANDLE: Final = re.compile(r"projects/([^/]+)/((?:zones|regions)/[^/]+)/disks/([^/]+)")
-_MOUNT_FIELDS: Final = frozenset(
-    (
-        *("fsType", "readOnly", "secretRef", "mountOptions", "partition", "user", "group", "keyring", "secretFile"),
-        *("endpointsNamespace", "iscsiInterface", "initiatorName", "chapAuthDiscovery", "chapAuthSession", "gateway"),
-        *("sslEnabled", "protectionDomain", "storagePool", "storageMode"),
-    )
-)
-"""Fields of a source that say how it is mounted or reached, not which storage it is."""
 
 
 def volume_name_of(claim: Claim) -> str:
@@ -103,7 +64,7 @@ def node_hash(name: str) -> str:
 
 def handle_in(source: VolumeSource) -> str:
     """Return the backend's id of the asset as the source has it, or ""."""
-    return str(source.fields.get(_KINDS.get(source.kind, _OTHER).handle, ""))
+    return str(source.fields.get(_KINDS.get(source.kind, {}).get("handle", ""), ""))
 
 
 def csi_source(volume: Volume) -> tuple[str, str]:
@@ -118,7 +79,7 @@ def csi_source(volume: Volume) -> tuple[str, str]:
     if spec.local is not None or spec.host_path is not None:
         return "", ""
     source, labels = volume_source(volume), volume.metadata.labels or {}
-    driver, handle = _KINDS.get(source.kind, _OTHER).driver, handle_in(source)
+    driver, handle = _KINDS.get(source.kind, {}).get("driver"), handle_in(source)
     match source.kind:
         case "awsElasticBlockStore":
             handle = handle.split("/")[-1]
@@ -168,7 +129,7 @@ def asset_key(volume: Volume) -> str:
 def volume_source(volume: Volume) -> VolumeSource:
     """Return the volume's source under the API's key; one of kind "" if it has none that we know."""
     spec = volume.spec
-    for attribute, key in _SOURCES:
+    for attribute, key in SOURCES:
         fields = getattr(spec, attribute)
         if fields is not None:
             return VolumeSource(kind=key, fields=fields)
@@ -333,14 +294,14 @@ def _named(volume: Volume, *, sought: bool) -> Iterator[str]:
     Storage on several servers has a place on each: another volume may name some of them only.
     """
     source = volume_source(volume)
-    kind, fields, about = source.kind, source.fields, _KINDS.get(source.kind, _OTHER)
-    if kind != "csi" and not about.driver:
+    kind, fields, about = source.kind, source.fields, _KINDS.get(source.kind, {})
+    if kind != "csi" and "driver" not in about:
         what = {key: each for key, each in fields.items() if each and key not in _MOUNT_FIELDS}
-        servers = [_host(each) for key in about.servers for each in _texts(what.pop(key, ""))]
+        servers = [_host(each) for key in about.get("servers", ()) for each in _texts(what.pop(key, ""))]
         text = msgspec.json.encode(what, order="deterministic").decode().lower() + "\0"
-        if about.handle:
-            text = _normal(str(what.get(about.handle, "/")))
-        yield from (f"{kind}:{server}:{text}" for server in (servers if about.servers else [""]))
+        if "handle" in about:
+            text = _normal(str(what.get(about["handle"], "/")))
+        yield from (f"{kind}:{server}:{text}" for server in (servers if "servers" in about else [""]))
         return
     driver, handle = csi_source(volume)
     given = fields.get("volumeAttributes")
@@ -350,7 +311,7 @@ def _named(volume: Volume, *, sought: bool) -> Iterator[str]:
         yield f"nfs:{_host(attributes['server'])}:{_normal(path)}"
     if old := attributes.get("initialvolumefilepath"):
         yield f"csi:{driver}:{old}\0"  # The in-tree name of a disk that is migrated to the CSI driver of vSphere.
-    if _AZURE_FILE in (driver, about.driver):
+    if _AZURE_FILE in (driver, about.get("driver")):
         account, share = _azure_share(source, attributes)
         yield from _by_parts(f"azure-file:{share or handle}", [account], sought=sought)
     elif driver == _PD and (disk := _PD_HANDLE.fullmatch(handle)):
