@@ -81,7 +81,7 @@ class KubeObject(Fields):
 
 
 class Requirement(Fields):
-    """One expression of a label selector or of node affinity."""
+    """One expression of a label selector, of node affinity or, without an operator, of allowed topologies."""
 
     key: str = ""
     operator: str = ""
@@ -241,13 +241,8 @@ class Claim(KubeObject):
         return self.annotation(BIND_COMPLETED) is not None
 
 
-class LabelValues(Fields):
-    key: str = ""
-    values: list[str] | None = None
-
-
 class TopologyTerm(Fields):
-    match_label_expressions: list[LabelValues] | None = None
+    match_label_expressions: list[Requirement] | None = None
 
 
 class StorageClass(KubeObject):
@@ -364,10 +359,6 @@ class NodeStatus(Fields):
 class Node(KubeObject):
     spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
-
-
-class Namespace(KubeObject):
-    """core/v1 Namespace."""
 
 
 class Secret(KubeObject):

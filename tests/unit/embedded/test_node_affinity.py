@@ -3,7 +3,6 @@
 import pytest
 
 from volplane.kube.objects import (
-    LabelValues,
     Metadata,
     Node,
     NodeSelector,
@@ -77,8 +76,8 @@ def test_a_preference_to_stay_away_keeps_nobody_away() -> None:
 
 
 def test_a_topology_needs_every_key_of_one_term() -> None:
-    zone = LabelValues(key="zone", values=["a"])
-    rack = LabelValues(key="rack", values=["1"])
+    zone = Requirement(key="zone", values=["a"])
+    rack = Requirement(key="rack", values=["1"])
     assert in_topology([], NODE)
     assert in_topology([TopologyTerm(match_label_expressions=[zone])], NODE)
     assert not in_topology([TopologyTerm(match_label_expressions=[zone, rack])], NODE)
