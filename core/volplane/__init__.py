@@ -61,6 +61,7 @@ __all__ = [
     "ParameterSchema",
     "PermissionDenied",
     "PodScrub",
+    "Predecessor",
     "ProbeRequest",
     "ProvisionRequest",
     "RecycleRequest",

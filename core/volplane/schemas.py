@@ -20,6 +20,7 @@ __all__ = [
     "Parameter",
     "ParameterKind",
     "ParameterSchema",
+    "Predecessor",
     "read_parameters",
 ]
 
@@ -118,6 +119,19 @@ class ParameterSchema:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Predecessor:
+    """The controller that a driver named `csi_driver_name` replaces; `volplane adopt` takes its volumes over.
+
+    `list_assets` of such a driver also returns what it made, with its name as the owner's cluster id.
+    """
+
+    pods: str
+    """Label selector of its pods: while one runs, nothing is taken over or given back."""
+    unseen: str = ""
+    """Where it may run without a pod in the cluster, as in "by GKE"; "" = nowhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DriverInfo:
     """What `describe` returns; constant for the life of the driver."""
 
@@ -149,6 +163,8 @@ class DriverInfo:
     """The largest asset; None = not known. The backend refuses more."""
     max_attached_per_node: int | None = None
     """None = not limited, or known only per node. The backend refuses more (`ResourceExhausted`)."""
+    predecessor: Predecessor | None = None
+    """Set if volumes of another controller can be taken over."""
     waived_rules: Mapping[str, str] = field(default_factory=dict)
     """Conformance rule -> reason, for rules that this backend cannot meet."""
 

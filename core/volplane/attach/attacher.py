@@ -13,8 +13,6 @@ Source: pkg/controller/csi_handler.go and pkg/controller/util.go of kubernetes-c
 from __future__ import annotations
 
 import dataclasses
-import functools
-import re
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -37,7 +35,7 @@ from volplane.kube.kinds import ATTACHMENTS, CSI_DRIVERS, NODES
 from volplane.kube.objects import Node, Volume, VolumeAttachment
 from volplane.requests import NodeIdentity, VolumeIdentity
 from volplane.state.cluster_state import ClusterState, csi_parts, unique_name
-from volplane.state.naming import asset_key, handle_in, volume_source
+from volplane.state.naming import asset_key, attacher_finalizer, handle_in, volume_source
 from volplane.state.progress import Attached, Attaching, AttachmentFailure, Detached, Detaching
 from volplane.state.records import INTENT_VERSION, AttachmentIntent, attachment_intent_of, write_intent
 
@@ -46,12 +44,6 @@ VALID: Final = 60.0
 TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 _MOST_BYTES = 1024
 """Of an error message in the status; the API server refuses a longer one."""
-
-
-@functools.lru_cache(256)
-def attacher_finalizer(driver: str) -> str:
-    """Return the finalizer on attachments of this CSI driver name, the same as the external-attacher's."""
-    return "external-attacher/" + re.sub("[^A-Za-z0-9-]", "-", driver)
 
 
 def decide_attachment(key: str, cluster: ClusterState, reads: LiveReads) -> Action:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from volplane.assets import Done, InProgress
-from volplane.attach.attacher import attacher_finalizer, identity_of_record, node_of_record, volume_to_attach
+from volplane.attach.attacher import identity_of_record, node_of_record, volume_to_attach
 from volplane.attach.desired import registered_again, shares_nodes
 from volplane.controller.actions import Queue, Run
 from volplane.controller.controller import Work
@@ -23,6 +23,7 @@ from volplane.kube import names
 from volplane.kube.objects import Node, Volume, VolumeAttachment
 from volplane.requests import AttachRequest, DetachRequest
 from volplane.state.cluster_state import ClusterState, asset_name
+from volplane.state.naming import attacher_finalizer
 from volplane.state.progress import Attached, Attaching, AttachmentFailure, AttachmentProgress, Detached, Detaching
 from volplane.state.records import AttachmentIntent, attachment_intent_of
 

@@ -175,6 +175,10 @@ def adopt(
         str, Option("--from", metavar="CLUSTER_ID", help="Whose marks the assets carry now; `volplane leaks` shows it.")
     ],
     driver: Annotated[str, Option("--driver", metavar="NAME", help="Of this driver only.")] = "",
+    back: Annotated[bool, Option("--back", help="Give volumes back to the controller of the driver --from.")] = False,
+    stopped: Annotated[
+        bool, Option("--stopped", help="The controller of the driver --from is stopped, where its pods cannot be seen.")
+    ] = False,
     yes: Annotated[bool, Option("--yes", help="Do it; otherwise only show what would be done.")] = False,
     output: OutputFormat = Output.TEXT,
     http: ControllerAddress = "127.0.0.1:9809",
@@ -183,23 +187,29 @@ def adopt(
 
     The running controller does it. Assets that no volume of this cluster refers to stay as they are. Make sure that the
     former cluster is gone: two clusters with the same assets would delete each other's.
+
+    With the name of a driver instead of an id, such as ebs.csi.aws.com: take over what another controller of that name
+    has made, or give it back.
     """
     console = Console()
-    plan, outcomes = asyncio.run(_adopt(console, http, former, driver, yes=yes))
+    flags = {name: "yes" for name, given in (("back", back), ("stopped", stopped)) if given}
+    plan, outcomes = asyncio.run(_adopt(console, http, {"from": former, **flags}, driver, yes=yes))
     if output is Output.TEXT:
-        _show_adoption(console, former, plan, outcomes)
+        _show_adoption(console, "this cluster" if back else f"cluster {former}", plan, outcomes)
     else:
         console.data({"plan": plan, "outcomes": outcomes}, output)
     if not all(each["state"] == "done" for each in outcomes or ()):
         raise typer.Exit(1)
 
 
-async def _adopt(console: Console, address: str, former: str, driver: str, *, yes: bool) -> tuple[Rows, Rows | None]:
+async def _adopt(
+    console: Console, address: str, what: Mapping[str, str], driver: str, *, yes: bool
+) -> tuple[Rows, Rows | None]:
     """Return the plan and the outcome of each entry; None = nothing was done."""
     if driver:
         status = await require_answer(address, "/status")
         require_driver(driver, (each["name"] for each in status["drivers"]))
-    query = {"from": former, **({"driver": driver} if driver else {})}
+    query = {**what, **({"driver": driver} if driver else {})}
     plan: Rows = await require_answer(address, "/adopt" if yes else "/adopt/plan", query, method="POST")
     if not plan or not yes:
         return plan, None
@@ -212,9 +222,9 @@ async def _adopt(console: Console, address: str, former: str, driver: str, *, ye
     return plan, outcomes
 
 
-def _show_adoption(console: Console, former: str, plan: Rows, outcomes: Rows | None) -> None:
+def _show_adoption(console: Console, giver: str, plan: Rows, outcomes: Rows | None) -> None:
     if not plan:
-        console.line(f"no asset carries the marks of cluster {former}")
+        console.line(f"no asset carries the marks of {giver}")
         return
     for each in outcomes or ():
         what = f"{each['handle']} of volume {each['volume']}"

@@ -17,7 +17,7 @@ from volplane.cloud.disks import (
     pod_scrub,
     size_in_gib,
 )
-from volplane.cloud.marks import LABELS, TAGS, Fences, Marks, label_text
+from volplane.cloud.marks import LABELS, TAGS, Fences, Marks, OfficialDriver, label_text
 from volplane.cloud.polling import Observation, StatePoller, chunks, read_without_bad_ids
 from volplane.cloud.rates import RateLimiter, Refusal, TokenBucket
 from volplane.cloud.turns import BoundedCache, HookCall, RetryLater, StateAges, in_turns
@@ -42,6 +42,7 @@ __all__ = [
     "Marks",
     "NodeNames",
     "Observation",
+    "OfficialDriver",
     "RateLimiter",
     "Refusal",
     "RetryLater",

@@ -46,7 +46,7 @@ from volplane.requests import (
     StartRequest,
     StopRequest,
 )
-from volplane.schemas import DriverInfo, Param, ParameterSchema
+from volplane.schemas import DriverInfo, Param, ParameterSchema, Predecessor
 
 __all__ = [
     "GIB",
@@ -201,6 +201,8 @@ class DiskBackend(BackendSpec):
     """After this time a change is visible, or was never made."""
     largest_gib: ClassVar[int]
     """The largest disk."""
+    predecessor: ClassVar[Predecessor | None] = None
+    """The controller of the cloud's own CSI driver, if `list_page` and `adopt` know the volumes of it."""
 
     def __init__(
         self,
@@ -253,6 +255,7 @@ class DiskBackend(BackendSpec):
             minimum_bytes=GIB,
             maximum_bytes=self.largest_gib * GIB,
             max_attached_per_node=self._settings.attach_limit or None,
+            predecessor=self.predecessor,
         )
 
     @hookimpl

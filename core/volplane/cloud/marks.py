@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from volplane.assets import Ownership
 from volplane.cloud.turns import BoundedCache
 from volplane.errors import AlreadyExists, Fenced, Unsupported
 from volplane.requests import AdoptRequest, Context, Fence
 
-__all__ = ["LABELS", "TAGS", "Fences", "Marks", "label_text"]
+__all__ = ["LABELS", "TAGS", "Fences", "Marks", "OfficialDriver", "label_text"]
 
 _LONGEST_LABEL = 63
 _PLAIN = re.compile(r"[a-z0-9-]")
@@ -43,6 +43,27 @@ def _character(match: re.Match[str]) -> str:
     return chr(code) if code < 0xD800 or 0xDFFF < code <= 0x10FFFF else match[0]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfficialDriver:
+    """How the CSI driver of a cloud marks the disks that it makes, so that its volumes can be taken over.
+
+    A driver of ours that has its name stands for its controller. What that one made belongs to the name, in the place
+    of a cluster's id, until `adopt` writes marks; to give a disk back is to write the name as its cluster again.
+    """
+
+    name: str
+    """As in `spec.csi.driver`."""
+    volume: str
+    """Key of the mark that has the name of the PersistentVolume, `pvc-<claim uid>`."""
+
+    def owner(self, marks: Mapping[str, str]) -> Ownership | None:
+        """Return the owner of what it made; None if it did not."""
+        name = marks.get(self.volume)
+        if not name:
+            return None
+        return Ownership(cluster_id=self.name, claim_uid=name.removeprefix("pvc-"), volume_name=name)
+
+
 class Marks:
     """How the owner of an asset is written to its tags or labels, and read from them.
 
@@ -66,11 +87,16 @@ class Marks:
             self.generation: str(owner.generation),
         }
 
-    def owner(self, marks: Mapping[str, str], cluster_id: str = "") -> Ownership | None:
+    def owner(
+        self, marks: Mapping[str, str], cluster_id: str = "", *, official: OfficialDriver | None = None
+    ) -> Ownership | None:
         """Return the owner that the marks name; None if one is missing or cannot be read.
 
-        cluster_id: of the caller. A mark of it is read as it, also where the encoding has cut it.
+        cluster_id: of the caller. A mark of it is read as it, also where the encoding has cut it. official: whose marks
+        count on what has none of ours.
         """
+        if official is not None and self.cluster not in marks:
+            return official.owner(marks)
         cluster, claim, name = marks.get(self.cluster), marks.get(self.claim), marks.get(self.volume)
         generation = marks.get(self.generation, "")
         if not cluster or not claim or not name or not _GENERATION.fullmatch(generation):
@@ -168,16 +194,19 @@ class Fences:
         wanted = self._marks.of_term(context)
         return wanted if self._marks.cluster in marks and not wanted.items() <= marks.items() else {}
 
-    def marks_to_adopt(self, asset: str, marks: Mapping[str, str], request: AdoptRequest) -> dict[str, str]:
+    def marks_to_adopt(
+        self, asset: str, marks: Mapping[str, str], request: AdoptRequest, *, official: OfficialDriver | None = None
+    ) -> dict[str, str]:
         """Return the marks that `adopt` writes to the asset; empty if they are the new owner's already.
 
-        The term becomes that of the new owner's leader: terms of two clusters cannot be compared. Raises AlreadyExists
-        if the marks are neither owner's, Fenced, and Unsupported for a static volume.
+        official: whose volumes can be taken over, too. The term becomes that of the new owner's leader: terms of two
+        clusters cannot be compared. Raises AlreadyExists if the marks are neither owner's, Fenced, and Unsupported for
+        a static volume.
         """
         owner, former = request.volume.owner, request.former
         if owner is None:
             raise Unsupported(f"{request.volume.name} was not made by this driver: it carries no marks")
-        found = self._marks.owner(marks, owner.cluster_id)
+        found = self._marks.owner(marks, owner.cluster_id, official=official)
         if found == owner:
             return {}
         if found is None or self._marks.of(found) != self._marks.of(former):

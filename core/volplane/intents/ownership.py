@@ -58,6 +58,9 @@ def driver_of(volume: Volume, cluster: ClusterState) -> DriverLookup:
         found = driver_named(maker, cluster)
         if found.reason:
             return DriverLookup(reason=f'driver "{maker}" cannot work: {found.reason}')
+        if found.driver is not None and not is_in_tree(maker) and held_by_predecessor(volume):
+            why = f"the former controller of {maker} holds the volume; `volplane adopt --from {maker}` takes it over"
+            return DriverLookup(next=Wait(reason=why))
         return DriverLookup(reason=NO_PLUGIN) if found == DriverLookup() and is_in_tree(maker) else found
     owner = cluster.drivers.owner_of(volume_source(volume))
     if owner.driver is not None:
@@ -171,6 +174,11 @@ def held_for_reclaim(volume: Volume) -> bool:
     return any(volume.has_finalizer(name) for name in _RECLAIM)
 
 
+def held_by_predecessor(volume: Volume) -> bool:
+    """Return whether the external provisioner that made the volume, under the name of its driver, reclaims it."""
+    return volume.has_finalizer(names.EXTERNAL_PROVISIONER_FINALIZER)
+
+
 def removes_protection(volume: Volume, cluster: ClusterState) -> bool:
     """Return whether the last write of a binder that deletes and protects removes the volume's protection, too."""
     maker = volume.annotation(names.PROVISIONED_BY) or ""
@@ -205,7 +213,7 @@ def finalizer_step(volume: Volume, *, ours: bool) -> Patch | None:
             needed = names.IN_TREE_FINALIZER
         else:
             unwanted.add(names.IN_TREE_FINALIZER)
-    elif deletes and ours and maker:
+    elif deletes and ours and maker and not held_by_predecessor(volume):
         needed = names.RECLAIM_FINALIZER
     held = list(volume.metadata.finalizers or ())
     wanted = [name for name in held if name not in unwanted]

@@ -12,24 +12,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from volplane._delays import LONG_CALL
 from volplane.assets import InProgress, Ownership, VolumeSource
 from volplane.controller.actions import Run
-from volplane.errors import ConfigurationError, OperationError, Unavailable, Unsupported, VolplaneError
+from volplane.drivers.driver import DriverView
+from volplane.errors import ApiError, ConfigurationError, OperationError, Throttled, Unavailable, VolplaneError
 from volplane.intents.operation import OperationDeps
-from volplane.intents.requests import volume_identity
+from volplane.intents.requests import NAME_PREFIX, volume_identity
 from volplane.kube import names
+from volplane.kube.kinds import PODS, VOLUMES
 from volplane.kube.objects import Volume
 from volplane.leaks.check import LeakCheck
 from volplane.leaks.comparison import Comparison, Finding, Key, Verdict, assets_of, feed_live
 from volplane.operations.operation import Again
 from volplane.operations.registry import Dispatcher, OneShots, OneShotState, OneShotStatus
 from volplane.requests import AdoptRequest, DeleteRequest, VolumeIdentity
-from volplane.state.naming import asset_key
+from volplane.state.naming import asset_key, attacher_finalizer
 
 LOOK_SECONDS = 10.0
 """How long one live look at all claims and volumes serves the repairs of a driver."""
@@ -127,13 +129,15 @@ class LeakRepair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adoptable:
-    """An asset of the former cluster."""
+    """An asset of the former cluster, or of the controller that had the driver's name before."""
 
     driver: str
     handle: str
     volume: str
     former: Ownership
     """Its marks."""
+    cluster: str
+    """Whose marks it gets."""
     obstacle: str = ""
     """Why it is not taken over; "" if it is."""
 
@@ -148,43 +152,80 @@ class Adoption:
         self._asked: dict[str, Adoptable] = {}
         """By the name of the operation."""
 
-    async def plan(self, former: str, driver: str = "") -> list[Adoptable]:
+    async def plan(
+        self, former: str, driver: str = "", *, back: bool = False, stopped: bool = False
+    ) -> list[Adoptable]:
         """Return every asset that carries the marks of cluster `former`, by driver.
 
+        former: also the name of a driver, for what its predecessor made; `back` gives such a one the assets that have
+        our marks. stopped: a person says that the predecessor does not run.
         Raises ConfigurationError for our own id or an unknown driver, BackendError if a driver cannot be asked.
         """
-        cluster, ours = self._cluster, self._cluster.cluster_id
+        ours = self._cluster.cluster_id
         # The assets of this cluster have its marks.
         if not former or former == ours:
             raise ConfigurationError(f'--from is "{former}"; it must be the id of another cluster, this one is {ours}')
         if driver and driver not in self._drivers:
             known = ", ".join(self._drivers) or "none"
             raise ConfigurationError(f'--driver: "{driver}" is not configured here; drivers are {known}')
+        if back and former not in self._drivers:
+            raise ConfigurationError(f'--back: --from is "{former}", which is no driver here that had a predecessor')
         plan: list[Adoptable] = []
-        for name in [driver] if driver else self._drivers:
-            view = cluster.drivers.get(name)
+        for name in [driver or former] if driver or former in self._drivers else self._drivers:
+            view = self._cluster.drivers.get(name)
             if view is None:
-                raise Unavailable(f"driver {name} cannot be asked for its assets: {cluster.drivers.broken(name)}")
-            if not view.supports("list_assets"):
-                continue
-            unsupported = "" if view.supports("adopt") else f"backend {view.backend} does not implement the hook adopt"
-            comparison, found = Comparison(name, ours), []
-            async for asset in assets_of(view, self._deps):
-                comparison.add_asset(asset)
-                if (owner := asset.owner) is not None and owner.cluster_id == former:
-                    found.append((owner, asset.handle))
-            self._check.compare_terms(name, comparison.terms)
-            if (term := self._check.living.get((name, former))) is not None:
-                unsupported = f"cluster {former} still changes assets (term {term.transitions}): stop it first"
-            for owner, handle in found:
-                volume = owner.volume_name
-                obstacle = _obstacle(cluster.volumes.get(volume), name, handle) or unsupported
-                plan.append(Adoptable(driver=name, handle=handle, volume=volume, former=owner, obstacle=obstacle))
+                raise Unavailable(f"driver {name} cannot be asked for its assets: {self._cluster.drivers.broken(name)}")
+            if view.supports("list_assets"):
+                plan += await self._plan_of(view, former, back=back, stopped=stopped)
         return plan
 
-    async def start(self, former: str, driver: str = "") -> list[Adoptable]:
+    async def _plan_of(self, view: DriverView, former: str, *, back: bool, stopped: bool) -> list[Adoptable]:
+        name, ours, taken = view.name, self._cluster.cluster_id, former == view.name
+        if former == view.info.csi_driver_name and not taken:
+            raise ConfigurationError(f"driver {name} must have the name {former} to take volumes of {former} over")
+        giver, taker = (ours, former) if back else (former, ours)
+        unsupported = "" if view.supports("adopt") else f"backend {view.backend} does not implement the hook adopt"
+        comparison, found = Comparison(name, ours), []
+        async for asset in assets_of(view, self._deps):
+            comparison.add_asset(asset)
+            if (owner := asset.owner) is not None and owner.cluster_id == giver:
+                found.append((owner, asset.handle))
+        self._check.compare_terms(name, comparison.terms)
+        if taken:
+            unsupported = unsupported or await self._still_runs(view, stopped=stopped)
+        elif (term := self._check.living.get((name, former))) is not None:
+            unsupported = f"cluster {former} still changes assets (term {term.transitions}): stop it first"
+        plan: list[Adoptable] = []
+        for owner, handle in found:
+            volume = owner.volume_name
+            why = _obstacle(self._cluster.volumes.get(volume), name, handle, taken=taken) or unsupported
+            each = Adoptable(driver=name, handle=handle, volume=volume, former=owner, cluster=taker, obstacle=why)
+            plan.append(each)
+        return plan
+
+    async def _still_runs(self, driver: DriverView, *, stopped: bool) -> str:
+        """Return why the predecessor of the driver may still run; "" if it does not. Raises ApiError.
+
+        Its Leases say nothing: the sidecars of CSI elect a leader only if they are told to.
+        """
+        predecessor = driver.info.predecessor
+        if predecessor is None:
+            return f"backend {driver.backend} names no predecessor of {driver.name}"
+        why = f"the controller of {driver.name} may run {predecessor.unseen}" if predecessor.unseen else ""
+        try:
+            async for page in self._deps.client.pages(PODS, label_selector=predecessor.pods):
+                for pod in page.items:
+                    if pod.status.phase not in ("Succeeded", "Failed"):
+                        return f"the controller of {driver.name} runs in pod {pod.key}: stop it first"
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            why = f"whether the controller of {driver.name} runs cannot be seen: {error}"
+        return f"{why}; stop it, and say so by --stopped" if why and not stopped else ""
+
+    async def start(self, former: str, driver: str = "", **flags: bool) -> list[Adoptable]:
         """Start to take over the assets of the plan without an obstacle; return the plan."""
-        plan = await self.plan(former, driver)
+        plan = await self.plan(former, driver, **flags)
         runs: list[Run] = []
         self._asked = {}
         for each in plan:
@@ -209,26 +250,54 @@ class Adoption:
         live = await self._deps.live_volume(adoptable.volume)
         if live is None:
             raise VolplaneError(f"volume {adoptable.volume} is gone")
-        if obstacle := _obstacle(live, adoptable.driver, adoptable.handle):
+        taken = adoptable.driver in (adoptable.cluster, adoptable.former.cluster_id)
+        if obstacle := _obstacle(live, adoptable.driver, adoptable.handle, taken=taken):
             raise VolplaneError(obstacle)
         identity = volume_identity(live, self._cluster.cluster_id)
         if identity.owner is None:
-            raise Unsupported(f"volume {live.name} was made by a person, not by driver {driver.name}")
+            raise VolplaneError(f"volume {live.name} was made by a person, not by driver {driver.name}")
         context = self._deps.context(driver, identity.owner.generation)
-        request = AdoptRequest(context=context, volume=identity, former=adoptable.former)
-        await self._deps.hooks.call(driver, request)
-        log.info("took %s over from cluster %s", adoptable.handle, adoptable.former.cluster_id)
-        return f"carries the marks of cluster {self._cluster.cluster_id}"
+        if taken:
+            # Before the marks: what is left between the two writes is in the next plan, and a hook refuses it.
+            back, attached = adoptable.cluster == adoptable.driver, bool(self._cluster.attachments_of(live))
+            finalizers = _finalizers(live, back=back, attached=attached)
+            metadata = {"finalizers": finalizers or None, "resourceVersion": live.metadata.resource_version}
+            await self._deps.client.patch(VOLUMES, live.key, {"metadata": metadata})
+        owner = replace(identity.owner, cluster_id=adoptable.cluster)
+        request = AdoptRequest(context=context, volume=replace(identity, owner=owner), former=adoptable.former)
+        try:
+            await self._deps.hooks.call(driver, request)
+        except Throttled as busy:
+            raise Again(after=LONG_CALL.delay(asked=busy.retry_after)) from None
+        log.info("gave %s from cluster %s to %s", adoptable.handle, adoptable.former.cluster_id, adoptable.cluster)
+        return f"carries the marks of cluster {adoptable.cluster}"
 
 
-def _obstacle(volume: Volume | None, driver: str, handle: str) -> str:
+def _obstacle(volume: Volume | None, driver: str, handle: str, *, taken: bool) -> str:
     """Return why a volume of ours does not justify taking the asset over; "" if it does."""
     if volume is None:
         return "no volume of this cluster has its name"
     maker = volume.annotation(names.PROVISIONED_BY)
     if maker != driver:
         return f"volume {volume.name} was made by {maker or 'a person'}"
-    pointer = volume.annotation(names.HANDLE)
+    pointer = volume.annotation(names.HANDLE) or (volume.spec.csi or {}).get("volumeHandle")
     if pointer is not None and pointer != handle:
         return f"volume {volume.name} points at {pointer}"
+    if taken and volume.terminating:
+        return f"volume {volume.name} is being deleted: let who began it finish"
+    if taken and not volume.name.startswith(NAME_PREFIX):
+        return f"only volumes whose names begin with {NAME_PREFIX} can carry marks"
     return ""
+
+
+def _finalizers(volume: Volume, *, back: bool, attached: bool) -> list[str]:
+    """Return those that give a volume to the driver whose name made it, or back to the controller before it.
+
+    Source: kubernetes-csi/external-provisioner and external-attacher, which hold volumes by these.
+    """
+    attacher = attacher_finalizer((volume.spec.csi or {}).get("driver", ""))
+    theirs = {names.EXTERNAL_PROVISIONER_FINALIZER, names.RECLAIM_FINALIZER, attacher}
+    wanted = [name for name in volume.metadata.finalizers or () if name not in theirs]
+    if volume.spec.persistent_volume_reclaim_policy == "Delete":
+        wanted.append(names.EXTERNAL_PROVISIONER_FINALIZER if back else names.RECLAIM_FINALIZER)
+    return [*wanted, attacher] if back and attached else wanted

@@ -8,6 +8,7 @@ what is not about mounting. Servers are compared by name: two names count as two
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import ipaddress
 import posixpath
@@ -99,6 +100,12 @@ def is_in_tree(driver: str) -> bool:
 def reclaim_finalizer(driver: str) -> str:
     """Return the finalizer on the volumes that this driver makes."""
     return names.IN_TREE_FINALIZER if is_in_tree(driver) else names.RECLAIM_FINALIZER
+
+
+@functools.lru_cache(256)
+def attacher_finalizer(driver: str) -> str:
+    """Return the finalizer on attachments of this CSI driver name, the same as the external-attacher's."""
+    return "external-attacher/" + re.sub("[^A-Za-z0-9-]", "-", driver)
 
 
 def shows_asset(volume: Volume) -> bool:

@@ -15,6 +15,7 @@ from volplane import (
     Done,
     InProgress,
     InvalidArgument,
+    ListRequest,
     ModifyRequest,
     NotFound,
     SnapshotRequest,
@@ -483,3 +484,30 @@ def test_a_volume_of_a_third_cluster_is_not_taken_over(region: Any) -> None:
     static = replace(adoption(region, asset.handle), volume=region.identity(asset, owner=None))
     with pytest.raises(Unsupported, match="carries no marks"):
         region.backend.adopt(static)
+
+
+def test_volumes_of_the_official_driver_are_listed_by_one_of_its_name_marked_and_given_back(region: Any) -> None:
+    client, official = region.connect.client(), "ebs.csi.aws.com"
+    tags = [{"Key": "CSIVolumeName", "Value": "pvc-u1"}, {"Key": "ebs.csi.aws.com/cluster", "Value": "true"}]
+    made = client.create_volume(
+        AvailabilityZone="eu-test-1a", Size=1, TagSpecifications=[{"ResourceType": "volume", "Tags": tags}]
+    )
+    handle, context = made["VolumeId"], region.context(driver=official)
+    region.clock.advance(5.0)
+    assert region.listed() == []
+    (listed,) = region.backend.list_assets(ListRequest(context=context)).assets
+    assert (listed.handle, listed.owner.cluster_id, listed.owner.volume_name) == (handle, official, "pvc-u1")
+    with pytest.raises(AlreadyExists, match="carries no marks"):
+        region.expand(handle, 2 * GIB)
+    take = AdoptRequest(context=context, volume=region.identity(handle), former=listed.owner)
+    assert region.backend.adopt(take) == region.backend.adopt(take) == Done()
+    assert region.expand(handle, 2 * GIB).capacity_bytes == 2 * GIB
+    back = replace(take, volume=region.identity(handle, owner=listed.owner), former=region.owner())
+    assert region.backend.adopt(back) == region.backend.adopt(back) == Done()
+    assert region.backend.list_assets(ListRequest(context=context)).assets[0].owner == listed.owner
+    with pytest.raises(AlreadyExists, match=r"in cluster 'ebs\.csi\.aws\.com'"):
+        region.delete(handle)
+    # Marked by a third cluster, it is that one's, whatever the official driver has written.
+    region.fake.volumes[handle].tags["volplane.dev/cluster"] = "third"
+    with pytest.raises(AlreadyExists, match="belongs to pvc-u1 of cluster 'third'"):
+        region.backend.adopt(take)

@@ -8,6 +8,7 @@ import fnmatch
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +106,8 @@ def test_everything_that_changes_something_is_bound_to_marks() -> None:
 class Judge:
     """Says of each call to the mock whether the policy allows it: actions, resources, tags."""
 
-    def __init__(self, region: Any) -> None:
-        self.region = region
+    def __init__(self, region: Any, policy: Any = OURS) -> None:
+        self.region, self.policy = region, policy
         self.denied: list[str] = []
         self._request = region.fake.request
         region.fake.request = self.request
@@ -115,7 +116,7 @@ class Judge:
         tags = {t["Key"]: t["Value"] for s in given.get("TagSpecifications", ()) for t in s["Tags"]}
         later = {tag["Key"]: tag.get("Value", "") for tag in given.get("Tags", ())}
         for resource in self.resources(action, given):
-            if not any(self.allows(statement, action, resource, tags, later) for statement in OURS["Statement"]):
+            if not any(self.allows(statement, action, resource, tags, later) for statement in self.policy["Statement"]):
                 self.denied.append(f"{action} on {resource}")
         return self._request(action, given, **options)
 
@@ -133,23 +134,21 @@ class Judge:
             return False
         if not any(fnmatch.fnmatch(resource, pattern) for pattern in statement["Resource"]):
             return False
-        there = self.tags_of(resource.rpartition("/")[2])
-        requested = {**tags, **later}
-        for operator, condition in statement.get("Condition", {}).items():
-            for key, value in condition.items():
-                wanted = [value] if isinstance(value, str) else value
-                kind, _, name = key.partition("/")
-                if kind == "aws:RequestTag" and name not in requested and operator.endswith("IfExists"):
-                    continue
-                if kind == "aws:RequestTag" and requested.get(name) not in wanted:
-                    return False
-                if kind == "aws:ResourceTag" and there.get(name) not in wanted:
-                    return False
-                if key == "aws:TagKeys" and not self.keys_fit(operator, wanted, set(later)):
-                    return False
-                if key == "ec2:CreateAction":
-                    return False
-        return True
+        there, requested = self.tags_of(resource.rpartition("/")[2]), {**tags, **later}
+        return all(
+            self.meets(f"{operator} {key}", [value] if isinstance(value, str) else value, there, requested, later)
+            for operator, condition in statement.get("Condition", {}).items()
+            for key, value in condition.items()
+        )
+
+    def meets(self, condition: str, wanted: list[str], there: Any, requested: Any, later: Any) -> bool:
+        operator, _, key = condition.partition(" ")
+        kind, _, name = key.partition("/")
+        if kind == "aws:ResourceTag":
+            return (name in there) == (wanted == ["false"]) if operator == "Null" else there.get(name) in wanted
+        if kind == "aws:RequestTag":
+            return (name not in requested and operator.endswith("IfExists")) or requested.get(name) in wanted
+        return key == "aws:TagKeys" and self.keys_fit(operator, wanted, set(later))
 
     def keys_fit(self, operator: str, wanted: list[str], keys: set[str]) -> bool:
         if operator == "Null":
@@ -213,6 +212,40 @@ def test_the_policy_lets_no_tag_go_that_says_whose_a_volume_is(region: Any, tags
     judge = Judge(region)
     region.connect.client().delete_tags(Resources=[asset.handle], Tags=tags)
     assert judge.denied == [f"DeleteTags on arn:aws:ec2:r:1:volume/{asset.handle}"]
+
+
+OFFICIAL = {"CSIVolumeName": "pvc-u1", "ebs.csi.aws.com/cluster": "true"}
+
+
+@pytest.mark.parametrize(("former", "marked"), [(["ebs.csi.aws.com"], False), ([], False), (["ebs.csi.aws.com"], True)])
+def test_volumes_of_the_official_driver_are_taken_over_only_by_a_policy_that_names_it_and_unmarked(
+    region: Any, former: Any, marked: bool
+) -> None:
+    handle = region.provision().handle
+    tags = region.fake.volumes[handle].tags
+    mine = {key: text for key, text in tags.items() if key.startswith("volplane.dev/")}
+    for key in mine:
+        del tags[key]
+    tags |= {**OFFICIAL, **({**mine, "volplane.dev/cluster": "cluster-2"} if marked else {})}
+    judge = Judge(region, iam_policy("cluster-1", former=former))
+    official = replace(region.owner(), cluster_id="ebs.csi.aws.com")
+    mine_again = AdoptRequest(
+        context=region.context(fence="1/me/lease"), volume=region.identity(handle), former=official
+    )
+    if marked:
+        mark = [{"Key": "volplane.dev/cluster", "Value": "cluster-1"}]
+        region.connect.client().create_tags(Resources=[handle], Tags=mark)
+    else:
+        region.backend.adopt(mine_again)
+    assert judge.denied == ([f"CreateTags on arn:aws:ec2:r:1:volume/{handle}"] if marked or not former else [])
+    if former and not marked:
+        back = region.identity(handle, owner=official)
+        region.backend.adopt(AdoptRequest(context=region.context(), volume=back, former=region.owner()))
+        region.backend.adopt(mine_again)
+        assert judge.denied == []
+        tags = region.fake.volumes[handle].tags
+        assert tags["volplane.dev/cluster"] == "cluster-1"
+        assert tags.items() >= OFFICIAL.items()
 
 
 def test_the_policy_does_not_reach_the_volumes_of_another_cluster(region: Any) -> None:

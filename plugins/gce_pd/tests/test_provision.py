@@ -11,6 +11,7 @@ import pytest
 from volplane import (
     Absent,
     AccessMode,
+    AdoptRequest,
     AlreadyExists,
     Asset,
     Attachment,
@@ -20,6 +21,7 @@ from volplane import (
     Fence,
     InProgress,
     InvalidArgument,
+    ListRequest,
     NodeIdentity,
     NotFound,
     Ownership,
@@ -585,6 +587,42 @@ def test_adoption_replaces_the_marks_of_the_former_cluster(site: Any) -> None:
     stranger = replace(request, volume=replace(request.volume, owner=site.owner("u9")))
     with pytest.raises(AlreadyExists, match="belongs to pvc-u1 of cluster 'cluster-1'"):
         site.backend.adopt(stranger)
+
+
+@pytest.mark.parametrize("by_label", [False, True])
+def test_disks_of_the_official_driver_are_listed_by_one_of_its_name_marked_and_given_back(
+    site: Any, by_label: bool
+) -> None:
+    asset, official = site.provision(), "pd.csi.storage.gke.io"
+    written = {"kubernetes.io/created-for/pv/name": "pvc-u1", "storage.gke.io/created-by": official}
+    site.disk.labels = {"goog-gke-volume": "", "team": "a"} if by_label else {"team": "a"}
+    site.disk.wanted["description"] = "" if by_label else json.dumps(written)
+    with site.fake.locked_state() as project:
+        boot = replace_disk(site, "boot")
+        boot.wanted = {}
+        project.disks[f"zones/{A}", "boot"] = boot
+    context = site.context(driver=official)
+    assert site.listed() == []
+    (listed,) = site.backend.list_assets(ListRequest(context=context)).assets
+    assert (listed.handle, listed.owner.cluster_id, listed.owner.volume_name) == (asset.handle, official, "pvc-u1")
+    disk = site.fake.disks[f"zones/{A}", "pvc-u1"]
+
+    def adopt(request: AdoptRequest) -> None:
+        with pytest.raises(Throttled, match="being marked"):
+            site.backend.adopt(request)
+        site.clock.advance(1.0)
+        assert site.backend.adopt(request) == Done()
+
+    with pytest.raises(AlreadyExists, match="carries no marks"):
+        site.expand(asset, 20 * GIB)
+    take = AdoptRequest(context=context, volume=site.identity(asset), former=listed.owner)
+    adopt(take)
+    assert (LABELS.owner(disk.labels), disk.labels["team"]) == (site.owner(), "a")
+    assert site.expand(asset, 20 * GIB).capacity_bytes == 20 * GIB
+    adopt(replace(take, volume=site.identity(asset, owner=listed.owner), former=site.owner()))
+    assert LABELS.owner(disk.labels) == listed.owner
+    with pytest.raises(AlreadyExists, match=r"in cluster 'pd.csi.storage.gke.io'"):
+        site.delete(asset)
 
 
 def test_labels_are_changed_only_by_who_has_read_them(site: Any) -> None:

@@ -255,6 +255,14 @@ def test_adopt_shows_what_it_would_do_and_does_nothing(capsys: pytest.CaptureFix
     assert "no volume of this cluster has its name" in out
 
 
+def test_adopt_asks_for_volumes_of_a_former_controller_to_be_given_back(capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[Mapping[str, str]] = []
+    with controller({}, {"/adopt/plan": lambda query: asked.append(dict(query)) or []}) as address:
+        assert main(["adopt", "--from", "ebs.csi.aws.com", "--back", "--stopped", "--http", address]) == 0
+    assert asked == [{"from": "ebs.csi.aws.com", "back": "yes", "stopped": "yes"}]
+    assert "no asset carries the marks of this cluster" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("state", "code"), [("done", 0), ("failed", 1)])
 def test_adopt_tells_what_became_of_each(state: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     outcomes = [{**PLAN[0], "state": state, "detail": "so it is"}]

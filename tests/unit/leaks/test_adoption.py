@@ -118,6 +118,8 @@ async def test_what_cannot_be_asked_is_refused_with_what_would_be_right(cluster:
         await cluster.adoption.plan("here")
     with pytest.raises(ConfigurationError, match='--driver: "x" is not configured here; drivers are shelf'):
         await cluster.adoption.plan("old", "x")
+    with pytest.raises(ConfigurationError, match='--back: --from is "old", which is no driver here'):
+        await cluster.adoption.plan("old", back=True)
     await cluster.plane.drivers.stop_all()
     with pytest.raises(Unavailable, match=r"driver shelf\.example\.com cannot be asked"):
         await cluster.adoption.plan("old")

@@ -109,7 +109,8 @@ class _Answers:
     async def adopt(self, query: Mapping[str, str], *, start: bool) -> Any:
         """Return what adopting the assets of cluster ?from=, or only those of ?driver=, does, and start it if asked."""
         adoption = (await self._leading()).adoption
-        plan = await (adoption.start if start else adoption.plan)(query.get("from", ""), query.get("driver", ""))
+        do, flags = adoption.start if start else adoption.plan, {name: name in query for name in ("back", "stopped")}
+        plan = await do(query.get("from", ""), query.get("driver", ""), **flags)
         return [_adoptable(each) for each in plan]
 
     async def adoptions(self, _: Mapping[str, str]) -> Any:

@@ -14,6 +14,7 @@ from volplane import (
     FindRequest,
     OwnsRequest,
     ParameterSchema,
+    Predecessor,
     ProbeRequest,
     ValidateRequest,
     VolumeMode,
@@ -53,6 +54,7 @@ class AwsEbsBackend(DiskBackend):
     disk: ClassVar[str] = "volume"
     settle_seconds: ClassVar[float] = SETTLE_SECONDS
     largest_gib: ClassVar[int] = LARGEST_GIB
+    predecessor: ClassVar[Predecessor] = Predecessor(pods="app=ebs-csi-controller")
 
     def __init__(
         self,

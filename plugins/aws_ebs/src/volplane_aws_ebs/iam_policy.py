@@ -28,7 +28,8 @@ def iam_policy(cluster: str, partition: str = "aws", *, former: Sequence[str] = 
     """Return the policy document for the driver of one cluster, in one partition of AWS.
 
     Resources without this cluster's tag can be read but not changed, those of other clusters included. former: ids of
-    clusters whose volumes `volplane adopt` takes over; their tags may be replaced by this cluster's. Static volumes
+    clusters whose volumes `volplane adopt` takes over, or the name of the official driver; their tags may be replaced
+    by this cluster's, and those of the official driver's volumes back. Static volumes
     carry no tag of ours: add one of your own to the conditions of ChangeMarkedVolumes.
     """
     volume, snapshot, instance = (f"arn:{partition}:ec2:*:*:{kind}/*" for kind in ("volume", "snapshot", "instance"))
@@ -66,6 +67,7 @@ def iam_policy(cluster: str, partition: str = "aws", *, former: Sequence[str] = 
                 "TagForClasses", [Action.CREATE_TAGS, Action.DELETE_TAGS], [volume], _other_tags_of_marked(cluster)
             ),
             _statement("ChangeMarks", [Action.CREATE_TAGS], [volume], _own_tags_of_marked(cluster, former)),
+            *_taking_over(cluster, volume, former),
             {
                 "Sid": "ReadWhyNot",
                 "Effect": "Allow",
@@ -83,6 +85,23 @@ def _own_tags_of_marked(cluster: str, former: Sequence[str]) -> dict[str, Any]:
         "StringEqualsIfExists": {f"aws:RequestTag/{ownership_tags.CLUSTER}": cluster},
         "ForAllValues:StringEquals": {"aws:TagKeys": sorted(ownership_tags.WRITABLE_LATER)},
     }
+
+
+def _taking_over(cluster: str, volume: str, former: Sequence[str]) -> list[dict[str, Any]]:
+    """Allow to mark volumes of the official driver that nobody has marked, and to give marked ones back."""
+    official = ownership_tags.OFFICIAL.name
+    if official not in former:
+        return []
+    keys = {"ForAllValues:StringEquals": {"aws:TagKeys": sorted(ownership_tags.WRITABLE_LATER)}}
+    made = {f"aws:ResourceTag/{ownership_tags.EBS_CSI_CLUSTER}": "true"}
+    owner = f"aws:RequestTag/{ownership_tags.CLUSTER}"
+    unmarked = {"Null": {f"aws:ResourceTag/{ownership_tags.CLUSTER}": "true"}}
+    ours = f"aws:ResourceTag/{ownership_tags.CLUSTER}"
+    tag = [Action.CREATE_TAGS]
+    return [
+        _statement("TakeOver", tag, [volume], {"StringEquals": {**made, owner: cluster}, **unmarked, **keys}),
+        _statement("GiveBack", tag, [volume], {"StringEquals": {ours: cluster, owner: official}, **keys}),
+    ]
 
 
 def _other_tags_of_marked(cluster: str) -> dict[str, Any]:
@@ -113,7 +132,11 @@ def _main() -> None:
     parser.add_argument("cluster", help="its id: uid of namespace kube-system, or clusterId of the configuration")
     parser.add_argument("--partition", choices=PARTITIONS, default="aws", help="default aws")
     parser.add_argument(
-        "--former", action="append", default=[], metavar="ID", help="a cluster whose volumes are to be adopted"
+        "--former",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="whose volumes are to be adopted: a cluster, or ebs.csi.aws.com",
     )
     given = parser.parse_args()
     sys.stdout.write(json.dumps(iam_policy(given.cluster, given.partition, former=given.former), indent=2) + "\n")

@@ -17,10 +17,12 @@ _PAGE_SIZE = 500
 def list_page(ec2: Ec2, request: ListRequest) -> AssetPage:
     """Return one page of the region's volumes with ownership tags of any cluster, without those that are being deleted.
 
-    Volumes without these tags are never listed, such as root volumes of instances. Raises AwsError.
+    Volumes without these tags are never listed, such as root volumes of instances. Those of the official driver are
+    listed by a driver of its name. Raises AwsError.
     """
     token = {"NextToken": request.page} if request.page else {}
-    filters = [{"Name": "tag-key", "Values": [ownership_tags.CLUSTER]}]
+    official = [ownership_tags.OFFICIAL.volume] if request.context.driver == ownership_tags.OFFICIAL.name else []
+    filters = [{"Name": "tag-key", "Values": [ownership_tags.CLUSTER, *official]}]
     answer = ec2.read(Action.DESCRIBE_VOLUMES, Filters=filters, MaxResults=_PAGE_SIZE, **token)
     volumes = [Ec2Volume.of(response) for response in answer.get("Volumes", ())]
     return AssetPage(
@@ -30,7 +32,7 @@ def list_page(ec2: Ec2, request: ListRequest) -> AssetPage:
 
 
 def _listed(volume: Ec2Volume) -> ListedAsset:
-    owner = ownership_tags.owner_of(volume.tags)
+    owner = TAGS.owner(volume.tags, official=ownership_tags.OFFICIAL)
     return ListedAsset(
         handle=volume.id,
         name=owner.volume_name if owner is not None else volume.tags.get("Name", volume.id),
@@ -46,13 +48,13 @@ def _listed(volume: Ec2Volume) -> ListedAsset:
 
 
 def adopt(ec2: Ec2, fences: Fences, request: AdoptRequest, call: HookCall) -> Done:
-    """Replace the ownership tags of `request.former` by those of the new owner.
+    """Replace the ownership tags of `request.former` by those of the new owner; the official driver's tags stay.
 
     Raises AwsError and the errors of the contract: AlreadyExists if the volume is neither owner's.
     """
     id_ = volume_id(request.volume)
     volume = existing(ec2.batches.volumes.fetch_now(id_).value, request.volume)
-    tags = fences.marks_to_adopt(id_, volume.tags, request)
+    tags = fences.marks_to_adopt(id_, volume.tags, request, official=ownership_tags.OFFICIAL)
     if not tags:
         return Done()
     try:

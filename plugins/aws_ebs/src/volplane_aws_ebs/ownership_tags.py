@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping
 
 from volplane import ClaimIdentity, Ownership
-from volplane.cloud import TAGS
+from volplane.cloud import TAGS, OfficialDriver
 
 CLUSTER, CLAIM, VOLUME, GENERATION = TAGS.cluster, TAGS.claim, TAGS.volume, TAGS.generation
 SPEC, FENCE = TAGS.demand, TAGS.fence
@@ -21,9 +21,10 @@ CLAIM_NAMESPACE = "kubernetes.io/created-for/pvc/namespace"
 SNAPSHOT = "volplane.dev/snapshot"
 WRITABLE_LATER = frozenset({CLUSTER, CLAIM, VOLUME, GENERATION, FENCE, IOPS_PER_GIB, RAISE_ON_MODIFY})
 """Tags of ours that may be written after a volume was created: by adoption, fencing, or a change of iopsPerGB."""
-_EBS_CSI_CLUSTER = "ebs.csi.aws.com/cluster"
+EBS_CSI_CLUSTER = "ebs.csi.aws.com/cluster"
 """The tag by which the official driver's IAM policy lets its controller attach a volume."""
-_EBS_CSI_VOLUME_NAME = "CSIVolumeName"
+OFFICIAL = OfficialDriver(name="ebs.csi.aws.com", volume="CSIVolumeName")
+"""Its tag has the name of the volume in every version, also that of one made from a snapshot."""
 RESERVED_PREFIXES = ("volplane.dev/", "aws:", "ebs.csi.aws.com/", "csivolume", "kubernetes.io/created-for/")
 RESERVED_IN_CLASSES = (*RESERVED_PREFIXES, "kubernetes.io")
 """As for the official driver. Operators may write kubernetes.io/cluster/NAME, which it writes by an option."""
@@ -48,7 +49,7 @@ def volume_tags(owner: Ownership, claim: ClaimIdentity, *, spec: str) -> dict[st
     return {
         **TAGS.of(owner),
         SPEC: spec,
-        _EBS_CSI_CLUSTER: "true",
+        EBS_CSI_CLUSTER: "true",
         "kubernetes.io/created-for/pv/name": owner.volume_name,
         CLAIM_NAME: claim.name[:_LONGEST_VALUE],
         CLAIM_NAMESPACE: claim.namespace[:_LONGEST_VALUE],
@@ -57,7 +58,7 @@ def volume_tags(owner: Ownership, claim: ClaimIdentity, *, spec: str) -> dict[st
 
 def snapshot_tags(cluster: str, name: str) -> dict[str, str]:
     """Return the tags of a new snapshot."""
-    return {CLUSTER: cluster, SNAPSHOT: name, _EBS_CSI_CLUSTER: "true", "Name": name}
+    return {CLUSTER: cluster, SNAPSHOT: name, EBS_CSI_CLUSTER: "true", "Name": name}
 
 
 def tag_specifications(resource_type: str, tags: Mapping[str, str]) -> list[dict[str, object]]:
@@ -80,4 +81,4 @@ def refuse_foreign(handle: str, tags: Mapping[str, str], expected: Ownership | N
 
     The generation is not compared.
     """
-    TAGS.refuse_foreign(handle, tags, expected, others=(_EBS_CSI_VOLUME_NAME,))
+    TAGS.refuse_foreign(handle, tags, expected, others=(OFFICIAL.volume,))

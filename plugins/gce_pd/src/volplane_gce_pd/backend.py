@@ -16,6 +16,7 @@ from volplane import (
     NodeIdentity,
     OwnsRequest,
     ParameterSchema,
+    Predecessor,
     ProbeRequest,
     ValidateRequest,
     VolumeMode,
@@ -50,6 +51,11 @@ class GcePdBackend(DiskBackend):
     class_parameters: ClassVar[ParameterSchema] = PARAMETERS
     settle_seconds: ClassVar[float] = SETTLE_SECONDS
     largest_gib: ClassVar[int] = LARGEST_GIB
+    predecessor: ClassVar[Predecessor] = Predecessor(
+        # Pods of the node plugin have the same label, but come from a DaemonSet.
+        pods="app=gcp-compute-persistent-disk-csi-driver,pod-template-hash",
+        unseen="outside of the cluster, where GKE runs it",
+    )
 
     def __init__(
         self,

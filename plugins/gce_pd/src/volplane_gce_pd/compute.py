@@ -112,11 +112,12 @@ class Compute:
         return self.names.fetch_now(name).value or Named()
 
     def marked_disks(self, label: str, page: str | None) -> tuple[list[Disk], str | None]:
-        """Return one page of the region's disks with this label, and the token of the next one.
+        """Return one page of the region's disks with this label, or all if it is "", and the token of the next one.
 
         Raises GceError, and Unavailable while a place cannot be read: what is there would be missing.
         """
-        fields = {"filter": f"labels.{label}:*", "max_results": _PAGE_SIZE, **({"page_token": page} if page else {})}
+        fields = {"max_results": _PAGE_SIZE, **({"page_token": page} if page else {})}
+        fields |= {"filter": f"labels.{label}:*"} if label else {}
         answer = self._client.call(Method.DISKS_AGGREGATED_LIST, **fields)
         disks, unread = self._of_places(answer)
         refuse_incomplete(unread)

@@ -6,33 +6,40 @@ cannot both write the fence.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from volplane import AdoptRequest, AssetPage, Done, ListedAsset, ListRequest, Throttled
-from volplane.cloud import GIB, LABELS, Fences, HookCall, RetryLater
+from volplane.cloud import GIB, LABELS, Fences, HookCall, OfficialDriver, RetryLater
 from volplane_gce_pd.api import Method
 from volplane_gce_pd.compute import Compute
 from volplane_gce_pd.resources import Disk, disk_key, existing, request_id
 
 FOREIGN_LABELS = ("goog-gke-volume", "goog-k8s-cluster-name")
 """Labels by which other drivers mark what they make."""
+OFFICIAL = OfficialDriver(name="pd.csi.storage.gke.io", volume="kubernetes.io/created-for/pv/name")
+"""It writes this into the description, as JSON with other keys."""
+_CREATED_BY = "storage.gke.io/created-by"
 _ADOPT_RETRY = 1.0
 
 
 def list_page(compute: Compute, request: ListRequest) -> AssetPage:
     """Return one page of the region's disks with ownership labels of any cluster, without those that are being deleted.
 
-    Raises GceError, and Unavailable while a zone cannot be read.
+    A driver with the official one's name also lists the disks of that one. Most of them have no label, so that it reads
+    all disks. Raises GceError, and Unavailable while a zone cannot be read.
     """
-    disks, following = compute.marked_disks(LABELS.cluster, request.page)
-    listed = [disk for disk in disks if disk.state != "DELETING"]
+    official = request.context.driver == OFFICIAL.name
+    disks, following = compute.marked_disks("" if official else LABELS.cluster, request.page)
+    owned = (disk for disk in disks if {LABELS.cluster, OFFICIAL.volume} & _marks(disk).keys())
+    listed = [disk for disk in owned if disk.state != "DELETING"]
     return AssetPage(assets=tuple(_listed(compute, disk, request) for disk in listed), next_page=following)
 
 
 def _listed(compute: Compute, disk: Disk, request: ListRequest) -> ListedAsset:
-    owner = LABELS.owner(disk.labels, request.context.cluster_id)
+    owner = LABELS.owner(_marks(disk), request.context.cluster_id, official=OFFICIAL)
     return ListedAsset(
         handle=disk.handle(compute.settings.project),
         name=owner.volume_name if owner is not None else disk.name,
@@ -42,6 +49,17 @@ def _listed(compute: Compute, disk: Disk, request: ListRequest) -> ListedAsset:
         attached_to=tuple("/".join(vm) for vm in disk.users),
         changed_in=str(LABELS.term(disk.labels) or ""),
     )
+
+
+def _marks(disk: Disk) -> dict[str, str]:
+    """Return the labels of a disk, and what the official driver has written into its description."""
+    try:
+        written = json.loads(disk.description or "{}")
+    except ValueError:
+        written = {}
+    of_official = isinstance(written, dict) and written.get(_CREATED_BY) == OFFICIAL.name
+    name = written.get(OFFICIAL.volume) if of_official else disk.name if FOREIGN_LABELS[0] in disk.labels else None
+    return {**disk.labels, **({OFFICIAL.volume: str(name)} if name else {})}
 
 
 def _unix_time(text: str) -> float | None:
@@ -58,7 +76,7 @@ def adopt(compute: Compute, fences: Fences, request: AdoptRequest, call: HookCal
     labels are there.
     """
     disk = existing(compute.disk_now(disk_key(request.volume, compute.settings)), request.volume)
-    labels = fences.marks_to_adopt(disk.asset, disk.labels, request)
+    labels = fences.marks_to_adopt(disk.asset, _marks(disk), request, official=OFFICIAL)
     if not labels:
         return Done()
     seconds = _ADOPT_RETRY

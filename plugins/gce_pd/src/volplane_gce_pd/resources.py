@@ -60,6 +60,7 @@ class Disk:
     confidential: bool = False
     pool: str = ""
     created: str = ""
+    description: str = ""
     last_attached: str = ""
     """As Compute Engine writes it, "" if it never was."""
     last_detached: str = ""
@@ -87,6 +88,7 @@ class Disk:
             confidential=bool(message.enable_confidential_compute),
             pool=message.storage_pool,
             created=message.creation_timestamp,
+            description=message.description,
             last_attached=message.last_attach_timestamp,
             last_detached=message.last_detach_timestamp,
         )
