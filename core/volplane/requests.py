@@ -214,6 +214,9 @@ class ProvisionRequest(HookRequest[Asset | InProgress]):
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """The parameters of the class, checked and typed by the schema of `describe`, with an entry for each of its
     parameters. volplane's own parameters are removed."""
+    mutable_parameters: Mapping[str, str] = field(default_factory=dict)
+    """Those of the claim's VolumeAttributesClass, for a new asset; they win over `parameters`. They may be ignored, as
+    `modify` is called with them next. An asset that exists with others is no other demand's."""
     segment: Segment | None = None
     """The place chosen from the selected node or the class's allowed topologies; the same in every attempt. None =
     anywhere."""

@@ -699,10 +699,12 @@ def with_csi(script: dict[str, Any] | None = None) -> GrowingBackend:
 
 
 async def test_a_volume_is_made_with_the_attributes_of_the_class_that_its_claim_names() -> None:
-    backend = with_csi()
+    backend, asked = with_csi(), []
+    backend.memory.provision = lambda request, real=backend.memory.provision: asked.append(request) or real(request)
     async with Harness(backend) as harness:
         await born_with(harness, attributes("gold", "yellow"))
         await harness.settle()
+        assert [each.mutable_parameters for each in asked] == [{"colour": "yellow"}]
         assert modified(backend) == {"colour": "yellow"}
         item = await harness.claim("c")
         assert item["status"]["phase"] == "Bound"

@@ -189,6 +189,22 @@ async def modify_can_be_repeated(world: World) -> None:
     assert "modifyVolumeStatus" not in claim["status"]
 
 
+async def mutable_parameters_make_no_other_demand(world: World) -> None:
+    for name in ("red", "blue"):
+        body = {"metadata": {"name": name}, "driverName": world.driver, "parameters": {"colour": name}}
+        world.api.create("volumeattributesclasses", body)
+    world.cluster.fail("create", "persistentvolumes", status=0)
+    more = {"storage_class": "fast", "volumeAttributesClassName": "red"}
+    claim = await world.cluster.create_claim("other", **more)
+    await world.cluster.restart()
+    volume = await world.cluster.wait_bound(claim)
+    assert world.storage.assets[volume["metadata"]["name"]].modified == {"colour": "red"}
+    assert len(world.storage.assets) == 2
+    world.api.patch("persistentvolumeclaims", "other", {"spec": {"volumeAttributesClassName": "blue"}})
+    await world.cluster.advance(60.0)
+    assert world.storage.assets[volume["metadata"]["name"]].modified == {"colour": "blue"}
+
+
 async def modify_refuses_unknown_parameters(world: World) -> None:
     claim = await world.name_attributes("odd", weight="1")
     assert claim["status"]["modifyVolumeStatus"]["status"] == "Infeasible"
@@ -224,6 +240,7 @@ STORIES: Mapping[str, Callable[[World], Awaitable[None]]] = {
         an_expanded_asset_still_answers_its_demand,
         expand_refuses_the_asset_of_another_claim,
         modify_can_be_repeated,
+        mutable_parameters_make_no_other_demand,
         modify_refuses_unknown_parameters,
         modify_of_what_is_gone_is_not_found,
     )

@@ -100,8 +100,12 @@ def provision_request(
     context: Context,
     *,
     nodes: NodePlaces,
+    mutable: Mapping[str, str] | None = None,
 ) -> ProvisionRequest:
-    """Return what to make for the claim. Raises InvalidArgument if the class's parameters are refused."""
+    """Return what to make for the claim. Raises InvalidArgument if the class's parameters are refused.
+
+    mutable: the parameters of its VolumeAttributesClass.
+    """
     selected = claim.annotation(names.SELECTED_NODE)
     parameters, _ = split_parameters(storage_class)
     return ProvisionRequest(
@@ -119,6 +123,7 @@ def provision_request(
         access_modes=_modes(claim.spec.access_modes),
         volume_mode=VolumeMode(mode_of(claim)),
         parameters=driver.typed_parameters(parameters),
+        mutable_parameters=dict(mutable or {}),
         segment=intent.segment or None,
         allowed_segments=allowed_segments(storage_class),
         node_segments=nodes.segments(driver.info.topology_keys),

@@ -58,12 +58,14 @@ class ProvisionOperation:
         context = self.deps.context(driver, intent.generation, intent.state)
         progress.provision_began()
         try:
-            request = provision_request(claim, storage_class, driver, intent, context, nodes=self.deps.nodes)
+            named = claim.spec.volume_attributes_class_name
+            attributes = await _read_attributes(named, driver, self.deps) if named else None
+            mutable = attributes.parameters if attributes is not None else None
+            nodes = self.deps.nodes
+            request = provision_request(claim, storage_class, driver, intent, context, nodes=nodes, mutable=mutable)
             await self._validate(driver, request)
             if self.deps.cluster.node_name and intent.generation > 1 and driver.supports("find"):
                 await self._discard_former(claim, intent, driver)
-            named = claim.spec.volume_attributes_class_name
-            attributes = await _read_attributes(named, driver, self.deps) if named else None
             result = await self.deps.hooks.call(driver, request)
             if isinstance(result, Asset) and result.capacity_bytes < request.capacity_bytes:
                 made, asked = result.capacity_bytes, request.capacity_bytes
@@ -167,8 +169,8 @@ class ProvisionOperation:
 
 # --- the VolumeAttributesClass ------------------------------------------------------------------------------------
 #
-# The volume names the class from its creation, so it must have the attributes by then: the class is read before the
-# asset is made, and applied before the volume is created.
+# The volume names the class from its creation, so it must have the attributes by then. `provision` gets them, but may
+# ignore them, and another class may be named since the asset was made: `modify` follows, before the volume is created.
 # Source: external-provisioner, which passes them to CreateVolume as mutable parameters; KEP-3751.
 
 

@@ -136,6 +136,56 @@ def test_performance_is_changed_in_one_call_and_not_twice(region: Any) -> None:
     assert (volume.iops, volume.throughput, region.fake.calls["ModifyVolume"]) == (5000, 200, 1)
 
 
+GOLD = {"type": "io2", "iops": "4000", "tagSpecification_1": "tier=gold of {{ .PVCName }}"}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "mutable", "made"),
+    [
+        ({"type": "gp3", "iops": 5000, "throughput": 250}, {"iops": "6000"}, ("gp3", 6000, 250)),
+        ({"type": "gp3", "iops": 5000}, {"throughput": "500"}, ("gp3", 5000, 500)),
+        ({"type": "io2", "iopsPerGB": 50}, {"iops": "3000"}, ("io2", 3000, None)),
+        ({"type": "gp2"}, GOLD, ("io2", 4000, None)),
+        ({"type": "io1"}, {"iops": "1000"}, ("io1", 1000, None)),
+        ({"type": "io2", "iops": 1000}, {"iopsPerGB": "100"}, ("io2", 2000, None)),
+        ({"type": "gp2"}, {"volumeType": "st1", "type": "gp3"}, ("gp3", 3000, 125)),
+    ],
+)
+def test_attributes_of_another_class_win_when_a_volume_is_made(
+    region: Any, parameters: Any, mutable: Any, made: Any
+) -> None:
+    asset = region.provision(size=20 * GIB, parameters=parameters, mutable_parameters=mutable)
+    volume = region.fake.volumes[asset.handle]
+    assert (volume.volume_type, volume.iops, volume.throughput) == made
+    assert volume.tags.get("tier") == ("gold of data-u1" if mutable is GOLD else None)
+    # Nothing is left for `modify`, in the next process either.
+    assert region.modify(asset, **mutable) == region.again().modify(asset, **mutable) == Done()
+    assert (region.fake.calls["ModifyVolume"], region.fake.calls["CreateVolume"]) == (0, 1)
+    assert region.fake.calls["CreateTags"] == 0
+
+
+def test_a_claim_that_names_another_class_meanwhile_gets_the_same_volume_changed(region: Any) -> None:
+    parameters = {"type": "gp3", "iops": 4000}
+    asset = region.provision(size=20 * GIB, parameters=parameters, mutable_parameters={"iops": "5000"})
+    for mutable in ({"iops": "6000"}, {"type": "io2", "iops": "7000"}, {}):
+        request = {"size": 20 * GIB, "parameters": parameters, "mutable_parameters": mutable}
+        assert region.again().provision(**request).handle == asset.handle
+    region.modify(asset, iops="6000")
+    assert (region.fake.volumes[asset.handle].iops, region.fake.calls["CreateVolume"]) == (6000, 1)
+
+
+def test_attributes_that_cannot_be_had_make_no_volume(region: Any) -> None:
+    for mutable, told in (
+        ({"type": "io1", "iops": "2000"}, "is 2000: a volume of type io1 with 4 GiB has at most 200"),
+        ({"iops": "many"}, "'many'"),
+        ({"colour": "red"}, "colour"),
+        ({"type": "standard"}, "standard"),
+    ):
+        with pytest.raises(InvalidArgument, match=told):
+            region.provision(size=4 * GIB, mutable_parameters=mutable)
+    assert region.fake.calls["CreateVolume"] == 0
+
+
 @pytest.mark.parametrize(
     ("parameters", "told"),
     [

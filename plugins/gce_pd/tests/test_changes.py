@@ -32,6 +32,36 @@ def test_a_disk_grows_while_it_is_used(site: Any, parameters: Any) -> None:
     assert site.provision(parameters=parameters).capacity_bytes == 16 * GIB
 
 
+def test_attributes_of_another_class_win_when_a_disk_is_made(site: Any) -> None:
+    """And nothing is left for `modify`; another class named meanwhile changes the same disk."""
+    parameters = {**HB, IOPS: "3500", THROUGHPUT: "200Mi"}
+    mutable = {"iops": "4000"}
+    asset = site.provision(size=20 * GIB, parameters=parameters, mutable_parameters=mutable)
+    assert (site.disk.iops, site.disk.throughput) == (4000, 200)
+    assert site.modify(asset, **mutable) == Done()
+    assert site.fake.calls["disks.update"] == 0
+    for other in ({"throughput": "250Mi"}, {}):
+        same = site.again().provision(size=20 * GIB, parameters=parameters, mutable_parameters=other)
+        assert same.handle == asset.handle
+    site.modify(asset, throughput="250Mi")
+    assert (site.disk.iops, site.disk.throughput, site.fake.calls["disks.insert"]) == (4000, 250, 1)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "mutable", "told"),
+    [
+        ({"type": "pd-ssd"}, {"iops": "4000"}, "pd-ssd"),
+        ({"type": "dynamic", "pd-type": "pd-ssd", "disk-type-preference": "pd-type"}, {"iops": "4000"}, "pd-ssd"),
+        (HB, {"iops": "many"}, "'many'"),
+        (HB, {"type": "pd-ssd"}, "'type'"),
+    ],
+)
+def test_attributes_that_cannot_be_had_make_no_disk(site: Any, parameters: Any, mutable: Any, told: str) -> None:
+    with pytest.raises(InvalidArgument, match=told):
+        site.provision(size=20 * GIB, parameters=parameters, mutable_parameters=mutable)
+    assert site.fake.disks == {}
+
+
 THROUGHPUT, IOPS = "provisioned-throughput-on-create", "provisioned-iops-on-create"
 
 

@@ -94,6 +94,13 @@ class ComparesNoParameters(MemoryBackend):
         return super().provision(replace(request, parameters={}))
 
 
+class ComparesMutableParameters(MemoryBackend):
+    @hookimpl
+    def provision(self, request: ProvisionRequest) -> Asset | InProgress:
+        colour = request.mutable_parameters.get("colour") or request.parameters.get("colour")
+        return super().provision(replace(request, parameters={"colour": colour}))
+
+
 class MissesWhatIsGone(MemoryBackend):
     """The classic: the SDK's 404 is passed on."""
 
@@ -347,6 +354,7 @@ BUGS: dict[type[MemoryBackend], str] = {
     ForgetsAtRestart: "a-crash-after-provision-is-survived",
     ComparesNoSize: "another-size-is-refused",
     ComparesNoParameters: "other-parameters-are-refused",
+    ComparesMutableParameters: "mutable-parameters-make-no-other-demand",
     MissesWhatIsGone: "delete-of-what-is-gone-is-done",
     DeletesByPrefix: "a-name-that-begins-another-is-another",
     DeletesForAnyCluster: "delete-refuses-the-asset-of-another-cluster",

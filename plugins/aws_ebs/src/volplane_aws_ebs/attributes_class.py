@@ -72,6 +72,18 @@ class AttributesClass:
             deletions=frozenset(deletions),
         )
 
+    def over(self, parameters: Mapping[str, object]) -> dict[str, object]:
+        """Return the parameters of a StorageClass for a new volume with these: they win, as in the official driver."""
+        names = {"VolumeType": "type", "Iops": "iops", "Throughput": "throughput"}
+        wanted = {**parameters, **{names[name]: value for name, value in self.values.items()}}
+        if "Iops" in self.values:
+            wanted["iopsPerGB"] = None
+        if self.iops_per_gib is not None:
+            wanted |= {"iops": None, "iopsPerGB": self.iops_per_gib, "allowAutoIOPSPerGBIncrease": True}
+        if self.increase_on_modify is not None:
+            wanted["allowAutoIOPSIncreaseOnModify"] = self.increase_on_modify
+        return wanted
+
     def values_for(self, volume: Ec2Volume) -> dict[str, int | str]:
         """Return the parameters of ModifyVolume, those that follow from the volume's size included.
 

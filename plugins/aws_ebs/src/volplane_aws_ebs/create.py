@@ -87,7 +87,7 @@ class Provisioner:
         Raises RetryLater, AwsError and the errors of the contract.
         """
         spec = VolumeSpec.of(request)
-        check_tag_count(self._ec2.settings.tags, spec.parameters.tags.keys())
+        check_tag_count(self._ec2.settings.tags, spec.parameters.tags.keys() | spec.mutable.tags.keys())
         zones = zones_for(request, self._ec2.settings.zone_label, region)
         creation = self._creation(request)
         creation.attempt = max(creation.attempt, _number(request.context.state.get("attempt")))
@@ -167,15 +167,18 @@ class Provisioner:
 
     def _tags(self, request: ProvisionRequest, spec: VolumeSpec) -> dict[str, str]:
         claim, parameters = request.claim, spec.parameters
+        names = {"namespace": claim.namespace, "claim": claim.name, "volume": request.name}
         tags = {
             "Name": request.name,
             **self._ec2.settings.tags,
-            **parameters.tags.rendered(namespace=claim.namespace, claim=claim.name, volume=request.name),
+            **parameters.tags.rendered(**names),
+            **spec.mutable.tags.rendered(**names),
             **ownership_tags.volume_tags(request.owner, claim, spec=spec.digest),
             **TAGS.of_term(request.context),
         }
-        if parameters.iops_per_gib is not None:
-            tags[ownership_tags.IOPS_PER_GIB] = str(parameters.iops_per_gib)
+        # That of the class stays even where another class gives the IOPS, as in the official driver.
+        if per_gib := parameters.iops_per_gib or request.parameters.get("iopsPerGB"):
+            tags[ownership_tags.IOPS_PER_GIB] = str(per_gib)
         if parameters.increase_on_modify:
             tags[ownership_tags.RAISE_ON_MODIFY] = "true"
         return tags

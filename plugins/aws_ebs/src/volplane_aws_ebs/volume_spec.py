@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from volplane import AccessMode, InvalidArgument, ProvisionRequest, Unsupported, VolumeMode, read_parameters
 from volplane.cloud import GIB, size_in_gib
+from volplane_aws_ebs.attributes_class import AttributesClass
 from volplane_aws_ebs.parameters import ClassParameters
 from volplane_aws_ebs.resources import Ec2Volume
 from volplane_aws_ebs.volume_types import VOLUME_TYPES, check_throughput
@@ -30,11 +32,25 @@ class VolumeSpec:
     multi_attach: bool
     attributes: Mapping[str, str]
     """For the node plugin."""
+    mutable: AttributesClass
+    """Whose tags it gets, too."""
+    demand: Mapping[str, Any] | None = None
+    """The same parameters of CreateVolume without a VolumeAttributesClass; None = there is none."""
 
     @classmethod
     def of(cls, request: ProvisionRequest) -> VolumeSpec:
         """Raises `InvalidArgument` or `Unsupported` if no volume of EBS can be like this."""
-        parameters = read_parameters(ClassParameters, request.parameters)
+        mutable = AttributesClass.of(request.mutable_parameters)
+        spec = cls._of(request, mutable)
+        if request.mutable_parameters:
+            with suppress(InvalidArgument, Unsupported):  # The class alone may not be enough.
+                plain = cls._of(request, AttributesClass.of({}))
+                return replace(spec, demand=plain.create_volume_parameters())
+        return spec
+
+    @classmethod
+    def _of(cls, request: ProvisionRequest, mutable: AttributesClass) -> VolumeSpec:
+        parameters = read_parameters(ClassParameters, mutable.over(request.parameters))
         if request.source_volume is not None:
             raise Unsupported("volumes cannot be made from other volumes; make a snapshot and a volume from that")
         size = size_in_gib(request.capacity_bytes)
@@ -47,6 +63,11 @@ class VolumeSpec:
                 f"{request.limit_bytes}"
             )
         iops = parameters.iops_at(size)
+        if (asked := mutable.values.get("Iops", iops)) != iops:
+            raise InvalidArgument(
+                f"parameter iops of the VolumeAttributesClass is {asked}: a volume of type {parameters.volume_type} "
+                f"with {size} GiB has at most {iops}; ask for less, or for a larger volume"
+            )
         check_throughput(parameters.volume_type, iops, parameters.throughput)
         return cls(
             size=size,
@@ -55,6 +76,7 @@ class VolumeSpec:
             snapshot=request.source_snapshot or parameters.snapshot,
             multi_attach=_multi_attach(request, parameters),
             attributes=parameters.node_attributes(request.volume_mode),
+            mutable=mutable,
         )
 
     def create_volume_parameters(self) -> dict[str, Any]:
@@ -74,8 +96,9 @@ class VolumeSpec:
 
     @property
     def digest(self) -> str:
-        """Return a hash for a tag: equal specs have equal ones."""
-        return hashlib.sha256(json.dumps(self.create_volume_parameters(), sort_keys=True).encode()).hexdigest()[:16]
+        """Return a hash for a tag: equal demands have equal ones, whatever their VolumeAttributesClasses."""
+        demand = self.create_volume_parameters() if self.demand is None else self.demand
+        return hashlib.sha256(json.dumps(demand, sort_keys=True).encode()).hexdigest()[:16]
 
     def difference(self, volume: Ec2Volume) -> str:
         """Return how an existing volume differs from this spec, for a message."""

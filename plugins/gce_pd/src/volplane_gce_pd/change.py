@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from volplane import Asset, Done, ExpandRequest, InvalidArgument, ModifyRequest, VolumeIdentity
 from volplane.cloud import LABELS, Fences, HookCall, RetryLater, size_in_gib
 from volplane_gce_pd.api import Method
@@ -11,9 +9,8 @@ from volplane_gce_pd.compute import Compute
 from volplane_gce_pd.disk_types import DISK_TYPES, check_least_performance, check_performance, least_performance
 from volplane_gce_pd.operations import LongOperations, Outcome
 from volplane_gce_pd.ownership import FOREIGN_LABELS, write_term
+from volplane_gce_pd.parameters import attributes_of
 from volplane_gce_pd.resources import FORCE_ATTACH, Disk, asset_from, disk_key, existing
-
-_UNITS = {"": 1, "mi": 1, "gi": 1024}
 
 
 class Changer:
@@ -57,7 +54,7 @@ class Changer:
 
     def modify(self, request: ModifyRequest, call: HookCall) -> Done:
         """Raises RetryLater, GceError and the errors of the contract."""
-        wanted = _wanted(request.parameters)
+        wanted = attributes_of(request.parameters)
         disk, outcome = self._disk(request.volume, Method.DISKS_UPDATE, call)
         found = {"provisioned_iops": disk.iops, "provisioned_throughput": disk.throughput}
         if all(found[name] == value for name, value in wanted.items()):
@@ -84,28 +81,3 @@ class Changer:
         if disk.making:
             raise RetryLater(self._compute.disks.next_poll(disk.key, after=0.5))
         write_term(self._compute, self._fences, disk, call)
-
-
-def _wanted(parameters: Mapping[str, str]) -> dict[str, int]:
-    """Return the fields of compute.v1.Disk that a VolumeAttributesClass sets."""
-    wanted: dict[str, int] = {}
-    for key, text in parameters.items():
-        name = key.lower()
-        if name == "iops" and text.isascii() and text.isdigit():
-            wanted["provisioned_iops"] = int(text)
-        elif name == "throughput" and (value := _throughput(text)) is not None:
-            wanted["provisioned_throughput"] = value
-        elif name in ("iops", "throughput"):
-            raise InvalidArgument(
-                f"parameter {key} is {text!r}, expected a whole number"
-                + (" of MiB/s, such as 250 or 250Mi" if name == "throughput" else "")
-            )
-        else:
-            raise InvalidArgument(f"unknown parameter {key!r}; what can be changed is iops and throughput")
-    return wanted
-
-
-def _throughput(text: str) -> int | None:
-    number = text.rstrip("MGi")
-    unit = _UNITS.get(text[len(number) :].lower())
-    return int(number) * unit if unit is not None and number.isascii() and number.isdigit() else None

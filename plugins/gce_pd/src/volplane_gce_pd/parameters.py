@@ -40,6 +40,7 @@ _POOL = re.compile(r"projects/[^/\s]+/zones/([a-z0-9-]+)/storagePools/[a-z][a-z0
 DISK_TYPE_LABEL = "disk-type.gke.io/"
 """Beginning of node labels: the machine takes disks of the type that follows."""
 _DYNAMIC = "dynamic"
+_UNITS = {"": 1, "mi": 1, "gi": 1024}
 _RAISED_GIB = 10
 """A claim gets the smallest disk of its type up to this size; a larger one would cost what nobody asked for."""
 
@@ -297,6 +298,31 @@ class ClassParameters:
 PARAMETERS = ParameterSchema.of(ClassParameters)
 
 
+def attributes_of(parameters: Mapping[str, str]) -> dict[str, int]:
+    """Return the fields of compute.v1.Disk that a VolumeAttributesClass sets."""
+    wanted: dict[str, int] = {}
+    for key, text in parameters.items():
+        name = key.lower()
+        if name == "iops" and text.isascii() and text.isdigit():
+            wanted["provisioned_iops"] = int(text)
+        elif name == "throughput" and (value := _throughput(text)) is not None:
+            wanted["provisioned_throughput"] = value
+        elif name in ("iops", "throughput"):
+            raise InvalidArgument(
+                f"parameter {key} is {text!r}, expected a whole number"
+                + (" of MiB/s, such as 250 or 250Mi" if name == "throughput" else "")
+            )
+        else:
+            raise InvalidArgument(f"unknown parameter {key!r}; what can be changed is iops and throughput")
+    return wanted
+
+
+def _throughput(text: str) -> int | None:
+    number = text.rstrip("MGi")
+    unit = _UNITS.get(text[len(number) :].lower())
+    return int(number) * unit if unit is not None and number.isascii() and number.isdigit() else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSpec:
     """The disk that a claim asks for."""
@@ -307,6 +333,8 @@ class DiskSpec:
     access_mode: str | None
     source: Mapping[str, str]
     """Of `sourceSnapshot` or `sourceDisk`, by the field's name."""
+    demanded: ClassParameters
+    """Without a VolumeAttributesClass."""
 
     @classmethod
     def of(cls, request: ProvisionRequest, settings: Settings, *, like: Disk | None = None) -> DiskSpec:
@@ -316,7 +344,12 @@ class DiskSpec:
         Raises `InvalidArgument`, `Unsupported` or `NotFound` if no disk can be like this.
         """
         dynamic = read_parameters(ClassParameters, request.parameters)
-        parameters = dynamic.of_type(_chosen_type(dynamic.types, request, like))
+        demanded = dynamic.of_type(_chosen_type(dynamic.types, request, like))
+        # As in the official driver these win, and a type that has neither is refused.
+        mutable = attributes_of(request.mutable_parameters)
+        iops, throughput = mutable.get("provisioned_iops"), mutable.get("provisioned_throughput")
+        parameters = demanded if iops is None else replace(demanded, iops_on_create=iops)
+        parameters = parameters if throughput is None else replace(parameters, throughput_bytes=throughput * MIB)
         kind = DISK_TYPES[parameters.disk_type]
         size = size_in_gib(request.capacity_bytes)
         low, high = (kind.regional_sizes if parameters.regional else None) or kind.sizes
@@ -337,7 +370,8 @@ class DiskSpec:
         check_performance(parameters.disk_type, size, parameters.iops, parameters.throughput)
         check_least_performance(parameters.disk_type, size, parameters.iops, parameters.throughput)
         source = _source(request, settings)
-        return cls(size=size, parameters=parameters, access_mode=_access_mode(request, parameters), source=source)
+        mode = _access_mode(request, parameters)
+        return cls(size=size, parameters=parameters, demanded=demanded, access_mode=mode, source=source)
 
     @property
     def attributes(self) -> dict[str, str]:
@@ -375,8 +409,12 @@ class DiskSpec:
 
     @property
     def digest(self) -> str:
-        """Return a hash for a label: equal demands have equal ones, whatever the zone."""
-        wanted = {**self.message("", ""), "type": self.parameters.disk_type, "regional": self.parameters.regional}
+        """Return a hash for a label: equal demands have equal ones, whatever zone and VolumeAttributesClass."""
+        wanted = {
+            **replace(self, parameters=self.demanded).message("", ""),
+            "type": self.parameters.disk_type,
+            "regional": self.parameters.regional,
+        }
         wanted["pools"] = self.parameters.pools
         return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -95,6 +95,20 @@ def modify_can_be_repeated(bench: Bench) -> None:
     bench.require_one(made, "modify")
 
 
+@rule("modify", after=(provision_again_gives_the_same_asset,))
+def mutable_parameters_make_no_other_demand(bench: Bench) -> None:
+    """`provision` with `Subject.mutable_parameters` makes an asset that `modify` leaves as it is, and that the demand
+    without them gets, too: the claim may have named another VolumeAttributesClass since.
+    """
+    if not bench.subject.mutable_parameters:
+        raise NotApplicable("Subject.mutable_parameters names none")
+    demand = bench.demand()
+    made = bench.make(replace(demand, mutable_parameters=bench.subject.mutable_parameters))
+    bench.instance.modify(_modification(bench, made, bench.subject.mutable_parameters))
+    bench.require_same(bench.instance.provision(demand), made.asset, "the same demand without mutable parameters")
+    bench.require_one(made, "provision with mutable parameters")
+
+
 @rule("modify", after=(provision_makes_an_asset,), sanity="ModifyVolume should fail when an unknown parameter is given")
 def modify_refuses_unknown_parameters(bench: Bench) -> None:
     """A parameter that `modify` does not know is `InvalidArgument`, and nothing is changed."""
@@ -222,6 +236,7 @@ RULES = (
     expand_of_what_is_gone_is_not_found,
     an_expanded_asset_still_answers_its_demand,
     modify_can_be_repeated,
+    mutable_parameters_make_no_other_demand,
     modify_refuses_unknown_parameters,
     modify_of_what_is_gone_is_not_found,
     recycle_keeps_the_asset,
