@@ -165,6 +165,19 @@ def test_provider_ids_come_in_several_forms(region: Any, form: str) -> None:
     assert isinstance(region.attach(asset, node), Attachment)
 
 
+@pytest.mark.parametrize("state", ["pending", "stopping"])
+def test_an_instance_that_is_on_its_way_is_waited_for(region: Any, state: str) -> None:
+    asset, instance = region.provision(), region.fake.add_instance()
+    instance.state = state
+    with pytest.raises(VolumeInUse, match="its state does not allow this now; it is tried again"):
+        region.attach(asset, region.node(instance))
+    for usable in ("running", "stopped"):
+        instance.state = usable
+        region.clock.advance(30.0)
+        assert region.attach(asset, region.node(instance))
+        assert region.detach(asset, region.node(instance)) == Done()
+
+
 # --- limits -----------------------------------------------------------------------------------------------------
 
 

@@ -248,3 +248,41 @@ def test_a_listing_shows_marks_of_every_cluster_and_nothing_else(new_region: Any
     assert {each.handle for each in listed} == handles
     assert calls_of(region, "DescribeVolumes") >= 3
     assert all(each.created_at is not None and each.capacity_bytes == GIB for each in listed)
+
+
+@pytest.mark.parametrize("late", [2.0, 8.0])
+def test_answers_that_know_a_volume_now_and_do_not_then_make_no_second_one(new_region: Any, late: float) -> None:
+    """EC2 is many servers: a volume, or a tag, that was seen may be absent in the next answer."""
+    region = new_region(Behaviour(visible_after=late, flickers=True, create_seconds=4.0))
+    for number in range(8):
+        asset = region.provision(f"u{number}")
+        assert region.again().provision(f"u{number}") == asset
+        assert region.delete(asset, f"u{number}") == Done()
+    assert region.fake.calls["CreateVolume"] == 8
+    assert region.fake.volumes == {}
+
+
+def test_a_driver_that_believes_one_empty_answer_makes_two_volumes_of_a_flickering_cloud(new_region: Any) -> None:
+    region = new_region(Behaviour(visible_after=5.0, flickers=True))
+    client, wanted = region.connect.client(), [{"Name": "tag:a", "Values": ["b"]}]
+    tags = [{"ResourceType": "volume", "Tags": [{"Key": "a", "Value": "b"}]}]
+    for _ in range(4):
+        if not client.describe_volumes(Filters=wanted)["Volumes"]:
+            client.create_volume(AvailabilityZone="eu-test-1a", Size=1, TagSpecifications=tags)
+    made = len(region.fake.volumes)
+    assert made > 1
+    answers = [len(client.describe_volumes(Filters=wanted)["Volumes"]) for _ in range(4)]
+    assert answers in ([made, 0] * 2, [0, made] * 2)
+    region.clock.advance(5.0)
+    assert len(client.describe_volumes(Filters=wanted)["Volumes"]) == made
+
+
+def test_a_listing_comes_in_pages_though_nobody_asked_for_them(new_region: Any) -> None:
+    region = new_region(Behaviour(max_results=5, unasked_pages=True))
+    for number in range(7):
+        region.provision(f"u{number}")
+    client = region.connect.client()
+    first = client.describe_volumes()
+    assert (len(first["Volumes"]), "NextToken" in first) == (5, True)
+    assert len(region.listed()) == 7
+    assert {region.again().find(f"u{number}").handle for number in range(7)} == set(region.fake.volumes)

@@ -219,7 +219,8 @@ def fill(vm: Any, count: int) -> None:
 
 @pytest.mark.parametrize(("machine", "most"), [("e2-micro", 16), ("n1-standard-1", 128), ("c4-standard-2", 8)])
 def test_a_full_node_is_told_before_compute_engine_is_asked(site: Any, machine: str, most: int) -> None:
-    asset, vm = site.provision(), site.vm(machine_type=machine)
+    parameters = {"type": "hyperdisk-balanced"} if machine.startswith("c4") else {}
+    asset, vm = site.provision(parameters=parameters), site.vm(machine_type=machine)
     fill(vm, most - 1)
     with pytest.raises(ResourceExhausted, match=f"can hold {most}; move a pod") as raised:
         site.attach(asset, site.node(vm))
@@ -228,6 +229,35 @@ def test_a_full_node_is_told_before_compute_engine_is_asked(site: Any, machine: 
     vm.disks.popitem()
     site.clock.advance(1.0)
     assert site.attach(asset, site.node(vm)) == ATTACHED
+
+
+@pytest.mark.parametrize(
+    ("machine", "parameters"), [("n4-standard-4", {}), ("e2-micro", {"type": "hyperdisk-balanced"})]
+)
+def test_a_machine_that_does_not_take_the_type_of_a_disk_is_told(site: Any, machine: str, parameters: Any) -> None:
+    asset, vm = site.provision(parameters=parameters), site.vm(machine_type=machine)
+    with pytest.raises(InvalidArgument, match=f"disk type cannot be used by {machine} machine type"):
+        site.attach(asset, site.node(vm))
+    assert site.attach(asset, site.node(site.vm("node-b", machine_type="n2-standard-4")))
+
+
+@pytest.mark.parametrize("status", ["STAGING", "SUSPENDED"])
+def test_a_machine_that_is_neither_running_nor_stopped_is_waited_for(site: Any, status: str) -> None:
+    asset, vm = site.provision(), site.vm()
+    vm.status = status
+    with pytest.raises(Unavailable, match=f"its status is {status}"):
+        site.attach(asset, site.node(vm))
+    for usable in ("TERMINATED", "RUNNING"):
+        vm.status = usable
+        site.clock.advance(5.0)
+        assert site.attach(asset, site.node(vm)) == ATTACHED
+        vm.status = status
+        site.clock.advance(5.0)
+        with pytest.raises(Unavailable, match=f"its status is {status}"):
+            site.detach(asset, site.node(vm))
+        vm.status = usable
+        site.clock.advance(5.0)
+        assert site.detach(asset, site.node(vm)) == Done()
 
 
 @pytest.mark.parametrize("shape", ["operation", "http"])

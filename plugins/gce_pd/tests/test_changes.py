@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from volplane import (
     InvalidArgument,
     NotFound,
     ResourceExhausted,
+    Throttled,
     Unavailable,
 )
 from volplane_gce_pd.testing import Behaviour
@@ -30,6 +32,21 @@ def test_a_disk_grows_while_it_is_used(site: Any, parameters: Any) -> None:
     assert (grown.handle, grown.node_affinity) == (asset.handle, asset.node_affinity)
     assert site.expand(asset, 12 * GIB).capacity_bytes == 16 * GIB
     assert site.provision(parameters=parameters).capacity_bytes == 16 * GIB
+
+
+def test_a_hyperdisk_is_changed_every_four_hours_and_the_wish_is_kept(site: Any) -> None:
+    asset = site.provision(parameters=HB)
+    site.modify(asset, iops="3500")
+    begun = site.clock.now
+    for change in (lambda: site.modify(asset, iops="4000"), lambda: site.expand(asset, 12 * GIB)):
+        with pytest.raises(Throttled, match="every four hours; the wish is kept") as raised:
+            change()
+        assert raised.value.retry_after == 600.0
+    site.clock.advance(4 * 3_600.0 + begun - site.clock.now)
+    assert site.expand(asset, 12 * GIB).capacity_bytes == 12 * GIB
+    fast = site.provision("u2", parameters={"type": "pd-ssd"})
+    for size in (12, 14):
+        assert site.expand(fast, size * GIB, uid="u2").capacity_bytes == size * GIB
 
 
 def test_attributes_of_another_class_win_when_a_disk_is_made(site: Any) -> None:
@@ -142,6 +159,7 @@ def test_iops_and_throughput_are_changed_in_one_operation(site: Any) -> None:
     assert site.modify(asset, iops="4000", throughput="250Mi") == Done()
     assert (site.disk.iops, site.disk.throughput) == (4000, 250)
     assert site.modify(asset, throughput="250", iops="4000") == Done()
+    site.clock.advance(4 * 3_600.0)
     assert site.modify(asset, throughput="1Gi") == Done()
     assert (site.disk.iops, site.disk.throughput) == (4000, 1024)
     assert site.fake.calls["disks.update"] == 2
@@ -188,8 +206,13 @@ def test_a_disk_that_is_gone_or_foreign_is_not_changed(site: Any) -> None:
 def test_a_snapshot_is_made_once_and_carries_the_cluster(site: Any) -> None:
     asset = site.provision()
     snapshot = site.snapshot(asset)
-    assert (snapshot.ready, snapshot.size_bytes) == (True, 10 * GIB)
-    assert site.snapshot(asset) == snapshot
+    assert (snapshot.ready, snapshot.size_bytes) == (False, 10 * GIB)
+    assert site.fake.snapshots["snap-a"].status == "UPLOADING"
+    with pytest.raises(Unavailable, match="not ready"):
+        site.provision("u2", source_snapshot=snapshot.handle)
+    site.clock.advance(20.0)
+    assert site.snapshot(asset) == replace(snapshot, ready=True)
+    assert site.provision("u2", source_snapshot=snapshot.handle)
     (made,) = site.fake.snapshots.values()
     assert made.labels["volplane-cluster"] == "cluster-1"
     assert site.fake.calls["disks.createSnapshot"] == 1
@@ -202,14 +225,14 @@ def test_a_snapshot_without_an_answer_is_made_once(site: Any, kind: FaultKind) -
     with pytest.raises(Unavailable):
         site.snapshot(asset)
     site.again().snapshot(asset)
-    site.clock.advance(10.0)
+    site.clock.advance(30.0)
     assert site.snapshot(asset).ready
     assert len(site.fake.snapshots) == 1
 
 
 def test_a_snapshot_of_a_regional_disk(site: Any) -> None:
     asset = site.provision(parameters={"type": "pd-ssd", "replication-type": "regional-pd"})
-    assert site.snapshot(asset).ready
+    assert site.snapshot(asset).size_bytes == asset.capacity_bytes
     assert site.delete_snapshot(site.snapshot(asset).handle) == Done()
     assert site.fake.snapshots == {}
 

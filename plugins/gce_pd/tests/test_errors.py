@@ -200,10 +200,17 @@ def test_a_young_snapshot_makes_only_its_disk_wait(site: Any) -> None:
     site.snapshot(one, "snap-1", "u1")
     with pytest.raises(Throttled, match="only what changes it waits"):
         site.snapshot(one, "snap-2", "u1")
-    assert site.snapshot(two, "snap-3", "u2").ready
+    assert site.snapshot(two, "snap-3", "u2").handle.endswith("/snap-3")
     assert site.expand(one, 20 << 30).capacity_bytes == 20 << 30
     site.clock.advance(600.0)
-    assert site.snapshot(one, "snap-2", "u1").ready
+    assert site.snapshot(one, "snap-2", "u1").handle.endswith("/snap-2")
+
+
+def test_a_disk_that_was_changed_lately_waits_for_minutes_not_for_seconds() -> None:
+    """In the table: "resourceOperationRateExceeded of a change"."""
+    for call, retry in (("disks.update", 600.0), ("regionDisks.resize", 600.0), ("disks.createSnapshot", 5.0)):
+        error = GceError(call, "resourceOperationRateExceeded", "It was changed recently.")
+        assert errors.to_backend_error(error, "change it").retry_after == retry
 
 
 def test_every_code_of_the_table_stands_in_this_file() -> None:

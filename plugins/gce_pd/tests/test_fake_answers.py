@@ -51,6 +51,7 @@ def live(call: Any, clock: SteppedClock, place: dict[str, str], disks: str) -> N
     wished = {"name": "d", "provisioned_iops": 4_000}
     call(f"{disks}.update", **place, disk="d", paths="provisionedIops", disk_resource=wished)
     prefix = "region_disks" if regional else "disks"
+    clock.advance(14_400.0)
     call(f"{disks}.resize", **place, disk="d", **{f"{prefix}_resize_request_resource": {"size_gb": 30}})
     labels = {"labels": {"c": "d"}, "label_fingerprint": made.label_fingerprint}
     resource = "region_set_labels_request_resource" if regional else "zone_set_labels_request_resource"

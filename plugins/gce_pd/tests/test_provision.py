@@ -164,6 +164,7 @@ def test_a_disk_can_be_made_from_a_snapshot_and_from_a_disk(site: Any) -> None:
     first = site.provision()
     snapshot = site.snapshot(first)
     assert snapshot.handle == "projects/test-project/global/snapshots/snap-a"
+    site.clock.advance(20.0)
     site.provision("u2", source_snapshot=snapshot.handle)
     site.provision("u3", source_volume=first.handle)
     wanted = {disk.name: disk.wanted for disk in site.fake.disks.values()}

@@ -55,8 +55,10 @@ def live(site: Any) -> None:
     site.probe()
     site.attach(first, node, context={"fence": "2/b/lease"})
     site.expand(first, 20 * GIB)
+    site.clock.advance(14_400.0)
     site.modify(first, iops="4000")
     snapshot = site.snapshot(first)
+    site.clock.advance(20.0)
     copy = site.provision("u2", 20 * GIB, source_snapshot=snapshot.handle)
     modes = (AccessMode.READ_ONLY_MANY,)
     parameters = {"type": "hyperdisk-balanced"}

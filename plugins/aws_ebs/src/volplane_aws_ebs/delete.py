@@ -94,10 +94,12 @@ class Deleter:
     def _not_shown(self, id_: str, request: DeleteRequest, deletion: _Deletion | None) -> Done | InProgress:
         """Return Done if this process has deleted it; else a second look must agree, since EC2 may not show it yet."""
         if deletion is None and not request.context.state.get(_MISSED):
-            return InProgress(
-                retry_after=self._ec2.batches.volumes.next_poll(id_, after=_SECOND_LOOK), state={_MISSED: True}
-            )
+            return self._look_again(id_)
         return self._deleted(id_)
+
+    def _look_again(self, id_: str) -> InProgress:
+        seconds = self._ec2.batches.volumes.next_poll(id_, after=_SECOND_LOOK)
+        return InProgress(retry_after=seconds, state={_MISSED: True})
 
     def _deleted(self, id_: str) -> Done:
         deletion = self._deletions.drop(id_)
@@ -115,14 +117,15 @@ class Deleter:
         where = ", ".join(f"{self._node_name(each.instance)} ({each.device}, {each.state})" for each in attachments)
         raise VolumeInUse(f"{volume.id} cannot be deleted while it is attached to {where}", code="VolumeInUse")
 
-    def _delete(self, volume: Ec2Volume, call: HookCall) -> Done:
+    def _delete(self, volume: Ec2Volume, call: HookCall) -> Done | InProgress:
         id_ = volume.id
         try:
             self._ec2.change(Action.DELETE_VOLUME, id_, call, VolumeId=id_)
         except AwsError as error:
             self._ec2.batches.volumes.invalidate(id_)
             if error.code in NOT_FOUND:
-                return self._deleted(id_)
+                # It was shown a moment ago: another server of EC2 may not know it yet.
+                return self._look_again(id_)
             raise
         self._deletions.put(id_, _Deletion(self._ec2.clock(), ownership_tags.owner_of(volume.tags)))
         self._ec2.batches.volumes.invalidate(id_)

@@ -36,6 +36,9 @@ THROTTLED = frozenset(
 """Compute Engine refuses a call because there are too many (Compute Engine documentation, "Rate quotas")."""
 _OF_RESOURCE = ("resourceOperationRateExceeded", "RESOURCE_OPERATION_RATE_EXCEEDED")
 """There are too many changes of one resource: a virtual machine whose queue is full, a disk with a young snapshot."""
+_CHANGED_DISK = "resourceOperationRateExceeded of a change"
+"""Code of the table: a hyperdisk was changed less than four hours ago (Compute Engine documentation)."""
+_CHANGES = (Method.DISKS_UPDATE, Method.REGION_DISKS_UPDATE, Method.DISKS_RESIZE, Method.REGION_DISKS_RESIZE)
 _FULL_QUEUE = "pending operations on a resource"
 """In the message of a `rateLimitExceeded` that means one resource (gcp-compute-persistent-disk-csi-driver, issue 1129).
 """
@@ -51,6 +54,7 @@ _QUOTA_RETRY = 60.0
 _DENIED_RETRY = 60.0
 _CREDENTIALS_RETRY = 15.0
 _THROTTLED_RETRY = 5.0
+_CHANGED_RETRY = 600.0
 _CONFLICT_RETRY = 1.0
 
 _TABLE = ErrorTable(
@@ -96,6 +100,13 @@ _TABLE = ErrorTable(
             advice="others change the same resource; only what changes it waits",
             doubt=False,
             retry_after=_THROTTLED_RETRY,
+        ),
+        ErrorRow(
+            codes=(_CHANGED_DISK,),
+            error=Throttled,
+            advice="a hyperdisk can be changed every four hours; the wish is kept",
+            doubt=False,
+            retry_after=_CHANGED_RETRY,
         ),
         ErrorRow(
             codes=("ZONE_RESOURCE_POOL_EXHAUSTED*", "zoneResourcePoolExhausted*", "STOCKOUT", "stockout"),
@@ -184,6 +195,8 @@ def code_of(error: CloudError) -> str:
     status = getattr(error, "status", 0)
     if error.code in THROTTLED and _FULL_QUEUE in error.message:
         return _OF_RESOURCE[0]
+    if error.code in _OF_RESOURCE and error.call in _CHANGES:
+        return _CHANGED_DISK
     if error.code in _LIMITS and error.call == Method.INSTANCES_ATTACH_DISK:
         return _FULL_MACHINE
     code = error.code if _TABLE.knows(error.code) or not status else f"HTTP {status}"
@@ -198,7 +211,8 @@ def is_throttled(error: CloudError) -> bool:
 def refusal(error: CloudError) -> Refusal | None:
     """Return of what there are too many changes, if Compute Engine refuses the call for that."""
     code = code_of(error)
-    return Refusal(of_resource=code in _OF_RESOURCE) if code in (*THROTTLED, *_OF_RESOURCE) else None
+    of_resource = (*_OF_RESOURCE, _CHANGED_DISK)
+    return Refusal(of_resource=code in of_resource) if code in (*THROTTLED, *of_resource) else None
 
 
 def to_backend_error(error: CloudError, doing: str) -> BackendError:

@@ -147,6 +147,10 @@ class Behaviour:
     optimize_seconds: float = 30.0
     snapshot_seconds: float = 5.0
     vanish_seconds: float = 0.8
+    flickers: bool = False
+    """While a change is not visible everywhere, every second answer shows it: other servers of EC2 answer."""
+    unasked_pages: bool = False
+    """Describe calls without MaxResults return pages, too, as accounts with many resources see."""
     visible_after: float = 0.0
     """How long Describe calls do not show a new resource or tag (eventual consistency)."""
     token_seconds: float = 86_400.0

@@ -98,6 +98,7 @@ class FakeEC2(FakeCloud):
             raise EC2Error("UnknownParameter", f"The parameter {unknown[0]} is not recognized by this mock of {action}")
         if params.get("DryRun") and action not in _OWN_DRY_RUN:
             raise EC2Error("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
+        self._cloud.answers += 1
         self._cloud.stalled = self.stalled
         self._cloud.failure = self.failing.message if self.failing is not None else None
         return handler(self._cloud, params)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from volplane_aws_ebs.testing.behaviour import Behaviour
 from volplane_aws_ebs.testing.faults import EC2Error, invalid
 from volplane_testing.cloud import page_of
 
@@ -76,7 +77,7 @@ def _matcher(values: Sequence[str]) -> Callable[[str], bool]:
 
 
 def page_from(
-    items: list[N], params: Mapping[str, Any], *, max_results: int, ids: str | None = None
+    items: list[N], params: Mapping[str, Any], *, behaviour: Behaviour, ids: str | None = None
 ) -> tuple[list[N], str | None]:
     """Return one page in order of creation, and the token of the next; an item that exists during the whole listing is
     in it.
@@ -89,7 +90,8 @@ def page_from(
         raise EC2Error("InvalidParameterCombination", message)
     if wanted is not None and wanted < _MIN_RESULTS:
         raise invalid("maxResults", wanted, f"Expecting a value greater than {_MIN_RESULTS}.")
-    size = min(wanted, max_results) if wanted is not None else None
+    unasked = behaviour.max_results if behaviour.unasked_pages and not (ids is not None and params.get(ids)) else None
+    size = min(wanted, behaviour.max_results) if wanted is not None else unasked
     try:
         return page_of(items, lambda item: item.number, size=size, token=params.get("NextToken"))
     except ValueError:

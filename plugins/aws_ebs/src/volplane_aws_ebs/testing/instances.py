@@ -112,7 +112,7 @@ def _detached(volume: Volume, attachment: Attachment) -> None:
             volume.state = "available"
 
 
-_CODES = {"running": 16, "stopped": 80, "shutting-down": 32, "terminated": 48}
+_CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
 
 
 def add_instance(account: AccountState, *, zone: str, instance_type: str, interfaces: int) -> Instance:
@@ -194,7 +194,7 @@ def describe_instances(account: AccountState, params: Mapping[str, Any]) -> dict
     ids = params.get("InstanceIds")
     found = [account.instance(id_) for id_ in ids] if ids else list(account.instances.values())
     found = matching(found, filters_from(params), _fields(account), lambda _instance: {})
-    page, following = page_from(found, params, max_results=account.behaviour.max_results, ids="InstanceIds")
+    page, following = page_from(found, params, behaviour=account.behaviour, ids="InstanceIds")
     return {"Reservations": [{"Instances": [_output(account, each)]} for each in page], "NextToken": following}
 
 

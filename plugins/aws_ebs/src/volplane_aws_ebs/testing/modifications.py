@@ -146,7 +146,7 @@ def describe_volumes_modifications(account: AccountState, params: Mapping[str, A
         pool = account.volumes.values() if wanted is None else (account.volumes.get(id_) for id_ in wanted)
         volumes = [volume for volume in pool if volume is not None and volume.modifications]
     found = matching(volumes, filters, _fields(account), lambda _volume: {})
-    page, following = page_from(found, params, max_results=account.behaviour.max_results, ids="VolumeIds")
+    page, following = page_from(found, params, behaviour=account.behaviour, ids="VolumeIds")
     shown = [_output(account, volume, volume.modifications[-1]) for volume in page]
     return {"VolumesModifications": shown, "NextToken": following}
 

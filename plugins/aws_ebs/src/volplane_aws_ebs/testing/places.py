@@ -132,7 +132,7 @@ def describe_volume_status(account: AccountState, params: Mapping[str, Any]) -> 
     ids = params.get("VolumeIds")
     found = volumes_by_id(account, ids) if ids else [v for v in account.volumes.values() if account.visible(v.created)]
     found = matching(found, filters_from(params), fields, lambda _volume: {})
-    page, following = page_from(found, params, max_results=account.behaviour.max_results, ids="VolumeIds")
+    page, following = page_from(found, params, behaviour=account.behaviour, ids="VolumeIds")
     return {"VolumeStatuses": [_status_output(account, volume) for volume in page], "NextToken": following}
 
 

@@ -100,7 +100,7 @@ def describe_snapshots(account: AccountState, params: Mapping[str, Any]) -> dict
     if owners := params.get("OwnerIds"):
         found = [each for each in found if {"self", account.behaviour.account}.intersection(owners)]
     found = matching(found, filters_from(params), _fields(account), lambda snapshot: snapshot.tags)
-    page, following = page_from(found, params, max_results=account.behaviour.max_results, ids="SnapshotIds")
+    page, following = page_from(found, params, behaviour=account.behaviour, ids="SnapshotIds")
     return {"Snapshots": [_output(account, each) for each in page], "NextToken": following}
 
 

@@ -102,7 +102,7 @@ class Instance:
     instance_type: str
     launched: float
     state: str = "running"
-    """One of running, stopped, shutting-down, terminated."""
+    """One of pending, running, stopping, stopped, shutting-down, terminated."""
     interfaces: int = 1
     """Attached network interfaces."""
     root_volume: str = ""
@@ -170,6 +170,8 @@ class AccountState:
         """Whether the change of state that the current call starts never ends."""
         self.failure: str | None = None
         """Why the change of state that the current call starts fails; None if it succeeds."""
+        self.answers = 0
+        """Calls so far."""
         self._last = 0
 
     @property
@@ -223,11 +225,17 @@ class AccountState:
 
     def visible(self, made: float) -> bool:
         """Return whether Describe calls show what was created at that time."""
-        return self.now >= made + self.behaviour.visible_after
+        return self.now >= made + self.behaviour.visible_after or self._other_server
+
+    @property
+    def _other_server(self) -> bool:
+        """Return whether a server answers that knows all changes already."""
+        return self.behaviour.flickers and self.answers % 2 == 1
 
     def visible_tags(self, volume: Volume) -> Mapping[str, str]:
         """Return the tags that Describe calls show now."""
-        return volume.former_tags.shown(volume.tags, self.now, self.behaviour.visible_after)
+        lag = 0.0 if self._other_server else self.behaviour.visible_after
+        return volume.former_tags.shown(volume.tags, self.now, lag)
 
     def remove(self, volume: Volume) -> None:
         """Remove a volume from all tables."""

@@ -293,7 +293,7 @@ def describe_volumes(account: AccountState, params: Mapping[str, Any]) -> dict[s
     else:
         found = [volume for volume in _candidates(account, filters) if account.visible(volume.created)]
     found = matching(found, filters, _fields(account), account.visible_tags)
-    page, following = page_from(found, params, max_results=account.behaviour.max_results, ids="VolumeIds")
+    page, following = page_from(found, params, behaviour=account.behaviour, ids="VolumeIds")
     return {"Volumes": [volume_output(account, volume) for volume in page], "NextToken": following}
 
 

@@ -86,6 +86,16 @@ MACHINE_TYPES: Mapping[str, int] = {
 }
 """Machine type -> maximumPersistentDisks."""
 
+MACHINE_DISKS: Mapping[str, tuple[str, ...]] = {
+    "e2": ("pd-",),
+    "n4": ("hyperdisk-",),
+    "c4": ("hyperdisk-",),
+}
+"""Series of machines -> beginnings of the types of disks that they take; others take all.
+
+Source: Compute Engine documentation, "Machine series support for disks".
+"""
+
 COMPUTE_QUOTAS: Mapping[str, int] = {
     "mutations": 1_500,
     "reads": 1_500,
@@ -136,6 +146,10 @@ class Behaviour:
     """Reason of the error of a full queue; seen was also resourceOperationRateExceeded."""
     snapshot_interval: float = 600.0
     """Seconds between two snapshots of a disk (Compute Engine documentation, "Snapshot frequency limits")."""
+    upload_seconds: float = 20.0
+    """How long a snapshot is UPLOADING, after its operation has ended."""
+    hyperdisk_interval: float = 14_400.0
+    """Seconds between two changes of a hyperdisk (Compute Engine documentation, "Modify a Hyperdisk")."""
     calls_per_minute: Mapping[str, int] = field(default_factory=dict)
     """By group, absent = any number."""
     permissions: frozenset[str] | None = None
@@ -148,6 +162,7 @@ class Behaviour:
     """Full names."""
     disk_types: Mapping[str, DiskRules] = field(default_factory=lambda: _RULES)
     machine_types: Mapping[str, int] = field(default_factory=lambda: MACHINE_TYPES)
+    machine_disks: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MACHINE_DISKS)
     max_results: int = 500
     """Items on a page at most."""
 

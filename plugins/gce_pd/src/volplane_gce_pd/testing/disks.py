@@ -192,6 +192,21 @@ def _idle(disk: DiskRecord, project: Project) -> DiskRecord:
     return disk
 
 
+def _refuse_soon_again(project: Project, disk: DiskRecord, *, limited: bool = True) -> None:
+    """Raise resourceOperationRateExceeded for a hyperdisk that was changed less than four hours ago."""
+    since = disk.changed if limited else None
+    if since is not None and project.now < since + project.behaviour.hyperdisk_interval:
+        path = disk.path(project.behaviour.project)
+        raise ComputeError(
+            "resourceOperationRateExceeded", f"Operation rate exceeded for resource '{path}'. It was changed recently."
+        )
+
+
+def _count_change(project: Project, disk: DiskRecord, *, limited: bool = True) -> None:
+    if limited and disk.kind.startswith("hyperdisk-"):
+        disk.changed = project.now
+
+
 def delete(project: Project, method: str, params: Params) -> OperationRecord:
     """disks.delete: of one that is not attached."""
     place = place_of(params)
@@ -231,6 +246,7 @@ def resize(project: Project, method: str, params: Params) -> OperationRecord:
     if size > project.behaviour.disk_types[disk.kind].sizes[1]:
         raise bad_request("sizeGb", size, "Disk size cannot be so large.")
     _check_least(project.behaviour.disk_types[disk.kind], size, iops=disk.iops, throughput=disk.throughput)
+    _refuse_soon_again(project, disk)
     error = _quota_error(project, disk, size - disk.size)
     if error is not None:
         project.found_while_running(error)
@@ -243,6 +259,7 @@ def resize(project: Project, method: str, params: Params) -> OperationRecord:
 
     def end() -> None:
         disk.size, disk.busy = size, disk.busy - 1
+        _count_change(project, disk)
 
     def undo() -> None:
         disk.busy -= 1
@@ -284,10 +301,13 @@ def update(project: Project, method: str, params: Params) -> OperationRecord:
         throughput = _performance(body, "provisionedThroughput", rules.throughput, throughput, 0)
     mode = _changed_mode(rules, disk, body) if "accessMode" in paths else disk.wanted.get("accessMode")
     _check_least(rules, size, iops=iops, throughput=throughput)
+    limited = set(paths) != {"accessMode"}
+    _refuse_soon_again(project, disk, limited=limited)
     disk.busy += 1
 
     def end() -> None:
         disk.iops, disk.throughput, disk.size, disk.busy = iops, throughput, size, disk.busy - 1
+        _count_change(project, disk, limited=limited)
         if mode is not None:
             disk.wanted["accessMode"] = mode
 

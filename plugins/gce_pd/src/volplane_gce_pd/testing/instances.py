@@ -31,6 +31,13 @@ def delete_instance(project: Project, instance: InstanceRecord) -> None:
             disk.last_detach = project.stamp()
 
 
+def _require_state(project: Project, instance: InstanceRecord) -> None:
+    """Raise resourceNotReady for a virtual machine that takes no disk now: only running and stopped ones do."""
+    if instance.status not in ("RUNNING", "TERMINATED"):
+        path = f"projects/{project.behaviour.project}/zones/{instance.zone}/instances/{instance.name}"
+        raise ComputeError("resourceNotReady", f"The resource '{path}' is not ready: its status is {instance.status}")
+
+
 def _queue(project: Project, instance: InstanceRecord) -> None:
     if instance.queued >= project.behaviour.vm_queue:
         path = f"projects/{project.behaviour.project}/zones/{instance.zone}/instances/{instance.name}"
@@ -49,6 +56,7 @@ def attach_disk(project: Project, method: str, params: Params) -> OperationRecor
         raise bad_request("resource.source", body["source"], "Disk must be in the same zone as the instance.")
     device = body.get("deviceName") or f"persistent-disk-{len(instance.disks)}"
     forced = str(params.get("forceAttach", "false")).lower() == "true"
+    _require_state(project, instance)
     _queue(project, instance)
     path = disk.path(project.behaviour.project)
     refused = _refusal(project, disk, instance, mode, device, forced=forced)
@@ -97,6 +105,10 @@ def _refusal(
     if others and not shared and not (forced and disk.place.startswith("regions/")):
         zone, name = next(iter(others))
         return in_use(path, f"projects/{project.behaviour.project}/zones/{zone}/instances/{name}")
+    takes = project.behaviour.machine_disks.get(instance.machine_type.partition("-")[0], ("",))
+    if not disk.kind.startswith(takes):
+        why = f"{disk.kind} disk type cannot be used by {instance.machine_type} machine type."
+        return bad_request("resource.source", path, why)
     most = project.behaviour.machine_types.get(instance.machine_type, 128)
     if len(instance.disks) >= most:
         message = f"Exceeded limit 'maximum_persistent_disks' on resource '{instance.name}'. Limit: {most}"
@@ -118,6 +130,7 @@ def detach_disk(project: Project, method: str, params: Params) -> OperationRecor
     """instances.detachDisk: whatever has this device name when its turn comes."""
     instance = project.instance(params["zone"], params["instance"])
     device = params.get("deviceName", "")
+    _require_state(project, instance)
     _queue(project, instance)
     if device not in instance.disks and instance.queued == 0:
         raise bad_request("deviceName", device, f"No attached disk found with device name '{device}'")

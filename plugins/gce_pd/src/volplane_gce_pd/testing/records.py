@@ -44,6 +44,8 @@ class DiskRecord:
     last_detach: str = ""
     busy: int = 0
     """Operations that work on it now."""
+    changed: float | None = None
+    """When its size or performance was changed last."""
 
     @property
     def zones(self) -> tuple[str, ...]:

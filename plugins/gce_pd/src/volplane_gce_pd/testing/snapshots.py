@@ -42,8 +42,12 @@ def create_snapshot(project: Project, method: str, params: Params) -> OperationR
     )
     project.snapshots[name] = snapshot
 
+    def uploaded() -> None:
+        snapshot.status = "READY" if snapshot.status == "UPLOADING" else snapshot.status
+
     def end() -> None:
-        snapshot.status = "READY"
+        snapshot.status = "UPLOADING"
+        project.timeline.after(project.behaviour.upload_seconds, uploaded)
 
     def undo() -> None:
         snapshot.status = "FAILED"
