@@ -25,8 +25,8 @@ from volplane_hostpath.mounts import MountTable
 @pytest.mark.parametrize(
     ("number", "kind", "advice"),
     [
-        (errno.ENOSPC, ResourceExhausted, "delete volumes or grow it"),
-        (errno.EDQUOT, ResourceExhausted, "delete volumes or grow it"),
+        (errno.ENOSPC, ResourceExhausted, "free space on it or grow it"),
+        (errno.EDQUOT, ResourceExhausted, "free space on it or grow it"),
         (errno.EROFS, Unavailable, "mount it writable"),
         (errno.EACCES, PermissionDenied, "run volplane as root"),
         (errno.EPERM, PermissionDenied, "run volplane as root"),

@@ -23,6 +23,7 @@ from volplane_hostpath.dirfd import (
     split,
 )
 from volplane_hostpath.disk_waits import DiskWaits
+from volplane_hostpath.errors import NO_SPACE, printable
 from volplane_hostpath.index import VolumeIndex, read_volume_marker
 from volplane_hostpath.locks import Deadline, Locks
 from volplane_hostpath.markers import VolumeMarker, marker_file
@@ -61,10 +62,11 @@ def refuse_in_use(root: Root, fd: int, label: str) -> None:
 def delete_marked(root: Root, index: VolumeIndex, waits: DiskWaits, marker: VolumeMarker, context: Context) -> bool:
     """Delete a volume that has a marker; False = not finished, call again. Needs the volume's lock."""
     deadline = Deadline(context)
-    _take_away(root, marker.path, marker.entry, context)
-    if entry_exists(marker.entry, root.directory(TMP)):
-        # It was never moved into place.
-        _move_into_trash(root, marker.entry, root.directory(TMP), marker.entry)
+    if not _take_away(root, marker.path, marker.entry, deadline):
+        return False
+    # It may never have been moved into place.
+    if not _remove_or_move(root, marker.entry, root.directory(TMP), marker.entry, deadline):
+        return False
     with index.open(root, deadline.remaining(), context.log):
         remove_empty_parents(root, marker.path)
     # First wait: the directory leaves its place before its marker and the entries of its parents go. Otherwise it would
@@ -109,7 +111,8 @@ def delete_static(root: Root, index: VolumeIndex, waits: DiskWaits, volume: Volu
     with index.open(root, Deadline(context).remaining(), context.log):
         # Moved under the lock of the index: nothing may be made there between the check and the move.
         refuse_not_static(root, index, path)
-        _take_away(root, path, key, context, static=True)
+        if not _take_away(root, path, key, Deadline(context), static=True):
+            return False
     waits.wait(root, [(root.fd, split(path)[0])])
     return empty_trash(root, key, Deadline(context))
 
@@ -135,8 +138,8 @@ def refuse_mounted_above(root: Root, fd: int, label: str) -> None:
         )
 
 
-def _take_away(root: Root, path: str, key: str, context: Context, *, static: bool = False) -> None:
-    """Remove the directory at the path if it is empty, or move it to the trash. It may be missing."""
+def _take_away(root: Root, path: str, key: str, deadline: Deadline, *, static: bool = False) -> bool:
+    """Remove the directory at the path or move it to the trash; False = not finished. It may be missing."""
     label = f"{root.path}/{path}"
     parent, name = split(path)
     with suppress(FileNotFoundError), closing(open_path(parent, root.fd, root.mount, label=root.path)) as above:
@@ -144,14 +147,34 @@ def _take_away(root: Root, path: str, key: str, context: Context, *, static: boo
             if static:
                 refuse_mounted_above(root, fd, label)
             refuse_in_use(root, fd, label)
-        try:
-            os.rmdir(name, dir_fd=above)
-        except FileNotFoundError:
+        return _remove_or_move(root, name, above, key, deadline)
+    return True
+
+
+def _remove_or_move(root: Root, name: str, parent: int, key: str, deadline: Deadline) -> bool:
+    """Remove a directory if it is empty, or move it to the trash; False = not finished. It may be missing.
+
+    Without space for the move it is emptied where it is: what gives space back must not need any.
+    """
+    try:
+        os.rmdir(name, dir_fd=parent)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass  # Usually not empty.
+    else:
+        return True
+    try:
+        _move_into_trash(root, name, parent, key)
+    except OSError as error:
+        if error.errno not in NO_SPACE:
             raise
-        except OSError:
-            # Usually not empty.
-            _move_into_trash(root, name, above, key)
-            context.log.debug("%s is in the trash as %s", label, key)
+        label = f"{root.path}: {printable(name)}"
+        with closing(open_directory(name, parent, root.mount, label=label)) as fd:
+            if not empty_directory(fd, root.mount, label=label, should_stop=deadline.expired):
+                return False
+        os.rmdir(name, dir_fd=parent)
+    return True
 
 
 def _move_into_trash(root: Root, name: str, parent: int, key: str) -> None:

@@ -16,7 +16,7 @@ from volplane import (
     VolumeInUse,
 )
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 _DENIED_RETRY = 15.0
 """Permissions are repaired by hand while people wait, so it is retried sooner than `PermissionDenied` by itself."""
@@ -38,9 +38,9 @@ def to_backend_error(error: OSError, *, root: str, doing: str, nothing_done: boo
     code = errno.errorcode.get(number, "OSError")
     where = printable(str(error.filename)) if isinstance(error.filename, str) else root
     text = f"cannot {doing} under {root}: {error.strerror or error}"
-    if number in _FULL:
+    if number in NO_SPACE:
         return ResourceExhausted(
-            f"{text}: the file system has no space or no inodes left; delete volumes or grow it",
+            f"{text}: the file system has no space or no inodes left; free space on it or grow it",
             scope=root,
             reschedule=True,
             code=code,

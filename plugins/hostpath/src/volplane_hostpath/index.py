@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 from volplane.directory import CorruptMarker
 from volplane_hostpath.capacity import Space, room, used_by_others
-from volplane_hostpath.dirfd import ancestors, create_file, names_in, read_file, remove_entry
+from volplane_hostpath.dirfd import ancestors, create_file, names_in, read_file, remove_entry, suppress_errno
+from volplane_hostpath.errors import NO_SPACE
 from volplane_hostpath.locks import locked, thread_lock
 from volplane_hostpath.markers import VolumeMarker, marker_file
 from volplane_hostpath.root import INDEX, TMP, VOLUMES, Root
@@ -84,7 +85,8 @@ class VolumeIndex:
                 yield
             finally:
                 if (self._count, self._used_by_others) != before:
-                    os.pwrite(fd, _COUNTERS.pack(self._count, self._used_by_others), 0)
+                    with suppress_errno(*NO_SPACE):  # The times of the directory tell of the change too.
+                        os.pwrite(fd, _COUNTERS.pack(self._count, self._used_by_others), 0)
                     self._state_read = self._state_of(root)
 
     @property

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from volplane import Context, Unavailable
+from volplane_hostpath.errors import NO_SPACE
 
 STRIPES = 256
 _LONGEST_CALL = 15.0
@@ -68,9 +69,17 @@ def thread_lock(lock: threading.Lock, timeout: float) -> Iterator[None]:
 
 @contextmanager
 def locked_file(name: str, directory: int, timeout: float) -> Iterator[int]:
-    """Hold the lock on a file, which is made if missing; yields its descriptor, open for reading and writing."""
+    """Hold the lock on a file, which is made if missing; yields its descriptor.
+
+    What has no file yet shares the lock on the directory while there is no space for one.
+    """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(name, flags, 0o600, dir_fd=directory)
+    try:
+        fd = os.open(name, flags, 0o600, dir_fd=directory)
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
     try:
         _flock(fd, timeout)
         yield fd

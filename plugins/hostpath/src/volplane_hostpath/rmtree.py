@@ -16,11 +16,13 @@ from typing import Protocol
 
 from volplane import PermissionDenied, VolumeInUse
 from volplane_hostpath.dirfd import NotADirectory, open_directory, suppress_errno
-from volplane_hostpath.errors import printable
+from volplane_hostpath.errors import NO_SPACE, printable
 from volplane_hostpath.mounts import MountIdentity
 
 DEPTH = 16
 """Number of directories that are open at once, with two descriptors each."""
+_DEPTH_WITHOUT_SPACE = 8 * DEPTH
+"""The same where a directory cannot be moved for lack of space: what is below gives some back."""
 _MAX_ROUNDS = 8
 _NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
 _IS_DIRECTORY = (errno.EISDIR, errno.EPERM)
@@ -122,8 +124,7 @@ class _Removal:
 
     def _descend(self, frame: _Frame, name: str) -> None:
         try:
-            if len(self._stack) > DEPTH:
-                self._move_up(frame, name)
+            if len(self._stack) > DEPTH and self._moved_up(frame, name):
                 return
             fd = self._open(frame, name)
         except (FileNotFoundError, NotADirectory):
@@ -153,15 +154,21 @@ class _Removal:
         finally:
             os.close(fd)
 
-    def _move_up(self, frame: _Frame, name: str) -> None:
-        """Move a deep directory to the top, where the walk finds it again."""
+    def _moved_up(self, frame: _Frame, name: str) -> bool:
+        """Move a deep directory to the top, where the walk finds it again; False: go down, as there is no space."""
         fresh = secrets.token_hex(8)
         try:
-            os.rename(name, fresh, src_dir_fd=frame.fd, dst_dir_fd=self._directory)
-        except PermissionError:
-            # A rename changes ".." in the directory, so it must be writable.
-            self._grant(frame, name, f"{self._path()}/{printable(name)}")
-            os.rename(name, fresh, src_dir_fd=frame.fd, dst_dir_fd=self._directory)
+            try:
+                os.rename(name, fresh, src_dir_fd=frame.fd, dst_dir_fd=self._directory)
+            except PermissionError:
+                # A rename changes ".." in the directory, so it must be writable.
+                self._grant(frame, name, f"{self._path()}/{printable(name)}")
+                os.rename(name, fresh, src_dir_fd=frame.fd, dst_dir_fd=self._directory)
+        except OSError as error:
+            if error.errno not in NO_SPACE or len(self._stack) > _DEPTH_WITHOUT_SPACE:
+                raise
+            return False
+        return True
 
     def _unlink(self, frame: _Frame, name: str) -> None:
         try:
