@@ -54,8 +54,8 @@ from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.ganesha.bus import DBus, OpenBus
 from volplane_nfs.listing import list_page, tidy_up
 from volplane_nfs.markers import LONGEST_NAME, VolumeMarker
-from volplane_nfs.nfs4 import Dial, dial_tcp
-from volplane_nfs.nfs4.files import ANONYMOUS, Path, create_directory
+from volplane_nfs.nfs4 import Dial, NfsError, dial_tcp
+from volplane_nfs.nfs4.files import ANONYMOUS, NO_SPACE, Path, create_directory
 from volplane_nfs.nfs4.operations import PUTFH, REMOVE, SETATTR
 from volplane_nfs.parameters import PARAMETERS, ClassParameters, refuse_mount_options
 from volplane_nfs.provision import provision_directory
@@ -239,8 +239,7 @@ class NfsBackend(BackendSpec):
 
     def _delete_static(self, share: Share, handles: Handles, volume: VolumeIdentity) -> bool:
         path, key = self._static_path(share, handles, volume), static_key(volume).encode()
-        take_away(share, handles, path, key)
-        return empty_trash(share, handles, key, text(share, path))
+        return take_away(share, handles, path, key) and empty_trash(share, handles, key, text(share, path))
 
     def _static_path(self, share: Share, handles: Handles, volume: VolumeIdentity) -> Path:
         """Return the directory of a static volume, if it can be nothing else."""
@@ -384,4 +383,8 @@ class NfsBackend(BackendSpec):
 
 def _write_something(share: Share, handles: Handles) -> None:
     name = f"probe-{secrets.token_hex(8)}".encode()
-    share.client.compound(PUTFH(handles.tmp), create_directory(name, 0o700), PUTFH(handles.tmp), REMOVE(name))
+    try:
+        share.client.compound(PUTFH(handles.tmp), create_directory(name, 0o700), PUTFH(handles.tmp), REMOVE(name))
+    except NfsError as error:
+        if error.status not in NO_SPACE:  # A full share can be emptied.
+            raise

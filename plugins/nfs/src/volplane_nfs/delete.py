@@ -3,6 +3,9 @@
 From the first step on the volume does not exist for `provision`. Every step looks at what is there, so a deletion goes
 on wherever the last call ended. The marker is removed last. In the common case, an empty volume,
 everything is one COMPOUND.
+
+No step needs space: where there is none for the marker's other name or for the trash, the directory is emptied where it
+is and removed before its marker.
 """
 
 from __future__ import annotations
@@ -16,10 +19,11 @@ from volplane.directory import Handle
 from volplane_nfs.archive import archive_directory
 from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.markers import VolumeMarker, parent_file, parent_marker
-from volplane_nfs.nfs4 import Status, values_of
+from volplane_nfs.nfs4 import NfsError, Status, values_of
 from volplane_nfs.nfs4.attributes import NUMLINKS, mask_of
 from volplane_nfs.nfs4.files import (
     MISSING,
+    NO_SPACE,
     NotADirectory,
     Path,
     create_link,
@@ -28,7 +32,7 @@ from volplane_nfs.nfs4.files import (
     page_of_names,
     walk,
 )
-from volplane_nfs.nfs4.operations import GETATTR, PUTFH, REMOVE, RENAME, SAVEFH
+from volplane_nfs.nfs4.operations import GETATTR, PUTFH, REMOVE, RENAME, SAVEFH, Reply
 from volplane_nfs.parameters import ARCHIVE, DELETE, RETAIN
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.sources import path_below_share
@@ -93,9 +97,9 @@ def _begin(
     take_marker = [PUTFH(handles.volumes), SAVEFH(), RENAME(marker.file, marker.key)]
     if (keep or marker.demand.get("on_delete")) != DELETE or marker.export_id is not None:
         (reply,) = share.client.pipeline([take_marker])
-        if reply.status not in MISSING:
+        if reply.status not in MISSING | NO_SPACE:
             values_of(reply)
-        return _go_on(share, handles, marker, keep, exports)
+        return _go_on(share, handles, marker, keep, exports, file=_file_after(reply, marker))
     (reply,) = share.client.pipeline(
         [
             [
@@ -110,12 +114,18 @@ def _begin(
         ]
     )
     if reply.status:
-        if len(reply.results) <= len(take_marker) and reply.status not in MISSING:
+        if len(reply.results) <= len(take_marker) and reply.status not in MISSING | NO_SPACE:
             values_of(reply)
-        return _go_on(share, handles, marker, keep, exports)
+        renamed = len(reply.results) > len(take_marker)
+        return _go_on(share, handles, marker, keep, exports, file=None if renamed else _file_after(reply, marker))
     if len(path) > 1 and reply.results[-3].value.get(NUMLINKS, 0) <= 2:
         remove_empty_parents(share, handles, path)
     return True
+
+
+def _file_after(reply: Reply, marker: VolumeMarker) -> bytes | None:
+    """Return the marker's name after an attempt to rename it, if it is the former one: there was no space."""
+    return marker.file if reply.status in NO_SPACE else None
 
 
 def _go_on(
@@ -124,20 +134,23 @@ def _go_on(
     marker: VolumeMarker,
     keep: str | None,
     exports: Exports | NoExports,
+    *,
+    file: bytes | None = None,
 ) -> bool:
-    """Return the steps one by one, each of them only if it is still to be done."""
+    """Do the steps one by one, each of them only if it is still to be done. file: the marker's name, if not its key."""
     on_delete = keep or marker.demand.get("on_delete", DELETE)
     exports.remove(marker)
     if on_delete == ARCHIVE:
         archive_directory(share, handles, marker)
     elif on_delete == DELETE:
-        take_away(share, handles, marker.components, marker.key)
+        if not take_away(share, handles, marker.components, marker.key):
+            return False
         if not empty_trash(share, handles, marker.key, text(share, marker.components)):
             return False
     if on_delete != RETAIN:
         remove_empty_parents(share, handles, marker.components)
     exports.release(share, handles, marker)
-    (reply,) = share.client.pipeline([[PUTFH(handles.volumes), REMOVE(marker.key)]])
+    (reply,) = share.client.pipeline([[PUTFH(handles.volumes), REMOVE(file or marker.key)]])
     if reply.status not in MISSING:
         values_of(reply)
     return True
@@ -160,8 +173,26 @@ def _after_the_last_step(share: Share, handles: Handles, volume: VolumeIdentity)
     remove_empty_parents(share, handles, path)
 
 
-def take_away(share: Share, handles: Handles, path: Path, key: bytes) -> None:
-    """Move the directory at the path into the trash. It may be missing. Raises NotADirectory, `VolumeInUse`."""
+def take_away(share: Share, handles: Handles, path: Path, key: bytes) -> bool:
+    """Move the directory at the path into the trash; False = not finished. It may be missing.
+
+    Without space for that it is removed where it is. Raises NotADirectory, `VolumeInUse`.
+    """
+    try:
+        _move_into_trash(share, handles, path, key)
+    except NfsError as error:
+        if error.status not in NO_SPACE:
+            raise
+        if not scrub(share, handles, path, key):
+            return False
+        leave = [*is_directory(handles.root, path), *walk(handles.root, path[:-1]), REMOVE(path[-1])]
+        (reply,) = share.client.pipeline([leave])
+        if reply.status not in MISSING:
+            values_of(reply)
+    return True
+
+
+def _move_into_trash(share: Share, handles: Handles, path: Path, key: bytes) -> None:
     make_directory(share.client, handles.trash, key, 0o700)
     container = directory_handle(share.client, handles.trash, (key,))
     if container is None:
@@ -210,27 +241,25 @@ def empty_trash(share: Share, handles: Handles, key: bytes, label: str) -> bool:
 def scrub(share: Share, handles: Handles, path: Path, key: bytes) -> bool:
     """Empty the directory at the path, which stays, for at most `SLICE` seconds; False = not finished.
 
-    True only after a listing that showed nothing. Raises `VolumeInUse` if it fills again and again.
+    key: under which a deletion, or an earlier version, may have moved a part of it into the trash. True only after a
+    listing that showed nothing. Raises `VolumeInUse` if it fills again and again.
     """
     label = text(share, path)
     found = directory_attributes(share, handles, path)
     if found is None:
         return True
     directory = found[1]
-    make_directory(share.client, handles.trash, key, 0o700)
-    container = directory_handle(share.client, handles.trash, (key,))
-    if container is None:
-        return False
-    removal = TreeRemoval(share.client, container, label=label, deadline=time.monotonic() + SLICE)
-    if not removal.empty(directory) or not removal.clear():
+    removal = TreeRemoval(share.client, directory, label=label, deadline=time.monotonic() + SLICE)
+    if not removal.clear():
         if not removal.removed:
             raise VolumeInUse(f"nothing of {label} could be removed in {SLICE} s; it is tried again")
         return False
-    share.client.pipeline([[PUTFH(handles.trash), REMOVE(key)]])
+    if not empty_trash(share, handles, key, label):
+        return False
     for _ in range(_MAXIMUM_ROUNDS):
         if not page_of_names(share.client, directory):
             return True
-        if not removal.empty(directory):
+        if not removal.clear():
             return False
     raise VolumeInUse(f"{label} fills again and again: something still writes into it")
 

@@ -32,7 +32,7 @@ Make = Callable[[str, str], BackendError]
 
 def _full(text: str, code: str) -> BackendError:
     why = "the user's quota is used up" if code.endswith("DQUOT") else "the file system has no space or no inodes left"
-    return ResourceExhausted(f"{text}: {why}; delete volumes or grow it", scope="share", code=code)
+    return ResourceExhausted(f"{text}: {why}; free space on it or grow it", scope="share", code=code)
 
 
 def _row(error: type[BackendError], why: str, retry_after: float | None = None) -> Make:

@@ -16,7 +16,7 @@ from typing import Final
 
 from volplane import VolumeInUse
 from volplane_nfs.nfs4 import Compounds, NfsError, Status, done, values_of
-from volplane_nfs.nfs4.files import batches, page_of_names, read_page
+from volplane_nfs.nfs4.files import NO_SPACE, batches, directory_handle, page_of_names, read_page
 from volplane_nfs.nfs4.operations import GETFH, LOOKUP, PUTFH, REMOVE, RENAME, SAVEFH, Reply, Request
 
 _AT_ONCE: Final = 8
@@ -52,15 +52,6 @@ class TreeRemoval:
         self._clock = clock
         self.removed = 0
         """How many entries, and directories that were moved to the top."""
-
-    def empty(self, directory: bytes) -> bool:
-        """Remove everything in a directory that keeps its place; False = the time is up. `clear` has to follow."""
-        while names := page_of_names(self._client, directory):
-            for _, name in self._remove([(directory, name) for name in names]):
-                self._hoist(directory, name)
-            if self._late():
-                return False
-        return True
 
     def clear(self) -> bool:
         """Remove everything at the top; False = the time is up."""
@@ -137,9 +128,23 @@ class TreeRemoval:
         return batch[count + 1 :]
 
     def _hoist(self, directory: bytes, name: bytes) -> None:
-        """Move a directory that is not empty to the top, under a new random name."""
+        """Move a directory that is not empty to the top; without space for that, remove something below it."""
+        while not self._moved(directory, name):
+            # A mount point is refused before the space is looked at, so this is none: it may be entered.
+            found = directory_handle(self._client, directory, (name,))
+            before = self.removed
+            names = [] if found is None else page_of_names(self._client, found)
+            stubborn = [] if found is None else self._remove([(found, each) for each in names])
+            if self.removed > before or not stubborn or self._late():
+                return
+            directory, name = stubborn[0]
+
+    def _moved(self, directory: bytes, name: bytes) -> bool:
+        """Move a directory to the top, under a new random name; False: there is no space for that."""
         new = secrets.token_hex(12).encode()
         (reply,) = self._client.pipeline([[PUTFH(directory), SAVEFH(), PUTFH(self._top), RENAME(name, new)]])
+        if reply.status in NO_SPACE:
+            return False
         if reply.status in _FULL or reply.status == Status.XDEV:
             raise VolumeInUse(
                 f"{name.decode(errors='backslashreplace')!r} in {self._label} cannot be moved: it is exported, or "
@@ -148,6 +153,7 @@ class TreeRemoval:
         if reply.status and reply.status not in _GONE:
             values_of(reply)
         self.removed += 1
+        return True
 
     def _late(self) -> bool:
         return self._clock() >= self._deadline

@@ -16,7 +16,7 @@ from volplane import ResourceExhausted
 from volplane.directory import CorruptMarker, decode_fields, encode_fields
 from volplane_nfs.nfs4 import NfsError, Status, values_of
 from volplane_nfs.nfs4.attributes import TIME_METADATA, mask_of
-from volplane_nfs.nfs4.files import MISSING, create_link, entries, names, read_link, rename
+from volplane_nfs.nfs4.files import MISSING, NO_SPACE, create_link, entries, names, read_link, rename
 from volplane_nfs.nfs4.operations import LOOKUP, PUTFH, REMOVE
 from volplane_nfs.share import Handles, Share
 
@@ -107,6 +107,8 @@ def release(share: Share, handles: Handles, export_id: int, owner: str) -> None:
         return
     note = create_link(name + _FREED, encode_fields({"freed_at": round(time.time(), 3), "owner": owner}))
     (reply,) = share.client.pipeline([[PUTFH(handles.exports), note]])
+    if reply.status in NO_SPACE:
+        return  # `free_unused` does it once there is space.
     if reply.status and reply.status != Status.EXIST:
         raise NfsError(reply.status, "CREATE", 1)
     (reply,) = share.client.pipeline([[PUTFH(handles.exports), REMOVE(name)]])

@@ -207,7 +207,12 @@ class Execution:
             raise Refused(Status.NOTEMPTY)
         if moved in target.ancestry():
             raise Refused(Status.INVAL)
-        present = target.children.get(new)
+        return self._moved(source, old, target, new)
+
+    def _moved(self, source: Node, old: bytes, target: Node, new: bytes) -> object:
+        if self._state.renames_take_space and not self._state.available:
+            raise Refused(Status.NOSPC)
+        moved, present = source.children[old], target.children.get(new)
         unchanged = ((True, source.change, source.change), (True, target.change, target.change))
         if present is moved:
             return unchanged

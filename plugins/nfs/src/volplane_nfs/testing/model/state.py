@@ -54,6 +54,8 @@ class State:
         self.now = now
         self.available = SPACE
         self.largest_call = 1 << 18
+        self.renames_take_space = False
+        """Whether a RENAME fails on a full file system, as on btrfs."""
         self.repeats_pages = False
         """Whether READDIR answers with the first page, whatever the cookie."""
         self.ids = itertools.count(2)
