@@ -1,6 +1,7 @@
 """For authors of backends whose volumes are directories of a file system: what they have in common.
 
-Markers that name the owner of a directory, handles, class parameters, paths from a template, and checks of a demand.
+Markers that name the owner of a directory, handles, class parameters, paths from a template, checks of a demand, and
+warnings that are told once.
 Nothing here touches a file system. hostpath and nfs are built on it.
 """
 
@@ -18,6 +19,7 @@ from volplane.directory.markers import (
     static_key,
 )
 from volplane.directory.parameters import DirectoryParameters, PathTemplate, check_demand
+from volplane.directory.reports import Reports
 
 __all__ = [
     "CONTROL",
@@ -25,6 +27,7 @@ __all__ = [
     "DirectoryParameters",
     "Handle",
     "PathTemplate",
+    "Reports",
     "VolumeMarker",
     "check_demand",
     "check_name",

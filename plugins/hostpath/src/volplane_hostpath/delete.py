@@ -224,10 +224,10 @@ def remove_leftovers(root: Root, index: VolumeIndex, locks: Locks, context: Cont
     empty: tuple[str, ...] = ()
     try:
         with index.open(root, deadline.remaining(), context.log):
-            remove_stale_entries(root, index)
+            remove_stale_entries(root, index, context.log)
             empty = index.empty
     except (BackendError, OSError) as error:
-        context.log.warning("cannot tidy up %s: %s", root.path, error)
+        index.reports.warn(context.log, root.path, f"it cannot be tidied up: {error}")
     for name in empty:
         with suppress(Unavailable, CorruptMarker), locks.hold(name, root.directory(LOCKS), _LOCK_TIMEOUT):
             remove_empty_marker(root, index, name, context)
@@ -244,7 +244,8 @@ def remove_leftovers(root: Root, index: VolumeIndex, locks: Locks, context: Cont
             except Unavailable:
                 context.log.debug("%s of %s is being worked on", entry, root.path)
             except (BackendError, OSError) as error:
-                context.log.warning("cannot remove %s of %s yet: %s", entry, root.path, error)
+                label = f"{root.path}/{CONTROL}/{place}/{printable(entry)}"
+                index.reports.warn(context.log, label, f"it cannot be removed: {error}")
 
 
 def _has_marker(root: Root, entry: str) -> bool:

@@ -14,6 +14,7 @@ from volplane_hostpath.mounts import MountIdentity
 
 _DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BLOCK = 1 << 16
+_NO_ENTRY = frozenset({errno.ENOENT, errno.ENAMETOOLONG})
 _NOT_PLAIN = frozenset({errno.ENOTDIR, errno.ELOOP})
 _REFUSED = _NOT_PLAIN | {errno.EXDEV}
 
@@ -113,7 +114,9 @@ def entry_exists(name: str, parent: int) -> bool:
     """Return whether there is any entry of this name."""
     try:
         os.stat(name, dir_fd=parent, follow_symlinks=False)
-    except FileNotFoundError:
+    except OSError as error:
+        if error.errno not in _NO_ENTRY:
+            raise
         return False
     return True
 
@@ -127,7 +130,8 @@ def names_in(fd: int) -> list[str]:
 
 def read_file(name: str, parent: int) -> bytes:
     """Return the contents of a regular file."""
-    with closing(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)) as fd:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with closing(os.open(name, flags, dir_fd=parent)) as fd:
         content = block = os.read(fd, _BLOCK)
         while len(block) == _BLOCK:
             block = os.read(fd, _BLOCK)

@@ -17,6 +17,8 @@ from volplane import (
 )
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+NO_FILE = frozenset({errno.EISDIR, errno.ELOOP, errno.ENXIO})
+"""Of a read of what is a directory, a symbolic link or a socket."""
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 _DENIED_RETRY = 15.0
 """Permissions are repaired by hand while people wait, so it is retried sooner than `PermissionDenied` by itself."""

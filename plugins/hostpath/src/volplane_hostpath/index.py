@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from volplane.directory import CorruptMarker
+from volplane.directory import CONTROL, CorruptMarker, Reports
 from volplane_hostpath.capacity import Space, room, used_by_others
 from volplane_hostpath.dirfd import ancestors, create_file, names_in, read_file, remove_entry, suppress_errno
-from volplane_hostpath.errors import NO_SPACE
+from volplane_hostpath.errors import NO_FILE, NO_SPACE, printable
 from volplane_hostpath.locks import locked, thread_lock
 from volplane_hostpath.markers import VolumeMarker, marker_file
 from volplane_hostpath.root import INDEX, TMP, VOLUMES, Root
@@ -38,6 +38,10 @@ def read_volume_marker(root: Root, name: str) -> VolumeMarker | None:
         content = read_file(marker_file(name), root.directory(VOLUMES))
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if error.errno not in NO_FILE:
+            raise
+        raise CorruptMarker("it is no file") from error
     if not content.strip(b"\0"):
         return None
     marker = VolumeMarker.decode(content)
@@ -73,6 +77,7 @@ class VolumeIndex:
         self._unreadable: list[str] = []
         self._empty: list[str] = []
         self._promised = 0
+        self.reports = Reports()
 
     @contextmanager
     def open(self, root: Root, timeout: float, log: logging.Logger) -> Iterator[None]:
@@ -212,7 +217,8 @@ class VolumeIndex:
             try:
                 marker = read_volume_marker(root, name)
             except CorruptMarker as error:
-                log.warning("marker of %s cannot be read, its size is not counted: %s", name, error)
+                problem = f"it cannot be read, and its size is not counted: {error}"
+                self.reports.warn(log, f"{root.path}/{CONTROL}/{VOLUMES}/{printable(marker_file(name))}", problem)
                 self._unreadable.append(name)
                 continue
             if marker is not None:

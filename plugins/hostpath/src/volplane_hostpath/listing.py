@@ -83,8 +83,8 @@ def _listed(root: Root, key: str, context: Context) -> ListedAsset | None:
 def _listed_volume(root: Root, name: str, context: Context) -> ListedAsset | None:
     try:
         marker = read_volume_marker(root, name)
-    except CorruptMarker as error:
-        context.log.warning("marker of %s cannot be read: %s", name, error)
+    except CorruptMarker:
+        name = printable(name)
         return ListedAsset(handle=str(Handle(root.id, name, 1)), name=name, capacity_bytes=0, owner=None)
     if marker is None:
         return None

@@ -46,7 +46,7 @@ class Locks:
 
     def stripe(self, name: str) -> str:
         """Return the lock file of a name; several names may share one."""
-        return str(zlib.crc32(name.encode()) % STRIPES)
+        return str(zlib.crc32(os.fsencode(name)) % STRIPES)
 
     @contextmanager
     def hold(self, name: str, directory: int, timeout: float) -> Iterator[None]:

@@ -6,11 +6,12 @@ replace a volume in it by a symbolic link, and deleting it would delete both. Al
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import suppress
 
-from volplane import AlreadyExists, Unavailable
-from volplane.directory import parent_key
+from volplane import AlreadyExists, BackendError, Unavailable
+from volplane.directory import CONTROL, parent_key
 from volplane_hostpath.dirfd import (
     ancestors,
     closing,
@@ -25,6 +26,7 @@ from volplane_hostpath.dirfd import (
     split,
 )
 from volplane_hostpath.disk_waits import Target
+from volplane_hostpath.errors import printable
 from volplane_hostpath.index import VolumeIndex
 from volplane_hostpath.root import PARENTS, Root
 
@@ -125,13 +127,20 @@ def forget_parents(root: Root, index: VolumeIndex, path: str, *, counted: int) -
             remove_entry(parent_key(os.fsencode(above)), root.directory(PARENTS))
 
 
-def remove_stale_entries(root: Root, index: VolumeIndex) -> None:
+def remove_stale_entries(root: Root, index: VolumeIndex, log: logging.Logger) -> None:
     """Remove entries of missing directories: a directory that is made there later must not count as ours."""
     parents = root.directory(PARENTS)
     for entry in names_in(parents):
-        path = os.fsdecode(read_file(entry, parents))
-        if index.volumes_below(path):
-            continue  # A volume is about to be moved into it.
-        # An entry that a crash cut short names another path; its directory was never made.
-        if parent_key(os.fsencode(path)) != entry or not directory_exists(path, root.fd, root.mount, label=root.path):
-            remove_entry(entry, parents)
+        try:
+            if _is_stale(root, index, entry):
+                remove_entry(entry, parents)
+        except (BackendError, OSError) as error:
+            index.reports.warn(log, f"{root.path}/{CONTROL}/{PARENTS}/{printable(entry)}", error)
+
+
+def _is_stale(root: Root, index: VolumeIndex, entry: str) -> bool:
+    path = os.fsdecode(read_file(entry, root.directory(PARENTS)))
+    if parent_key(os.fsencode(path)) != entry:
+        return True  # A crash cut the entry short; its directory was never made.
+    # A volume may be about to be moved into it.
+    return not index.volumes_below(path) and not directory_exists(path, root.fd, root.mount, label=root.path)

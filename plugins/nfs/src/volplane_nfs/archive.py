@@ -10,7 +10,7 @@ import secrets
 import time
 from typing import Final
 
-from volplane.directory import decode_fields, encode_fields
+from volplane.directory import encode_fields
 from volplane_nfs.markers import VolumeMarker
 from volplane_nfs.nfs4 import Status, values_of
 from volplane_nfs.nfs4.files import (
@@ -19,14 +19,12 @@ from volplane_nfs.nfs4.files import (
     create_directory,
     create_link,
     directory_handle,
-    names,
-    read_link,
     rename,
     walk,
 )
 from volplane_nfs.nfs4.operations import PUTFH, REMOVE, RENAME, SAVEFH
 from volplane_nfs.share import Handles, Share
-from volplane_nfs.volumes import is_directory
+from volplane_nfs.volumes import is_directory, read_fields
 
 _DATA: Final = b"data"
 _MARKER: Final = b"marker"
@@ -73,13 +71,12 @@ def archive_directory(share: Share, handles: Handles, marker: VolumeMarker) -> N
         values_of(reply)
 
 
-def remove_expired(share: Share, handles: Handles) -> None:
-    """Move archived directories whose time is over to the trash, from where they are removed in slices."""
-    for name in names(share.client, handles.archive):
-        container = directory_handle(share.client, handles.archive, (name,))
-        content = None if container is None else read_link(share.client, container, _MARKER)
-        if content is None:
-            continue
-        expires_at = decode_fields(content).get("expires_at")
-        if isinstance(expires_at, int | float) and expires_at <= time.time():
-            share.client.pipeline([rename(handles.archive, name, handles.trash, name)])
+def remove_expired(share: Share, handles: Handles, name: bytes) -> None:
+    """Move an archive whose time is over to the trash, from where it is removed in slices. Raises `CorruptMarker`."""
+    container = directory_handle(share.client, handles.archive, (name,))
+    fields = None if container is None else read_fields(share, container, _MARKER)
+    if fields is None:
+        return
+    expires_at = fields.get("expires_at")
+    if isinstance(expires_at, int | float) and expires_at <= time.time():
+        share.client.pipeline([rename(handles.archive, name, handles.trash, name)])

@@ -52,7 +52,8 @@ from volplane.directory import Handle, check_demand, check_name, name_of, static
 from volplane_nfs.delete import delete_owned, delete_unfinished, empty_trash, scrub, take_away
 from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.ganesha.bus import DBus, OpenBus
-from volplane_nfs.listing import list_page, tidy_up
+from volplane_nfs.housekeeping import tidy_up
+from volplane_nfs.listing import list_page
 from volplane_nfs.markers import LONGEST_NAME, VolumeMarker
 from volplane_nfs.nfs4 import Dial, NfsError, dial_tcp
 from volplane_nfs.nfs4.files import ANONYMOUS, NO_SPACE, Path, create_directory

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from volplane import Unavailable
-from volplane.directory import CONTROL, CorruptMarker, decode_fields, encode_fields
+from volplane.directory import CONTROL, CorruptMarker, Reports, decode_fields, encode_fields
 from volplane_nfs.errors import LOST_HANDLE, STORAGE_ERRORS, to_backend_error
 from volplane_nfs.nfs4 import Compounds, NfsError, OutcomeUnknown, Status
 from volplane_nfs.nfs4.files import (
@@ -59,6 +59,7 @@ class Share:
         self._lock = threading.Lock()
         self._handles: Handles | None = None
         self._known_id = ""
+        self.reports = Reports()
 
     def __str__(self) -> str:
         return str(self.address)

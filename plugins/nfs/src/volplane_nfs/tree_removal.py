@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from volplane import VolumeInUse
-from volplane_nfs.nfs4 import Compounds, NfsError, Status, done, values_of
+from volplane import BackendError, PermissionDenied, VolumeInUse
+from volplane_nfs.nfs4 import Compounds, NfsError, Status, done, name_of_status, values_of
 from volplane_nfs.nfs4.files import NO_SPACE, batches, directory_handle, page_of_names, read_page
 from volplane_nfs.nfs4.operations import GETFH, LOOKUP, PUTFH, REMOVE, RENAME, SAVEFH, Reply, Request
 
@@ -24,6 +24,7 @@ _AT_ONCE: Final = 8
 _BATCH: Final = 40
 _GONE: Final = frozenset({Status.NOENT})
 _FULL: Final = frozenset({Status.NOTEMPTY, Status.EXIST})
+_DENIED: Final = frozenset({Status.PERM, Status.ACCESS})
 _NO_DIRECTORY: Final = frozenset({Status.NOTDIR, Status.SYMLINK, Status.WRONG_TYPE})
 _EMPTY_VERIFIER: Final = bytes(8)
 _Work = tuple[bytes, bytes]
@@ -52,22 +53,32 @@ class TreeRemoval:
         self._clock = clock
         self.removed = 0
         """How many entries, and directories that were moved to the top."""
+        self._stuck: set[bytes] = set()
+        """Directories at the top from which nothing more can be removed."""
+        self._problem: BackendError = VolumeInUse(f"something in {label} cannot be removed; it is tried again")
 
     def clear(self) -> bool:
-        """Remove everything at the top; False = the time is up."""
+        """Remove everything at the top; False = the time is up.
+
+        What cannot be removed keeps nothing else: then `VolumeInUse` or `PermissionDenied` names the last such entry.
+        """
         while names := page_of_names(self._client, self._top):
-            stubborn = self._remove([(self._top, name) for name in names])
+            before = self.removed
+            stubborn = self._remove([(self._top, name) for name in names if name not in self._stuck])
             for part in batches(stubborn, _AT_ONCE):
                 if not self._empty_several([name for _, name in part]):
                     return False
             if self._late():
                 return False
+            if self.removed == before:
+                raise self._problem
         return True
 
     def _empty_several(self, names: list[bytes]) -> bool:
         """Empty directories at the top, a page of each at a time, and remove them; False = the time is up."""
         left = names
         while left:
+            before = self.removed
             first = read_page(0, _EMPTY_VERIFIER, 0)
             replies = self._client.pipeline([[PUTFH(self._top), LOOKUP(name), GETFH(), first] for name in left])
             work: list[_Work] = []
@@ -80,6 +91,9 @@ class TreeRemoval:
             left = more + [name for _, name in self._remove([(self._top, name) for name in through])]
             if self._late():
                 return False
+            if self.removed == before:
+                self._stuck.update(left)
+                break
         return True
 
     def _take_page(self, name: bytes, reply: Reply, work: list[_Work], through: list[bytes], more: list[bytes]) -> None:
@@ -88,6 +102,10 @@ class TreeRemoval:
             return
         if reply.status in _NO_DIRECTORY:
             through.append(name)
+            return
+        if reply.status in _DENIED:
+            self._stuck.add(name)
+            self._note(name, reply.status)
             return
         values = values_of(reply)
         work += [(values[-2], entry.name) for entry in values[-1].entries]
@@ -123,12 +141,14 @@ class TreeRemoval:
             self.removed += 1  # another call did it
         elif failed is PUTFH and reply.status == Status.STALE:
             self.removed += 1  # its directory is gone, and with it the entry
+        elif failed is REMOVE and reply.status in _DENIED:
+            self._note(batch[count][1], reply.status)
         else:
             raise NfsError(reply.status, failed.name if failed is not None else "COMPOUND", done(reply))
         return batch[count + 1 :]
 
     def _hoist(self, directory: bytes, name: bytes) -> None:
-        """Move a directory that is not empty to the top; without space for that, remove something below it."""
+        """Move a directory that is not empty to the top, if it can be; without space, remove something below it."""
         while not self._moved(directory, name):
             # A mount point is refused before the space is looked at, so this is none: it may be entered.
             found = directory_handle(self._client, directory, (name,))
@@ -145,15 +165,26 @@ class TreeRemoval:
         (reply,) = self._client.pipeline([[PUTFH(directory), SAVEFH(), PUTFH(self._top), RENAME(name, new)]])
         if reply.status in NO_SPACE:
             return False
-        if reply.status in _FULL or reply.status == Status.XDEV:
-            raise VolumeInUse(
-                f"{name.decode(errors='backslashreplace')!r} in {self._label} cannot be moved: it is exported, or "
-                "another file system is mounted there on the server"
-            )
+        if reply.status in _FULL | _DENIED or reply.status == Status.XDEV:
+            self._note(name, reply.status)
+            return True
         if reply.status and reply.status not in _GONE:
             values_of(reply)
         self.removed += 1
         return True
+
+    def _note(self, name: bytes, status: int) -> None:
+        """Keep why an entry cannot be removed."""
+        what = f"{name.decode(errors='backslashreplace')!r} in {self._label} cannot be"
+        self._problem = (
+            PermissionDenied(
+                f"{what} removed: the server does not let the driver's user do it (export the share to this host with "
+                "no_root_squash), or it is immutable (look with lsattr on the server, then chattr -i)",
+                code=name_of_status(status),
+            )
+            if status in _DENIED
+            else VolumeInUse(f"{what} moved: it is exported, or another file system is mounted there on the server")
+        )
 
     def _late(self) -> bool:
         return self._clock() >= self._deadline

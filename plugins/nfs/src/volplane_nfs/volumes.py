@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from volplane import Asset, VolumeSource
-from volplane.directory import CorruptMarker, Handle
+from volplane.directory import CorruptMarker, Handle, decode_fields
 from volplane_nfs.markers import VolumeMarker, parent_file
 from volplane_nfs.nfs4 import NfsError, Status, values_of
 from volplane_nfs.nfs4.attributes import DIRECTORY, MODE, OWNER, OWNER_GROUP, TYPE, mask_of
@@ -18,6 +18,7 @@ from volplane_nfs.nfs4.files import (
     Path,
     create_link,
     read_attributes,
+    read_link,
     rename,
     walk,
 )
@@ -27,6 +28,7 @@ from volplane_nfs.share import Handles, Share
 
 INITIAL_MODE = 0o700
 """Of a directory that is not finished. The mode of the class is set last."""
+_NO_LINK = frozenset({Status.INVAL, Status.WRONG_TYPE, Status.ISDIR})
 LOOK = mask_of(TYPE, MODE, OWNER, OWNER_GROUP)
 
 
@@ -46,11 +48,22 @@ def read_request(directory: bytes, name: bytes) -> list[Request]:
     return [PUTFH(directory), LOOKUP(name), READLINK()]
 
 
+def read_fields(share: Share, directory: bytes, name: bytes) -> dict[str, Any] | None:
+    """Return the fields of a marker that is not a volume's; None if there is none. Raises `CorruptMarker`."""
+    try:
+        content = read_link(share.client, directory, name)
+    except NfsError as error:
+        if error.status not in _NO_LINK:
+            raise
+        raise CorruptMarker("it is no symbolic link") from error
+    return None if content is None else decode_fields(content)
+
+
 def marker_in(reply: Reply) -> VolumeMarker | None:
     """Return the marker that `read_request` found; None if there is none. Raises `CorruptMarker`, NfsError."""
     if reply.status in MISSING and reply.results[-1].operation is LOOKUP:
         return None
-    if reply.status in {Status.INVAL, Status.WRONG_TYPE} and reply.results[-1].operation is READLINK:
+    if reply.status in _NO_LINK and reply.results[-1].operation is READLINK:
         raise CorruptMarker("it is no symbolic link")
     return VolumeMarker.decode(values_of(reply)[-1])
 

@@ -6,6 +6,7 @@ that only one process can win: making a link that is not there, or renaming one 
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
 import time
@@ -13,12 +14,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from volplane import ResourceExhausted
-from volplane.directory import CorruptMarker, decode_fields, encode_fields
+from volplane.directory import CorruptMarker, encode_fields
 from volplane_nfs.nfs4 import NfsError, Status, values_of
-from volplane_nfs.nfs4.attributes import TIME_METADATA, mask_of
-from volplane_nfs.nfs4.files import MISSING, NO_SPACE, create_link, entries, names, read_link, rename
+from volplane_nfs.nfs4.files import MISSING, NO_SPACE, create_link, names, rename
 from volplane_nfs.nfs4.operations import LOOKUP, PUTFH, REMOVE
 from volplane_nfs.share import Handles, Share
+from volplane_nfs.volumes import read_fields
 
 _FREED: Final = b".free"
 _GUESSES: Final = 4
@@ -82,11 +83,9 @@ def _candidates(first: int, last: int, known: set[bytes]) -> Iterator[int]:
 
 def _take_freed(share: Share, handles: Handles, name: bytes, quarantine: float) -> bool:
     """Remove the note that the id was freed, if it is old enough; True for exactly one process."""
-    content = read_link(share.client, handles.exports, name + _FREED)
-    if content is None:
-        return False
     try:
-        freed_at = float(decode_fields(content).get("freed_at", 0.0))
+        fields = read_fields(share, handles.exports, name + _FREED)
+        freed_at = math.inf if fields is None else float(fields.get("freed_at", 0.0))
     except (CorruptMarker, TypeError, ValueError):
         return False
     if time.time() < freed_at + quarantine:
@@ -100,10 +99,13 @@ def _take_freed(share: Share, handles: Handles, name: bytes, quarantine: float) 
 
 
 def release(share: Share, handles: Handles, export_id: int, owner: str) -> None:
-    """Free the id of a volume that is deleted. It does nothing if another volume has the id."""
+    """Free the id of a volume that is deleted. If another one has it, or nobody can say which, it stays."""
     name = str(export_id).encode()
-    content = read_link(share.client, handles.exports, name)
-    if content is None or decode_fields(content).get("owner") != owner:
+    try:
+        fields = read_fields(share, handles.exports, name)
+    except CorruptMarker:
+        return
+    if fields is None or fields.get("owner") != owner:
         return
     note = create_link(name + _FREED, encode_fields({"freed_at": round(time.time(), 3), "owner": owner}))
     (reply,) = share.client.pipeline([[PUTFH(handles.exports), note]])
@@ -116,16 +118,19 @@ def release(share: Share, handles: Handles, export_id: int, owner: str) -> None:
         raise NfsError(reply.status, "REMOVE", 1)
 
 
-def free_unused(share: Share, handles: Handles, *, older_than: float) -> None:
-    """Free ids of volumes that do not exist: a crash came before their marker. older_than: seconds, of the id."""
-    volumes: set[bytes] | None = None
-    for entry in list(entries(share.client, handles.exports, mask_of(TIME_METADATA))):
-        changed = entry.attributes.get(TIME_METADATA)
-        if not entry.name.isdigit() or changed is None or changed[0] > time.time() - older_than:
-            continue
-        content = read_link(share.client, handles.exports, entry.name)
-        owner = "" if content is None else str(decode_fields(content).get("owner", ""))
-        if volumes is None:
-            volumes = {*names(share.client, handles.volumes)}
-        if owner and owner.encode() not in volumes and owner.partition("@")[0].encode() not in volumes:
-            release(share, handles, int(entry.name), owner)
+def free_unused(share: Share, handles: Handles, name: bytes) -> None:
+    """Free an id whose volume does not exist: a crash came before its marker. name: of the id's entry.
+
+    Raises `CorruptMarker`.
+    """
+    owner = str((read_fields(share, handles.exports, name) or {}).get("owner", ""))
+    volume = owner.partition("@")[0]
+    if volume and not any(_exists(share, handles.volumes, file) for file in (owner, volume)):
+        release(share, handles, int(name), owner)
+
+
+def _exists(share: Share, directory: bytes, name: str) -> bool:
+    (reply,) = share.client.pipeline([[PUTFH(directory), LOOKUP(name.encode())]])
+    if reply.status and reply.status not in MISSING:
+        values_of(reply)
+    return not reply.status

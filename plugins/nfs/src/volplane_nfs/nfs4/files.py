@@ -33,6 +33,7 @@ from volplane_nfs.nfs4.operations import (
     SETCLIENTID_CONFIRM,
     WRITE,
     Entry,
+    Reply,
     Request,
 )
 from volplane_nfs.nfs4.status import Status
@@ -49,6 +50,8 @@ _NO_DIRECTORY: Final = frozenset({Status.NOTDIR, Status.SYMLINK, Status.WRONG_TY
 _VERIFIER: Final = bytes(8)
 _PAGE_BYTES: Final = 1 << 16
 _FILE_SYNC: Final = 2
+_AT_ONCE: Final = 8
+"""COMPOUNDs that are sent before the first is answered."""
 _WRITE_ONLY, _NO_DELEGATION = 2, 0x0400
 _CONFIRM: Final = 2
 
@@ -232,6 +235,37 @@ def _write_in_40(
     if values[1].flags & _CONFIRM:
         stateid, seqid = client.compound(PUTFH(file), OPEN_CONFIRM(stateid, seqid))[1], 2
     client.compound(PUTFH(file), WRITE(stateid, 0, _FILE_SYNC, data), CLOSE(seqid, stateid))
+
+
+def several(client: Compounds, groups: Sequence[Sequence[Request]]) -> list[Reply]:
+    """Do groups of operations, each by itself, in as few calls as the server takes; their answers, failed ones too.
+
+    Each group begins with its own file handle, and has at most as many operations as a COMPOUND may have.
+    """
+    answers: dict[int, Reply] = {}
+    waiting = list(range(len(groups)))
+    while waiting:
+        compounds: list[list[int]] = [[]]
+        room = client.operations
+        for number in waiting:
+            if compounds[-1] and len(groups[number]) > room:
+                if len(compounds) == _AT_ONCE:
+                    break
+                compounds.append([])
+                room = client.operations
+            compounds[-1].append(number)
+            room -= len(groups[number])
+        replies = client.pipeline([[each for number in part for each in groups[number]] for part in compounds])
+        for part, reply in zip(compounds, replies, strict=True):
+            results = reply.results
+            for number in part:
+                own, results = results[: len(groups[number])], results[len(groups[number]) :]
+                failed = bool(reply.status) and not results and (not own or bool(own[-1].status))
+                answers[number] = Reply(reply.status if failed else 0, own)
+                if failed:
+                    break  # those behind it were not done
+        waiting = [number for number in waiting if number not in answers]
+    return [answers[number] for number in range(len(groups))]
 
 
 def batches(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:

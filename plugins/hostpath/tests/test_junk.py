@@ -1,0 +1,46 @@
+"""What people put into `.volplane`, or break in it: it is reported once and skipped, and everything else goes on."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from volplane import Done
+
+KINDS: dict[str, Callable[[Path], object]] = {
+    "file": lambda path: path.write_text("x"),
+    "directory": lambda path: path.mkdir(),
+    "full directory": lambda path: (path.mkdir(), (path / "file").touch()),
+    "link": lambda path: path.symlink_to("/etc"),
+    "link to nothing": lambda path: path.symlink_to("/nowhere"),
+    "pipe": os.mkfifo,
+    "later version": lambda path: path.write_text('{"format": 99}'),
+}
+
+
+NAMES = ["junk", "junk.json", "other@1", "static-junk", "\udcff", "\udcff.json", "a" * 255]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_somebody_put_into_a_folder_of_the_driver_stops_nothing(
+    site: Any, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    known = site.provision()
+    for folder in ("volumes", "trash", "parents", "locks", "tmp"):
+        for name in NAMES:
+            KINDS[kind](site.root / ".volplane" / folder / name)
+    with caplog.at_level(logging.WARNING):
+        site = site.again().start()
+        assert site.probe() == Done()
+        assert "pvc-u1" in site.listed()
+        assert site.find() == known
+        site.delete(site.volume(site.provision("u2"), "u2"))
+        site.delete(site.volume(known))
+        reported = [record.getMessage() for record in caplog.records]
+        site.listed()
+    assert [record.getMessage() for record in caplog.records] == reported, "once"
