@@ -40,7 +40,7 @@ class DirectoryParameters:
     """What a class asks of its directories: the base of a backend's own dataclass."""
 
     mode: Annotated[
-        int,
+        int | None,
         Param(
             "Permissions of the volume's directory; the owner needs all of them.",
             kind=ParameterKind.OCTAL,
@@ -72,18 +72,23 @@ class DirectoryParameters:
 
     def __post_init__(self) -> None:
         """Raise `InvalidArgument` for what a schema cannot express."""
-        if self.mode & 0o700 != 0o700 or self.mode > 0o7777:
+        if self.permissions & 0o700 != 0o700 or self.permissions > 0o7777:
             raise InvalidArgument(
-                f"parameter mode: {self.mode:04o} must be 07xx: the owner needs all rights, as in 0770"
+                f"parameter mode: {self.permissions:04o} must be 07xx: the owner needs all rights, as in 0770"
             )
         PathTemplate.parse(self.path_template)
+
+    @property
+    def permissions(self) -> int:
+        """Return the permissions of the directory: `mode`, or what a backend that has no fixed default chooses."""
+        return 0o770 if self.mode is None else self.mode
 
     def demand(self, request: ProvisionRequest) -> dict[str, Any]:
         """Return what is asked for, as JSON values: equal demands have equal ones. It is kept in the marker."""
         return {
             "capacity_bytes": request.capacity_bytes,
             "access_modes": sorted(str(mode) for mode in request.access_modes),
-            "mode": f"{self.mode:04o}",
+            "mode": f"{self.permissions:04o}",
             "uid": self.uid,
             "gid": self.gid,
             "path_template": self.path_template,

@@ -172,3 +172,50 @@ def test_a_link_at_the_place_of_a_directory_on_this_host_shows_no_limit(
     site = Site(dial=model.dial, open_bus=lambda _bus, _prefix: bus, **options).start()
     with pytest.raises(Unavailable, match="Not a directory"):
         site.provision(parameters={"quota": "required"})
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"mode": 0o770},
+        {"mode": 0o775, "squash": "all_squash"},
+        {"gid": 2000, "squash": "all_squash"},
+        {"uid": 1000, "squash": "all_squash", "anonymousUid": 1001},
+    ],
+    ids=str,
+)
+def test_a_class_whose_volumes_no_pod_could_write_is_refused_with_what_to_set(
+    exporting: Site, parameters: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidArgument, match=r"parameter mode: .* no pod could write .* set "):
+        exporting.validate(**parameters)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "mode"),
+    [
+        ({}, "0777"),
+        ({"gid": 2000}, "0770"),
+        ({"uid": 1000}, "0770"),
+        ({"mode": 0o770, "squash": "no_root_squash"}, "0770"),
+        ({"mode": 0o770, "squash": "root_id_squash"}, "0770"),
+        ({"uid": 1000, "squash": "all_squash", "anonymousUid": 1000}, "0770"),
+        ({"gid": 2000, "squash": "all_squash", "anonymousGid": 2000}, "0770"),
+    ],
+    ids=str,
+)
+def test_a_directory_has_a_mode_in_which_pods_can_write(
+    exporting: Site, model: ModelServer, parameters: dict[str, Any], mode: str
+) -> None:
+    exporting.provision(parameters=parameters)
+    [directory] = model.share.children[b"default"].children.values()
+    assert f"{directory.mode:04o}" == mode
+
+
+def test_a_demand_of_an_earlier_version_whose_default_was_another_is_the_same_demand(
+    site: Site, model: ModelServer
+) -> None:
+    request, asset = site.provision()
+    [marker] = model.share.children[b".volplane"].children[b"volumes"].children.values()
+    marker.data = marker.data.replace(b'"mode":"0777"', b'"mode":"0770"')
+    assert site.provision(request)[1] == asset

@@ -19,8 +19,8 @@ from volplane import Absent, BackendError, Erased, InvalidArgument, PermissionDe
 from volplane_nfs.ganesha.bus import DBus
 from volplane_nfs.ganesha.export_manager import ExportManager
 from volplane_nfs.markers import VolumeMarker
-from volplane_nfs.nfs4 import Address, Client, NfsError
-from volplane_nfs.nfs4.files import root_handle
+from volplane_nfs.nfs4 import Address, Client, Credentials, NfsError
+from volplane_nfs.nfs4.files import make_directory, root_handle
 from volplane_nfs.testing import GaneshaServer, why_no_ganesha
 from volplane_nfs.testing.subjects import export_options
 
@@ -86,6 +86,31 @@ def test_an_export_is_made_and_ends_with_its_volume(ganesha: GaneshaServer, expo
     assert not reachable(ganesha, path)
     assert not file.exists()
     assert exporting.find(made[0]) == Absent()
+
+
+PODS = {
+    "root": (0, 0, ()),
+    "root with fsGroup": (0, 0, (2000,)),
+    "user": (1000, 1000, ()),
+    "fsGroup": (1000, 0, (2000,)),
+}
+"""Who a pod may be: user, group and further groups. The kubelet changes nothing on NFS; fsGroup is one more group."""
+
+
+@pytest.mark.parametrize("exported", [True, False], ids=["export", "subdirectory"])
+def test_whoever_a_pod_is_it_can_write_into_a_volume_of_a_class_without_parameters(
+    ganesha: GaneshaServer, exported: bool
+) -> None:
+    site = Site(ganesha.share, **(export_options(ganesha) if exported else {})).start()
+    made = site.provision()
+    for pod, (uid, gid, groups) in PODS.items():
+        who = Credentials(uid=uid, gid=gid, groups=groups)
+        client = Client(Address("127.0.0.1", ganesha.port), credentials=who)
+        directory = root_handle(client, tuple(str(made[1].source.fields["path"]).strip("/").encode().split(b"/")))
+        assert make_directory(client, directory, pod.encode(), 0o755)
+        client.close()
+    site.delete(site.volume(made))
+    site.stop()
 
 
 def test_a_demand_goes_on_with_a_deletion_that_stopped_before_the_export_ended(

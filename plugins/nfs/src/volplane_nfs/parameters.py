@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any
 
-from volplane import InvalidArgument, Param, ParameterSchema, ProvisionRequest, read_parameters
+from volplane import InvalidArgument, Param, ParameterKind, ParameterSchema, ProvisionRequest, read_parameters
 from volplane.directory import DirectoryParameters
 from volplane_nfs.settings import LARGEST_ID, Settings, ShareAddress, is_host
 
 DELETE, RETAIN, ARCHIVE = "delete", "retain", "archive"
 NONE, REQUIRED = "none", "required"
 _VERSIONS = frozenset({"nfsvers", "vers"})
+_WRITE = 0o003
+"""Bits of a mode with which everybody may make files in a directory."""
 SQUASHES = ("root_squash", "no_root_squash", "root_id_squash", "all_squash")
 
 
@@ -22,6 +24,16 @@ SQUASHES = ("root_squash", "no_root_squash", "root_id_squash", "all_squash")
 class ClassParameters(DirectoryParameters):
     """What a class asks of its volumes."""
 
+    mode: Annotated[
+        int | None,
+        Param(
+            "Permissions of the volume's directory; the owner needs all of them. Default: 0770 with `uid` or `gid`, "
+            "else 0777: a pod may be any user, and the kubelet gives no directory on NFS to the pod's group.",
+            kind=ParameterKind.OCTAL,
+            minimum=0o700,
+            maximum=0o7777,
+        ),
+    ] = None
     server: Annotated[str | None, Param("Only shares of this server of the driver's option `shares`.")] = None
     share: Annotated[str | None, Param("Only the share with this path.", pattern="/.*")] = None
     on_delete: Annotated[
@@ -88,6 +100,13 @@ class ClassParameters(DirectoryParameters):
         if self.archive_retention is not None and self.on_delete != ARCHIVE:
             raise InvalidArgument("parameter archiveRetention: it says something only with onDelete archive")
 
+    @property
+    def permissions(self) -> int:
+        """Return the permissions of the directory."""
+        if self.mode is not None:
+            return self.mode
+        return 0o777 if self.uid is None and self.gid is None else 0o770
+
     def demand(self, request: ProvisionRequest) -> dict[str, Any]:
         """Return what is asked for, as JSON values."""
         return {
@@ -127,6 +146,25 @@ class _ExportParameters(ClassParameters):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_export(self.clients or (), self.protocols or ())
+        self._refuse_what_no_pod_can_write()
+
+    def _refuse_what_no_pod_can_write(self) -> None:
+        """Raise `InvalidArgument` if whoever a pod is, its user after the squash has no right to write."""
+        squash = self.squash or SQUASHES[0]
+        if self.permissions & _WRITE == _WRITE or squash in SQUASHES[1:3]:
+            return
+        remedy = "mode 0777, or a gid, which pods then get"
+        if squash == SQUASHES[3]:
+            anonymous = [(self.uid, self.anonymous_uid), (self.gid, self.anonymous_gid)]
+            writable = any(own is not None and own == (LARGEST_ID if who is None else who) for own, who in anonymous)
+            remedy = "mode 0777, or uid and anonymousUid to the same user"
+        else:
+            writable = self.uid is not None or self.gid is not None
+        if not writable:
+            raise InvalidArgument(
+                f"parameter mode: with {self.permissions:04o} and squash {squash} no pod could write into its volume; "
+                f"set {remedy}, or another squash"
+            )
 
     def demand(self, request: ProvisionRequest) -> dict[str, Any]:
         return {

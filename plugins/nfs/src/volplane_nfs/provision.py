@@ -61,6 +61,8 @@ def provision_directory(
 ) -> VolumeMarker:
     """Make the volume's marker and directory, or finish those of an earlier call. The export is not made here."""
     wanted = VolumeMarker.new(request, parameters)
+    # A default may differ from that of the version that made the marker.
+    demand = {key: asked for key, asked in wanted.demand.items() if key != "mode" or parameters.mode is not None}
     path = wanted.components
     first = [*space_request(handles), *ours(handles, ancestors(path))]
     (look,) = share.client.pipeline([[*first, *walk(handles.root, path)]])
@@ -74,7 +76,7 @@ def provision_directory(
     if too_large or not there.status:
         marker = read_marker(share, handles.volumes, wanted.file)
         if marker is not None:
-            marker.refuse_other_demand(request, wanted.demand)
+            marker.refuse_other_demand(request, demand)
             finish_directory(share, handles, marker)
             return marker
     _refuse_what_is_there(share, handles, wanted, there, exports)
@@ -89,7 +91,7 @@ def provision_directory(
     marker = read_marker(share, handles.volumes, wanted.file)
     if marker is None:
         raise Unavailable(f"{request.name} was made and deleted meanwhile", retry_after=_AGAIN)
-    marker.refuse_other_demand(request, wanted.demand)
+    marker.refuse_other_demand(request, demand)
     finish_directory(share, handles, marker)
     return marker
 

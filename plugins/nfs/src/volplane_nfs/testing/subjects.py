@@ -77,7 +77,7 @@ def export_subject(**options: Any) -> Iterator[Subject]:
             advance=clock.advance,
             inspect=lambda: (inspect() if inspect is not None else None, bus.picture),
             parameters={},
-            other_parameters={"mode": "0700"},
+            other_parameters={"gid": "3000"},
         )
 
 
