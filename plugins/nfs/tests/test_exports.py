@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -219,3 +220,58 @@ def test_a_demand_of_an_earlier_version_whose_default_was_another_is_the_same_de
     [marker] = model.share.children[b".volplane"].children[b"volumes"].children.values()
     marker.data = marker.data.replace(b'"mode":"0777"', b'"mode":"0770"')
     assert site.provision(request)[1] == asset
+
+
+def lose(bus: ModelBus, tmp_path: Path) -> None:
+    """The folder of exports is lost with the pod of the server, or by a power cut."""
+    for file in (tmp_path / "exports.d").iterdir():
+        file.unlink()
+    bus.restart()
+    assert bus.picture == {}
+
+
+@pytest.mark.parametrize("repair", ["start", "another start", "probe", "find", "provision"])
+def test_an_export_that_is_lost_is_made_again(exporting: Site, bus: ModelBus, tmp_path: Path, repair: str) -> None:
+    gone, made = exporting.provision(), exporting.provision()
+    exporting.delete(exporting.volume(gone))
+    before = bus.picture
+    lose(bus, tmp_path)
+    if repair == "another start":
+        exporting.again().start()
+    elif repair in ("start", "probe"):
+        getattr(exporting, repair)()
+    else:
+        assert getattr(exporting, repair)(made[0]) in (made[1], made)
+    assert bus.picture == before
+
+
+def test_one_export_that_cannot_be_made_again_keeps_no_other(
+    exporting: Site, bus: ModelBus, model: ModelServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = [exporting.provision() for _ in range(3)]
+    volumes = model.share.children[b".volplane"].children[b"volumes"].children
+    broken = volumes[made[0][0].name.encode()]
+    broken.data = broken.data.replace(b"root_squash", b"rather; not")
+    lose(bus, tmp_path)
+    exporting.again().start()
+    assert sorted(key for key in bus.picture if key.startswith("/pv/")) == sorted(
+        f"/pv/{request.name}" for request, _ in made[1:]
+    )
+    assert "was changed, so it is not exported" in caplog.text
+
+
+def test_a_file_of_an_export_is_on_the_disk_with_its_name(
+    exporting: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut a name that was not synced is gone, or is there again."""
+    folder, synced, sync = tmp_path / "exports.d", [], os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}") == str(folder):  # noqa: PTH115
+            synced.append(len(list(folder.iterdir())))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    made = exporting.provision()
+    exporting.delete(exporting.volume(made))
+    assert synced == [1, 0]

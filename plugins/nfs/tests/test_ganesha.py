@@ -193,6 +193,22 @@ def test_exports_are_there_after_a_restart_of_the_server(memory: Path) -> None:
         site.stop()
 
 
+def test_exports_whose_files_are_lost_are_made_again_and_their_data_stays(memory: Path) -> None:
+    with GaneshaServer(memory) as server:
+        site = Site(server.share, **export_options(server)).start()
+        made = [site.provision() for _ in range(3)]
+        for directory in (server.data / "default").iterdir():
+            (directory / "file").touch()
+        for repair in (site.probe, lambda: site.again().start().stop(), lambda: site.find(made[0][0])):
+            for file in server.exports.iterdir():
+                file.unlink()
+            server.restart(kill=True)
+            repair()
+            assert reachable(server, made[0][1].source.fields["path"])
+        assert len(list((server.data / "default").glob("*/file"))) == 3
+        site.stop()
+
+
 def test_a_bus_without_ganesha_is_unavailable(ganesha: GaneshaServer) -> None:
     site = Site(ganesha.share, **{**export_options(ganesha), "bus": "unix:path=/nonexistent/bus"}).start()
     with pytest.raises(Unavailable, match="D-Bus"):

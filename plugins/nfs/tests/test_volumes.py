@@ -32,6 +32,7 @@ from volplane_nfs.nfs4 import Client, NfsError, Status
 from volplane_nfs.nfs4 import operations as nfs
 from volplane_nfs.nfs4.attributes import MODE, OWNER, OWNER_GROUP, mask_of
 from volplane_nfs.nfs4.files import (
+    ANONYMOUS,
     create_directory,
     create_link,
     directory_handle,
@@ -43,7 +44,7 @@ from volplane_nfs.nfs4.files import (
     walk,
     write_file,
 )
-from volplane_nfs.nfs4.operations import Request
+from volplane_nfs.nfs4.operations import PUTFH, SETATTR, Request
 from volplane_nfs.testing import ModelServer
 
 from .conftest import MIB, MODEL, Site
@@ -750,3 +751,26 @@ def test_probe_says_what_is_wrong(site: Site, model: ModelServer) -> None:
     model.restart()
     with pytest.raises(Unavailable):
         site.probe()
+
+
+def test_find_removes_no_directory_that_holds_something(site: Site, client: Client, root: bytes) -> None:
+    """Somebody gave it the mode that a directory has before it is finished."""
+    made = site.provision()
+    directory = directory_handle(client, root, place(made[1]))
+    assert directory is not None
+    client.compound(PUTFH(directory), SETATTR(ANONYMOUS, {MODE: 0o700}))
+    make_directory(client, directory, b"data", 0o755)
+    assert site.find(made[0]) == made[1]
+    assert exists(client, root, (*place(made[1]), b"data"))
+
+
+def test_find_goes_on_with_a_deletion_as_the_class_says(site: Site, model: ModelServer, client: Client) -> None:
+    made = site.provision(parameters={"onDelete": "archive"})
+    [directory] = model.share.children[b"default"].children.values()
+    make_directory(client, directory.fileid.to_bytes(8, "big"), b"data", 0o755)
+    control = model.share.children[b".volplane"]
+    name = made[0].name.encode()
+    control.children[b"volumes"].children[name + b"@1"] = control.children[b"volumes"].children.pop(name)
+    assert site.find(made[0]) == Absent()
+    [archived] = control.children[b"archive"].children.values()
+    assert b"data" in archived.children[b"data"].children

@@ -20,6 +20,7 @@ from volplane import (
     BackendSpec,
     Capacity,
     CapacityRequest,
+    Context,
     DeleteRequest,
     DescribeRequest,
     Done,
@@ -49,10 +50,10 @@ from volplane import (
     read_parameters,
 )
 from volplane.directory import Handle, check_demand, check_name, name_of, static_key
-from volplane_nfs.delete import delete_owned, delete_unfinished, empty_trash, scrub, take_away
+from volplane_nfs.delete import delete_owned, delete_unfinished, empty_trash, finish_deletion, scrub, take_away
 from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.ganesha.bus import DBus, OpenBus
-from volplane_nfs.housekeeping import tidy_up
+from volplane_nfs.housekeeping import repair_exports, tidy_up
 from volplane_nfs.listing import list_page
 from volplane_nfs.markers import LONGEST_NAME, VolumeMarker
 from volplane_nfs.nfs4 import Dial, NfsError, dial_tcp
@@ -69,7 +70,6 @@ from volplane_nfs.static_volumes import refuse_not_static
 from volplane_nfs.volumes import (
     asset_of,
     directory_attributes,
-    is_unfinished,
     read_found,
     read_marker,
     replace_marker,
@@ -127,6 +127,7 @@ class NfsBackend(BackendSpec):
         for share in self._shares.all:
             try:
                 share.work("use the share", lambda handles, share=share: tidy_up(share, handles, request.context))  # type: ignore[misc]
+                self._repair(share, request.context)
             except BackendError as error:
                 request.context.log.warning("%s cannot be used yet: %s", share, error)
                 errors.append(error)
@@ -147,7 +148,13 @@ class NfsBackend(BackendSpec):
         self._exports.probe()
         for share in self._shares.all:
             share.work("write", lambda handles, share=share: _write_something(share, handles))  # type: ignore[misc]
+            self._repair(share, request.context)
         return Done()
+
+    def _repair(self, share: Share, context: Context) -> None:
+        exports = self._exports
+        if isinstance(exports, Exports):
+            share.work("repair its exports", lambda handles: repair_exports(share, handles, exports, context))
 
     @hookimpl
     def validate(self, request: ValidateRequest) -> Done:
@@ -205,20 +212,20 @@ class NfsBackend(BackendSpec):
 
     def _find(self, share: Share, handles: Handles, request: FindRequest) -> Asset | None:
         found = read_found(share, handles, request.name, request.owner.generation)
-        for marker, complete in ((found.marker, True), (found.deleting, False)):
-            if marker is None or not marker.belongs_to(request.owner):
+        generation = request.owner.generation
+        for marker in (found.marker, found.deleting):
+            if marker is None or not marker.belongs_to(request.owner) or marker.owner.generation != generation:
                 continue
-            if marker.owner.generation != request.owner.generation:
-                continue
-            if complete and self._is_whole(share, handles, marker):
+            if marker is found.deleting:
+                finished = finish_deletion(share, handles, marker, self._exports)
+            elif delete_unfinished(share, handles, marker, self._exports):
+                finished = True
+            else:
+                self._exports.restore(share, handles, marker)
                 return asset_of(share, handles, marker, self._settings.export)
-            if not delete_unfinished(share, handles, marker, self._exports):
+            if not finished:
                 raise Unavailable(f"{request.name} is still being removed", retry_after=_AGAIN)
         return None
-
-    def _is_whole(self, share: Share, handles: Handles, marker: VolumeMarker) -> bool:
-        directory = directory_attributes(share, handles, marker.components)
-        return directory is not None and not is_unfinished(directory[0], marker) and self._exports.exists(marker)
 
     @hookimpl
     def delete(self, request: DeleteRequest) -> Done | InProgress:

@@ -41,6 +41,7 @@ from volplane_nfs.volumes import (
     ancestors,
     directory_attributes,
     is_directory,
+    is_unfinished,
     ours,
     read_found,
     text,
@@ -77,8 +78,25 @@ def delete_owned(
 
 
 def delete_unfinished(share: Share, handles: Handles, marker: VolumeMarker, exports: Exports | NoExports) -> bool:
-    """Delete what an interrupted call left, whatever its class says; False = not finished."""
-    return _begin(share, handles, marker, DELETE, exports)
+    """Remove what an interrupted call left of a volume, unless it is whole: then False.
+
+    Its directory is removed only by an operation that refuses one that holds something.
+    """
+    path = marker.components
+    found = directory_attributes(share, handles, path)
+    if found is not None and not is_unfinished(found[0], marker):
+        return False
+    if found is not None:
+        leave = [*is_directory(handles.root, path), *walk(handles.root, path[:-1]), REMOVE(path[-1])]
+        (reply,) = share.client.pipeline([leave])
+        if reply.status in _FULL:
+            return False
+        if reply.status not in MISSING:
+            values_of(reply)
+    # Should another call make the directory again, it stays: that call finds its marker gone.
+    _begin(share, handles, marker, RETAIN, exports)
+    remove_empty_parents(share, handles, path)
+    return True
 
 
 def finish_deletion(share: Share, handles: Handles, deleting: VolumeMarker, exports: Exports | NoExports) -> bool:

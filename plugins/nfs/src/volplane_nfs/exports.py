@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,8 +39,8 @@ class NoExports:
     def ensure(self, share: Share, handles: Handles, marker: VolumeMarker) -> None:
         """Nothing to do."""
 
-    def exists(self, marker: VolumeMarker) -> bool:
-        return True
+    def restore(self, share: Share, handles: Handles, marker: VolumeMarker) -> None:
+        """Nothing to do."""
 
     def remove(self, marker: VolumeMarker) -> None:
         """Nothing to do."""
@@ -58,9 +59,17 @@ class Exports:
     def __init__(self, settings: Settings, open_bus: OpenBus) -> None:
         self._settings = settings
         self._manager = ExportManager(open_bus(settings.bus, settings.bus_prefix))
+        self._known: dict[bytes, tuple[int | None, str]] = {}
+        """Id and path of the exports of this process, by the names of their volumes' markers."""
+        self.complete = False
+        """Whether the exports of all volumes are known."""
 
     def start(self) -> None:
-        """Check the folder; raises `Unavailable`."""
+        """Check the folder; raises `Unavailable`. All volumes have to be looked at then."""
+        self.complete = False
+        self._check_folder()
+
+    def _check_folder(self) -> None:
         folder = Path(self._settings.config_directory)
         if not folder.is_dir():
             raise Unavailable(
@@ -72,9 +81,28 @@ class Exports:
         self._manager.close()
 
     def probe(self) -> None:
-        """Check that the server answers on its D-Bus; raises `Unavailable`."""
-        self.start()
+        """Check the folder, and that the server answers on its D-Bus; raises `Unavailable`."""
+        self._check_folder()
         self._manager.exports()
+
+    def lost(self) -> list[bytes]:
+        """Return the names of markers of volumes that were exported, and are no more. Raises `Unavailable`."""
+        present = self._present()
+        return [file for file, (export_id, path) in list(self._known.items()) if present.get(export_id) != path]
+
+    def _present(self) -> dict[int | None, str]:
+        """Return id -> path of the exports that are there now, and after a restart of the server."""
+        self._check_folder()
+        files = {file.name for file in Path(self._settings.config_directory).iterdir()}
+        exports = self._manager.exports()
+        return {key: path for key, path in exports.items() if file_of(self._settings, key).name in files}
+
+    def learn(self, markers: Iterable[VolumeMarker]) -> list[VolumeMarker]:
+        """Take note of volumes that have to be exported; those that are not are returned. Raises `Unavailable`."""
+        present = self._present()
+        wanted = [marker for marker in markers if marker.export_id is not None]
+        self._known.update({each.file: (each.export_id, server_path(self._settings, each)) for each in wanted})
+        return [marker for marker in wanted if present.get(marker.export_id) != self._known[marker.file][1]]
 
     def prepare(self, share: Share, handles: Handles, marker: VolumeMarker) -> VolumeMarker:
         """Give a volume that is about to be made its Export_Id."""
@@ -96,23 +124,32 @@ class Exports:
         """
         if marker.export_id is None:
             raise Unavailable(f"{marker.name} was made in mode subdirectory: it cannot be exported")
+        self._known[marker.file] = (marker.export_id, server_path(self._settings, marker))
         file = write_file(self._settings, marker, handles.share_id)
         self._manager.add(str(file), marker.export_id, server_path(self._settings, marker))
         if read_marker(share, handles.volumes, marker.file) is None:
             self.remove(marker)
             raise Unavailable(f"{marker.name} is being deleted", retry_after=_AGAIN)
 
-    def exists(self, marker: VolumeMarker) -> bool:
-        """Return whether the volume is exported, now and after a restart of the server."""
-        if marker.export_id is None or not file_of(self._settings, marker.export_id).exists():
-            return False
-        return self._manager.path_of(marker.export_id) == server_path(self._settings, marker)
+    def restore(self, share: Share, handles: Handles, marker: VolumeMarker) -> None:
+        """Export a volume again whose export is lost, now or for the next start of the server. Raises as `ensure`."""
+        export_id = marker.export_id
+        if (
+            export_id is None
+            or not file_of(self._settings, export_id).exists()
+            or not self._is_exported(export_id, marker)
+        ):
+            self.ensure(share, handles, marker)
+
+    def _is_exported(self, export_id: int, marker: VolumeMarker) -> bool:
+        return self._manager.path_of(export_id) == server_path(self._settings, marker)
 
     def remove(self, marker: VolumeMarker) -> None:
         """End the export, before the directory leaves its place."""
+        self._known.pop(marker.file, None)
         if marker.export_id is None:
             return
-        if self._manager.path_of(marker.export_id) == server_path(self._settings, marker):
+        if self._is_exported(marker.export_id, marker):
             self._manager.remove(marker.export_id)
         remove_file(self._settings, marker.export_id)
 

@@ -12,12 +12,16 @@ from volplane.directory import CONTROL, CorruptMarker
 from volplane_nfs.archive import remove_expired
 from volplane_nfs.delete import SLICE, empty_trash
 from volplane_nfs.errors import printable
+from volplane_nfs.exports import Exports
 from volplane_nfs.ganesha.export_ids import free_unused
+from volplane_nfs.listing import read_markers
+from volplane_nfs.markers import is_deleting
 from volplane_nfs.nfs4 import NfsError
 from volplane_nfs.nfs4.attributes import TIME_METADATA, mask_of
 from volplane_nfs.nfs4.files import NotADirectory, entries, names
 from volplane_nfs.nfs4.operations import LOOKUP, PUTFH, REMOVE
 from volplane_nfs.share import Handles, Share
+from volplane_nfs.volumes import directory_attributes, is_unfinished
 
 _OLD: Final = 3600.0
 """Seconds after which a marker in tmp, and an Export_Id without a volume, are no one's any more."""
@@ -54,6 +58,19 @@ def tidy_up(share: Share, handles: Handles, context: Context) -> None:
             )
             if deleting.status and volume.status:
                 empty_trash(share, handles, key, printable(key))
+
+
+def repair_exports(share: Share, handles: Handles, exports: Exports, context: Context) -> None:
+    """Make the exports again that are lost: with the folder of their files, by a power cut, or by hand."""
+    with _skipping(share, context, "volumes"):
+        files = exports.lost() if exports.complete else names(share.client, handles.volumes)
+        found = read_markers(share, handles, [file for file in files if not is_deleting(file)])
+        for marker in exports.learn(marker for _, marker in found if marker is not None):
+            with _skipping(share, context, f"volumes/{marker.name}"):
+                directory = directory_attributes(share, handles, marker.components)
+                if directory is not None and not is_unfinished(directory[0], marker):
+                    exports.ensure(share, handles, marker)
+        exports.complete = True
 
 
 def _is_old(changed: tuple[int, int] | None) -> bool:

@@ -82,6 +82,7 @@ def write_file(settings: Settings, marker: VolumeMarker, share_id: str) -> Path:
             stream.flush()
             os.fsync(stream.fileno())
         new.rename(file)
+        _sync(folder)
     except OSError as error:
         with contextlib.suppress(OSError):
             new.unlink()
@@ -92,9 +93,19 @@ def write_file(settings: Settings, marker: VolumeMarker, share_id: str) -> Path:
     return file
 
 
+def _sync(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk: a power cut must bring none back, and lose none."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def remove_file(settings: Settings, export_id: int) -> None:
     """Remove the file, if it is there; raises `Unavailable`."""
     try:
         file_of(settings, export_id).unlink(missing_ok=True)
+        _sync(Path(settings.config_directory))
     except OSError as error:
         raise Unavailable(f"cannot remove {file_of(settings, export_id)}: {error.strerror}") from error
