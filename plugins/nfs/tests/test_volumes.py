@@ -394,7 +394,7 @@ def test_an_archive_goes_when_its_time_is_over(site: Site, client: Client, root:
     archive = directory_handle(client, root, (b".volplane", b"archive"))
     assert archive is not None
     assert len(names(client, archive)) == 1
-    site.again().start()
+    site.again().start().probe()
     assert names(client, archive) == []
     trash = directory_handle(client, root, (b".volplane", b"trash"))
     assert trash is not None

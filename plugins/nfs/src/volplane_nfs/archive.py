@@ -1,14 +1,16 @@
 """Directories that a class keeps when their volumes are deleted: `.volplane/archive/<volume>@<generation>.<time>/data`.
 
 Each is beside its marker, which names the claim and when the directory may go. The name holds time and a random number:
-two archives never collide.
+two archives never collide. It ends with the time until which the archive is kept, so that no marker is read before.
 """
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from volplane.directory import encode_fields
 from volplane_nfs.markers import VolumeMarker
@@ -19,15 +21,16 @@ from volplane_nfs.nfs4.files import (
     create_directory,
     create_link,
     directory_handle,
-    rename,
     walk,
 )
 from volplane_nfs.nfs4.operations import PUTFH, REMOVE, RENAME, SAVEFH
 from volplane_nfs.share import Handles, Share
-from volplane_nfs.volumes import is_directory, read_fields
+from volplane_nfs.volumes import is_directory
 
-_DATA: Final = b"data"
-_MARKER: Final = b"marker"
+DATA: Final = b"data"
+MARKER: Final = b"marker"
+ENDING: Final = re.compile(rb"\.(?:kept|until-(?P<until>[0-9]{1,15}))$")
+_LONGEST: Final = 255
 
 
 def archive_directory(share: Share, handles: Handles, marker: VolumeMarker) -> None:
@@ -39,16 +42,18 @@ def archive_directory(share: Share, handles: Handles, marker: VolumeMarker) -> N
     retention = marker.demand.get("retention")
     now = time.time()
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
-    name = marker.key + f".{stamp}-{secrets.token_hex(4)}".encode()
+    until = None if retention is None else round(now + float(retention), 3)
+    tail = f".{stamp}-{secrets.token_hex(4)}".encode() + ending(until)
+    name = marker.key[: _LONGEST - len(tail)] + tail
     kept = encode_fields(
         {
             "path": marker.path,
             "claim": marker.claim,
             "archived_at": round(now, 3),
-            "expires_at": None if retention is None else round(now + float(retention), 3),
+            "expires_at": until,
         }
     )
-    share.client.compound(PUTFH(handles.archive), create_directory(name, 0o700), create_link(_MARKER, kept))
+    share.client.compound(PUTFH(handles.archive), create_directory(name, 0o700), create_link(MARKER, kept))
     container = directory_handle(share.client, handles.archive, (name,))
     if container is None:
         return
@@ -59,24 +64,26 @@ def archive_directory(share: Share, handles: Handles, marker: VolumeMarker) -> N
                 *walk(handles.root, path[:-1]),
                 SAVEFH(),
                 PUTFH(container),
-                RENAME(path[-1], _DATA),
+                RENAME(path[-1], DATA),
             ]
         ]
     )
     if reply.status:
-        share.client.pipeline([[PUTFH(container), REMOVE(_MARKER)], [PUTFH(handles.archive), REMOVE(name)]])
+        share.client.pipeline([[PUTFH(container), REMOVE(MARKER)], [PUTFH(handles.archive), REMOVE(name)]])
     if reply.status in {Status.NOT_SAME, Status.NOTDIR, Status.SYMLINK}:
         raise NotADirectory(path[-1])
     if reply.status not in MISSING:
         values_of(reply)
+    if until is not None:
+        share.archives_due = min(share.archives_due, until)
 
 
-def remove_expired(share: Share, handles: Handles, name: bytes) -> None:
-    """Move an archive whose time is over to the trash, from where it is removed in slices. Raises `CorruptMarker`."""
-    container = directory_handle(share.client, handles.archive, (name,))
-    fields = None if container is None else read_fields(share, container, _MARKER)
-    if fields is None:
-        return
-    expires_at = fields.get("expires_at")
-    if isinstance(expires_at, int | float) and expires_at <= time.time():
-        share.client.pipeline([rename(handles.archive, name, handles.trash, name)])
+def expires_at(fields: Mapping[str, Any]) -> float | None:
+    """Return when an archive may go (Unix time), by the fields of its marker; None if a person has to remove it."""
+    value = fields.get("expires_at")
+    return float(value) if isinstance(value, int | float) else None
+
+
+def ending(until: float | None) -> bytes:
+    """Return the end of an archive's name."""
+    return b".kept" if until is None else b".until-%d" % until

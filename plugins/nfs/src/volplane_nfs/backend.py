@@ -51,6 +51,7 @@ from volplane import (
 )
 from volplane.directory import Handle, check_demand, check_name, name_of, static_key
 from volplane_nfs.delete import delete_owned, delete_unfinished, empty_trash, finish_deletion, scrub, take_away
+from volplane_nfs.expiry import Expiry
 from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.ganesha.bus import DBus, OpenBus
 from volplane_nfs.housekeeping import repair_exports, tidy_up
@@ -78,6 +79,8 @@ from volplane_nfs.volumes import (
 )
 
 _AGAIN: Final = 0.1
+_CLEAR_SECONDS: Final = 2.0
+"""Of each probe, for what nobody waits for."""
 
 
 class NfsBackend(BackendSpec):
@@ -100,6 +103,7 @@ class NfsBackend(BackendSpec):
         super().__init__(options)
         self._settings = read_parameters(Settings, options)
         self._shares = Shares(self._settings, dial, now)
+        self._expiry = {share: Expiry(share) for share in self._shares.all}
         self._last_class: tuple[Mapping[str, Any], ClassParameters] | None = None
         export = self._settings.export
         self._exports: Exports | NoExports = NoExports() if export is None else Exports(export, open_bus)
@@ -149,7 +153,14 @@ class NfsBackend(BackendSpec):
         for share in self._shares.all:
             share.work("write", lambda handles, share=share: _write_something(share, handles))  # type: ignore[misc]
             self._repair(share, request.context)
+            self._clear(share, request.context)
         return Done()
+
+    def _clear(self, share: Share, context: Context) -> None:
+        """Remove for a while what nobody waits for: leftovers, and archives whose time is over."""
+        share.work("tidy up", lambda handles: tidy_up(share, handles, context))
+        deadline = time.monotonic() + _CLEAR_SECONDS / len(self._shares.all)
+        share.work("remove archives", lambda handles: self._expiry[share].work(handles, context.log, deadline))
 
     def _repair(self, share: Share, context: Context) -> None:
         exports = self._exports
@@ -234,16 +245,18 @@ class NfsBackend(BackendSpec):
         share = self._shares.of(volume)
         if share is None:
             return Done()
-        doing = f"remove {volume.name}"
-        if volume.owner is None:
-            finished = share.work(doing, lambda handles: self._delete_static(share, handles, volume))
-        else:
-            name = name_of(volume, LONGEST_NAME)
-            finished = share.work(
-                doing,
-                lambda handles: delete_owned(share, handles, name, volume, self._exports),
-            )
+        try:
+            finished = share.work(f"remove {volume.name}", lambda handles: self._delete(share, handles, volume))
+        except ResourceExhausted:
+            # Of an archive, which takes a little space. What may go gives some back for the next call.
+            self._clear(share, request.context)
+            raise
         return Done() if finished else InProgress(retry_after=_AGAIN)
+
+    def _delete(self, share: Share, handles: Handles, volume: VolumeIdentity) -> bool:
+        if volume.owner is None:
+            return self._delete_static(share, handles, volume)
+        return delete_owned(share, handles, name_of(volume, LONGEST_NAME), volume, self._exports)
 
     def _delete_static(self, share: Share, handles: Handles, volume: VolumeIdentity) -> bool:
         path, key = self._static_path(share, handles, volume), static_key(volume).encode()

@@ -8,7 +8,7 @@ read without an open file, and leaves no state on the server. Nothing ever follo
 <share>/.volplane/volumes/<key>              the same, from the moment its deletion begins to its end
 <share>/.volplane/trash/<key>/               directories that are being removed
 <share>/.volplane/parents/<digest>           path of a directory that the driver made above volumes
-<share>/.volplane/archive/<key>.<time>/      `data` and `marker` of a volume that was archived
+<share>/.volplane/archive/<key>.<time>.<when it goes>/  `data` and `marker` of a volume that was archived
 <share>/.volplane/exports/<id>[.free]        VolumeExport: which volume has or had this Export_Id
 <share>/.volplane/tmp/                       markers before they replace others
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from volplane import Unavailable
+from volplane import BackendError, Unavailable
 from volplane.directory import CONTROL, CorruptMarker, Reports, decode_fields, encode_fields
 from volplane_nfs.errors import LOST_HANDLE, STORAGE_ERRORS, to_backend_error
 from volplane_nfs.nfs4 import Compounds, NfsError, OutcomeUnknown, Status
@@ -60,6 +62,8 @@ class Share:
         self._handles: Handles | None = None
         self._known_id = ""
         self.reports = Reports()
+        self.archives_due = 0.0
+        """When the archives have to be looked at, Unix time."""
 
     def __str__(self) -> str:
         return str(self.address)
@@ -68,6 +72,14 @@ class Share:
     def known_id(self) -> str:
         """Return the id that the share had when it was used last, else empty."""
         return self._known_id
+
+    @contextmanager
+    def skipping(self, log: logging.Logger, entry: str) -> Iterator[None]:
+        """Tell once of what is wrong with an entry below `.volplane`, and go on behind the block."""
+        try:
+            yield
+        except (BackendError, NfsError, NotADirectory, CorruptMarker) as error:
+            self.reports.warn(log, f"{self}/{CONTROL}/{entry}", error)
 
     def work(self, doing: str, step: Callable[[Handles], T]) -> T:
         """Run a step with the handles of the share; every `BackendError` it can lead to is raised as one.

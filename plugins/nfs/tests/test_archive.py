@@ -1,0 +1,103 @@
+"""Archives: when they go, in which order, and what they cost while they stay."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from volplane import ResourceExhausted
+from volplane.directory import encode_fields
+from volplane_nfs import expiry
+from volplane_nfs.nfs4.attributes import DIRECTORY, LINK
+from volplane_nfs.testing import ModelServer
+from volplane_nfs.testing.model.state import Node
+
+from .conftest import Site
+
+HOUR = 3600.0
+
+
+def archives(model: ModelServer) -> Node:
+    return model.share.children[b".volplane"].children[b"archive"]
+
+
+def put(model: ModelServer, name: str, expires_at: float | None) -> None:
+    """An archive of the form of earlier versions: only the marker says when it goes."""
+    container = model.make(DIRECTORY, None)
+    fields = {"path": "default/x", "claim": "default/x", "archived_at": 1.0, "expires_at": expires_at}
+    model.enter(container, b"marker", model.make(LINK, None, data=encode_fields(fields)))
+    model.enter(container, b"data", model.make(DIRECTORY, None))
+    model.enter(archives(model), name.encode(), container)
+
+
+def calls(model: ModelServer, site: Site) -> int:
+    before = model.calls
+    site.start()
+    site.listed()
+    return model.calls - before
+
+
+def test_neither_a_start_nor_a_listing_looks_at_archives(site: Site, model: ModelServer) -> None:
+    none = calls(model, site)
+    for number in range(3000):
+        put(model, f"pvc-{number}@1.20260101T000000Z-0", None if number % 2 else time.time() + HOUR)
+    assert calls(model, site) == none
+
+
+def test_archives_are_read_once_and_their_names_tell_when_they_go(site: Site, model: ModelServer) -> None:
+    until = time.time() + HOUR
+    for number in range(500):
+        put(model, f"pvc-{number}@1.20260101T000000Z-0", None if number % 2 else until)
+    site.probe()
+    assert {name.rpartition(b".")[2] for name in archives(model).children} == {b"kept", b"until-%d" % until}
+    idle = site.again()
+    idle.start()
+    idle.probe()
+    before = model.calls
+    idle.probe()
+    quiet = model.calls - before
+    assert quiet < 10, "nothing is due: archives are not even listed"
+    made = site.provision(parameters={"onDelete": "archive", "archiveRetention": 0.0})
+    site.delete(site.volume(made))
+    site.probe()
+    assert len(archives(model).children) == 500, "what was archived meanwhile and is due has gone"
+
+
+def test_archives_go_in_the_order_of_their_time(
+    site: Site, model: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (3, 1, 2, 0):
+        put(model, f"pvc-{number}@1.20260101T000000Z-0", time.time() - HOUR + number)
+    monkeypatch.setattr(expiry, "MOST_AT_ONCE", 2)
+    site.probe()
+    assert sorted(name[:5] for name in archives(model).children) == [b"pvc-2", b"pvc-3"]
+    site.probe()
+    assert not archives(model).children
+    assert not model.share.children[b".volplane"].children[b"trash"].children
+
+
+def test_a_person_may_lengthen_the_time_of_an_archive(site: Site, model: ModelServer) -> None:
+    made = site.provision(parameters={"onDelete": "archive", "archiveRetention": 0.0})
+    site.delete(site.volume(made))
+    [container] = archives(model).children.values()
+    container.children[b"marker"].data = encode_fields({"expires_at": time.time() + HOUR})
+    site.probe()
+    site.again().start().probe()
+    assert len(archives(model).children) == 1
+
+
+@pytest.mark.parametrize("renames_take_space", [False, True])
+def test_expired_archives_give_their_space_back_when_the_share_is_full(
+    site: Site, model: ModelServer, renames_take_space: bool
+) -> None:
+    put(model, "pvc-0@1.20260101T000000Z-0", time.time() - HOUR)
+    made = site.provision(parameters={"onDelete": "archive"})
+    model.available, model.renames_take_space = 0, renames_take_space
+    with pytest.raises(ResourceExhausted) as caught:
+        site.delete(site.volume(made))
+    assert "delete volumes" not in str(caught.value)
+    assert not archives(model).children
+    model.available = 1 << 20
+    site.delete(site.volume(made))
+    assert len(archives(model).children) == 1
