@@ -7,7 +7,7 @@ import socket
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
@@ -32,8 +32,8 @@ from volplane_nfs.nfs4 import (
 from volplane_nfs.nfs4 import client as client_module
 from volplane_nfs.nfs4 import connection as connection_module
 from volplane_nfs.nfs4 import operations as nfs
-from volplane_nfs.nfs4.files import create_directory, names, read_file, root_handle, write_file
-from volplane_nfs.nfs4.operations import Request
+from volplane_nfs.nfs4.files import Pace, create_directory, names, read_file, root_handle, write_file
+from volplane_nfs.nfs4.operations import Reply, Request
 from volplane_nfs.nfs4.rpc import framed
 from volplane_nfs.testing import ModelServer
 from volplane_nfs.tree_removal import TreeRemoval
@@ -206,6 +206,71 @@ def test_a_directory_of_many_files_is_removed_until_the_time_is_up_and_no_longer
     assert 0 < slow.removed < 3000
     assert TreeRemoval(client, root, label="the trash", deadline=1.0, clock=lambda: 0.0).clear()
     assert names(client, root) == []
+
+
+class Slow:
+    """A server on which each operation takes a while, one after the other, as nfsd on a disk does."""
+
+    operations = 63
+
+    def __init__(self, model: ModelServer, seconds: float) -> None:
+        self._client = client_of(model)
+        self._seconds = seconds
+        self.now = 0.0
+        self.longest = 0.0
+        self.close = self._client.close
+        self.compound = self._client.compound
+
+    def pipeline(self, compounds: Sequence[Sequence[Request]]) -> list[Reply]:
+        took = self._seconds * sum(len(each) for each in compounds)
+        self.now += took
+        self.longest = max(self.longest, took)
+        return self._client.pipeline(compounds)
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.2])
+def test_a_slow_server_is_asked_for_less_at_once(model: ModelServer, seconds: float) -> None:
+    slow = Slow(model, seconds)
+    root = root_handle(slow, (b"vol",))
+    for number in range(400):
+        directory = model.make(2, model.share)
+        model.enter(directory, b"file", model.make(1, directory))
+        model.enter(model.share, f"entry {number:05}".encode(), directory if number % 8 else model.make(1, model.share))
+    assert TreeRemoval(slow, root, label="the trash", deadline=1e9, clock=lambda: slow.now).clear()
+    found = files.several(slow, [make(b"%d" % number) for number in range(200)], Pace(lambda: slow.now))
+    assert not any(reply.status for reply in found)
+    assert slow.longest < 5.0, "of the time limit of a call"
+
+
+def test_a_fast_server_is_asked_for_much_at_once(model: ModelServer) -> None:
+    fast = Slow(model, 0.00005)
+    root = root_handle(fast, (b"vol",))
+    for number in range(2000):
+        model.enter(model.share, b"%d" % number, model.make(1, model.share))
+    before = model.calls
+    assert TreeRemoval(fast, root, label="the trash", deadline=1e9, clock=lambda: fast.now).clear()
+    assert model.calls - before < 2000 / 20
+
+
+def test_a_server_rests_only_when_none_of_its_connections_answers(model: ModelServer) -> None:
+    client = client_of(model, timeout=0.3)
+    client.compound(*LOOK)
+
+    def fault(requests: list[Request]) -> str | None:
+        if any(request.operation is nfs.REMOVE for request in requests):
+            client.compound(*LOOK)  # on another connection, meanwhile
+            return "silent"
+        return None
+
+    model.fault = fault
+    with pytest.raises(NoAnswer):
+        client.compound(*LOOK[:2], nfs.REMOVE(b"large"))
+    client.compound(*LOOK)
+    model.fault = lambda _requests: "silent"
+    with pytest.raises(NoAnswer):
+        client.compound(*LOOK)
+    with pytest.raises(ServerUnavailable, match="it is tried again in 1 s"):
+        client.compound(*LOOK)
 
 
 def test_several_threads_share_a_client(model: ModelServer) -> None:

@@ -12,7 +12,7 @@ from volplane.directory import CONTROL, CorruptMarker, Handle
 from volplane_nfs.errors import printable
 from volplane_nfs.markers import VolumeMarker, is_deleting, parent_file
 from volplane_nfs.nfs4.attributes import DIRECTORY, TYPE, mask_of
-from volplane_nfs.nfs4.files import Path, batches, directory_handle, entries, names, several, walk
+from volplane_nfs.nfs4.files import Pace, Path, batches, directory_handle, entries, names, several, walk
 from volplane_nfs.nfs4.operations import LOOKUP, PUTFH
 from volplane_nfs.settings import Settings
 from volplane_nfs.share import Handles, Share
@@ -37,8 +37,9 @@ def all_markers(share: Share, handles: Handles) -> Iterator[Named]:
 
 def read_markers(share: Share, handles: Handles, files: Sequence[bytes]) -> Iterator[Named]:
     """Yield the markers by their names, many in one COMPOUND; those that are gone are left out."""
+    pace = Pace()
     for part in batches(files, _PART):
-        replies = several(share.client, [read_request(handles.volumes, name) for name in part])
+        replies = several(share.client, [read_request(handles.volumes, name) for name in part], pace)
         for name, reply in zip(part, replies, strict=True):
             try:
                 marker = marker_in(reply)

@@ -16,7 +16,7 @@ from typing import Final
 
 from volplane import BackendError, PermissionDenied, VolumeInUse
 from volplane_nfs.nfs4 import Compounds, NfsError, Status, done, name_of_status, values_of
-from volplane_nfs.nfs4.files import NO_SPACE, batches, directory_handle, page_of_names, read_page
+from volplane_nfs.nfs4.files import NO_SPACE, Pace, batches, directory_handle, page_of_names, read_page
 from volplane_nfs.nfs4.operations import GETFH, LOOKUP, PUTFH, REMOVE, RENAME, SAVEFH, Reply, Request
 
 _AT_ONCE: Final = 8
@@ -51,6 +51,7 @@ class TreeRemoval:
         self._label = label
         self._deadline = deadline
         self._clock = clock
+        self._pace = Pace(clock)
         self.removed = 0
         """How many entries, and directories that were moved to the top."""
         self._stuck: set[bytes] = set()
@@ -65,9 +66,11 @@ class TreeRemoval:
         while names := page_of_names(self._client, self._top):
             before = self.removed
             stubborn = self._remove([(self._top, name) for name in names if name not in self._stuck])
-            for part in batches(stubborn, _AT_ONCE):
+            while stubborn:
+                part = stubborn[: min(_AT_ONCE, 1 + self._pace.operations // 8)]
                 if not self._empty_several([name for _, name in part]):
                     return False
+                del stubborn[: len(part)]
             if self._late():
                 return False
             if self.removed == before:
@@ -80,7 +83,8 @@ class TreeRemoval:
         while left:
             before = self.removed
             first = read_page(0, _EMPTY_VERIFIER, 0)
-            replies = self._client.pipeline([[PUTFH(self._top), LOOKUP(name), GETFH(), first] for name in left])
+            reads = [[PUTFH(self._top), LOOKUP(name), GETFH(), first] for name in left]
+            replies = self._pace.run(self._client, reads)
             work: list[_Work] = []
             through: list[bytes] = []
             more: list[bytes] = []
@@ -115,17 +119,18 @@ class TreeRemoval:
         """Remove entries until the time is up; directories with something in them are returned."""
         stubborn: list[_Work] = []
         size = max(1, min(_BATCH, (self._client.operations - 1) // 2))
-        for part in batches(list(batches(work, size)), _AT_ONCE):
-            pending = [list(batch) for batch in part]
+        start = 0
+        while start < len(work) and (not start or not self._late()):
+            part = work[start : start + min(self._pace.operations, size * _AT_ONCE)]
+            start += len(part)
+            pending = [list(batch) for batch in batches(part, size)]
             while pending:
-                replies = self._client.pipeline([_removals(batch) for batch in pending])
+                replies = self._pace.run(self._client, [_removals(batch) for batch in pending])
                 pending = [
                     rest
                     for batch, reply in zip(pending, replies, strict=True)
                     if (rest := self._left(batch, reply, stubborn))
                 ]
-            if self._late():
-                break
         return stubborn
 
     def _left(self, batch: list[_Work], reply: Reply, stubborn: list[_Work]) -> list[_Work]:

@@ -130,7 +130,7 @@ class Client:
         try:
             replies = channel.run(compounds, now + self._timeout)
         except (ServerUnavailable, NoAnswer) as error:
-            self._let_rest(error)
+            self._let_rest(error, now)
             raise type(error)(f"NFS server {self.address}: {error}") from error
         except TransportError as error:
             raise type(error)(f"NFS server {self.address}: {error}") from error
@@ -197,8 +197,14 @@ class Client:
         if now - self._heard > _SILENCE:
             raise ServerUnavailable(f"NFS server {self.address}: it does not answer other calls")
 
-    def _let_rest(self, error: TransportError) -> None:
-        """Fail the next calls at once, so that a dead server holds no threads; the first one after that tries again."""
+    def _let_rest(self, error: TransportError, since: float) -> None:
+        """Fail the next calls at once, so that a dead server holds no threads; the first one after that tries again.
+
+        A server that has answered any call `since` (monotonic) is slow, or took too much at once, and is not dead.
+        """
+        with self._lock:
+            if any(channel.answered > since for channel in self._channels):
+                return
         if isinstance(error, ServerUnavailable) and "being connected to" in str(error):
             return
         self._why = str(error)

@@ -160,6 +160,8 @@ class Connection:
         self._pending: dict[int, Call] = {}
         self.broken: TransportError | None = None
         self.last_heard = time.monotonic()
+        self.answered = 0.0
+        """When the server answered a call here, monotonic."""
 
     @property
     def load(self) -> int:
@@ -282,7 +284,7 @@ class Connection:
         return False
 
     def _deliver(self, records: list[bytes]) -> None:
-        self.last_heard = time.monotonic()
+        self.last_heard = self.answered = time.monotonic()
         with self._state:
             for record in records:
                 call = self._pending.pop(int.from_bytes(record[:4], "big"), None) if len(record) >= 4 else None

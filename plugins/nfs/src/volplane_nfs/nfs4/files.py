@@ -7,7 +7,8 @@ link in it is `NotADirectory`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from volplane_nfs.nfs4.attributes import DIRECTORY, MODE, RDATTR_ERROR, TYPE, mask_of
@@ -50,8 +51,11 @@ _NO_DIRECTORY: Final = frozenset({Status.NOTDIR, Status.SYMLINK, Status.WRONG_TY
 _VERIFIER: Final = bytes(8)
 _PAGE_BYTES: Final = 1 << 16
 _FILE_SYNC: Final = 2
-_AT_ONCE: Final = 8
-"""COMPOUNDs that are sent before the first is answered."""
+_FIRST: Final = 8
+_MOST: Final = 512
+"""Operations that are sent before the first is answered, as long as nothing is known of the server, and at most."""
+_LONG: Final = 0.25
+"""Seconds that they shall take at most."""
 _WRITE_ONLY, _NO_DELEGATION = 2, 0x0400
 _CONFIRM: Final = 2
 
@@ -237,25 +241,52 @@ def _write_in_40(
     client.compound(PUTFH(file), WRITE(stateid, 0, _FILE_SYNC, data), CLOSE(seqid, stateid))
 
 
-def several(client: Compounds, groups: Sequence[Sequence[Request]]) -> list[Reply]:
+class Pace:
+    """How much is sent at once: twice as much while answers come soon, less when they do not.
+
+    A server that takes long for each operation does what is sent to it before anything else on the connection, and
+    must not seem dead. clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.operations = _FIRST
+        """How many operations the next call shall have."""
+
+    def run(self, client: Compounds, compounds: Sequence[Sequence[Request]]) -> list[Reply]:
+        """Do several COMPOUNDs, and learn from how long that takes. Raises TransportError."""
+        begun = self._clock()
+        replies = client.pipeline(compounds)
+        took, count = self._clock() - begun, sum(map(len, compounds))
+        if took > _LONG:
+            self.operations = max(1, int(count * _LONG / (2 * took)))
+        elif took < _LONG / 2:
+            self.operations = min(_MOST, max(self.operations, 2 * count))
+        return replies
+
+
+def several(client: Compounds, groups: Sequence[Sequence[Request]], pace: Pace | None = None) -> list[Reply]:
     """Do groups of operations, each by itself, in as few calls as the server takes; their answers, failed ones too.
 
     Each group begins with its own file handle, and has at most as many operations as a COMPOUND may have.
     """
+    pace = pace or Pace()
     answers: dict[int, Reply] = {}
     waiting = list(range(len(groups)))
     while waiting:
         compounds: list[list[int]] = [[]]
-        room = client.operations
+        left, room = pace.operations, client.operations
         for number in waiting:
-            if compounds[-1] and len(groups[number]) > room:
-                if len(compounds) == _AT_ONCE:
-                    break
+            size = len(groups[number])
+            left -= size
+            if left < 0 and compounds[0]:
+                break
+            if compounds[-1] and size > room:
                 compounds.append([])
                 room = client.operations
             compounds[-1].append(number)
-            room -= len(groups[number])
-        replies = client.pipeline([[each for number in part for each in groups[number]] for part in compounds])
+            room -= size
+        replies = pace.run(client, [[each for number in part for each in groups[number]] for part in compounds])
         for part, reply in zip(compounds, replies, strict=True):
             results = reply.results
             for number in part:

@@ -122,6 +122,12 @@ class Channel:
         connection = self._connection
         return connection.last_heard if connection is not None else 0.0
 
+    @property
+    def answered(self) -> float:
+        """Return when the server answered a call here last, monotonic; 0 if it never did."""
+        connection = self._connection
+        return connection.answered if connection is not None else 0.0
+
     def run(self, compounds: Sequence[Sequence[Request]], deadline: float) -> list[Reply]:
         """Send them all, as many at once as there are slots, and wait for the answers, in the same order.
 
