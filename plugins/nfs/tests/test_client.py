@@ -14,6 +14,7 @@ from functools import partial
 import pytest
 
 import volplane_nfs.nfs4
+from volplane import VolumeInUse
 from volplane_nfs.nfs4 import (
     Address,
     Client,
@@ -194,6 +195,34 @@ def test_a_server_that_repeats_a_page_of_a_directory_is_an_error(model: ModelSer
     model.repeats_pages = True
     with pytest.raises(TransportError, match="lists a directory without end"):
         names(client, root)
+
+
+def test_a_directory_without_end_is_an_error(model: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_ENTRIES", 20_000)
+    client = client_of(model)
+    model.endless = model.share
+    with pytest.raises(TransportError, match="lists a directory without end: more than 20000 entries"):
+        names(client, root_handle(client, (b"vol",)))
+
+
+def test_the_removal_of_what_a_server_lists_and_does_not_have_ends(model: ModelServer) -> None:
+    client = client_of(model)
+    model.endless = model.share
+    removal = TreeRemoval(client, root_handle(client, (b"vol",)), label="it", deadline=1e9, clock=lambda: 0.0)
+    with pytest.raises(VolumeInUse, match="something in it cannot be removed"):
+        removal.clear()
+
+
+def test_the_removal_of_a_directory_in_which_a_server_lists_what_it_does_not_have_ends(model: ModelServer) -> None:
+    client = client_of(model)
+    for name in (b"endless", b"other"):
+        model.enter(model.share, name, model.make(2, model.share))
+        model.enter(model.share.children[name], b"file", model.make(1, model.share.children[name]))
+    model.endless = model.share.children[b"endless"]
+    removal = TreeRemoval(client, root_handle(client, (b"vol",)), label="it", deadline=1e9, clock=lambda: 0.0)
+    with pytest.raises(VolumeInUse, match="something in it cannot be removed"):
+        removal.clear()
+    assert list(model.share.children) == [b"endless"]
 
 
 def test_a_directory_of_many_files_is_removed_until_the_time_is_up_and_no_longer(model: ModelServer) -> None:

@@ -22,6 +22,8 @@ from volplane_nfs.nfs4.operations import GETFH, LOOKUP, PUTFH, REMOVE, RENAME, S
 _AT_ONCE: Final = 8
 """COMPOUNDs that are sent before the first is answered, and directories that are read together."""
 _BATCH: Final = 40
+_MAXIMUM_IDLE: Final = 8
+"""Listings in a row of which nothing could be removed."""
 _GONE: Final = frozenset({Status.NOENT})
 _FULL: Final = frozenset({Status.NOTEMPTY, Status.EXIST})
 _DENIED: Final = frozenset({Status.PERM, Status.ACCESS})
@@ -63,6 +65,7 @@ class TreeRemoval:
 
         What cannot be removed keeps nothing else: then `VolumeInUse` or `PermissionDenied` names the last such entry.
         """
+        idle = 0
         while names := page_of_names(self._client, self._top):
             before = self.removed
             stubborn = self._remove([(self._top, name) for name in names if name not in self._stuck])
@@ -73,7 +76,9 @@ class TreeRemoval:
                 del stubborn[: len(part)]
             if self._late():
                 return False
-            if self.removed == before:
+            # Another call may remove the same entries.
+            idle = idle + 1 if self.removed == before else 0
+            if idle >= _MAXIMUM_IDLE:
                 raise self._problem
         return True
 
@@ -143,9 +148,9 @@ class TreeRemoval:
         if failed is REMOVE and reply.status in _FULL:
             stubborn.append(batch[count])
         elif failed is REMOVE and reply.status in _GONE:
-            self.removed += 1  # another call did it
+            pass  # another call did it
         elif failed is PUTFH and reply.status == Status.STALE:
-            self.removed += 1  # its directory is gone, and with it the entry
+            pass  # its directory is gone, and with it the entry
         elif failed is REMOVE and reply.status in _DENIED:
             self._note(batch[count][1], reply.status)
         else:

@@ -51,6 +51,8 @@ _NO_DIRECTORY: Final = frozenset({Status.NOTDIR, Status.SYMLINK, Status.WRONG_TY
 _VERIFIER: Final = bytes(8)
 _PAGE_BYTES: Final = 1 << 16
 _FILE_SYNC: Final = 2
+MOST_ENTRIES = 1_000_000
+"""Of a directory that is listed whole. None of the driver's own has as many."""
 _FIRST: Final = 8
 _MOST: Final = 512
 """Operations that are sent before the first is answered, as long as nothing is known of the server, and at most."""
@@ -185,17 +187,24 @@ def read_page(cookie: int, verifier: bytes, mask: int) -> Request:
 
 
 def entries(client: Compounds, handle: bytes, mask: int = 0) -> Iterator[Entry]:
-    """Yield all entries of a directory, page by page. Raises TransportError if the server repeats a page."""
-    cookie, verifier = 0, _VERIFIER
+    """Yield all entries of a directory, page by page.
+
+    Raises TransportError if the server repeats a page, or lists more than `MOST_ENTRIES`.
+    """
+    cookie, verifier, count = 0, _VERIFIER, 0
     asked: set[int] = set()
+    without_end = "the server lists a directory without end"
     while cookie not in asked:
         asked.add(cookie)
         (_, page) = client.compound(PUTFH(handle), read_page(cookie, verifier, mask))
+        count += len(page.entries)
+        if count > MOST_ENTRIES:
+            raise TransportError(f"{without_end}: more than {MOST_ENTRIES} entries")
         yield from page.entries
         if page.eof or not page.entries:
             return
         cookie, verifier = page.entries[-1].cookie, page.verifier
-    raise TransportError(f"the server lists a directory without end: it answers READDIR with cookie {cookie} again")
+    raise TransportError(f"{without_end}: it answers READDIR with cookie {cookie} again")
 
 
 def names(client: Compounds, handle: bytes) -> list[bytes]:

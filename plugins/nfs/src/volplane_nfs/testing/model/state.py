@@ -54,6 +54,8 @@ class State:
         self.now = now
         self.available = SPACE
         self.largest_call = 1 << 18
+        self.endless: Node | None = None
+        """A directory of which READDIR lists new names for ever, each with a new cookie."""
         self.renames_take_space = False
         """Whether a RENAME fails on a full file system, as on btrfs."""
         self.repeats_pages = False
