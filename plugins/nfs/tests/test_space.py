@@ -99,35 +99,62 @@ def test_a_class_that_requires_nothing_is_served_without_a_limit(site: Site, mod
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "provision-on-nfs.md"
 
 
+TOOLS = {
+    "findmnt": "echo /srv",
+    "chattr": 'echo chattr "$@" >> {called}',
+    "setquota": 'echo setquota "$@" >> {called}; test ! -e {broken} && cat >> {called}',
+}
+"""In place of the tools that set quotas: they write down how they were called."""
+
+
 @pytest.mark.skipif(not PAGE.exists(), reason="the documentation is beside the source only")
 def test_the_script_of_the_documentation_sets_each_volume_its_size(
     site: Site, model: ModelServer, tmp_path: Path
 ) -> None:
-    """The tools that set quotas are replaced by ones that write down how they were called."""
     share, tools, called = tmp_path / "share", tmp_path / "tools", tmp_path / "called"
-    markers = share / ".volplane" / "volumes"
+    markers, broken = share / ".volplane" / "volumes", tmp_path / "broken"
     markers.mkdir(parents=True)
     tools.mkdir()
-    volumes = [site.provision(capacity_bytes=size)[1] for size in (MIB, 3 * MIB + 1)]
-    for name, node in model.share.children[b".volplane"].children[b"volumes"].children.items():
-        (markers / os.fsdecode(name)).symlink_to(node.data.decode())
-    directories = [share / str(volume.source.fields["path"]).removeprefix("/vol/") for volume in volumes]
-    for directory in directories:
-        directory.mkdir(parents=True)
-    for tool in ("chattr", "setquota"):
-        (tools / tool).write_text(f'#!/bin/sh\necho {tool} "$@" >> {called}\n')
-        (tools / tool).chmod(0o755)
     (script,) = re.findall(r"```sh\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
-    subprocess.run(
-        [shutil.which("sh") or "sh", "-euc", script, "sh", str(share)],
-        check=True,
-        env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"},
-    )
-    projects = [directory.stat().st_ino % 4294967294 + 1 for directory in directories]
-    assert sorted(called.read_text().splitlines()) == sorted(
+    for name, text in TOOLS.items():
+        (tools / name).write_text(f"#!/bin/sh\n{text.format(called=called, broken=broken)}\n")
+        (tools / name).chmod(0o755)
+
+    def run(*sizes: int) -> tuple[list[Path], list[str]]:
+        """Make volumes and run the script once; their directories, and the calls of tools that set something."""
+        made = [site.provision(capacity_bytes=size)[1] for size in sizes]
+        for name, node in model.share.children[b".volplane"].children[b"volumes"].children.items():
+            (markers / os.fsdecode(name)).unlink(missing_ok=True)
+            (markers / os.fsdecode(name)).symlink_to(node.data.decode())
+        places = [share / str(each.source.fields["path"]).removeprefix("/vol/") for each in made]
+        for place in places:
+            place.mkdir(parents=True)
+        called.write_text("")
+        command = [shutil.which("sh") or "sh", "-uc", script, "sh", str(share)]
+        subprocess.run(command, check=False, env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"})
+        return places, called.read_text().splitlines()
+
+    def project(place: Path) -> int:
+        return place.stat().st_ino % 4294967294 + 1
+
+    def limit(place: Path, blocks: int) -> str:
+        return f"{project(place)} 0 {blocks} 0 0"
+
+    (first, second), calls = run(MIB, 3 * MIB + 1)
+    assert sorted(calls) == sorted(
         [
-            *(f"chattr -p {project} +P {place}" for project, place in zip(projects, directories, strict=True)),
-            f"setquota -P {projects[0]} 0 1024 0 0 {share}",
-            f"setquota -P {projects[1]} 0 3073 0 0 {share}",
+            *(f"chattr -p {project(place)} +P {place}" for place in (first, second)),
+            "setquota -P -b /srv",
+            limit(first, 1024),
+            limit(second, 3073),
         ]
     )
+    assert run() == ([], []), "nothing changed"
+    broken.touch()
+    (third,), _ = run(5 * MIB)
+    broken.unlink()
+    assert limit(third, 5120) in run()[1], "what failed is done again"
+    volumes = model.share.children[b".volplane"].children[b"volumes"].children
+    [grown] = [node for node in volumes.values() if first.name.encode() in node.data]
+    grown.data = grown.data.replace(b'"capacity_bytes":%d,"demand"' % MIB, b'"capacity_bytes":%d,"demand"' % (2 * MIB))
+    assert run()[1] == [f"chattr -p {project(first)} +P {first}", "setquota -P -b /srv", limit(first, 2048)]
