@@ -15,6 +15,7 @@ import pytest
 from volplane import (
     AlreadyExists,
     InProgress,
+    PermissionDenied,
     PodScrub,
     VolumeInUse,
 )
@@ -209,3 +210,23 @@ def test_a_directory_that_somebody_makes_where_a_parent_was_is_theirs(site: Any)
     (site.root / "default").mkdir()
     with pytest.raises(AlreadyExists, match="not made by this driver"):
         site.provision("u2")
+
+
+@pytest.mark.parametrize("immutable", ["d1/deeper/31", "d1/deeper", "d1"])
+def test_what_is_immutable_is_named_and_keeps_nothing_else(site: Any, immutable: str) -> None:
+    asset = site.provision()
+    for number in range(60):
+        below = site.path(asset) / f"d{number % 3}" / "deeper"
+        below.mkdir(parents=True, exist_ok=True)
+        (below / f"{number}").touch()
+    if subprocess.run(["chattr", "+i", site.path(asset) / immutable], check=False, capture_output=True).returncode:
+        pytest.skip("no immutable files here")
+    try:
+        with pytest.raises(PermissionDenied, match=rf"{immutable.rpartition('/')[2]} cannot be removed: .*chattr -i"):
+            site.delete(site.volume(asset))
+        left = {each.name for each in site.root.glob(".volplane/trash/*/*/*")}
+    finally:
+        subprocess.run(["chattr", "-R", "-i", site.root], check=False, capture_output=True)
+    assert left == {"d1"}
+    site.delete(site.volume(asset))
+    assert site.leftovers() == []

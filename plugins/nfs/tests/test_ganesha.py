@@ -443,3 +443,83 @@ def test_a_thousand_exports(memory: Path) -> None:
             site.delete(site.volume(each))
         assert site.listed() == []
         site.stop()
+
+
+@pytest.fixture
+def squashing(memory: Path) -> Iterator[tuple[GaneshaServer, Site]]:
+    """A driver that is not root, on an export that squashes root."""
+    memory.chmod(0o755)
+    server = GaneshaServer(memory, export="Squash = root_squash;")
+    os.chown(server.data, 1000, 1000)
+    with server:
+        site = Site(server.share, uid=1000, gid=1000).start()
+        yield server, site
+        site.stop()
+
+
+def test_a_driver_that_is_not_root_removes_what_its_user_made(squashing: tuple[GaneshaServer, Site]) -> None:
+    """As nodes do for which the export has all_squash and that user."""
+    server, site = squashing
+    made = site.provision()
+    place = directory_of(server, site, made[1].source.fields["path"])
+    for _ in range(2):
+        for path in (place / "closed", place / "closed" / "deeper", place / "closed" / "deeper" / "deepest"):
+            path.mkdir()
+            (path / "file").touch()
+        for path in (place, *place.rglob("*")):
+            os.chown(path, 1000, 1000)
+        (place / "closed" / "deeper" / "deepest").chmod(0o500)
+        (place / "closed" / "deeper").chmod(0)
+        (place / "closed").chmod(0o500)
+        assert site.recycle(site.volume(made)) == Erased()
+    (place / "closed").mkdir()
+    os.chown(place / "closed", 1000, 1000)
+    (place / "closed").chmod(0)
+    site.delete(site.volume(made))
+    assert not place.exists()
+    assert list((server.data / ".volplane" / "trash").iterdir()) == []
+
+
+def test_what_the_drivers_user_may_not_remove_is_named_and_keeps_nothing_else(
+    squashing: tuple[GaneshaServer, Site],
+) -> None:
+    server, site = squashing
+    made = site.provision()
+    place = directory_of(server, site, made[1].source.fields["path"])
+    for name in ("a", "theirs", "z"):
+        (place / name).mkdir()
+        (place / name / "file").touch()
+        os.chown(place / name, 1000, 1000)
+    os.chown(place / "theirs", 2000, 2000)
+    for mode in (0o700, 0o755):
+        (place / "theirs").chmod(mode)
+        with pytest.raises(PermissionDenied, match=r"'(theirs|file)' in .* cannot be removed: .* no_root_squash"):
+            site.recycle(site.volume(made))
+        assert [each.name for each in place.iterdir()] == ["theirs"]
+    with pytest.raises(PermissionDenied, match="cannot be removed"):
+        site.delete(site.volume(made))
+    (left,) = server.data.glob("**/file")
+    os.chown(left.parent, 1000, 1000)
+    site.delete(site.volume(made))
+    assert not place.exists()
+    assert list((server.data / ".volplane" / "trash").iterdir()) == []
+
+
+def test_an_immutable_file_is_named_and_keeps_no_other(ganesha: GaneshaServer, live: Site) -> None:
+    made = live.provision()
+    place = directory_of(ganesha, live, made[1].source.fields["path"])
+    for number in range(200):
+        (place / f"d{number % 5}").mkdir(exist_ok=True)
+        (place / f"d{number % 5}" / f"{number}").touch()
+    if subprocess.run(["chattr", "+i", place / "d3" / "33"], check=False, capture_output=True).returncode:
+        pytest.skip("no immutable files here")
+    try:
+        with pytest.raises(PermissionDenied, match=r"'33' in .* chattr -i"):
+            live.delete(live.volume(made))
+        [left] = (each for each in (ganesha.data / ".volplane" / "trash").rglob("*") if each.is_file())
+    finally:
+        for each in ganesha.data.rglob("33"):
+            subprocess.run(["chattr", "-i", each], check=True)
+    assert left.name == "33"
+    live.delete(live.volume(made))
+    assert not left.exists()

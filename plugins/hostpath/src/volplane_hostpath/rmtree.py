@@ -49,9 +49,12 @@ class _Frame:
     name: str
     fd: int
     entries: _Entries
+    removed: int = 0
+    """How much the whole removal had removed when these entries began to be read."""
     rounds: int = 0
 
-    def rewind(self) -> None:
+    def rewind(self, removed: int) -> None:
+        self.removed = removed
         self.entries = os.scandir(self.fd)
         self.rounds += 1
 
@@ -68,6 +71,8 @@ class _Removal:
         self._should_stop = should_stop
         self._removed = 0
         self._stack: list[_Frame] = []
+        self._problem: Exception | None = None
+        """Why the last entry could not be removed that was left out."""
 
     def run(self) -> bool:
         fd = os.dup(self._directory)
@@ -88,22 +93,35 @@ class _Removal:
         except StopIteration:
             self._ascend(frame)
             return
-        if entry.is_dir(follow_symlinks=False):
-            self._descend(frame, entry.name)
-        else:
-            self._unlink(frame, entry.name)
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                self._descend(frame, entry.name)
+            else:
+                self._unlink(frame, entry.name)
+        except PermissionDenied as error:
+            self._problem = error  # it keeps nothing else
 
     def _ascend(self, frame: _Frame) -> None:
         """Remove the directory after all its entries were read, unless it has new ones."""
         is_top = len(self._stack) == 1
-        gone = not os.listdir(frame.fd) if is_top else self._rmdir(frame)  # noqa: PTH208
+        try:
+            gone = not os.listdir(frame.fd) if is_top else self._rmdir(frame)  # noqa: PTH208
+        except PermissionDenied as error:
+            self._problem = error
+            self._stack.pop().close()
+            return
         if gone:
             self._stack.pop().close()
             self._removed += 1
+        elif self._problem is not None and self._removed == frame.removed:
+            # Nothing but what cannot be removed is left here.
+            if is_top:
+                raise self._problem
+            self._stack.pop().close()
         elif frame.rounds >= _MAX_ROUNDS and not is_top:
             raise VolumeInUse(f"{self._path()} does not become empty: something still writes there")
         else:
-            frame.rewind()
+            frame.rewind(self._removed)
 
     def _rmdir(self, frame: _Frame) -> bool:
         parent = self._stack[-2].fd
@@ -117,7 +135,7 @@ class _Removal:
             if error.errno == errno.EBUSY:
                 raise VolumeInUse(f"{self._path()} is a mount point somewhere; unmount it", code="EBUSY") from error
             if error.errno != errno.EACCES:
-                raise self._denied(error, frame.name) from error
+                raise self._denied(error) from error
             os.fchmod(parent, 0o700)
             os.rmdir(frame.name, dir_fd=parent)
         return True
@@ -129,7 +147,7 @@ class _Removal:
             fd = self._open(frame, name)
         except (FileNotFoundError, NotADirectory):
             return  # It was replaced meanwhile; the next round handles it.
-        self._stack.append(_Frame(name, fd, os.scandir(fd)))
+        self._stack.append(_Frame(name, fd, os.scandir(fd), self._removed))
 
     def _open(self, frame: _Frame, name: str) -> int:
         label = f"{self._path()}/{printable(name)}"
@@ -194,12 +212,13 @@ class _Removal:
         except PermissionError as error:
             raise self._denied(error, name) from error
 
-    def _denied(self, error: OSError, name: str) -> Exception:
+    def _denied(self, error: OSError, name: str = "") -> Exception:
         if error.errno not in (errno.EPERM, errno.EACCES):
             return error
+        path = f"{self._path()}/{printable(name)}".rstrip("/")
         return PermissionDenied(
-            f"{self._path()}/{printable(name)} cannot be removed: {error.strerror}; run volplane as root, and lsattr "
-            "shows whether the file is immutable (chattr -i)",
+            f"{path} cannot be removed: {error.strerror}; run volplane as root, and lsattr shows whether it is immutable "
+            "(chattr -i)",
             code=errno.errorcode[error.errno],
         )
 

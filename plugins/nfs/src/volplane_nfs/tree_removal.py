@@ -16,12 +16,23 @@ from typing import Final
 
 from volplane import BackendError, PermissionDenied, VolumeInUse
 from volplane_nfs.nfs4 import Compounds, NfsError, Status, done, name_of_status, values_of
-from volplane_nfs.nfs4.files import NO_SPACE, Pace, batches, directory_handle, page_of_names, read_page
-from volplane_nfs.nfs4.operations import GETFH, LOOKUP, PUTFH, REMOVE, RENAME, SAVEFH, Reply, Request
+from volplane_nfs.nfs4.attributes import MODE
+from volplane_nfs.nfs4.files import (
+    ANONYMOUS,
+    NO_SPACE,
+    Pace,
+    batches,
+    directory_handle,
+    page_of_names,
+    read_page,
+    walk,
+)
+from volplane_nfs.nfs4.operations import GETFH, LOOKUP, PUTFH, REMOVE, RENAME, SAVEFH, SETATTR, Reply, Request
 
 _AT_ONCE: Final = 8
 """COMPOUNDs that are sent before the first is answered, and directories that are read together."""
 _BATCH: Final = 40
+_MOST_GIVEN: Final = 10_000
 _MAXIMUM_IDLE: Final = 8
 """Listings in a row of which nothing could be removed."""
 _GONE: Final = frozenset({Status.NOENT})
@@ -58,6 +69,7 @@ class TreeRemoval:
         """How many entries, and directories that were moved to the top."""
         self._stuck: set[bytes] = set()
         """Directories at the top from which nothing more can be removed."""
+        self._given: set[tuple[bytes, ...]] = set()
         self._problem: BackendError = VolumeInUse(f"something in {label} cannot be removed; it is tried again")
 
     def clear(self) -> bool:
@@ -113,8 +125,11 @@ class TreeRemoval:
             through.append(name)
             return
         if reply.status in _DENIED:
-            self._stuck.add(name)
-            self._note(name, reply.status)
+            if self._granted(self._top, name):
+                more.append(name)
+            else:
+                self._stuck.add(name)
+                self._note(name, reply.status)
             return
         values = values_of(reply)
         work += [(values[-2], entry.name) for entry in values[-1].entries]
@@ -152,6 +167,8 @@ class TreeRemoval:
         elif failed is PUTFH and reply.status == Status.STALE:
             pass  # its directory is gone, and with it the entry
         elif failed is REMOVE and reply.status in _DENIED:
+            if self._granted(batch[count][0]):
+                return batch[count:]
             self._note(batch[count][1], reply.status)
         else:
             raise NfsError(reply.status, failed.name if failed is not None else "COMPOUND", done(reply))
@@ -175,6 +192,8 @@ class TreeRemoval:
         (reply,) = self._client.pipeline([[PUTFH(directory), SAVEFH(), PUTFH(self._top), RENAME(name, new)]])
         if reply.status in NO_SPACE:
             return False
+        if reply.status in _DENIED and self._granted(directory, name):
+            return self._moved(directory, name)
         if reply.status in _FULL | _DENIED or reply.status == Status.XDEV:
             self._note(name, reply.status)
             return True
@@ -183,13 +202,25 @@ class TreeRemoval:
         self.removed += 1
         return True
 
+    def _granted(self, directory: bytes, *below: bytes) -> bool:
+        """Give the owner of a directory, who may be the driver's user, all rights; False: no more can be done."""
+        if (directory, *below) in self._given:
+            return False
+        if len(self._given) >= _MOST_GIVEN:
+            self._given.clear()
+        self._given.add((directory, *below))
+        (reply,) = self._client.pipeline([[*walk(directory, below), SETATTR(ANONYMOUS, {MODE: 0o700})]])
+        self.removed += not reply.status
+        return not reply.status
+
     def _note(self, name: bytes, status: int) -> None:
         """Keep why an entry cannot be removed."""
         what = f"{name.decode(errors='backslashreplace')!r} in {self._label} cannot be"
         self._problem = (
             PermissionDenied(
                 f"{what} removed: the server does not let the driver's user do it (export the share to this host with "
-                "no_root_squash), or it is immutable (look with lsattr on the server, then chattr -i)",
+                "no_root_squash, or to nodes with all_squash to that user), or it is immutable (look with lsattr on "
+                "the server, then chattr -i)",
                 code=name_of_status(status),
             )
             if status in _DENIED
