@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from volplane import ProvisionRequest, Unavailable
+from volplane import CapacityRequest, ProvisionRequest, Unavailable
+from volplane_nfs.nfs4.attributes import DIRECTORY
+from volplane_nfs.parameters import PARAMETERS
 from volplane_nfs.testing import ModelServer
 from volplane_nfs.testing.model.state import Node
 
-from .conftest import MIB, Site
+from .conftest import MIB, Site, defaults
 
 REQUIRED = {"quota": "required"}
 
@@ -158,3 +160,18 @@ def test_the_script_of_the_documentation_sets_each_volume_its_size(
     [grown] = [node for node in volumes.values() if first.name.encode() in node.data]
     grown.data = grown.data.replace(b'"capacity_bytes":%d,"demand"' % MIB, b'"capacity_bytes":%d,"demand"' % (2 * MIB))
     assert run()[1] == [f"chattr -p {project(first)} +P {first}", "setquota -P -b /srv", limit(first, 2048)]
+
+
+def test_the_space_of_shares_on_one_file_system_counts_once(model: ModelServer) -> None:
+    for name in (b"a", b"b", b"limited"):
+        model.enter(model.share, name, model.make(DIRECTORY, model.share))
+    other = ModelServer()
+    other.available = 5 * MIB
+    shares = [f"nfs://model.example.com/vol/{name}" for name in ("a", "b", "limited")] + ["nfs://other.example.com/vol"]
+    model.available = 64 * MIB
+    model.share.children[b"limited"].limit = 3 * MIB
+    dials = {"model.example.com": model.dial, "other.example.com": other.dial}
+    site = Site(",".join(shares), lambda address, seconds: dials[address.host](address, seconds)).start()
+    answer = site.backend.get_capacity(CapacityRequest(context=site.context(), parameters=defaults(PARAMETERS)))
+    assert answer.available_bytes == (64 + 3 + 5) * MIB
+    assert answer.maximum_volume_bytes == 64 * MIB

@@ -217,7 +217,7 @@ class _Removal:
             return error
         path = f"{self._path()}/{printable(name)}".rstrip("/")
         return PermissionDenied(
-            f"{path} cannot be removed: {error.strerror}; run volplane as root, and lsattr shows whether it is immutable "
+            f"{path} cannot be removed: {error.strerror}; run volplane as root; lsattr shows whether it is immutable "
             "(chattr -i)",
             code=errno.errorcode[error.errno],
         )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any, ClassVar, Final
 
@@ -66,7 +67,7 @@ from volplane_nfs.settings import Settings
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.shares import Shares
 from volplane_nfs.sources import below_pseudo_path, path_below_share, static_path
-from volplane_nfs.space import free_bytes, require_limit
+from volplane_nfs.space import file_system_of, free_bytes, require_limit
 from volplane_nfs.static_volumes import refuse_not_static
 from volplane_nfs.volumes import (
     asset_of,
@@ -379,14 +380,18 @@ class NfsBackend(BackendSpec):
 
     @hookimpl
     def get_capacity(self, request: CapacityRequest) -> Capacity:
-        """Free space of all shares that the class allows and that answer."""
+        """Free space of all shares that the class allows and that answer, once for shares of one file system."""
         spaces, errors = self._shares.free_spaces(
             self._shares.allowed(ClassParameters.of(request.parameters, self._settings))
         )
-        known = [free for free, _ in spaces if free is not None]
-        if not known:
+        rooms: dict[Hashable, int] = {}
+        for free, share in spaces:
+            if free is not None:
+                system = share.work("ask for its file system", partial(file_system_of, share))
+                rooms[system] = max(free, rooms.get(system, 0))
+        if not rooms:
             raise errors[0] if errors else Unsupported("the server does not tell how much space is free")
-        return Capacity(available_bytes=sum(known), maximum_volume_bytes=max(known))
+        return Capacity(available_bytes=sum(rooms.values()), maximum_volume_bytes=max(rooms.values()))
 
     def _present(self, share: Share, handles: Handles, volume: VolumeIdentity) -> VolumeMarker:
         """Return the marker of a volume of ours that exists. Raises `NotFound`, `AlreadyExists`, `Unsupported`."""

@@ -9,14 +9,14 @@ looks there too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, Final
 
 from volplane import Unavailable
 from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.markers import VolumeMarker
 from volplane_nfs.nfs4 import values_of
-from volplane_nfs.nfs4.attributes import QUOTA_AVAIL_HARD, QUOTA_USED, SPACE_AVAIL, SPACE_TOTAL, mask_of
+from volplane_nfs.nfs4.attributes import FSID, QUOTA_AVAIL_HARD, QUOTA_USED, SPACE_AVAIL, SPACE_TOTAL, mask_of
 from volplane_nfs.nfs4.files import walk
 from volplane_nfs.nfs4.operations import GETATTR, PUTFH, Reply, Request
 from volplane_nfs.parameters import REQUIRED
@@ -50,6 +50,12 @@ def free_space(reply: Reply) -> int | None:
 def free_bytes(share: Share, handles: Handles) -> int | None:
     """Free bytes of a share, asked of its server; None if the server does not tell. Raises NfsError, TransportError."""
     return free_space(share.client.pipeline([space_request(handles)])[0])
+
+
+def file_system_of(share: Share, handles: Handles) -> Hashable:
+    """Return what is equal for shares that have one space: server, file system, and size, which a quota changes."""
+    attributes = share.client.compound(PUTFH(handles.root), GETATTR(mask_of(FSID, SPACE_TOTAL)))[1]
+    return share.address.server, attributes.get(FSID, handles.root), attributes.get(SPACE_TOTAL)
 
 
 def limit_of(share: Share, handles: Handles, marker: VolumeMarker) -> int | None:
